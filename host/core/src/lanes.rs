@@ -1,0 +1,1 @@
+//! The pure machine behind dispatch: ordered per lane, parallel over lanes.

@@ -1,0 +1,20 @@
+//! The domain of Kubewitness: what a state is, how its status is read, in which order lanes
+//! give it out, and the small traits through which the other crates meet.
+//!
+//! Nothing here talks to Kubernetes, a database, a socket or a plugin; what is here can be
+//! tested without any of them.
+
+pub mod clock;
+pub mod config;
+pub mod document;
+pub mod lanes;
+pub mod limits;
+pub mod ports;
+pub mod project;
+pub mod state;
+pub mod status;
+pub mod version;
+pub mod views;
+
+pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
+pub use version::Version;

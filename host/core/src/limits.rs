@@ -1,0 +1,30 @@
+//! Every bound of the pipeline that is not an operator's to choose, with its reason.
+
+use std::time::Duration;
+
+/// States appended in one transaction at most. Beyond 256 rows a transaction gains little and
+/// the first state of it waits longer.
+pub const APPEND_BATCH: usize = 256;
+
+/// A watch frame larger than this is journaled as poison without being decoded. etcd refuses
+/// objects over 1.5 MiB by default, aggregated servers may send more.
+pub const FRAME_BYTES: usize = 10 * 1024 * 1024;
+
+/// Frames between the socket and the journal. Bounds memory while the disk is slow; the socket
+/// is not read when it is full.
+pub const FRAMES_IN_FLIGHT: usize = 1024;
+
+/// States that one plugin's lanes hold in memory; the rest of the backlog stays in the journal.
+pub const LANE_WINDOW: usize = 8192;
+
+/// Steps from a full document to any version built on it. 32 steps decode in about 5 µs.
+pub const DELTA_CHAIN: u32 = 32;
+
+/// Bytes of one plugin's `kv`, keys and values together.
+pub const KV_BYTES: usize = 1024 * 1024;
+
+/// Shut-down waits this long for calls in progress before it stops them.
+pub const DRAIN: Duration = Duration::from_secs(20);
+
+/// An error text that is kept (dead letters, status) is cut to this many bytes.
+pub const ERROR_TEXT: usize = 4096;

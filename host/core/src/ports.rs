@@ -1,0 +1,377 @@
+//! The traits through which the stages meet. A state goes down through them; what comes back
+//! is a return value.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::sync::watch;
+
+use crate::document::Packed;
+use crate::state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
+use crate::version::Version;
+
+// ---- watch → journal ---------------------------------------------------------------------
+
+/// One state as the watch saw it, before it has a position.
+#[derive(Clone, Debug)]
+pub struct Witnessed {
+    pub id: StateId,
+    pub change: Change,
+    pub object: Arc<ObjectRef>,
+    pub owner: Option<Arc<ObjectRef>>,
+    pub resource_version: Version,
+    pub status: Arc<Status>,
+    pub previous: Option<Arc<Status>>,
+    pub observed_ms: u64,
+    /// The exact bytes of the object as they came from the server. For `Gone` the last content
+    /// (empty where a comparison found the deletion), for `Gap` the JSON of [`Gap`].
+    pub document: Bytes,
+    /// The same, packed for the cache; kept as the current object so that a warm start copies it.
+    pub packed: Packed,
+    /// The document of the version before, where it is at hand: a hint for the delta. The
+    /// journal checks it against its own checksum before it builds on it.
+    pub base: Option<Bytes>,
+}
+
+/// Bytes that were not an object of their kind.
+#[derive(Clone, Debug)]
+pub struct Poison {
+    pub raw: Bytes,
+    pub error: String,
+    pub observed_ms: u64,
+}
+
+/// Everything that one transaction keeps. The checkpoint never runs ahead of the states.
+#[derive(Clone, Debug, Default)]
+pub struct Append {
+    pub source: Arc<str>,
+    pub epoch: u32,
+    pub states: Vec<Witnessed>,
+    pub poison: Vec<Poison>,
+    /// Holes of the whole source; those of one object are states.
+    pub gaps: Vec<Gap>,
+    /// The version from which a watch may safely be resumed once this is on disk.
+    pub checkpoint: Option<Version>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Appended {
+    /// The position of each state, `None` where its id was already there.
+    pub seqs: Vec<Option<Seq>>,
+    pub newest: Seq,
+}
+
+/// The object as it was last witnessed.
+#[derive(Clone, Debug)]
+pub struct Current {
+    pub object: Arc<ObjectRef>,
+    pub owner: Option<Arc<ObjectRef>>,
+    pub resource_version: Version,
+    pub status: Arc<Status>,
+    pub seq: Seq,
+    pub observed_ms: u64,
+    pub packed: Packed,
+}
+
+/// What a source starts from after a restart.
+#[derive(Clone, Debug, Default)]
+pub struct Warm {
+    pub epoch: u32,
+    pub checkpoint: Option<Version>,
+    /// Present objects only: the gone and the left are history.
+    pub objects: Vec<Current>,
+}
+
+#[derive(Debug, Error)]
+pub enum JournalError {
+    /// Try again later, after a pause: the disk is full, the store is busy.
+    #[error("the journal can't be written now: {0}")]
+    Unavailable(String),
+    /// Stop: what is on disk can't be trusted, or a write's fate is unknown.
+    #[error("the journal is damaged or its last write is in doubt: {0}")]
+    Fatal(String),
+    /// A fault of the caller; fix it.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// What the watch writes to.
+#[async_trait]
+pub trait Witness: Send + Sync {
+    /// Returns when it is durable. Idempotent by id.
+    async fn append(&self, append: Append) -> Result<Appended, JournalError>;
+    async fn warm(&self, source: &str) -> Result<Warm, JournalError>;
+}
+
+// ---- journal → dispatch ------------------------------------------------------------------
+
+/// How far a plugin is. Written in one transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Everything after this position belongs to the subscription.
+    pub start: Seq,
+    /// Every state up to here is finished (delivered, filtered or dead).
+    pub cursor: Seq,
+    /// Finished states above the cursor, as inclusive ranges in order.
+    pub above: Vec<(Seq, Seq)>,
+    pub delivered: u64,
+    pub filtered: u64,
+    /// Dead letters that are parked now.
+    pub dead: u64,
+}
+
+/// A state that was parked after its last try.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    pub plugin: String,
+    pub seq: Seq,
+    pub id: StateId,
+    pub attempts: u32,
+    pub error: String,
+    pub first_ms: u64,
+    pub last_ms: u64,
+    /// Taken back into its lane, not yet finished again.
+    #[serde(default)]
+    pub replaying: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvWrite {
+    pub key: String,
+    /// `None` deletes.
+    pub value: Option<Vec<u8>>,
+}
+
+/// What one save of a plugin's progress changes, all in one transaction.
+#[derive(Clone, Debug, Default)]
+pub struct Save {
+    pub progress: Progress,
+    pub parked: Vec<DeadLetter>,
+    /// Dead letters that were replayed and are finished now.
+    pub revived: Vec<Seq>,
+    pub kv: Vec<KvWrite>,
+}
+
+/// What dispatch reads and writes.
+#[async_trait]
+pub trait Backlog: Send + Sync {
+    /// The newest durable position; changes wake the dispatchers.
+    fn newest(&self) -> watch::Receiver<Seq>;
+    /// States after `after`, in order, at most `limit`, of any source.
+    async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError>;
+    /// Single states by position, for replays; unknown positions are left out.
+    async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;
+    /// How many states of these sources lie in `(after, through]`.
+    async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError>;
+    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError>;
+    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError>;
+    async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError>;
+    /// Marks dead letters as replaying, durably, before they go back into their lanes.
+    async fn mark_replaying(&self, plugin: &str, seqs: &[Seq], who: &str, why: &str) -> Result<(), JournalError>;
+    async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
+}
+
+/// Reading documents back, byte for byte.
+#[async_trait]
+pub trait Documents: Send + Sync {
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
+    /// The version of the same object that was journaled before this one.
+    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
+}
+
+// ---- dispatch → sandbox ------------------------------------------------------------------
+
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub state: Arc<State>,
+    /// 1 the first time.
+    pub attempt: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Done,
+    Retry {
+        after_ms: Option<u64>,
+        reason: String,
+    },
+    /// Will never succeed: park it.
+    Reject(String),
+}
+
+/// What a call gave back: one verdict a state, in order, and what it wrote to its `kv`.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub verdicts: Vec<Verdict>,
+    pub kv: Vec<KvWrite>,
+}
+
+/// Why a whole call failed. Everything that it wrote was rolled back.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CallError {
+    #[error("the plugin trapped: {0}")]
+    Trap(String),
+    #[error("the plugin ran longer than its limit of {limit_ms} ms")]
+    Timeout { limit_ms: u64 },
+    #[error("the plugin wanted more memory than its limit of {limit_bytes} bytes")]
+    Memory { limit_bytes: u64 },
+    #[error("the plugin answered wrongly: {0}")]
+    Protocol(String),
+    /// Not the plugin's fault: a database, a ledger or the host itself.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl CallError {
+    /// Whether splitting the batch can find the state that does it.
+    pub fn is_plugins_fault(&self) -> bool {
+        !matches!(self, Self::Unavailable(_))
+    }
+}
+
+/// A plugin, ready to be called.
+#[async_trait]
+pub trait Handler: Send + Sync {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError>;
+}
+
+// ---- sandbox → capability ----------------------------------------------------------------
+
+/// A refusal or fault of one capability call, as a plugin may see it. No addresses or secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum GrantError {
+    #[error("denied: {0}")]
+    Denied(String),
+    #[error("invalid: {0}")]
+    Invalid(String),
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    #[error("too large: {0}")]
+    TooLarge(String),
+    #[error("timed out: {0}")]
+    Timeout(String),
+    #[error("rate limited, {after_ms} ms")]
+    RateLimited { after_ms: u64 },
+    #[error("{0}")]
+    Other(String),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum SqlValue {
+    Null,
+    Boolean(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+    Blob(Vec<u8>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    Sqlite,
+    Postgres,
+    Mysql,
+}
+
+/// What happens to a row whose key is already there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnConflict {
+    /// The row that is there stays.
+    Ignore,
+    /// The row is replaced where `newer` (an integer column) is greater than what is there.
+    ReplaceOlder { newer: String },
+}
+
+/// Rows for one table, written in the fastest form that the database has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableWrite {
+    pub table: String,
+    pub columns: Vec<String>,
+    /// The columns of the table's unique key.
+    pub key: Vec<String>,
+    pub on_conflict: OnConflict,
+    pub rows: Vec<Vec<SqlValue>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct HttpRequest {
+    pub method: String,
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct HttpResponse {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+/// What one plugin was granted. `open` begins the effects of one call.
+#[async_trait]
+pub trait Grants: Send + Sync {
+    /// The plugin's own configuration, as JSON.
+    fn config(&self) -> &str;
+    async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError>;
+}
+
+/// The effects of one call: committed together with the receipt, or not at all.
+#[async_trait]
+pub trait Session: Send {
+    /// States of this batch whose receipt is already there: done, not to be handed over again.
+    fn applied(&self) -> &HashSet<Seq>;
+
+    fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError>;
+    async fn sql_execute(&mut self, database: &str, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError>;
+    async fn sql_write(&mut self, database: &str, write: TableWrite) -> Result<u64, GrantError>;
+    async fn sql_query(&mut self, database: &str, statement: &str, params: Vec<SqlValue>) -> Result<Vec<Vec<SqlValue>>, GrantError>;
+
+    async fn http_send(&mut self, destination: &str, request: HttpRequest) -> Result<HttpResponse, GrantError>;
+
+    fn kv_get(&self, key: &str) -> Option<Vec<u8>>;
+    fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError>;
+    fn kv_delete(&mut self, key: &str) -> Result<(), GrantError>;
+    fn kv_keys(&self, prefix: &str, limit: usize) -> Vec<String>;
+
+    async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError>;
+    async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError>;
+    fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError>;
+
+    /// Documents of the states of this call only.
+    async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
+    async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
+
+    fn lister_get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError>;
+    fn lister_list(&self, source: &str, index: &str, key: &str, limit: usize) -> Result<Vec<ObjectRef>, GrantError>;
+
+    fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]);
+    fn now_ms(&self) -> u64;
+
+    /// Keeps what was written, with the receipt that `done` were applied.
+    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError>;
+    async fn rollback(self: Box<Self>);
+}
+
+// ---- the cache, for readers --------------------------------------------------------------
+
+/// Reads of what is there now; no request reaches the API server.
+pub trait Lister: Send + Sync {
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Option<Current>;
+    /// `index` is `namespace` or `owner` (a uid); empty lists all.
+    fn list(&self, source: &str, index: &str, key: &str, limit: usize) -> Vec<Current>;
+    fn count(&self, source: &str) -> usize;
+}

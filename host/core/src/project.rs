@@ -1,0 +1,1 @@
+//! The envelope of an object, read without decoding the rest.

@@ -1,0 +1,203 @@
+//! A state: one version of one object as it was witnessed.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::version::Version;
+
+/// A position in the journal. The first state has 1; 0 means "before the beginning".
+pub type Seq = u64;
+
+/// Why a state exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// The object has this version.
+    Present,
+    /// The object no longer exists.
+    Gone,
+    /// The object still exists but no longer matches its source.
+    Left,
+    /// Versions of this object are known to be missing here.
+    Gap,
+}
+
+impl Change {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Present => "present",
+            Self::Gone => "gone",
+            Self::Left => "left",
+            Self::Gap => "gap",
+        }
+    }
+}
+
+/// Which object. `group` is empty for the core group, `namespace` for cluster-scoped kinds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ObjectRef {
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// The outcome-grade summary of an object: a pure function of the object, never of the clock.
+/// `phase` is one of the names in [`crate::status::PHASES`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub phase: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    #[serde(default)]
+    pub attempt: u32,
+    #[serde(default)]
+    pub ready: u32,
+    #[serde(default)]
+    pub total: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default)]
+    pub terminal: bool,
+}
+
+/// The idempotency key of a state: the same state always has the same id.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StateId(Arc<str>);
+
+impl StateId {
+    pub fn parse(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// `present` and `left` are named by their version. A uid dies once, and a deletion that
+    /// was found by comparison has no version, so `gone` carries none. A gap is named by its bounds.
+    pub fn of(source: &str, epoch: u32, object: &ObjectRef, change: Change, version: &Version, gap: Option<&Gap>) -> Self {
+        let base = format!("{source}/{epoch}/{}/{}/{}", object.group, object.kind, object.uid);
+        Self(match (change, gap) {
+            (Change::Gone, _) => format!("{base}/gone").into(),
+            (Change::Gap, Some(gap)) => format!("{base}/gap:{}-{}", gap.after, gap.before).into(),
+            _ => format!("{base}/{version}").into(),
+        })
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for StateId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for StateId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Versions that are known to be missing: those strictly between `after` and `before`.
+/// Either bound is empty where it is not known (a source that was never seen; "until now").
+/// Stored as the document of a [`Change::Gap`] state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    pub source: String,
+    /// The object, or `None` where the hole is the whole source's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<ObjectRef>,
+    pub epoch: u32,
+    pub after: String,
+    pub before: String,
+    /// A word for programs (`Compacted`, `HistoryReplaced`, …).
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    pub recorded_ms: u64,
+}
+
+/// One journaled state without its document; documents are read on request by `seq`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    pub id: StateId,
+    pub seq: Seq,
+    pub source: Arc<str>,
+    pub epoch: u32,
+    pub change: Change,
+    pub object: Arc<ObjectRef>,
+    /// The outermost owner that is known, for grouping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Arc<ObjectRef>>,
+    pub resource_version: Version,
+    pub status: Arc<Status>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Arc<Status>>,
+    pub observed_ms: u64,
+    /// Arrived after a newer version of the same object had been journaled.
+    #[serde(default)]
+    pub late: bool,
+}
+
+/// The ordered queue that a state belongs to. A new uid under an old name shares the lane of
+/// the old one, so the key is the name and not the uid. Two names with one hash share a lane,
+/// which costs parallelism and nothing else. Stable within a process, never stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneKey(pub u64);
+
+impl LaneKey {
+    pub fn of(source: &str, object: &ObjectRef) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (source, &object.namespace, &object.name).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+impl State {
+    pub fn lane(&self) -> LaneKey {
+        LaneKey::of(&self.source, &self.object)
+    }
+
+    /// Whether the status, as a person would tell it, changed. The message is left out: some
+    /// controllers put a clock into it.
+    pub fn is_transition(&self) -> bool {
+        let Some(previous) = &self.previous else { return true };
+        let now = &self.status;
+        self.change != Change::Present
+            || (&previous.phase, &previous.reason, previous.attempt, previous.exit_code, previous.terminal)
+                != (&now.phase, &now.reason, now.attempt, now.exit_code, now.terminal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object() -> ObjectRef {
+        ObjectRef { group: "batch".into(), kind: "Job".into(), uid: "u1".into(), ..ObjectRef::default() }
+    }
+
+    #[test]
+    fn the_kind_of_event_is_not_part_of_the_id() {
+        let version = Version::new("7");
+        let present = StateId::of("jobs", 0, &object(), Change::Present, &version, None);
+        let left = StateId::of("jobs", 0, &object(), Change::Left, &version, None);
+        assert_eq!(present, left);
+        assert_eq!(present.as_str(), "jobs/0/batch/Job/u1/7");
+    }
+
+    #[test]
+    fn a_uid_dies_once_whatever_version_its_deletion_had() {
+        let one = StateId::of("jobs", 0, &object(), Change::Gone, &Version::new("8"), None);
+        let other = StateId::of("jobs", 0, &object(), Change::Gone, &Version::new(""), None);
+        assert_eq!(one, other);
+    }
+}

@@ -1,0 +1,108 @@
+//! Resource versions, compared as Kubernetes 1.35 and later define it.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// A resource version. Decimal strings of any length are ordered; anything else is only equal
+/// or not (`compare` answers `None`).
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Version(Arc<str>);
+
+impl Version {
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Decimal, no sign, no leading zero: comparable within one resource.
+    pub fn is_comparable(&self) -> bool {
+        let bytes = self.0.as_bytes();
+        !bytes.is_empty() && bytes[0] != b'0' && bytes.iter().all(u8::is_ascii_digit)
+    }
+
+    /// Length first, then bytes. `None` where either side is not comparable and they differ.
+    pub fn compare(&self, other: &Self) -> Option<Ordering> {
+        if self == other {
+            return Some(Ordering::Equal);
+        }
+        if !self.is_comparable() || !other.is_comparable() {
+            return None;
+        }
+        Some(self.0.len().cmp(&other.0.len()).then_with(|| self.0.cmp(&other.0)))
+    }
+
+    pub fn is_newer_than(&self, other: &Self) -> bool {
+        self.compare(other) == Some(Ordering::Greater)
+    }
+
+    /// The version that comes just before, for walking back; `None` at 1 or where not comparable.
+    pub fn before(&self) -> Option<Self> {
+        if !self.is_comparable() || &*self.0 == "1" {
+            return None;
+        }
+        let mut digits = self.0.as_bytes().to_vec();
+        for digit in digits.iter_mut().rev() {
+            if *digit == b'0' {
+                *digit = b'9';
+            } else {
+                *digit -= 1;
+                break;
+            }
+        }
+        let text = String::from_utf8(digits).ok()?;
+        Some(Self::new(text.strip_prefix('0').unwrap_or(&text)))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(text: &str) -> Version {
+        Version::new(text)
+    }
+
+    #[test]
+    fn longer_versions_are_newer_and_any_length_compares() {
+        assert!(version("10").is_newer_than(&version("9")));
+        assert!(version("340282366920938463463374607431768211456").is_newer_than(&version("18446744073709551616")));
+        assert_eq!(version("77").compare(&version("77")), Some(Ordering::Equal));
+    }
+
+    #[test]
+    fn versions_that_are_not_decimal_are_equal_or_unordered() {
+        for odd in ["", "0", "007", "abc", "-1", "1.5"] {
+            assert!(!version(odd).is_comparable(), "{odd}");
+            assert_eq!(version(odd).compare(&version("5")), None);
+            assert_eq!(version(odd).compare(&version(odd)), Some(Ordering::Equal));
+        }
+    }
+
+    #[test]
+    fn the_version_before_borrows_across_digits() {
+        assert_eq!(version("1000").before(), Some(version("999")));
+        assert_eq!(version("10").before(), Some(version("9")));
+        assert_eq!(version("42").before(), Some(version("41")));
+        assert_eq!(version("1").before(), None);
+        assert_eq!(version("abc").before(), None);
+    }
+}

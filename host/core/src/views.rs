@@ -1,0 +1,160 @@
+//! What people and scripts are shown: the shapes of the API, the command line and the portal.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::sync::watch;
+
+use crate::ports::DeadLetter;
+use crate::state::{Gap, ObjectRef, Seq, State, Status};
+
+/// `GET /api/v1/status`: a contract.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusView {
+    pub sources: Vec<SourceView>,
+    pub plugins: Vec<PluginView>,
+    pub journal: JournalView,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SourceView {
+    pub name: String,
+    pub objects: u64,
+    /// The version from which a watch would be resumed; empty before the first list.
+    pub checkpoint: String,
+    pub epoch: u32,
+    pub synced: bool,
+    pub gaps: u64,
+    pub poison: u64,
+    /// RFC 3339, UTC; null before the first event.
+    pub last_event_at: Option<String>,
+}
+
+/// For each plugin: observed = delivered + filtered + dead + waiting.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PluginView {
+    pub name: String,
+    /// `active`, `starting`, `failed` (never became active), `degraded` (its last calls failed),
+    /// `draining`.
+    pub state: String,
+    /// sha256 of the component, hex.
+    pub digest: String,
+    pub observed: u64,
+    pub delivered: u64,
+    pub filtered: u64,
+    pub dead: u64,
+    pub waiting: u64,
+    /// Of the waiting, those that failed at least once.
+    pub retrying: u64,
+    /// Positions between the newest state and the cursor.
+    pub lag_seq: u64,
+    /// Age of the oldest unfinished state.
+    pub lag_seconds: f64,
+    /// Why it is not active, or its last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalView {
+    pub states: u64,
+    pub bytes: u64,
+    pub oldest_seq: Seq,
+    pub newest_seq: Seq,
+}
+
+/// One object as it is now, or as it was last seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ObjectView {
+    pub source: String,
+    pub object: ObjectRef,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<ObjectRef>,
+    pub resource_version: String,
+    pub status: Status,
+    pub seq: Seq,
+    pub observed_at: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectQuery {
+    pub source: Option<String>,
+    /// A kind, as people write it: `Job`, `job`, `jobs`.
+    pub kind: Option<String>,
+    pub namespace: Option<String>,
+    pub phase: Option<String>,
+    pub limit: Option<usize>,
+}
+
+/// An object is named by uid, or by kind, namespace and name (then every uid that had the name).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineQuery {
+    pub uid: Option<String>,
+    pub kind: Option<String>,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub limit: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimelineView {
+    /// Oldest first.
+    pub states: Vec<Arc<State>>,
+    /// States of objects that this one owns (a Job's pods), oldest first.
+    pub related: Vec<Arc<State>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayRequest {
+    pub plugin: String,
+    /// Empty: all of this plugin.
+    #[serde(default)]
+    pub seqs: Vec<Seq>,
+    pub reason: String,
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayView {
+    pub replayed: u64,
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetterView {
+    #[serde(flatten)]
+    pub letter: DeadLetter,
+    pub object: ObjectRef,
+    pub phase: String,
+}
+
+#[derive(Debug, Error)]
+pub enum ViewError {
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// What the portal reads; the host answers.
+#[async_trait]
+pub trait Views: Send + Sync {
+    async fn status(&self) -> Result<StatusView, ViewError>;
+    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError>;
+    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError>;
+    /// The document of one state, exactly as it came from the server.
+    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
+    async fn gaps(&self) -> Result<Vec<Gap>, ViewError>;
+    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError>;
+    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError>;
+    /// For the live stream: states after a position, oldest first.
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;
+    fn newest(&self) -> watch::Receiver<Seq>;
+    /// Whether this process takes in states and keeps them (for `/readyz`), and if not, why.
+    fn ready(&self) -> Result<(), String>;
+}
