@@ -1,1 +1,109 @@
+//! What a Kubewitness plugin in Rust is written with. A plugin is one type:
+//!
+//! ```
+//! use kubewitness_sdk::{FieldError, Plugin, State, Verdict, log};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Config {
+//!     greeting: String,
+//! }
+//!
+//! struct Hello;
+//!
+//! impl Plugin for Hello {
+//!     const NAME: &'static str = "hello";
+//!     type Config = Config;
+//!
+//!     fn check(config: &Config) -> Vec<FieldError> {
+//!         if config.greeting.is_empty() { vec![FieldError::new("greeting", "is empty")] } else { vec![] }
+//!     }
+//!
+//!     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
+//!         for state in states {
+//!             log::info(&config.greeting, &[("object", &state.object.name), ("phase", &state.status.phase)]);
+//!         }
+//!         vec![Verdict::Done; states.len()]
+//!     }
+//! }
+//!
+//! kubewitness_sdk::export!(Hello);
+//! # fn main() {}
+//! ```
+//!
+//! in a crate with `crate-type = ["cdylib", "rlib"]`, built with
+//! `cargo build --target wasm32-wasip2`. A component imports the capabilities that its code
+//! reaches and no others, so a plugin that never calls [`http::send`] needs no grant for it.
+//!
+//! The crate also compiles for the machine it is built on, where capability calls go to the host
+//! that a test put in place: see [`testing`].
 
+pub mod capability;
+mod plugin;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod testing;
+
+/// Generated from `wit/`; plugins use the re-exports.
+#[doc(hidden)]
+#[allow(unsafe_code, clippy::all, missing_docs)]
+pub mod bindings {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        world: "full",
+        additional_derives: [PartialEq, Clone],
+        pub_export_macro: true,
+        export_macro_name: "export_handler",
+        default_bindings_module: "kubewitness_sdk::bindings",
+        generate_unused_types: true,
+    });
+}
+
+pub use bindings::kubewitness::plugin::types::{
+    Change, Error, FieldError, ObjectRef, RetryLater, State, Status, Verdict,
+};
+pub use capability::{clock, documents, http, kv, ledger, lister, log, sql};
+pub use plugin::{About, Plugin};
+
+#[doc(hidden)]
+pub mod glue {
+    pub use crate::plugin::{check, describe, handle};
+}
+
+/// Makes a [`Plugin`] the component's handler. Once a crate.
+#[macro_export]
+macro_rules! export {
+    ($plugin:ty) => {
+        // On the machine itself there is nothing to export, but the type is still checked.
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: fn() -> $crate::About = <$plugin as $crate::Plugin>::about;
+
+        #[cfg(target_arch = "wasm32")]
+        #[allow(unsafe_code)]
+        const _: () = {
+            use $crate::bindings::exports::kubewitness::plugin::handler as exported;
+
+            ::std::thread_local! {
+                /// Parsed once an instance: a configuration never changes under a component.
+                static CONFIG: ::std::cell::OnceCell<<$plugin as $crate::Plugin>::Config> =
+                    const { ::std::cell::OnceCell::new() };
+            }
+
+            struct Exported;
+
+            impl exported::Guest for Exported {
+                fn describe() -> exported::Description {
+                    $crate::glue::describe::<$plugin>(env!("CARGO_PKG_VERSION"))
+                }
+
+                fn check(config: ::std::string::String) -> Result<(), ::std::vec::Vec<$crate::FieldError>> {
+                    $crate::glue::check::<$plugin>(&config)
+                }
+
+                fn handle(states: ::std::vec::Vec<$crate::State>) -> ::std::vec::Vec<$crate::Verdict> {
+                    CONFIG.with(|config| $crate::glue::handle::<$plugin>(config, &states))
+                }
+            }
+
+    $crate::bindings::export_handler!(Exported with_types_in $crate::bindings);
+        };
+    };
+}

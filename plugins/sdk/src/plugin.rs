@@ -1,0 +1,194 @@
+//! The trait that a plugin implements, and what lies between it and the generated exports.
+
+use std::cell::OnceCell;
+
+use serde::de::DeserializeOwned;
+
+use crate::bindings::exports::kubewitness::plugin::handler::Description;
+use crate::{Error, FieldError, RetryLater, State, Verdict};
+
+/// One plugin. There is no `self`: instances come and go, and what must outlive a call belongs
+/// into [`kv`](crate::kv) or a database.
+pub trait Plugin {
+    const NAME: &'static str;
+
+    /// `spec.config` of the manifest. `()`-like plugins use [`serde::de::IgnoredAny`].
+    type Config: DeserializeOwned + 'static;
+
+    /// What the host should know before it runs this plugin.
+    fn about() -> About {
+        About::default()
+    }
+
+    /// Called before a configuration becomes active, after it was parsed. No faults, no objection.
+    fn check(_config: &Self::Config) -> Vec<FieldError> {
+        Vec::new()
+    }
+
+    /// One verdict a state, in the same order. States of one object arrive in order.
+    fn handle(config: &Self::Config, states: &[State]) -> Vec<Verdict>;
+}
+
+/// What a plugin says of itself beside its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// JSON Schema of the configuration.
+    pub config_schema: &'static str,
+    /// The grants without which it cannot work: `sql:main`, `http:hook`, `kv`, …
+    pub needs: Vec<String>,
+}
+
+pub fn describe<P: Plugin>(version: &str) -> Description {
+    let about = P::about();
+    Description {
+        name: P::NAME.to_string(),
+        version: version.to_string(),
+        config_schema: about.config_schema.to_string(),
+        needs: about.needs,
+        extra: Vec::new(),
+    }
+}
+
+pub fn check<P: Plugin>(config: &str) -> Result<(), Vec<FieldError>> {
+    let faults = match serde_json::from_str::<P::Config>(config) {
+        Ok(config) => P::check(&config),
+        Err(error) => vec![FieldError::new("", error.to_string())],
+    };
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+pub fn handle<P: Plugin>(config: &OnceCell<P::Config>, states: &[State]) -> Vec<Verdict> {
+    if config.get().is_none() {
+        match serde_json::from_str(&crate::capability::config_text()) {
+            // Can't be set already: nothing else sets it and this is not re-entered.
+            Ok(parsed) => drop(config.set(parsed)),
+            // `check` comes before; a configuration that got here anyway can still be mended.
+            Err(error) => {
+                let reason = format!("the configuration can't be read: {error}");
+                return vec![Verdict::retry(reason); states.len()];
+            }
+        }
+    }
+    match config.get() {
+        Some(config) => P::handle(config, states),
+        None => vec![Verdict::retry("the configuration is missing"); states.len()],
+    }
+}
+
+impl Verdict {
+    /// Try again when the host's back-off says so.
+    pub fn retry(reason: impl Into<String>) -> Self {
+        Self::Retry(RetryLater { after_ms: None, reason: reason.into() })
+    }
+
+    /// Try again, not before so many milliseconds.
+    pub fn retry_after(after_ms: u64, reason: impl Into<String>) -> Self {
+        Self::Retry(RetryLater { after_ms: Some(after_ms), reason: reason.into() })
+    }
+
+    /// Never try again.
+    pub fn reject(reason: impl Into<String>) -> Self {
+        Self::Reject(reason.into())
+    }
+}
+
+/// What a refusal usually means for the states that it concerns: what time or an operator can
+/// mend is tried again, what is wrong in itself is not.
+impl From<Error> for Verdict {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::RateLimited(after_ms) => Self::retry_after(after_ms, "rate limited"),
+            Error::Invalid(_) | Error::TooLarge(_) => Self::reject(error.text()),
+            Error::Denied(_) | Error::Unavailable(_) | Error::Timeout(_) | Error::Other(_) => {
+                Self::retry(error.text())
+            }
+        }
+    }
+}
+
+impl Error {
+    /// The refusal as a sentence.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Denied(text) => format!("denied: {text}"),
+            Self::Invalid(text) => format!("invalid: {text}"),
+            Self::Unavailable(text) => format!("unavailable: {text}"),
+            Self::TooLarge(text) => format!("too large: {text}"),
+            Self::Timeout(text) => format!("timed out: {text}"),
+            Self::RateLimited(after_ms) => format!("rate limited, {after_ms} ms"),
+            Self::Other(text) => text.clone(),
+        }
+    }
+}
+
+impl FieldError {
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[derive(serde::Deserialize)]
+    struct Config {
+        limit: u64,
+    }
+
+    struct Picky;
+
+    impl Plugin for Picky {
+        const NAME: &'static str = "picky";
+        type Config = Config;
+
+        fn check(config: &Config) -> Vec<FieldError> {
+            if config.limit == 0 { vec![FieldError::new("limit", "is 0")] } else { vec![] }
+        }
+
+        fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
+            let fits = |state: &State| {
+                if state.seq <= config.limit { Verdict::Done } else { Verdict::reject("over") }
+            };
+            states.iter().map(fits).collect()
+        }
+    }
+
+    crate::export!(Picky);
+
+    #[test]
+    fn a_configuration_of_another_shape_is_a_fault_and_not_a_trap() {
+        let faults = check::<Picky>(r#"{"limit": "many"}"#).unwrap_err();
+        assert!(faults[0].message.contains("many"), "{faults:?}");
+        assert_eq!(check::<Picky>(r#"{"limit": 0}"#).unwrap_err()[0].path, "limit");
+        assert_eq!(check::<Picky>(r#"{"limit": 1}"#), Ok(()));
+    }
+
+    #[test]
+    fn the_configuration_is_read_once_and_states_get_one_verdict_each() {
+        struct Once(std::cell::Cell<u32>);
+        impl testing::Host for Once {
+            fn config(&self) -> String {
+                self.0.set(self.0.get() + 1);
+                r#"{"limit": 5}"#.to_string()
+            }
+        }
+        let host = std::rc::Rc::new(Once(std::cell::Cell::new(0)));
+        let config = OnceCell::new();
+        let states = [testing::state(5, "a", "Running"), testing::state(6, "b", "Failed")];
+        testing::with_host(host.clone(), || {
+            for _ in 0..3 {
+                assert_eq!(handle::<Picky>(&config, &states), [Verdict::Done, Verdict::reject("over")]);
+            }
+        });
+        assert_eq!(host.0.get(), 1);
+    }
+
+    #[test]
+    fn what_time_can_mend_is_tried_again_and_what_is_wrong_is_not() {
+        assert!(matches!(Verdict::from(Error::Unavailable("down".into())), Verdict::Retry(_)));
+        assert!(matches!(Verdict::from(Error::Invalid("no such column".into())), Verdict::Reject(_)));
+        assert_eq!(Verdict::from(Error::RateLimited(70)), Verdict::retry_after(70, "rate limited"));
+    }
+}
