@@ -1,1 +1,53 @@
-fn main() {}
+//! The task runner: `cargo xtask COMMAND`. It does all the set-up that a command needs.
+
+mod build;
+mod run;
+mod services;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  playground [FLAGS]   build everything and run the playground (flags of `kubewitness playground`)
+  test [FILTER]        build everything and run all tests
+  build [--release]    the plugins and the host, ready to run
+  plugins              only the plugins, into target/plugins
+  bench                the benchmarks; figures go to standard output
+  ci                   what CI runs: format, lints, dependencies, all tests; nothing may be skipped
+  help                 this
+";
+
+fn main() -> ExitCode {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let command = if args.is_empty() { "help".to_string() } else { args.remove(0) };
+    match dispatch(&command, &args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
+    match command {
+        "playground" => run::playground(args),
+        "test" => run::test(args),
+        "build" => match args {
+            [] => build::everything(build::Profile::Dev).map(|()| ExitCode::SUCCESS),
+            [flag] if flag == "--release" => build::everything(build::Profile::Release).map(|()| ExitCode::SUCCESS),
+            _ => bail!("`build` takes --release or nothing"),
+        },
+        "plugins" => build::plugins().map(|()| ExitCode::SUCCESS),
+        "bench" => run::bench(args),
+        "ci" => run::ci(),
+        "help" | "-h" | "--help" => {
+            print!("{HELP}");
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => bail!("there is no command `{command}`\n\n{HELP}"),
+    }
+}

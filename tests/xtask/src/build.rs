@@ -1,0 +1,123 @@
+//! Builds: the plugins as components, then the host that carries them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+const WASM_TARGET: &str = "wasm32-wasip2";
+/// Shipped plugins, and the one that tests misbehave with.
+const PLUGINS: [&str; 4] = ["persistence", "notification", "audit", "probe"];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    Dev,
+    Release,
+}
+
+pub fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).unwrap_or(manifest).to_path_buf()
+}
+
+/// Where cargo builds: its own variable wins, as it does for cargo.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+pub fn plugins_folder() -> PathBuf {
+    target().join("plugins")
+}
+
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    // The runner's own package must not look like that of what it starts.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+pub fn step(text: &str) {
+    eprintln!("\x1b[1m==>\x1b[0m {text}");
+}
+
+/// Runs to the end and says which command failed.
+pub fn check(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {:?}", command.get_program()))?;
+    if !status.success() {
+        let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        bail!("`cargo {}` failed ({status}); what it printed above says why", args.join(" "));
+    }
+    Ok(())
+}
+
+pub fn everything(profile: Profile) -> Result<()> {
+    plugins()?;
+    step("building the host");
+    let mut command = cargo();
+    command.args(["build", "--locked", "--package", "kubewitness", "--package", "kubewitness-playground"]);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    // The binary carries the plugins, so that `kubewitness playground` needs nothing beside it.
+    check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
+}
+
+pub fn plugins() -> Result<()> {
+    ensure_wasm_target()?;
+    step("building the plugins");
+    let mut command = cargo();
+    command.args(["build", "--locked", "--target", WASM_TARGET, "--profile", "plugin"]);
+    for plugin in PLUGINS {
+        command.args(["--package", &format!("kubewitness-plugin-{plugin}")]);
+    }
+    check(&mut command)?;
+    let folder = plugins_folder();
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    for plugin in PLUGINS {
+        let built = target().join(WASM_TARGET).join("plugin").join(format!("kubewitness_plugin_{plugin}.wasm"));
+        copy_if_changed(&built, &folder.join(format!("{plugin}.wasm")))?;
+    }
+    Ok(())
+}
+
+/// An unchanged file keeps its time, so that the host is not built again for nothing.
+fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
+    let new = std::fs::read(from).with_context(|| format!("reading {}", from.display()))?;
+    if std::fs::read(to).is_ok_and(|old| old == new) {
+        return Ok(());
+    }
+    std::fs::write(to, new).with_context(|| format!("writing {}", to.display()))
+}
+
+fn ensure_wasm_target() -> Result<()> {
+    if wasm_target_installed() {
+        return Ok(());
+    }
+    step(&format!("adding the Rust target {WASM_TARGET}"));
+    let added = Command::new("rustup").args(["target", "add", WASM_TARGET]).current_dir(root()).status();
+    if added.is_ok_and(|status| status.success()) && wasm_target_installed() {
+        return Ok(());
+    }
+    bail!(
+        "the plugins are built for {WASM_TARGET}, and this Rust installation lacks it.\n\
+         With rustup: `rustup target add {WASM_TARGET}`. Without: install your distribution's package \
+         of the standard library for {WASM_TARGET}."
+    )
+}
+
+fn wasm_target_installed() -> bool {
+    let output = Command::new("rustc")
+        .args(["--print", "target-libdir", "--target", WASM_TARGET])
+        .current_dir(root())
+        .stderr(Stdio::null())
+        .output();
+    let Ok(output) = output else { return false };
+    let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some())
+}

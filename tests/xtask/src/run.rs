@@ -1,0 +1,80 @@
+//! The commands that run what was built.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::build::{self, Profile, cargo, check, step};
+use crate::services;
+
+pub fn playground(args: &[String]) -> Result<ExitCode> {
+    build::everything(Profile::Dev)?;
+    let binary = build::target().join("debug").join("kubewitness");
+    replace(Command::new(&binary).arg("playground").args(args).env("KUBEWITNESS_PLUGINS", build::plugins_folder()))
+}
+
+/// Becomes the command, so that signals and the terminal are its own.
+fn replace(command: &mut Command) -> Result<ExitCode> {
+    use std::os::unix::process::CommandExt;
+    let error = command.exec();
+    Err(error).with_context(|| format!("starting {:?}", command.get_program()))
+}
+
+pub fn test(args: &[String]) -> Result<ExitCode> {
+    let missing = services::ensure();
+    if !missing.is_empty() && std::env::var_os("CI").is_some() {
+        bail!("in CI nothing may be skipped, and these could not be installed: {}", missing.join(", "));
+    }
+    build::everything(Profile::Dev)?;
+    step("running the tests");
+    let mut command = cargo();
+    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(args);
+    // The host's own binary must stay the one that carries the plugins.
+    command.env("KUBEWITNESS_EMBED", build::plugins_folder());
+    command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+    command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
+    check(&mut command)?;
+    for program in &missing {
+        eprintln!("xtask: {program} can't be had here; the tests that need it were skipped (SKIPPED above)");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn bench(args: &[String]) -> Result<ExitCode> {
+    build::plugins()?;
+    step("running the benchmarks");
+    let mut command = cargo();
+    command.args(["bench", "--locked", "--package", "kubewitness-bench"]).args(args);
+    check(command.env("KUBEWITNESS_PLUGINS", build::plugins_folder()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn ci() -> Result<ExitCode> {
+    step("format");
+    check(cargo().args(["fmt", "--all", "--check"]))?;
+    step("dependencies");
+    dependencies()?;
+    step("lints");
+    let mut clippy = cargo();
+    clippy.args(["clippy", "--locked", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+    check(clippy.env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
+    test(&[])
+}
+
+/// Licences, sources, bans and duplicates. Advisories need a database from outside, which a
+/// closed network does not have; `cargo deny check advisories` reads it where there is one.
+fn dependencies() -> Result<()> {
+    let tools = build::target().join("tools");
+    let program = tools.join("bin").join("cargo-deny");
+    if !program.is_file() {
+        step("installing cargo-deny");
+        check(cargo().args(["install", "--locked", "--quiet", "cargo-deny@0.20.2", "--root"]).arg(&tools))?;
+    }
+    let mut command = Command::new(&program);
+    command.current_dir(build::root()).args(["--all-features", "check", "bans", "licenses", "sources"]);
+    let status = command.status().context("starting cargo-deny")?;
+    if !status.success() {
+        bail!("cargo-deny found what deny.toml does not allow; what it printed above says where");
+    }
+    Ok(())
+}
