@@ -1,1 +1,13 @@
+//! The durable, ordered log of states, with the checkpoint of each source and the cursor of each
+//! plugin.
+//!
+//! This crate is the only one that stores. It knows neither Kubernetes nor plugins: it takes
+//! what `core::ports::Witness` is given, and gives it back through `Backlog` and `Documents`.
+//! SQLite is behind `sqlite`; what a batch means (positions, duplicates, lateness, deltas) is
+//! decided in `plan`, which touches no disk.
 
+mod journal;
+mod report;
+
+pub use journal::{Journal, JournalOptions};
+pub use report::{OpenError, PoisonRecord, Problem, ReplayRecord, SourceCounters, VerifyReport, code};

@@ -1,0 +1,122 @@
+//! What the journal answers to people and scripts: figures, findings, records.
+
+use std::path::PathBuf;
+
+use kubewitness_core::Seq;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Why a journal could not be opened, and what to do.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error("{0} is in use: another process writes to this journal; stop it, or name another data folder")]
+    InUse(PathBuf),
+    #[error("{path} is not a journal ({reason}); name another file, or move this one away")]
+    NotAJournal { path: PathBuf, reason: String },
+    #[error(
+        "{path} has format {found}, this program knows formats up to {known}: run the newer program that wrote it"
+    )]
+    Newer { path: PathBuf, found: i64, known: i64 },
+    #[error(
+        "{path} is damaged: {reason}; keep the file, restore a copy of it, and run `journal verify` on both"
+    )]
+    Damaged { path: PathBuf, reason: String },
+    #[error("{path}: {reason}")]
+    Unavailable { path: PathBuf, reason: String },
+}
+
+/// What was taken in for one source, over all of its epochs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceCounters {
+    pub source: String,
+    /// The current epoch.
+    pub epoch: u32,
+    /// The version from which a watch would be resumed; empty before the first list.
+    pub checkpoint: String,
+    pub states: u64,
+    pub gaps: u64,
+    pub poison: u64,
+    /// When the last state or poison was observed, in milliseconds since 1970.
+    pub last_event_ms: Option<u64>,
+}
+
+/// Bytes that did not decode, as they came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoisonRecord {
+    /// Ascends in the order of arrival.
+    pub number: u64,
+    pub source: String,
+    pub epoch: u32,
+    pub error: String,
+    pub observed_ms: u64,
+    pub raw: Vec<u8>,
+}
+
+/// Who had dead letters tried again, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayRecord {
+    pub number: u64,
+    pub plugin: String,
+    pub who: String,
+    pub why: String,
+    pub seqs: Vec<Seq>,
+    pub at_ms: u64,
+}
+
+/// What `journal verify` found. Scripts read `ok` and the codes, people the messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    pub ok: bool,
+    pub states_checked: u64,
+    pub documents_checked: u64,
+    pub objects_checked: u64,
+    pub plugins_checked: u64,
+    /// At most [`VerifyReport::PROBLEMS`]; `problems_left_out` counts the rest.
+    pub problems: Vec<Problem>,
+    pub problems_left_out: u64,
+}
+
+impl VerifyReport {
+    /// One damaged page makes thousands of findings that say the same.
+    pub const PROBLEMS: usize = 1000;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// One of [`code`].
+    pub code: String,
+    /// The position, where the finding has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<Seq>,
+    pub message: String,
+}
+
+/// The codes of [`Problem`]s. They are stable.
+pub mod code {
+    /// The file's own structure is broken.
+    pub const STORE: &str = "store";
+    /// A position is missing or comes twice.
+    pub const SEQUENCE: &str = "sequence";
+    /// A row's bytes are not those that were written.
+    pub const ENVELOPE: &str = "envelope";
+    /// An id is there twice or can't be put together from its parts.
+    pub const ID: &str = "id";
+    /// Versions of an object don't ascend, and the later one isn't marked late.
+    pub const ORDER: &str = "order";
+    /// A state doesn't point to the one before of its object.
+    pub const CHAIN: &str = "chain";
+    /// A document can't be restored, or not to the bytes that were journaled.
+    pub const DOCUMENT: &str = "document";
+    /// What is kept as current isn't the newest state of its object.
+    pub const CURRENT: &str = "current";
+    /// A checkpoint is malformed or ahead of its epoch.
+    pub const CHECKPOINT: &str = "checkpoint";
+    /// A source's counters don't agree with what is there.
+    pub const COUNT: &str = "count";
+    /// A plugin's cursor or ranges are impossible.
+    pub const CURSOR: &str = "cursor";
+    /// A plugin's figures don't add up.
+    pub const COMPLETENESS: &str = "completeness";
+    /// A dead letter belongs to no state.
+    pub const LETTER: &str = "letter";
+}
