@@ -17,6 +17,17 @@ pub const FRAMES_IN_FLIGHT: usize = 1024;
 /// States that one plugin's lanes hold in memory; the rest of the backlog stays in the journal.
 pub const LANE_WINDOW: usize = 8192;
 
+/// Of the window, what one lane may take; what lies deeper is known by position only and read
+/// again when its turn comes. So one busy or failing object can't fill the window for the others.
+pub const LANE_DEPTH: usize = 64;
+
+/// States that are known by position only. Beyond it nothing new is read: each of them can be a
+/// hole in the finished ranges, which are written with every save.
+pub const LANE_DEFERRED: usize = 32 * 1024;
+
+/// The longest pause that a plugin may ask for. A guest's number is never taken as it is.
+pub const PLUGIN_DELAY: Duration = Duration::from_secs(3600);
+
 /// Steps from a full document to any version built on it. 32 steps decode in about 5 µs.
 pub const DELTA_CHAIN: u32 = 32;
 

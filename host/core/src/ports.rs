@@ -122,6 +122,17 @@ pub struct Progress {
     pub filtered: u64,
     /// Dead letters that are parked now.
     pub dead: u64,
+    /// Where each source of the subscription begins. Kept, so that `now` means the same moment
+    /// after a restart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceStart>,
+}
+
+/// States of this source after this position belong to the subscription.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceStart {
+    pub source: Arc<str>,
+    pub after: Seq,
 }
 
 /// A state that was parked after its last try.

@@ -1,1 +1,72 @@
+//! Hands the journal's states to one plugin: reads the backlog into the lanes, calls the plugin
+//! in batches, turns what came back into verdicts, and keeps how far it got.
+//!
+//! One [`Dispatcher`] is one plugin's, and shares nothing with another's but the journal. It
+//! knows neither where states come from, nor how they are stored, nor that a plugin is a
+//! component: it meets them through `core::ports`. The order of states is decided by
+//! `core::lanes`; what is here is the waiting.
 
+use std::sync::Arc;
+
+use kubewitness_core::Seq;
+use kubewitness_core::config::{DeliverySpec, Mode, Start};
+use kubewitness_core::ports::JournalError;
+use thiserror::Error;
+
+/// One source that a plugin is handed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscription {
+    pub source: Arc<str>,
+    pub mode: Mode,
+    /// Counts once, when the source is first subscribed; afterwards the plugin goes on from
+    /// where it was. A source that is added to a plugin which already ran begins at what that
+    /// plugin has read, since a plugin has one cursor: earlier states aren't gone back for.
+    pub start: Start,
+}
+
+#[derive(Clone, Debug)]
+pub struct DispatchOptions {
+    pub plugin: String,
+    pub subscriptions: Vec<Subscription>,
+    pub delivery: DeliverySpec,
+    /// Calls at once.
+    pub concurrency: u32,
+}
+
+#[derive(Debug, Error)]
+pub enum DispatchError {
+    /// Stop: the journal can't be trusted, or refused what no retry will change.
+    #[error("the journal refused: {0}")]
+    Journal(JournalError),
+    /// Ask again later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// This dispatcher has ended; its successor may be asked.
+    #[error("the dispatcher of this plugin isn't running")]
+    Stopped,
+}
+
+/// How one plugin is doing. At any moment observed = delivered + filtered + dead + waiting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DispatchStats {
+    /// Whether the progress was loaded; until then the other figures are 0.
+    pub started: bool,
+    /// States of the subscription up to the newest that was counted. Complete when `lag_seq` is 0;
+    /// behind a backlog it follows the journal within a moment.
+    pub observed: u64,
+    pub delivered: u64,
+    pub filtered: u64,
+    pub dead: u64,
+    pub waiting: u64,
+    /// Of the waiting, those that failed at least once since the start.
+    pub retrying: u64,
+    /// Positions between the newest state and the cursor.
+    pub lag_seq: u64,
+    /// When the oldest unfinished state was observed, in milliseconds since 1970.
+    pub oldest_unfinished_ms: Option<u64>,
+    pub last_error: Option<String>,
+    /// Calls in a row that failed as a whole; 0 after one that did not.
+    pub consecutive_failures: u32,
+    /// The plugin kept failing: it is only probed, with a growing pause in between.
+    pub open: bool,
+}

@@ -1,1 +1,0 @@
-//! The pure machine behind dispatch: ordered per lane, parallel over lanes.

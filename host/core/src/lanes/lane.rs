@@ -1,0 +1,122 @@
+//! One object's queue for one plugin.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::state::{Seq, State};
+
+/// A state that waits in its lane.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub seq: Seq,
+    /// `None`: known by position only, to be read again.
+    pub state: Option<Arc<State>>,
+    pub failed: Option<Failed>,
+    /// Not to be handed over before this moment.
+    pub not_before: Duration,
+    /// Set for a dead letter that was taken back.
+    pub replay: Option<Prior>,
+}
+
+/// The tries of a slot that did not succeed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failed {
+    pub tries: u32,
+    pub first_ms: u64,
+}
+
+/// What a dead letter went through before it was taken back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prior {
+    pub attempts: u32,
+    pub first_ms: u64,
+}
+
+/// Where a lane is kept, so that it is in one place at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Nothing to hand over: empty, held, or its head has to be read again.
+    #[default]
+    Idle,
+    Ready,
+    Delayed(Duration),
+    Flying,
+}
+
+/// What keeps a lane's head from being handed over, if anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    Nothing,
+    Held,
+    Unloaded,
+    Later(Duration),
+    Ready,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// By position.
+    pub queue: VecDeque<Slot>,
+    /// Slots of the queue that hold their state.
+    pub loaded: usize,
+    /// Parked positions that nothing behind them may overtake.
+    pub held: BTreeSet<Seq>,
+    pub place: Place,
+}
+
+impl Lane {
+    pub fn is_spent(&self) -> bool {
+        self.queue.is_empty() && self.held.is_empty() && self.place == Place::Idle
+    }
+
+    pub fn head(&self) -> Head {
+        let Some(slot) = self.queue.front() else { return Head::Nothing };
+        if self.held.first().is_some_and(|held| *held < slot.seq) {
+            Head::Held
+        } else if slot.state.is_none() {
+            Head::Unloaded
+        } else if slot.not_before > Duration::ZERO {
+            Head::Later(slot.not_before)
+        } else {
+            Head::Ready
+        }
+    }
+
+    pub fn index(&self, seq: Seq) -> Option<usize> {
+        self.queue.binary_search_by_key(&seq, |slot| slot.seq).ok()
+    }
+
+    pub fn get_mut(&mut self, seq: Seq) -> Option<&mut Slot> {
+        let index = self.index(seq)?;
+        self.queue.get_mut(index)
+    }
+
+    pub fn insert(&mut self, slot: Slot) {
+        self.loaded += usize::from(slot.state.is_some());
+        let index = self.queue.partition_point(|other| other.seq < slot.seq);
+        self.queue.insert(index, slot);
+    }
+
+    pub fn remove(&mut self, seq: Seq) -> Option<Slot> {
+        let slot = self.index(seq).and_then(|index| self.queue.remove(index))?;
+        self.loaded -= usize::from(slot.state.is_some());
+        Some(slot)
+    }
+
+    /// Positions to read again, the next in order.
+    pub fn unloaded(&self, limit: usize) -> impl Iterator<Item = Seq> + '_ {
+        self.queue.iter().filter(|slot| slot.state.is_none()).map(|slot| slot.seq).take(limit)
+    }
+
+    /// Lets go of the states of a lane that will not move for long; says how many.
+    pub fn unload(&mut self) -> usize {
+        let before = self.loaded;
+        // A taken-back letter stays: its position is not among the open ones, from which it
+        // would be found again.
+        for slot in self.queue.iter_mut().filter(|slot| slot.replay.is_none()) {
+            self.loaded -= usize::from(slot.state.take().is_some());
+        }
+        before - self.loaded
+    }
+}

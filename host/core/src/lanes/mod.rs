@@ -1,0 +1,534 @@
+//! The pure machine behind dispatch: the states of one plugin, ordered per lane, parallel over
+//! lanes. No I/O and no clock: time is a parameter.
+//!
+//! **One state of a lane in a batch.** What a call writes is committed as one, before its
+//! verdicts are seen here. If a batch held two states of one object and the first were not done
+//! while the second was, the second's effect would be there before the first's, and nothing could
+//! take it back. So a batch takes the heads of many lanes, and a lane in flight is not taken
+//! again. The halves of a batch are then independent too, which makes splitting it safe. The
+//! price is that a single object moves one state a call; thousands of objects fill every batch.
+//!
+//! **Round robin.** Lanes wait in line. One that was served and has more goes to the end, so a
+//! lane with a thousand states costs the others one place each round.
+//!
+//! **A window of the journal.** At most `window` states are held. A lane deeper than `depth`, or
+//! held by a dead letter, keeps positions only, at most `deferred` over all lanes; they are read
+//! again ([`Lanes::wanted`], [`Lanes::fill`]) when their turn comes. So neither a busy object
+//! nor a blocked one fills the window for the others.
+//!
+//! **Accounts.** Every position is finished once: delivered, filtered or parked. The cursor is
+//! the last position before the first that isn't. A replayed dead letter waits again, but its
+//! position stays finished: that it is owed is kept by the letter itself.
+
+mod lane;
+mod positions;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lane::{Failed, Head, Lane, Place, Prior, Slot};
+pub use positions::holes;
+use positions::{Open, Positions};
+
+use crate::clock::Clock;
+use crate::config::{DeliverySpec, OnDeadLetter};
+use crate::limits;
+use crate::ports::{DeadLetter, Delivery, Progress, Verdict};
+use crate::state::{LaneKey, Seq, State};
+
+#[derive(Clone, Debug)]
+pub struct LaneOptions {
+    pub plugin: String,
+    /// States held at once.
+    pub window: usize,
+    /// Of these, what one lane may hold.
+    pub depth: usize,
+    /// Positions held without their states.
+    pub deferred: usize,
+    /// Tries after the first.
+    pub retries: u32,
+    pub backoff: Duration,
+    pub max_backoff: Duration,
+    pub on_dead_letter: OnDeadLetter,
+}
+
+impl LaneOptions {
+    pub fn new(plugin: &str, delivery: &DeliverySpec) -> Self {
+        Self {
+            plugin: plugin.to_owned(),
+            window: limits::LANE_WINDOW,
+            depth: limits::LANE_DEPTH,
+            deferred: limits::LANE_DEFERRED,
+            retries: delivery.retries,
+            backoff: delivery.backoff.0,
+            max_backoff: delivery.max_backoff.0,
+            on_dead_letter: delivery.on_dead_letter,
+        }
+    }
+
+    /// The pause after a state failed this often.
+    fn pause(&self, tries: u32) -> Duration {
+        let factor = 1u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.backoff.saturating_mul(factor).min(self.max_backoff)
+    }
+}
+
+/// A moment: `elapsed` decides, `wall_ms` is for the records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    pub elapsed: Duration,
+    pub wall_ms: u64,
+}
+
+impl Now {
+    pub fn read(clock: &dyn Clock) -> Self {
+        Self { elapsed: clock.elapsed(), wall_ms: clock.now_ms() }
+    }
+}
+
+/// What became of a state that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    Delivered,
+    /// Waits in its lane until this moment.
+    Retried(Duration),
+    Parked,
+    /// It was not in flight: nothing changed.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneStats {
+    pub delivered: u64,
+    pub filtered: u64,
+    pub dead: u64,
+    /// Unfinished states that were pushed or taken back, in memory or by position.
+    pub waiting: u64,
+    /// Of these, those that failed since they entered their lane.
+    pub retrying: u64,
+    pub in_flight: u64,
+}
+
+/// What has to be kept along with the progress.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Letters {
+    pub parked: Vec<DeadLetter>,
+    pub revived: Vec<Seq>,
+}
+
+#[derive(Debug)]
+pub struct Lanes {
+    options: LaneOptions,
+    lanes: HashMap<LaneKey, Lane>,
+    ready: VecDeque<LaneKey>,
+    delayed: BTreeSet<(Duration, LaneKey)>,
+    /// Lanes that have room for states which are known by position only.
+    hungry: BTreeSet<LaneKey>,
+    flying: HashMap<Seq, LaneKey>,
+    positions: Positions,
+    /// Dead letters taken back whose state was not read yet.
+    replays: BTreeMap<Seq, Prior>,
+    letters: Letters,
+    loaded: usize,
+    deferred: usize,
+    /// Taken-back letters in lanes.
+    replaying: usize,
+    retrying: u64,
+    delivered: u64,
+    filtered: u64,
+    dead: u64,
+}
+
+impl Lanes {
+    /// Goes on from a progress. Its [`holes`] have to be pushed before anything newer, and its
+    /// dead letters told by [`park`](Self::park) and [`replay`](Self::replay).
+    pub fn new(options: LaneOptions, progress: &Progress) -> Self {
+        Self {
+            options,
+            lanes: HashMap::new(),
+            ready: VecDeque::new(),
+            delayed: BTreeSet::new(),
+            hungry: BTreeSet::new(),
+            flying: HashMap::new(),
+            positions: Positions::new(positions::known_through(progress)),
+            replays: BTreeMap::new(),
+            letters: Letters::default(),
+            loaded: 0,
+            deferred: 0,
+            replaying: 0,
+            retrying: 0,
+            delivered: progress.delivered,
+            filtered: progress.filtered,
+            dead: 0,
+        }
+    }
+
+    // ---- in ------------------------------------------------------------------------------
+
+    /// How many more states may be pushed; 0 when full.
+    pub fn room(&self) -> usize {
+        let states = self.options.window.saturating_sub(self.loaded);
+        states.min(self.options.deferred.saturating_sub(self.deferred))
+    }
+
+    /// Puts a state at the end of its lane. Positions are pushed in order.
+    pub fn push(&mut self, state: Arc<State>) {
+        let (seq, key) = (state.seq, state.lane());
+        self.positions.open(seq, Open { lane: key, observed_ms: state.observed_ms });
+        let lane = self.lanes.entry(key).or_default();
+        let deep = lane.queue.len() >= self.options.depth || self.loaded >= self.options.window;
+        let state = (!deep && lane.held.is_empty()).then_some(state);
+        self.loaded += usize::from(state.is_some());
+        self.deferred += usize::from(state.is_none());
+        lane.insert(Slot { seq, state, failed: None, not_before: Duration::ZERO, replay: None });
+        self.place(key, false);
+    }
+
+    /// A state that the subscription does not want.
+    pub fn filter(&mut self, seq: Seq) {
+        self.filtered += 1;
+        self.positions.read_through(seq);
+    }
+
+    /// Nothing for this plugin lies between what was read and this position.
+    pub fn skip_to(&mut self, seq: Seq) {
+        self.positions.read_through(seq);
+    }
+
+    /// A dead letter from before the start. Under `hold` its state names the lane that waits.
+    pub fn park(&mut self, seq: Seq, state: Option<&State>) {
+        self.dead += 1;
+        if let Some(state) = state {
+            self.hold(seq, state.lane());
+        }
+    }
+
+    /// Under `hold`, keeps a lane from going past a position until that position is finished.
+    pub fn hold(&mut self, seq: Seq, key: LaneKey) {
+        if self.options.on_dead_letter == OnDeadLetter::Hold {
+            self.lanes.entry(key).or_default().held.insert(seq);
+        }
+    }
+
+    /// Takes a dead letter back. Its state will be [`wanted`](Self::wanted) and then goes into
+    /// its lane in the order of positions. `parked`: it was counted as dead until now.
+    pub fn replay(&mut self, letter: &DeadLetter, parked: bool) {
+        self.dead = self.dead.saturating_sub(u64::from(parked));
+        self.replays.insert(letter.seq, Prior { attempts: letter.attempts, first_ms: letter.first_ms });
+    }
+
+    /// Positions whose states are needed now, at most `max`.
+    pub fn wanted(&self, max: usize) -> Vec<Seq> {
+        // A hungry lane is served though the window is full: it can't move otherwise, and it
+        // takes no more than it may hold.
+        let max = max.min(self.options.window.saturating_sub(self.loaded).max(1));
+        // Letters taken back by the thousand share the window with what is new.
+        let replays = (self.options.window / 4).max(1).saturating_sub(self.replaying).min(max);
+        let mut seqs: Vec<Seq> = self.replays.keys().copied().take(replays).collect();
+        for lane in self.hungry.iter().filter_map(|key| self.lanes.get(key)) {
+            if seqs.len() >= max {
+                break;
+            }
+            let depth = self.options.depth.saturating_sub(lane.loaded).max(1);
+            seqs.extend(lane.unloaded(depth.min(max - seqs.len())));
+        }
+        seqs
+    }
+
+    /// The answer to [`wanted`](Self::wanted). Returns the positions that the journal no longer
+    /// has: they are finished without having been delivered, and counted nowhere.
+    pub fn fill(&mut self, asked: &[Seq], states: Vec<Arc<State>>) -> Vec<Seq> {
+        let mut found: HashMap<Seq, Arc<State>> =
+            states.into_iter().map(|state| (state.seq, state)).collect();
+        asked.iter().copied().filter(|&seq| !self.fill_one(seq, found.remove(&seq))).collect()
+    }
+
+    fn fill_one(&mut self, seq: Seq, state: Option<Arc<State>>) -> bool {
+        let known = state.is_some();
+        if let Some(prior) = self.replays.remove(&seq) {
+            match state {
+                Some(state) => self.take_back(seq, state, prior),
+                None => self.forget(seq),
+            }
+            return known;
+        }
+        let Some(Open { lane: key, .. }) = self.positions.get(seq) else { return true };
+        let Some(lane) = self.lanes.get_mut(&key) else { return true };
+        match (lane.get_mut(seq), state) {
+            (Some(slot), Some(state)) if slot.state.is_none() => {
+                slot.state = Some(state);
+                lane.loaded += 1;
+                self.loaded += 1;
+                self.deferred -= 1;
+            }
+            (Some(slot), None) if slot.state.is_none() => {
+                lane.remove(seq);
+                self.deferred -= 1;
+                self.positions.finish(seq);
+            }
+            _ => return true,
+        }
+        self.place(key, false);
+        known
+    }
+
+    /// A dead letter whose state the journal no longer has can't be delivered by anybody.
+    fn forget(&mut self, seq: Seq) {
+        self.letters.revived.push(seq);
+        let holder = self.lanes.iter().find(|(_, lane)| lane.held.contains(&seq)).map(|(key, _)| *key);
+        if let Some(key) = holder {
+            if let Some(lane) = self.lanes.get_mut(&key) {
+                lane.held.remove(&seq);
+            }
+            self.place(key, false);
+        }
+    }
+
+    fn take_back(&mut self, seq: Seq, state: Arc<State>, prior: Prior) {
+        let key = state.lane();
+        let lane = self.lanes.entry(key).or_default();
+        lane.held.remove(&seq);
+        lane.insert(Slot {
+            seq,
+            state: Some(state),
+            failed: None,
+            not_before: Duration::ZERO,
+            replay: Some(prior),
+        });
+        self.loaded += 1;
+        self.replaying += 1;
+        self.place(key, false);
+    }
+
+    // ---- out -----------------------------------------------------------------------------
+
+    /// The next batch: the heads of at most `max` lanes, each in flight until it is
+    /// [`finish`](Self::finish)ed or [given back](Self::give_back).
+    pub fn take(&mut self, now: Duration, max: usize) -> Vec<Delivery> {
+        self.wake(now);
+        let mut batch = Vec::new();
+        while batch.len() < max {
+            let Some(key) = self.ready.pop_front() else { break };
+            let Some(lane) = self.lanes.get_mut(&key) else { continue };
+            let Some((slot, state)) = lane.queue.front().and_then(|slot| Some((slot, slot.state.as_ref()?)))
+            else {
+                continue;
+            };
+            let before =
+                slot.replay.map_or(0, |prior| prior.attempts) + slot.failed.map_or(0, |failed| failed.tries);
+            batch.push(Delivery { state: Arc::clone(state), attempt: before + 1 });
+            self.flying.insert(slot.seq, key);
+            lane.place = Place::Flying;
+        }
+        batch
+    }
+
+    /// Whether a batch could be taken.
+    pub fn has_ready(&self, now: Duration) -> bool {
+        !self.ready.is_empty() || self.next_wake().is_some_and(|at| at <= now)
+    }
+
+    /// When the first delayed lane is due.
+    pub fn next_wake(&self) -> Option<Duration> {
+        self.delayed.first().map(|(at, _)| *at)
+    }
+
+    fn wake(&mut self, now: Duration) {
+        while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.delayed.pop_first() else { break };
+            if let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.queue.front_mut()) {
+                slot.not_before = Duration::ZERO;
+            }
+            self.place(key, false);
+        }
+    }
+
+    /// A verdict on a state in flight.
+    pub fn finish(&mut self, seq: Seq, verdict: Verdict, now: Now) -> Settled {
+        let Some(key) = self.land(seq) else { return Settled::Unknown };
+        let settled = match verdict {
+            Verdict::Done => {
+                if let Some(slot) = self.close(key, seq) {
+                    self.delivered += 1;
+                    if slot.replay.is_some() {
+                        self.letters.revived.push(seq);
+                    }
+                }
+                Settled::Delivered
+            }
+            Verdict::Retry { after_ms, reason } => self.retry(key, seq, after_ms, &reason, now),
+            Verdict::Reject(reason) => {
+                self.fail(key, seq, now);
+                self.bury(key, seq, &reason, now)
+            }
+        };
+        self.place(key, false);
+        settled
+    }
+
+    /// A state in flight that was not tried after all: it is the next of its lane, and its lane
+    /// the next in line.
+    pub fn give_back(&mut self, seq: Seq) {
+        if let Some(key) = self.land(seq) {
+            self.place(key, true);
+        }
+    }
+
+    fn retry(&mut self, key: LaneKey, seq: Seq, after_ms: Option<u64>, reason: &str, now: Now) -> Settled {
+        let tries = self.fail(key, seq, now);
+        if tries > self.options.retries {
+            return self.bury(key, seq, reason, now);
+        }
+        let pause = match after_ms {
+            Some(after) => Duration::from_millis(after).min(limits::PLUGIN_DELAY),
+            None => self.options.pause(tries),
+        };
+        let at = now.elapsed + pause;
+        if let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) {
+            slot.not_before = at;
+        }
+        Settled::Retried(at)
+    }
+
+    /// Counts a failed try; says how many there were.
+    fn fail(&mut self, key: LaneKey, seq: Seq, now: Now) -> u32 {
+        let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) else { return 0 };
+        let failed = slot.failed.get_or_insert(Failed { tries: 0, first_ms: now.wall_ms });
+        self.retrying += u64::from(failed.tries == 0);
+        failed.tries += 1;
+        failed.tries
+    }
+
+    fn bury(&mut self, key: LaneKey, seq: Seq, reason: &str, now: Now) -> Settled {
+        let Some(Slot { state: Some(state), failed, replay, .. }) = self.close(key, seq) else {
+            return Settled::Unknown;
+        };
+        self.dead += 1;
+        self.letters.parked.push(DeadLetter {
+            plugin: self.options.plugin.clone(),
+            seq,
+            id: state.id.clone(),
+            attempts: replay.map_or(0, |prior| prior.attempts) + failed.map_or(0, |failed| failed.tries),
+            error: cut(reason),
+            first_ms: replay
+                .map(|prior| prior.first_ms)
+                .or(failed.map(|f| f.first_ms))
+                .unwrap_or(now.wall_ms),
+            last_ms: now.wall_ms,
+            replaying: false,
+        });
+        self.hold(seq, key);
+        if self.options.on_dead_letter == OnDeadLetter::Hold
+            && let Some(lane) = self.lanes.get_mut(&key)
+        {
+            let unloaded = lane.unload();
+            self.loaded -= unloaded;
+            self.deferred += unloaded;
+        }
+        Settled::Parked
+    }
+
+    /// Takes a slot that is finished out of its lane and the accounts.
+    fn close(&mut self, key: LaneKey, seq: Seq) -> Option<Slot> {
+        let slot = self.lanes.get_mut(&key)?.remove(seq)?;
+        self.loaded -= usize::from(slot.state.is_some());
+        self.retrying -= u64::from(slot.failed.is_some());
+        match slot.replay {
+            Some(_) => self.replaying -= 1,
+            None => self.positions.finish(seq),
+        }
+        Some(slot)
+    }
+
+    fn land(&mut self, seq: Seq) -> Option<LaneKey> {
+        let key = self.flying.remove(&seq)?;
+        self.lanes.get_mut(&key)?.place = Place::Idle;
+        Some(key)
+    }
+
+    /// Puts a lane where its head belongs, after anything about it changed.
+    fn place(&mut self, key: LaneKey, first: bool) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let head = lane.head();
+        let starving = lane.loaded < lane.queue.len() && lane.loaded <= self.options.depth / 2;
+        if starving && head != Head::Held {
+            self.hungry.insert(key);
+        } else {
+            self.hungry.remove(&key);
+        }
+        let place = match (lane.place, head) {
+            (Place::Flying, _) => return,
+            (_, Head::Ready) => Place::Ready,
+            (_, Head::Later(at)) => Place::Delayed(at),
+            (_, Head::Nothing | Head::Held | Head::Unloaded) => Place::Idle,
+        };
+        if place != lane.place {
+            if let Place::Delayed(at) = lane.place {
+                self.delayed.remove(&(at, key));
+            }
+            match place {
+                Place::Ready if first => self.ready.push_front(key),
+                Place::Ready => self.ready.push_back(key),
+                Place::Delayed(at) => {
+                    self.delayed.insert((at, key));
+                }
+                Place::Idle | Place::Flying => {}
+            }
+            lane.place = place;
+        }
+        if lane.is_spent() {
+            self.lanes.remove(&key);
+        }
+    }
+
+    // ---- accounts ------------------------------------------------------------------------
+
+    pub fn cursor(&self) -> Seq {
+        self.positions.cursor()
+    }
+
+    /// The last position that was read.
+    pub fn through(&self) -> Seq {
+        self.positions.through()
+    }
+
+    pub fn oldest_unfinished_ms(&self) -> Option<u64> {
+        self.positions.oldest().map(|open| open.observed_ms)
+    }
+
+    pub fn stats(&self) -> LaneStats {
+        LaneStats {
+            delivered: self.delivered,
+            filtered: self.filtered,
+            dead: self.dead,
+            waiting: (self.positions.open_count() + self.replaying + self.replays.len()) as u64,
+            retrying: self.retrying,
+            in_flight: self.flying.len() as u64,
+        }
+    }
+
+    /// What to keep; the caller knows where the subscription starts.
+    pub fn progress(&self) -> Progress {
+        Progress {
+            cursor: self.positions.cursor(),
+            above: self.positions.above(),
+            delivered: self.delivered,
+            filtered: self.filtered,
+            dead: self.dead,
+            ..Progress::default()
+        }
+    }
+
+    /// The letters since the last time: to be kept in the same save as [`progress`](Self::progress).
+    pub fn take_letters(&mut self) -> Letters {
+        std::mem::take(&mut self.letters)
+    }
+}
+
+/// Keeps an error text within its bound, at a character's end.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(limits::ERROR_TEXT)].to_owned()
+}
