@@ -1,0 +1,392 @@
+//! A scanner over JSON bytes: it finds where values begin and end and checks their grammar on
+//! the way, and decodes nothing but the few strings that are asked for.
+//!
+//! It knows JSON and nothing of Kubernetes. It never panics, looks at each byte once, and uses
+//! no memory beyond one word for the nesting.
+
+use std::borrow::Cow;
+
+use super::ProjectError;
+
+/// Arrays and objects within each other. What is deeper is refused: `serde_json`, with which
+/// plugins and the rest of the host read documents, refuses it too.
+pub(crate) const NESTING: u32 = 127;
+
+/// A string as it stands between its quotes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<'a> {
+    raw: &'a [u8],
+    escaped: bool,
+    at: usize,
+}
+
+impl<'a> Text<'a> {
+    pub(crate) fn is(&self, text: &[u8]) -> bool {
+        match self.escaped {
+            false => self.raw == text,
+            true => self.decode().is_ok_and(|decoded| decoded.as_bytes() == text),
+        }
+    }
+
+    pub(crate) fn decode(&self) -> Result<Cow<'a, str>, ProjectError> {
+        let text = std::str::from_utf8(self.raw)
+            .map_err(|error| ProjectError::Utf8 { at: self.at + error.valid_up_to() })?;
+        match self.escaped {
+            false => Ok(Cow::Borrowed(text)),
+            true => self.unescape(text).map(Cow::Owned),
+        }
+    }
+
+    fn unescape(&self, text: &str) -> Result<String, ProjectError> {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(found) = memchr::memchr(b'\\', rest.as_bytes()) {
+            out.push_str(&rest[..found]);
+            let code = rest.as_bytes().get(found + 1).copied().unwrap_or(0);
+            rest = rest.get(found + 2..).unwrap_or("");
+            out.push(match code {
+                b'"' | b'\\' | b'/' => char::from(code),
+                b'b' => '\u{8}',
+                b'f' => '\u{c}',
+                b'n' => '\n',
+                b'r' => '\r',
+                b't' => '\t',
+                b'u' => {
+                    let (decoded, after) = unicode_escape(rest).ok_or_else(|| self.bad_escape(text, rest))?;
+                    rest = after;
+                    decoded
+                }
+                _ => return Err(self.bad_escape(text, rest)),
+            });
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    fn bad_escape(&self, text: &str, rest: &str) -> ProjectError {
+        let at = self.at + text.len() - rest.len();
+        ProjectError::Malformed { at, expected: "an escape that means a character" }
+    }
+}
+
+/// The four digits after `\u`, and the second half of a surrogate pair where one is needed.
+fn unicode_escape(rest: &str) -> Option<(char, &str)> {
+    let unit = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
+    let first = unit(rest)?;
+    let after = rest.get(4..)?;
+    if !(0xD800..0xE000).contains(&first) {
+        return Some((char::from_u32(first)?, after));
+    }
+    let second = unit(after.strip_prefix("\\u")?)?;
+    if first >= 0xDC00 || !(0xDC00..0xE000).contains(&second) {
+        return None;
+    }
+    let code = 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
+    Some((char::from_u32(code)?, after.get(6..)?))
+}
+
+/// Whether the caller of [`Scanner::members`] has what it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Next,
+    /// The rest of the object is not looked at; the scanner is left inside of it.
+    Enough,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Scanner<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    pub(crate) fn wrong(&self, expected: &'static str) -> ProjectError {
+        ProjectError::Malformed { at: self.at, expected }
+    }
+
+    /// The next byte that is not white space, without taking it; 0 at the end (a zero byte is
+    /// not allowed anywhere in JSON, so nothing is confused by that).
+    #[inline]
+    pub(crate) fn peek(&mut self) -> u8 {
+        while let Some(&byte) = self.bytes.get(self.at) {
+            if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return byte;
+            }
+            self.at += 1;
+        }
+        0
+    }
+
+    #[inline]
+    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ProjectError> {
+        if self.peek() != byte {
+            return Err(self.wrong(expected));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    pub(crate) fn end(&mut self) -> Result<(), ProjectError> {
+        self.peek();
+        if self.at < self.bytes.len() {
+            return Err(self.wrong("nothing more"));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn text(&mut self) -> Result<Text<'a>, ProjectError> {
+        self.expect(b'"', "a string")?;
+        let start = self.at;
+        let escaped = self.skip_text()?;
+        Ok(Text { raw: &self.bytes[start..self.at - 1], escaped, at: start })
+    }
+
+    /// From behind the opening quote to behind the closing one; whether there were escapes.
+    #[inline]
+    fn skip_text(&mut self) -> Result<bool, ProjectError> {
+        let mut escaped = false;
+        loop {
+            self.at = special(self.bytes, self.at);
+            match self.bytes.get(self.at) {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(escaped);
+                }
+                Some(b'\\') => {
+                    escaped = true;
+                    self.skip_escape()?;
+                }
+                Some(_) => return Err(self.wrong("no control character in a string")),
+                None => return Err(self.wrong("the end of a string")),
+            }
+        }
+    }
+
+    fn skip_escape(&mut self) -> Result<(), ProjectError> {
+        let width = match self.bytes.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
+            Some(b'u')
+                if self
+                    .bytes
+                    .get(self.at + 2..self.at + 6)
+                    .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) =>
+            {
+                6
+            }
+            _ => return Err(self.wrong("an escape")),
+        };
+        self.at += width;
+        Ok(())
+    }
+
+    /// The bytes of the next value, whatever it is.
+    pub(crate) fn value(&mut self) -> Result<&'a [u8], ProjectError> {
+        self.peek();
+        let start = self.at;
+        self.skip()?;
+        Ok(&self.bytes[start..self.at])
+    }
+
+    /// Over one value of any kind, checking its grammar.
+    pub(crate) fn skip(&mut self) -> Result<(), ProjectError> {
+        // One bit a level: 1 is an object, 0 an array.
+        let mut kinds: u128 = 0;
+        let mut depth = 0;
+        loop {
+            match self.peek() {
+                b'"' => {
+                    self.at += 1;
+                    self.skip_text()?;
+                }
+                open @ (b'{' | b'[') => {
+                    if depth == NESTING {
+                        return Err(ProjectError::TooDeep { at: self.at });
+                    }
+                    self.at += 1;
+                    let object = open == b'{';
+                    if self.peek() == if object { b'}' } else { b']' } {
+                        self.at += 1;
+                    } else {
+                        depth += 1;
+                        kinds = (kinds << 1) | u128::from(object);
+                        if object {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                }
+                _ => self.skip_scalar()?,
+            }
+            // Behind a value: close what ends here, or go on to the next member.
+            loop {
+                if depth == 0 {
+                    return Ok(());
+                }
+                let object = kinds & 1 == 1;
+                match (self.peek(), object) {
+                    (b',', _) => {
+                        self.at += 1;
+                        if object {
+                            self.key()?;
+                        }
+                        break;
+                    }
+                    (b'}', true) | (b']', false) => {
+                        self.at += 1;
+                        depth -= 1;
+                        kinds >>= 1;
+                    }
+                    _ => return Err(self.wrong("a comma or the end of the list")),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn key(&mut self) -> Result<(), ProjectError> {
+        self.expect(b'"', "a key")?;
+        self.skip_text()?;
+        self.expect(b':', "a colon")
+    }
+
+    fn skip_scalar(&mut self) -> Result<(), ProjectError> {
+        let rest = &self.bytes[self.at..];
+        let word: &[u8] = match rest.first() {
+            Some(b't') => b"true",
+            Some(b'f') => b"false",
+            Some(b'n') => b"null",
+            _ => return self.skip_number(),
+        };
+        if !rest.starts_with(word) {
+            return Err(self.wrong("a value"));
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn skip_number(&mut self) -> Result<(), ProjectError> {
+        if self.byte() == b'-' {
+            self.at += 1;
+        }
+        match self.byte() {
+            b'0' => self.at += 1,
+            b'1'..=b'9' => self.digits(),
+            _ => return Err(self.wrong("a value")),
+        }
+        if self.byte() == b'.' {
+            self.at += 1;
+            self.some_digits()?;
+        }
+        if matches!(self.byte(), b'e' | b'E') {
+            self.at += 1;
+            if matches!(self.byte(), b'+' | b'-') {
+                self.at += 1;
+            }
+            self.some_digits()?;
+        }
+        Ok(())
+    }
+
+    fn byte(&self) -> u8 {
+        self.bytes.get(self.at).copied().unwrap_or(0)
+    }
+
+    fn digits(&mut self) {
+        while self.byte().is_ascii_digit() {
+            self.at += 1;
+        }
+    }
+
+    fn some_digits(&mut self) -> Result<(), ProjectError> {
+        if !self.byte().is_ascii_digit() {
+            return Err(self.wrong("a digit"));
+        }
+        self.digits();
+        Ok(())
+    }
+
+    /// Calls `member` with each key of an object; it must take the value.
+    pub(crate) fn members(
+        &mut self,
+        mut member: impl FnMut(Text<'a>, &mut Self) -> Result<Flow, ProjectError>,
+    ) -> Result<(), ProjectError> {
+        self.expect(b'{', "an object")?;
+        if self.peek() == b'}' {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            let key = self.text()?;
+            self.expect(b':', "a colon")?;
+            if member(key, self)? == Flow::Enough {
+                return Ok(());
+            }
+            match self.peek() {
+                b',' => self.at += 1,
+                b'}' => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Err(self.wrong("a comma or the end of the object")),
+            }
+        }
+    }
+
+    /// Calls `element` before each element of an array; it must take the value.
+    pub(crate) fn elements(
+        &mut self,
+        mut element: impl FnMut(&mut Self) -> Result<(), ProjectError>,
+    ) -> Result<(), ProjectError> {
+        self.expect(b'[', "an array")?;
+        if self.peek() == b']' {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            element(self)?;
+            match self.peek() {
+                b',' => self.at += 1,
+                b']' => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Err(self.wrong("a comma or the end of the array")),
+            }
+        }
+    }
+}
+
+const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+
+/// Marks the bytes of a word that are less than `n` (up to 128). What lies above the first
+/// marked byte may be marked wrongly; the first is always right.
+#[inline]
+fn less(word: u64, n: u8) -> u64 {
+    word.wrapping_sub(LOW.wrapping_mul(u64::from(n))) & !word & HIGH
+}
+
+/// Where the next quote, backslash or control character is, or the end. Eight bytes at a time:
+/// most strings of an object are shorter than what a vectored search needs to get going.
+#[inline]
+fn special(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let word = u64::from_le_bytes(*chunk);
+        let quotes = less(word ^ LOW.wrapping_mul(u64::from(b'"')), 1);
+        let escapes = less(word ^ LOW.wrapping_mul(u64::from(b'\\')), 1);
+        let marked = quotes | escapes | less(word, 0x20);
+        if marked != 0 {
+            return at + (marked.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    while bytes.get(at).is_some_and(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)) {
+        at += 1;
+    }
+    at
+}

@@ -1,0 +1,190 @@
+//! Paths into an object, as the rules write them: `status.conditions[type=Complete].status`,
+//! `status.containerStatuses[*].restartCount`, `spec.suspend`.
+//!
+//! A path names any number of values: `[*]` is each element, `[a.b=x]`, `[a.b!=x]` and `[a.b]`
+//! are the elements where `a.b` is x, is there and is not x, or is there. A null is not there.
+//! Of an object, only the second-level members that some path of a rule begins with are cut
+//! out, and each is parsed when it is first asked for.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use serde_json::Value;
+
+use crate::project::{Flow, Scanner};
+
+/// Members of the second level, such as `status.conditions`, that a rule may look at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Slots(Vec<(String, String)>);
+
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    slot: usize,
+    rest: Vec<Segment>,
+}
+
+#[derive(Clone, Debug)]
+enum Segment {
+    Key(String),
+    Each,
+    Where { key: Vec<String>, test: Where },
+}
+
+#[derive(Clone, Debug)]
+enum Where {
+    Is(String),
+    IsNot(String),
+    Exists,
+}
+
+impl Path {
+    /// Parses a path and notes in `slots` what it begins with.
+    pub(super) fn parse(text: &str, slots: &mut Slots) -> Result<Self, String> {
+        let wrong = |what: &str| format!("`{text}` is not a path: {what}");
+        let mut segments = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let end = rest.find(['.', '[']).unwrap_or(rest.len());
+            if end == 0 {
+                return Err(wrong("a key is missing"));
+            }
+            segments.push(Segment::Key(rest[..end].to_owned()));
+            rest = &rest[end..];
+            while let Some(inner) = rest.strip_prefix('[') {
+                let close = inner.find(']').ok_or_else(|| wrong("a `]` is missing"))?;
+                segments.push(Segment::selector(&inner[..close]));
+                rest = &inner[close + 1..];
+            }
+            match rest.strip_prefix('.') {
+                Some("") => return Err(wrong("a key is missing")),
+                Some(after) => rest = after,
+                None if rest.is_empty() => {}
+                None => return Err(wrong("a `.` is missing")),
+            }
+        }
+        let mut segments = segments.into_iter();
+        let (Some(Segment::Key(top)), Some(Segment::Key(second))) = (segments.next(), segments.next()) else {
+            return Err(wrong("it needs at least two keys, such as `status.phase`"));
+        };
+        let known = slots.0.iter().position(|slot| (&slot.0, &slot.1) == (&top, &second));
+        let slot = known.unwrap_or_else(|| {
+            slots.0.push((top, second));
+            slots.0.len() - 1
+        });
+        Ok(Self { slot, rest: segments.collect() })
+    }
+
+    /// Calls `visit` with each value until it answers `true`; whether it did.
+    pub(super) fn any<'v>(&self, cut: &'v Cut<'_>, mut visit: impl FnMut(&'v Value) -> bool) -> bool {
+        walk(cut.value(self.slot), &self.rest, &mut visit)
+    }
+
+    pub(super) fn first<'v>(&self, cut: &'v Cut<'_>) -> Option<&'v Value> {
+        let mut found = None;
+        self.any(cut, |value| {
+            found = Some(value);
+            true
+        });
+        found
+    }
+}
+
+impl Segment {
+    fn selector(text: &str) -> Self {
+        let keys = |text: &str| text.split('.').map(str::to_owned).collect();
+        if text == "*" {
+            return Self::Each;
+        }
+        if let Some((key, value)) = text.split_once("!=") {
+            return Self::Where { key: keys(key), test: Where::IsNot(value.to_owned()) };
+        }
+        match text.split_once('=') {
+            Some((key, value)) => Self::Where { key: keys(key), test: Where::Is(value.to_owned()) },
+            None => Self::Where { key: keys(text), test: Where::Exists },
+        }
+    }
+}
+
+fn walk<'v>(value: &'v Value, segments: &[Segment], visit: &mut dyn FnMut(&'v Value) -> bool) -> bool {
+    let Some((segment, rest)) = segments.split_first() else {
+        return !value.is_null() && visit(value);
+    };
+    match segment {
+        Segment::Key(key) => value.get(key).is_some_and(|inner| walk(inner, rest, visit)),
+        Segment::Each => elements(value).iter().any(|element| walk(element, rest, visit)),
+        Segment::Where { key, test } => elements(value)
+            .iter()
+            .filter(|element| selected(element, key, test))
+            .any(|element| walk(element, rest, visit)),
+    }
+}
+
+fn elements(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn selected(element: &Value, key: &[String], test: &Where) -> bool {
+    let found = key.iter().try_fold(element, |value, key| value.get(key)).filter(|value| !value.is_null());
+    match (found, test) {
+        (None, _) => false,
+        (Some(_), Where::Exists) => true,
+        (Some(found), Where::Is(text)) => text_of(found).is_some_and(|found| found == *text),
+        (Some(found), Where::IsNot(text)) => text_of(found).is_some_and(|found| found != *text),
+    }
+}
+
+/// A scalar as text; nothing for null, lists and objects.
+pub(super) fn text_of(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        Value::Bool(truth) => Some(Cow::Borrowed(if *truth { "true" } else { "false" })),
+        Value::Number(number) => Some(Cow::Owned(number.to_string())),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// What one rule may look at of one object.
+pub(super) struct Cut<'a> {
+    slots: Vec<Slot<'a>>,
+}
+
+#[derive(Default)]
+struct Slot<'a> {
+    bytes: Option<&'a [u8]>,
+    parsed: OnceCell<Value>,
+}
+
+static ABSENT: Value = Value::Null;
+
+impl<'a> Cut<'a> {
+    /// `None` where the bytes are not an object.
+    pub(super) fn new(slots: &Slots, object: &'a [u8]) -> Option<Self> {
+        let mut cut: Vec<Slot<'a>> = slots.0.iter().map(|_| Slot::default()).collect();
+        let scanned = Scanner::new(object).members(|top, value| {
+            let wanted = slots.0.iter().any(|slot| top.is(slot.0.as_bytes()));
+            if !wanted || value.peek() != b'{' {
+                return value.skip().map(|()| Flow::Next);
+            }
+            value.members(|second, value| {
+                let bytes = value.value()?;
+                let index =
+                    slots.0.iter().position(|slot| second.is(slot.1.as_bytes()) && top.is(slot.0.as_bytes()));
+                if let Some(index) = index {
+                    cut[index].bytes.get_or_insert(bytes);
+                }
+                Ok(Flow::Next)
+            })?;
+            Ok(Flow::Next)
+        });
+        scanned.ok().map(|()| Self { slots: cut })
+    }
+
+    fn value(&self, slot: usize) -> &Value {
+        let slot = &self.slots[slot];
+        match slot.bytes {
+            None => &ABSENT,
+            // A string that `serde_json` refuses and the scanner did not need to decode is absent.
+            Some(bytes) => slot.parsed.get_or_init(|| serde_json::from_slice(bytes).unwrap_or(Value::Null)),
+        }
+    }
+}
