@@ -1,1 +1,3 @@
 
+pub mod receiver;
+pub mod workload;

@@ -1,0 +1,236 @@
+//! Carries out a life's steps against an API server. It decides nothing about the life itself,
+//! except to tell it what other people did to its objects.
+
+use serde_json::{Value, json};
+
+use super::WorkloadError;
+use super::api::{Api, Sent};
+use super::document::{self, PodFacts};
+use super::life::{Action, JobState, Life, Phase, PodIndex, PodState, Step};
+use super::rng::Rng;
+use super::time;
+
+/// A write that met another's is decided again this often; nobody else writes these objects
+/// for long.
+const CONFLICTS: u32 = 8;
+/// Names that are tried for one job.
+const NAMES: u32 = 4;
+
+/// A life together with what the server holds of it.
+pub struct Driven {
+    pub life: Life,
+    /// Where the job is, as far as it was written.
+    pub shown: Phase,
+    job: Value,
+    pods: Vec<PodFacts>,
+    documents: Vec<Value>,
+    rng: Rng,
+}
+
+impl Driven {
+    pub fn new(life: Life, rng: Rng) -> Self {
+        Self { life, shown: Phase::New, job: Value::Null, pods: Vec::new(), documents: Vec::new(), rng }
+    }
+
+    /// The job is over: only its names are needed from now on.
+    pub fn forget_documents(&mut self) {
+        self.job = Value::Null;
+        self.documents = Vec::new();
+    }
+
+    pub async fn carry_out(&mut self, api: &Api, step: &Step) -> Result<(), WorkloadError> {
+        match &step.action {
+            Action::CreateJob => self.create_job(api).await,
+            Action::Suspend(suspend) => self.suspend(api, *suspend).await,
+            Action::WriteJob(state) => self.write_job(api, state).await,
+            Action::CreatePod(pod) => self.create_pod(api, *pod).await,
+            Action::WritePod(pod, state) => self.write_pod(api, *pod, state).await,
+            Action::ReleasePod(pod) => self.release_pod(api, *pod).await,
+            Action::DeletePod(pod) => self.delete_pod(api, *pod).await,
+            Action::Rest => Ok(()),
+            // Missing is what was wanted.
+            Action::DeleteJob => api.delete(&self.job_path()).await.map(drop),
+        }
+    }
+
+    fn jobs_path(&self) -> String {
+        format!("/apis/batch/v1/namespaces/{}/jobs", self.life.plan().namespace)
+    }
+
+    fn job_path(&self) -> String {
+        format!("{}/{}", self.jobs_path(), self.life.plan().name)
+    }
+
+    fn pods_path(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods", self.life.plan().namespace)
+    }
+
+    fn pod_path(&self, pod: PodIndex) -> String {
+        format!("{}/{}", self.pods_path(), self.pods[pod].name)
+    }
+
+    async fn create_job(&mut self, api: &Api) -> Result<(), WorkloadError> {
+        for _ in 0..NAMES {
+            match api.create(&self.jobs_path(), &document::job(self.life.plan())).await? {
+                Sent::Done(job) => {
+                    self.job = job;
+                    return Ok(());
+                }
+                Sent::Conflict => return self.read_job(api).await.map(drop),
+                Sent::Taken | Sent::Missing => self.life.rename(),
+            }
+        }
+        Err(WorkloadError::NoName { namespace: self.life.plan().namespace.clone(), tries: NAMES })
+    }
+
+    /// False where the Job is gone; the life knows then.
+    async fn read_job(&mut self, api: &Api) -> Result<bool, WorkloadError> {
+        match api.get(&self.job_path()).await? {
+            Sent::Done(job) => {
+                // Somebody else's Job under our name is not ours to drive.
+                if self.job["metadata"]["uid"].is_null()
+                    || self.job["metadata"]["uid"] == job["metadata"]["uid"]
+                {
+                    self.job = job;
+                    return Ok(true);
+                }
+                self.life.vanished();
+                Ok(false)
+            }
+            _ => {
+                self.life.vanished();
+                Ok(false)
+            }
+        }
+    }
+
+    async fn suspend(&mut self, api: &Api, suspend: bool) -> Result<(), WorkloadError> {
+        self.change_job(api, "", |job| job["spec"]["suspend"] = json!(suspend)).await
+    }
+
+    async fn write_job(&mut self, api: &Api, state: &JobState) -> Result<(), WorkloadError> {
+        let status = document::job_status(state, &self.pods);
+        self.change_job(api, "/status", |job| job["status"] = status.clone()).await
+    }
+
+    async fn change_job(
+        &mut self,
+        api: &Api,
+        part: &str,
+        change: impl Fn(&mut Value),
+    ) -> Result<(), WorkloadError> {
+        let path = format!("{}{part}", self.job_path());
+        for _ in 0..CONFLICTS {
+            change(&mut self.job);
+            match api.replace(&path, &self.job).await? {
+                Sent::Done(job) => {
+                    self.job = job;
+                    return Ok(());
+                }
+                Sent::Missing => {
+                    self.life.vanished();
+                    return Ok(());
+                }
+                Sent::Conflict | Sent::Taken => {
+                    if !self.read_job(api).await? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Err(WorkloadError::Contended { path, tries: CONFLICTS })
+    }
+
+    async fn create_pod(&mut self, api: &Api, pod: PodIndex) -> Result<(), WorkloadError> {
+        let mut name = String::new();
+        for _ in 0..NAMES {
+            name = format!("{}-{}", self.life.plan().name, self.rng.suffix(5));
+            let document = document::pod(self.life.plan(), &self.job, pod, &name);
+            let created = match api.create(&self.pods_path(), &document).await? {
+                Sent::Done(created) => created,
+                Sent::Conflict => match api.get(&format!("{}/{name}", self.pods_path())).await? {
+                    Sent::Done(created) => created,
+                    _ => break,
+                },
+                Sent::Missing => break,
+                Sent::Taken => continue,
+            };
+            self.keep_pod(pod, name, created);
+            return Ok(());
+        }
+        // Its place stays, so that the pods after it keep their numbers.
+        self.keep_pod(pod, name, Value::Null);
+        self.life.pod_vanished(pod);
+        Ok(())
+    }
+
+    fn keep_pod(&mut self, pod: PodIndex, name: String, document: Value) {
+        let uid = document["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        self.pods.resize_with(self.pods.len().max(pod + 1), PodFacts::default);
+        self.documents.resize(self.documents.len().max(pod + 1), Value::Null);
+        self.pods[pod] = PodFacts { name, uid, ..PodFacts::default() };
+        self.documents[pod] = document;
+    }
+
+    async fn write_pod(&mut self, api: &Api, pod: PodIndex, state: &PodState) -> Result<(), WorkloadError> {
+        let now = time::now();
+        let facts = &mut self.pods[pod];
+        match state {
+            PodState::Creating => facts.scheduled = Some(now),
+            PodState::Running => facts.started = Some(now),
+            _ => {}
+        }
+        let path = format!("{}/status", self.pod_path(pod));
+        for _ in 0..CONFLICTS {
+            let document = &mut self.documents[pod];
+            let before = document["status"].take();
+            document["status"] = document::pod_status(self.life.plan(), state, &self.pods[pod], &before, now);
+            match api.replace(&path, document).await? {
+                Sent::Done(written) => {
+                    self.documents[pod] = written;
+                    return Ok(());
+                }
+                Sent::Missing => {
+                    self.life.pod_vanished(pod);
+                    return Ok(());
+                }
+                Sent::Conflict | Sent::Taken => match api.get(&self.pod_path(pod)).await? {
+                    Sent::Done(read) => self.documents[pod] = read,
+                    _ => {
+                        self.life.pod_vanished(pod);
+                        return Ok(());
+                    }
+                },
+            }
+        }
+        Err(WorkloadError::Contended { path, tries: CONFLICTS })
+    }
+
+    async fn delete_pod(&mut self, api: &Api, pod: PodIndex) -> Result<(), WorkloadError> {
+        match api.delete(&self.pod_path(pod)).await? {
+            // A pod that still has its finalizer is answered as it is now, with the time of its deletion.
+            Sent::Done(marked) if marked["kind"] == "Pod" => {
+                if let Some(document) = self.documents.get_mut(pod) {
+                    *document = marked;
+                }
+            }
+            Sent::Missing => self.life.pod_vanished(pod),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A patch, as the Job controller does it: it must not depend on what the kubelet wrote.
+    async fn release_pod(&mut self, api: &Api, pod: PodIndex) -> Result<(), WorkloadError> {
+        match api.merge(&self.pod_path(pod), &json!({"metadata": {"finalizers": null}})).await? {
+            Sent::Done(released) => {
+                if let Some(document) = self.documents.get_mut(pod) {
+                    *document = released;
+                }
+            }
+            Sent::Missing => self.life.pod_vanished(pod),
+            Sent::Conflict | Sent::Taken => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,336 @@
+//! The life of one training job, as a pure machine: which writes the queue, the Job controller,
+//! the scheduler, the kubelets and the user make, in order. It knows no server and no document;
+//! time comes in as a parameter, fate from the seed.
+//!
+//! ```text
+//! New ─▶ Queued ─▶ Pending ─▶ Running ─▶ Finished ─▶ Deleted
+//!          ▲          │ ▲        │
+//!          │          │ └────────┤ a pod failed, another takes its place
+//!          └──────────┴──────────┘ preempted: suspended again       (any) ─▶ Deleted by the user
+//! ```
+
+use std::collections::VecDeque;
+
+use super::plan::Plan;
+use super::rng::Rng;
+
+mod fate;
+#[cfg(test)]
+mod tests;
+
+/// A pod of this job, by the order of creation.
+pub type PodIndex = usize;
+
+/// A preempted job comes back this often at most, so that every life ends.
+const MAX_PREEMPTIONS: u32 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    New,
+    Queued,
+    Pending,
+    Running,
+    Restarting,
+    Preempted,
+    Succeeded,
+    Failed,
+    Deleted,
+}
+
+impl Phase {
+    pub fn is_finished(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// One write. What it says is complete; how it is put into JSON is not its business.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    CreateJob,
+    /// The queue (or the user) changes `spec.suspend`.
+    Suspend(bool),
+    /// The Job controller writes the Job's status.
+    WriteJob(JobState),
+    CreatePod(PodIndex),
+    /// The scheduler or a kubelet writes a Pod's status.
+    WritePod(PodIndex, PodState),
+    /// The Job controller has counted the pod and takes its finalizer away.
+    ReleasePod(PodIndex),
+    DeletePod(PodIndex),
+    DeleteJob,
+    /// Nothing is written; what comes next is decided when the pause before this is over.
+    Rest,
+}
+
+/// An action and for how many ticks nothing happens before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub pause: u64,
+    pub action: Action,
+    /// Where the job is once this is written.
+    pub phase: Phase,
+}
+
+/// A Job's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobState {
+    pub conditions: Vec<Condition>,
+    pub start: Option<u64>,
+    pub completion: Option<u64>,
+    pub active: usize,
+    pub ready: usize,
+    pub succeeded: usize,
+    pub failed: usize,
+    pub terminating: usize,
+    pub uncounted_succeeded: Vec<PodIndex>,
+    pub uncounted_failed: Vec<PodIndex>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub kind: &'static str,
+    pub status: bool,
+    pub reason: &'static str,
+    pub message: &'static str,
+    pub at: u64,
+}
+
+/// A Pod's status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodState {
+    Unschedulable,
+    Creating,
+    /// The container waits: `ErrImagePull` or `ImagePullBackOff`.
+    Waiting(&'static str),
+    Running,
+    /// The container ended by itself or was killed.
+    Ended {
+        exit_code: i32,
+        reason: &'static str,
+    },
+    Evicted,
+    /// Marked before it is taken away: the reason of `DisruptionTarget`.
+    Disrupted(&'static str),
+    /// Killed because its job was suspended, passed its deadline or lost its place.
+    Killed,
+}
+
+/// What is planned for a pod, and what of it was handed out as a step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pod {
+    active: bool,
+    created: bool,
+    deleted: bool,
+    released: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Life {
+    plan: Plan,
+    rng: Rng,
+    phase: Phase,
+    job: JobState,
+    pods: Vec<Pod>,
+    preemptions: u32,
+    todo: VecDeque<Step>,
+}
+
+impl Life {
+    pub fn new(seed: u64, index: u64, plan: Plan) -> Self {
+        Self {
+            plan,
+            rng: Rng::new(seed, index.wrapping_mul(2).wrapping_add(1)),
+            phase: Phase::New,
+            job: JobState::default(),
+            pods: Vec::new(),
+            preemptions: 0,
+            todo: VecDeque::new(),
+        }
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The next write, or `None` once the job has finished or is gone. `now` (in seconds) goes
+    /// into the times of statuses.
+    pub fn next(&mut self, now: u64) -> Option<Step> {
+        if self.todo.is_empty() {
+            self.advance(now);
+        }
+        let step = self.todo.pop_front()?;
+        match step.action {
+            Action::CreatePod(pod) => self.pods[pod].created = true,
+            Action::DeletePod(pod) => self.pods[pod].deleted = true,
+            Action::ReleasePod(pod) => self.pods[pod].released = true,
+            _ => {}
+        }
+        Some(step)
+    }
+
+    /// The name was taken; the job is created under another one.
+    pub fn rename(&mut self) {
+        self.plan.rename(&mut self.rng);
+    }
+
+    /// The time to keep a finished job is over: it and its pods are deleted.
+    pub fn expire(&mut self) {
+        if self.phase.is_finished() {
+            self.delete();
+        }
+    }
+
+    /// Somebody else deleted the Job. What is left of it is cleaned up.
+    pub fn vanished(&mut self) {
+        self.todo.clear();
+        if self.phase != Phase::Deleted {
+            self.phase = Phase::Deleted;
+            self.collect_pods();
+        }
+    }
+
+    /// Somebody else deleted a pod. Nothing more is written to it.
+    pub fn pod_vanished(&mut self, pod: PodIndex) {
+        if let Some(there) = self.pods.get_mut(pod) {
+            if std::mem::take(&mut there.active) {
+                self.job.ready = self.job.ready.saturating_sub(1);
+            }
+            (there.deleted, there.released) = (true, true);
+        }
+        self.todo.retain(|step| match step.action {
+            Action::WritePod(index, _) | Action::ReleasePod(index) | Action::DeletePod(index) => index != pod,
+            _ => true,
+        });
+    }
+
+    fn advance(&mut self, now: u64) {
+        let needs_pods = matches!(self.phase, Phase::Pending | Phase::Running | Phase::Restarting);
+        if needs_pods && self.active_pods().len() < self.plan.workers {
+            return self.replace_pods();
+        }
+        match self.phase {
+            Phase::New => self.submit(now),
+            Phase::Queued | Phase::Preempted => self.leave_queue(now),
+            Phase::Pending | Phase::Restarting => self.start_pods(now),
+            Phase::Running => self.meet_fate(now),
+            Phase::Succeeded | Phase::Failed | Phase::Deleted => {}
+        }
+    }
+
+    fn push(&mut self, pause: u64, action: Action) {
+        let phase = self.phase;
+        self.todo.push_back(Step { pause, action, phase });
+    }
+
+    fn rest(&mut self, low: u64, high: u64) {
+        let pause = self.rng.between(low, high);
+        self.push(pause, Action::Rest);
+    }
+
+    fn push_job(&mut self, pause: u64) {
+        self.push(pause, Action::WriteJob(self.job.clone()));
+    }
+
+    fn active_pods(&self) -> Vec<PodIndex> {
+        (0..self.pods.len()).filter(|index| self.pods[*index].active).collect()
+    }
+
+    fn submit(&mut self, now: u64) {
+        self.phase = if self.plan.queued { Phase::Queued } else { Phase::Pending };
+        self.push(0, Action::CreateJob);
+        if self.plan.queued {
+            self.condition("Suspended", true, "JobSuspended", "Job suspended", now);
+            self.push_job(1);
+            self.rest(20, 120);
+        } else {
+            self.job.start = Some(now);
+            self.create_pods();
+        }
+    }
+
+    fn leave_queue(&mut self, now: u64) {
+        if self.rng.percent(4) {
+            return self.user_deletes(1);
+        }
+        self.phase = Phase::Pending;
+        self.push(1, Action::Suspend(false));
+        self.condition("Suspended", false, "JobResumed", "Job resumed", now);
+        // A resumed job always starts anew: its deadline does not run while it is suspended.
+        self.job.start = Some(now);
+        self.create_pods();
+    }
+
+    /// Pods that somebody took away count as failed, and others take their places.
+    fn replace_pods(&mut self) {
+        self.phase = Phase::Restarting;
+        self.job.failed += self.plan.workers - self.active_pods().len();
+        self.create_pods();
+    }
+
+    /// Fills the job up to its number of workers.
+    fn create_pods(&mut self) {
+        while self.active_pods().len() < self.plan.workers {
+            self.create_pod(1);
+        }
+        self.job.active = self.plan.workers;
+        self.push_job(1);
+    }
+
+    fn create_pod(&mut self, pause: u64) {
+        self.pods.push(Pod { active: true, ..Pod::default() });
+        self.push(pause, Action::CreatePod(self.pods.len() - 1));
+    }
+
+    /// Brings every pod that does not run yet to Running, by way of what commonly goes wrong.
+    fn start_pods(&mut self, now: u64) {
+        let fresh = self.active_pods().split_off(self.job.ready.min(self.plan.workers));
+        let unschedulable = self.rng.percent(15);
+        let bad_image = self.rng.percent(8);
+        for pod in fresh {
+            if unschedulable {
+                self.push(2, Action::WritePod(pod, PodState::Unschedulable));
+            }
+            let pause = if unschedulable { self.rng.between(10, 60) } else { 2 };
+            self.push(pause, Action::WritePod(pod, PodState::Creating));
+            if bad_image {
+                self.push(4, Action::WritePod(pod, PodState::Waiting("ErrImagePull")));
+                self.push(6, Action::WritePod(pod, PodState::Waiting("ImagePullBackOff")));
+            }
+        }
+        if bad_image && self.rng.percent(50) {
+            let pause = self.rng.between(10, 40);
+            return if self.rng.percent(50) {
+                self.user_deletes(pause);
+            } else {
+                self.pass_deadline(pause, now);
+            };
+        }
+        self.phase = Phase::Running;
+        for pod in self.active_pods().split_off(self.job.ready.min(self.plan.workers)) {
+            let pause = self.rng.between(3, 12);
+            self.push(pause, Action::WritePod(pod, PodState::Running));
+        }
+        self.job.ready = self.plan.workers;
+        self.push_job(1);
+        self.rest(30, 250);
+    }
+
+    fn condition(
+        &mut self,
+        kind: &'static str,
+        status: bool,
+        reason: &'static str,
+        message: &'static str,
+        at: u64,
+    ) {
+        let condition = Condition { kind, status, reason, message, at };
+        match self.job.conditions.iter_mut().find(|there| there.kind == kind) {
+            Some(there) => *there = condition,
+            None => self.job.conditions.push(condition),
+        }
+    }
+}

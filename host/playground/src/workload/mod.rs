@@ -1,0 +1,299 @@
+//! The playground's workload: submits training Jobs to an API server and drives them, and their
+//! Pods, through their lives as a queue, the Job controller, a scheduler and kubelets would.
+//!
+//! It knows the Kubernetes API and nothing of Kubewitness. What happens follows from the seed;
+//! how fast it happens follows from the rate. [`life`] decides, [`document`] writes it down,
+//! [`drive`] sends it, [`schedule`] takes turns.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use thiserror::Error;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+mod api;
+mod document;
+mod drive;
+mod life;
+mod plan;
+mod rng;
+mod schedule;
+mod time;
+
+use api::{Api, Sent};
+use drive::Driven;
+use life::{Phase, Step};
+use schedule::{Back, Schedule};
+
+/// Writes under way at once. Enough to keep a local API server busy; each belongs to another job.
+const IN_FLIGHT: usize = 32;
+
+/// After a pause longer than this the rate is not caught up with: no burst after an outage.
+const CATCH_UP: Duration = Duration::from_millis(200);
+
+/// Once it shall stop, writes under way get this long to come back.
+const STOP_WITHIN: Duration = Duration::from_secs(3);
+
+/// Jobs on their way at once, at most: bounds memory and what a person can look through.
+const MOST_ACTIVE: usize = 400;
+
+#[derive(Clone, Debug)]
+pub struct WorkloadOptions {
+    /// Such as `http://127.0.0.1:6443`.
+    pub url: String,
+    pub token: Option<String>,
+    /// For an API server that is reached by https with an authority of its own; otherwise a
+    /// plain client is made.
+    pub client: Option<reqwest::Client>,
+    /// Created where they are missing.
+    pub namespaces: Vec<String>,
+    /// Jobs in total; 0: no end.
+    pub jobs: u64,
+    /// Writes a second; infinity: as fast as the server answers.
+    pub rate: f64,
+    pub seed: u64,
+    /// Jobs on their way at once; left out: follows from the rate.
+    pub active: Option<usize>,
+    /// How long a finished job is kept before it is deleted.
+    pub keep_finished: Duration,
+}
+
+impl Default for WorkloadOptions {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            token: None,
+            client: None,
+            namespaces: ["team-vision", "team-speech", "team-search"].map(str::to_owned).to_vec(),
+            jobs: 0,
+            rate: 50.0,
+            seed: 1,
+            active: None,
+            keep_finished: Duration::from_secs(30),
+        }
+    }
+}
+
+impl WorkloadOptions {
+    /// At the given rate a life then takes half a minute or so.
+    fn most_active(&self) -> usize {
+        let by_rate = if self.rate.is_finite() { (self.rate * 1.5) as usize } else { MOST_ACTIVE };
+        self.active.unwrap_or(by_rate.clamp(6, MOST_ACTIVE)).max(1)
+    }
+
+    fn check(&self) -> Result<(), WorkloadError> {
+        if self.namespaces.is_empty() {
+            return Err(WorkloadError::Options("no namespace to submit jobs to".to_owned()));
+        }
+        if self.rate.is_nan() || self.rate <= 0.0 {
+            return Err(WorkloadError::Options(format!(
+                "{} writes a second: give a number above 0",
+                self.rate
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What has happened so far; read by whoever shows it.
+#[derive(Debug, Default)]
+pub struct WorkloadProgress {
+    pub submitted: AtomicU64,
+    /// Jobs that run now.
+    pub running: AtomicU64,
+    /// Jobs that succeeded or failed.
+    pub finished: AtomicU64,
+    /// Jobs that are gone, by whoever's hand.
+    pub deleted: AtomicU64,
+    /// Writes that the API server took.
+    pub writes: AtomicU64,
+    /// Single tries that failed (and were tried again).
+    pub errors: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadReport {
+    pub submitted: u64,
+    pub finished: u64,
+    pub deleted: u64,
+    pub writes: u64,
+    pub errors: u64,
+    /// Whether every job was submitted and is gone again (rather than that it was stopped).
+    pub complete: bool,
+}
+
+/// Why the workload ended before its time.
+#[derive(Debug, Error)]
+pub enum WorkloadError {
+    #[error("{0}")]
+    Options(String),
+    #[error("no HTTP client: {0}")]
+    Client(#[source] reqwest::Error),
+    /// The server did not take a write for half a minute.
+    #[error("{request} failed {tries} times, last with: {last}")]
+    Unreachable { request: String, tries: u32, last: String },
+    /// The server understood and refused: a right is missing, or a document is wrong.
+    #[error("{request} was refused with {status}: {message}")]
+    Refused { request: String, status: u16, message: String },
+    #[error("{path} was changed by somebody else each of {tries} times")]
+    Contended { path: String, tries: u32 },
+    #[error("{tries} names for a job in namespace {namespace} are all taken")]
+    NoName { namespace: String, tries: u32 },
+    /// It was told to stop while it waited to try again. Never returned by [`run`].
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Runs until every job is gone, or until `stop`.
+pub async fn run(
+    options: WorkloadOptions,
+    progress: Arc<WorkloadProgress>,
+    stop: CancellationToken,
+) -> Result<WorkloadReport, WorkloadError> {
+    options.check()?;
+    let client = match options.client.clone() {
+        Some(client) => client,
+        None => plain_client()?,
+    };
+    let api = Api::new(client, &options.url, options.token.clone(), progress.clone(), stop.clone());
+    let complete = match work(&options, &api, &progress, &stop).await {
+        Err(WorkloadError::Stopped) => false,
+        other => other?,
+    };
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    Ok(WorkloadReport {
+        submitted: read(&progress.submitted),
+        finished: read(&progress.finished),
+        deleted: read(&progress.deleted),
+        writes: read(&progress.writes),
+        errors: read(&progress.errors),
+        complete,
+    })
+}
+
+fn plain_client() -> Result<reqwest::Client, WorkloadError> {
+    // A process has one default for TLS; where the host has already chosen, its choice stands.
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        rustls::crypto::ring::default_provider().install_default().ok();
+    }
+    reqwest::Client::builder().no_proxy().build().map_err(WorkloadError::Client)
+}
+
+async fn work(
+    options: &WorkloadOptions,
+    api: &Api,
+    progress: &WorkloadProgress,
+    stop: &CancellationToken,
+) -> Result<bool, WorkloadError> {
+    create_namespaces(options, api).await?;
+    let mut schedule = Schedule::new(options);
+    let mut pace = Pace::new(options.rate);
+    let mut under_way = FuturesUnordered::new();
+    while !stop.is_cancelled() {
+        if schedule.is_over() {
+            return Ok(true);
+        }
+        let expiry = schedule.next_expiry();
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Some(done) = under_way.next() => {
+                let (driven, before, step) = done?;
+                settle(&mut schedule, progress, driven, before, &step);
+            }
+            () = sleep_until(expiry) => schedule.expire(Instant::now()),
+            () = pace.ready(), if under_way.len() < IN_FLIGHT && schedule.has_next() => {
+                if let Some((driven, step)) = schedule.next() {
+                    pace.take();
+                    under_way.push(write(api, driven, step));
+                }
+            }
+        }
+    }
+    let rest = async { while under_way.next().await.is_some() {} };
+    // Past the deadline the connections are dropped; the server decides what became of them.
+    tokio::time::timeout(STOP_WITHIN, rest).await.ok();
+    Ok(false)
+}
+
+async fn create_namespaces(options: &WorkloadOptions, api: &Api) -> Result<(), WorkloadError> {
+    for name in &options.namespaces {
+        if let Sent::Missing = api.create("/api/v1/namespaces", &document::namespace(name)).await? {
+            return Err(WorkloadError::Refused {
+                request: "POST /api/v1/namespaces".to_owned(),
+                status: 404,
+                message: format!("{} is not a Kubernetes API server", options.url),
+            });
+        }
+    }
+    Ok(())
+}
+
+type Written = Result<(Box<Driven>, Phase, Step), WorkloadError>;
+
+/// `before` is where the job was before this step; the life itself may be steps ahead.
+async fn write(api: &Api, mut driven: Box<Driven>, step: Step) -> Written {
+    let before = driven.shown;
+    driven.carry_out(api, &step).await?;
+    driven.shown = if driven.life.phase() == Phase::Deleted { Phase::Deleted } else { step.phase };
+    Ok((driven, before, step))
+}
+
+fn settle(
+    schedule: &mut Schedule,
+    progress: &WorkloadProgress,
+    driven: Box<Driven>,
+    before: Phase,
+    step: &Step,
+) {
+    let after = driven.shown;
+    let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    if step.action == life::Action::CreateJob {
+        add(&progress.submitted);
+    }
+    match (before == Phase::Running, after == Phase::Running) {
+        (false, true) => drop(add(&progress.running)),
+        (true, false) => drop(progress.running.fetch_sub(1, Ordering::Relaxed)),
+        _ => {}
+    }
+    match schedule.put_back(driven) {
+        Back::Finished => drop(add(&progress.finished)),
+        Back::Gone => drop(add(&progress.deleted)),
+        Back::Goes => {}
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Spreads writes evenly over time.
+struct Pace {
+    interval: Duration,
+    next: Instant,
+}
+
+impl Pace {
+    fn new(rate: f64) -> Self {
+        let interval = if rate.is_finite() { Duration::from_secs_f64(1.0 / rate) } else { Duration::ZERO };
+        Self { interval, next: Instant::now() }
+    }
+
+    async fn ready(&self) {
+        tokio::time::sleep_until(self.next).await;
+    }
+
+    fn take(&mut self) {
+        let earliest = Instant::now().checked_sub(CATCH_UP).unwrap_or(self.next);
+        self.next = self.next.max(earliest) + self.interval;
+    }
+}
+
+#[cfg(test)]
+mod tests;

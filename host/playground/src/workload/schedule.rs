@@ -1,0 +1,136 @@
+//! Which life writes next. Pauses between writes are counted in ticks of a clock that only
+//! moves when something is due: how fast it moves follows from the rate alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::drive::Driven;
+use super::life::{Action, Life, Step};
+use super::plan::Plan;
+use super::rng::Rng;
+use super::{WorkloadOptions, time};
+
+/// About how many ticks a life lasts; new ones are spread over that, so that all phases are
+/// there at once.
+const LIFE_TICKS: u64 = 400;
+
+pub struct Schedule {
+    seed: u64,
+    jobs: u64,
+    namespaces: Vec<String>,
+    keep: Duration,
+    most_active: usize,
+    active: usize,
+    clock: u64,
+    serial: u64,
+    submitted: u64,
+    next_submission: u64,
+    rng: Rng,
+    due: BTreeMap<(u64, u64), (Box<Driven>, Step)>,
+    /// Finished jobs that are still shown, oldest first.
+    finished: VecDeque<(Instant, Box<Driven>)>,
+}
+
+impl Schedule {
+    pub fn new(options: &WorkloadOptions) -> Self {
+        Self {
+            seed: options.seed,
+            jobs: options.jobs,
+            namespaces: options.namespaces.clone(),
+            keep: options.keep_finished,
+            most_active: options.most_active(),
+            active: 0,
+            clock: 0,
+            serial: 0,
+            submitted: 0,
+            next_submission: 0,
+            rng: Rng::new(options.seed, u64::MAX),
+            due: BTreeMap::new(),
+            finished: VecDeque::new(),
+        }
+    }
+
+    fn may_submit(&self) -> bool {
+        self.active < self.most_active && (self.jobs == 0 || self.submitted < self.jobs)
+    }
+
+    /// Whether there is anything that could be written now.
+    pub fn has_next(&self) -> bool {
+        !self.due.is_empty() || self.may_submit()
+    }
+
+    /// Whether every job was submitted, and is gone.
+    pub fn is_over(&self) -> bool {
+        !self.has_next() && self.finished.is_empty() && self.active == 0
+    }
+
+    pub fn next(&mut self) -> Option<(Box<Driven>, Step)> {
+        loop {
+            let first = self.due.first_key_value().map(|((due, _), _)| *due);
+            if self.may_submit() && first.is_none_or(|due| self.next_submission <= due) {
+                return self.submit();
+            }
+            let ((due, _), (driven, step)) = self.due.pop_first()?;
+            self.clock = self.clock.max(due);
+            if step.action != Action::Rest {
+                return Some((driven, step));
+            }
+            self.put_back(driven);
+        }
+    }
+
+    fn submit(&mut self) -> Option<(Box<Driven>, Step)> {
+        let index = self.submitted;
+        self.submitted += 1;
+        self.active += 1;
+        self.clock = self.clock.max(self.next_submission);
+        let gap = LIFE_TICKS / self.most_active as u64;
+        self.next_submission = self.clock + self.rng.between(0, gap * 2);
+        let life = Life::new(self.seed, index, Plan::draw(self.seed, index, &self.namespaces));
+        // Names of pods come from a stream of their own, so that they don't change fates.
+        let mut driven = Box::new(Driven::new(life, Rng::new(!self.seed, index)));
+        let step = driven.life.next(time::now())?;
+        Some((driven, step))
+    }
+
+    /// A write is done: the life goes on, waits to be deleted, or is over.
+    pub fn put_back(&mut self, mut driven: Box<Driven>) -> Back {
+        if let Some(step) = driven.life.next(time::now()) {
+            self.serial += 1;
+            self.due.insert((self.clock + step.pause, self.serial), (driven, step));
+            return Back::Goes;
+        }
+        if driven.life.phase().is_finished() {
+            driven.forget_documents();
+            self.active -= 1;
+            self.finished.push_back((Instant::now() + self.keep, driven));
+            return Back::Finished;
+        }
+        self.active -= 1;
+        Back::Gone
+    }
+
+    /// When the oldest finished job is to be deleted.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.finished.front().map(|(at, _)| *at)
+    }
+
+    /// Lets the jobs be deleted whose time is over.
+    pub fn expire(&mut self, now: Instant) {
+        while self.finished.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, mut driven)) = self.finished.pop_front() else { return };
+            driven.life.expire();
+            self.active += 1;
+            self.put_back(driven);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    Goes,
+    Finished,
+    Gone,
+}
