@@ -7,6 +7,8 @@
 
 mod path;
 mod rule;
+#[cfg(test)]
+mod tests;
 
 pub use rule::RuleError;
 
