@@ -72,7 +72,8 @@ impl Lane {
 
     pub fn head(&self) -> Head {
         let Some(slot) = self.queue.front() else { return Head::Nothing };
-        if self.held.first().is_some_and(|held| *held < slot.seq) {
+        // Who takes a letter back wants it handed over, whatever else is parked in its lane.
+        if slot.replay.is_none() && self.held.first().is_some_and(|held| *held < slot.seq) {
             Head::Held
         } else if slot.state.is_none() {
             Head::Unloaded

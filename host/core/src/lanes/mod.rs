@@ -180,7 +180,9 @@ impl Lanes {
         self.positions.open(seq, Open { lane: key, observed_ms: state.observed_ms });
         let lane = self.lanes.entry(key).or_default();
         let deep = lane.queue.len() >= self.options.depth || self.loaded >= self.options.window;
-        let state = (!deep && lane.held.is_empty()).then_some(state);
+        // What is held of a lane are the first of its states, so that its head is among them.
+        let follows = lane.loaded == lane.queue.len();
+        let state = (!deep && follows && lane.held.is_empty()).then_some(state);
         self.loaded += usize::from(state.is_some());
         self.deferred += usize::from(state.is_none());
         lane.insert(Slot { seq, state, failed: None, not_before: Duration::ZERO, replay: None });
@@ -222,9 +224,7 @@ impl Lanes {
 
     /// Positions whose states are needed now, at most `max`.
     pub fn wanted(&self, max: usize) -> Vec<Seq> {
-        // A hungry lane is served though the window is full: it can't move otherwise, and it
-        // takes no more than it may hold.
-        let max = max.min(self.options.window.saturating_sub(self.loaded).max(1));
+        let max = max.min(self.options.window.saturating_sub(self.loaded));
         // Letters taken back by the thousand share the window with what is new.
         let replays = (self.options.window / 4).max(1).saturating_sub(self.replaying).min(max);
         let mut seqs: Vec<Seq> = self.replays.keys().copied().take(replays).collect();
@@ -232,8 +232,8 @@ impl Lanes {
             if seqs.len() >= max {
                 break;
             }
-            let depth = self.options.depth.saturating_sub(lane.loaded).max(1);
-            seqs.extend(lane.unloaded(depth.min(max - seqs.len())));
+            let depth = self.options.depth - lane.loaded.min(self.options.depth);
+            seqs.extend(lane.unloaded(depth.max(1).min(max - seqs.len())));
         }
         seqs
     }
@@ -454,7 +454,7 @@ impl Lanes {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let head = lane.head();
         let starving = lane.loaded < lane.queue.len() && lane.loaded <= self.options.depth / 2;
-        if starving && head != Head::Held {
+        if starving && lane.held.is_empty() {
             self.hungry.insert(key);
         } else {
             self.hungry.remove(&key);
