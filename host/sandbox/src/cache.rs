@@ -1,0 +1,203 @@
+//! Compiled code on disk. Loading it runs it, so a file is believed only where its authentication
+//! code, made with a key of this folder, says that this program wrote it for this component and
+//! this engine. Everything else is recompiled.
+//!
+//! ```text
+//! FOLDER/key              32 random bytes, readable by the owner alone
+//! FOLDER/DIGEST.cwasm     "kwcw1" · HMAC-SHA256(key, digest · engine · code), 32 bytes · code
+//! ```
+//!
+//! A cache that can't be read or written costs time and nothing else: it is reported, not fatal.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+const MAGIC: &[u8] = b"kwcw1";
+const TAG: usize = 32;
+const KEY: usize = 32;
+
+/// A compiled plugin has a few megabytes; what is larger than this was not written here.
+const FILE_BYTES: u64 = 512 << 20;
+
+pub struct Cache {
+    folder: PathBuf,
+    key: hmac::Key,
+    /// What of the engine the code depends on.
+    engine: [u8; 8],
+}
+
+impl Cache {
+    pub fn open(folder: &Path, engine: &Engine) -> io::Result<Self> {
+        create_folder(folder)?;
+        let path = folder.join("key");
+        let key = match read_key(&path)? {
+            Some(key) => key,
+            None => make_key(&path)?,
+        };
+        let mut hasher = DefaultHasher::new();
+        engine.precompile_compatibility_hash().hash(&mut hasher);
+        env!("CARGO_PKG_VERSION").hash(&mut hasher);
+        Ok(Self {
+            folder: folder.to_path_buf(),
+            key: hmac::Key::new(hmac::HMAC_SHA256, &key),
+            engine: hasher.finish().to_le_bytes(),
+        })
+    }
+
+    fn path(&self, digest: &str) -> PathBuf {
+        self.folder.join(format!("{digest}.cwasm"))
+    }
+
+    fn message(&self, digest: &str, code: &[u8]) -> hmac::Context {
+        let mut message = hmac::Context::with_key(&self.key);
+        // Both have a fixed length, so no two messages run into each other.
+        message.update(digest.as_bytes());
+        message.update(&self.engine);
+        message.update(code);
+        message
+    }
+
+    /// The compiled component, where there is one that can be trusted.
+    pub fn load(&self, engine: &Engine, digest: &str) -> Option<Component> {
+        let path = self.path(digest);
+        let bytes = match read_bounded(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "compiled code can't be read: compiling again");
+                return None;
+            }
+        };
+        let Some(code) = self.verified(digest, &bytes) else {
+            tracing::warn!(path = %path.display(), "compiled code is not what was written: compiling again");
+            return None;
+        };
+        match deserialize(engine, code) {
+            Ok(component) => Some(component),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "compiled code doesn't load: compiling again");
+                None
+            }
+        }
+    }
+
+    fn verified<'a>(&self, digest: &str, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let (tag, code) = bytes.strip_prefix(MAGIC)?.split_at_checked(TAG)?;
+        let expected = self.message(digest, code).sign();
+        // Whether the two differ, and not where, decides how long this takes.
+        let differs = expected.as_ref().iter().zip(tag).fold(0, |all, (a, b)| all | (a ^ b));
+        (std::hint::black_box(differs) == 0).then_some(code)
+    }
+
+    pub fn store(&self, digest: &str, component: &Component) {
+        let written = component
+            .serialize()
+            .map_err(|error| io::Error::other(error.to_string()))
+            .and_then(|code| self.write(digest, &code));
+        if let Err(error) = written {
+            tracing::warn!(folder = %self.folder.display(), %error, "compiled code can't be kept");
+        }
+    }
+
+    fn write(&self, digest: &str, code: &[u8]) -> io::Result<()> {
+        static TURN: AtomicU64 = AtomicU64::new(0);
+        let turn = TURN.fetch_add(1, Ordering::Relaxed);
+        let unfinished = self.folder.join(format!("{digest}.{}-{turn}.tmp", std::process::id()));
+        let tag = self.message(digest, code).sign();
+        let mut file = private_file(&unfinished)?;
+        let written = file
+            .write_all(MAGIC)
+            .and_then(|()| file.write_all(tag.as_ref()))
+            .and_then(|()| file.write_all(code));
+        written.and_then(|()| fs::rename(&unfinished, self.path(digest))).inspect_err(|_| {
+            // What was begun is of no use; if it can't be removed either, the first error says why.
+            drop(fs::remove_file(&unfinished));
+        })
+    }
+}
+
+#[allow(unsafe_code)]
+fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
+    // SAFETY: `code` must be what `Component::serialize` gave. Its authentication code was checked
+    // against a key that only this program's user can read, over these very bytes in memory (not
+    // the file again), with the component's digest and the engine's compatibility hash.
+    unsafe { Component::deserialize(engine, code) }
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// `None` where there is no key, or none that can be trusted to have stayed a secret.
+fn read_key(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if bytes.len() != KEY || !is_private(path)? {
+        tracing::warn!(path = %path.display(), "the cache's key is damaged or open to others: making a new one");
+        return Ok(None);
+    }
+    Ok(Some(bytes))
+}
+
+fn make_key(path: &Path) -> io::Result<Vec<u8>> {
+    let mut key = vec![0; KEY];
+    SystemRandom::new().fill(&mut key).map_err(|_| io::Error::other("no random bytes"))?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    match private_file(path) {
+        Ok(mut file) => file.write_all(&key).map(|()| key),
+        // Another process was quicker; its key is the folder's.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            read_key(path)?.ok_or_else(|| io::Error::other("the key is being written by another process"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(unix)]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+#[cfg(unix)]
+fn private_file(path: &Path) -> io::Result<fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+#[cfg(unix)]
+fn is_private(path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(fs::metadata(path)?.mode() & 0o077 == 0)
+}
+
+#[cfg(not(unix))]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)
+}
+
+#[cfg(not(unix))]
+fn private_file(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+#[cfg(not(unix))]
+fn is_private(_path: &Path) -> io::Result<bool> {
+    Ok(true)
+}

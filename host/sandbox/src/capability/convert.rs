@@ -1,0 +1,108 @@
+//! Between the generated types and those of the core. Same shapes, moved and never copied.
+
+use kubewitness_core::ObjectRef;
+use kubewitness_core::ports::{
+    Dialect, HttpRequest, HttpResponse, LogLevel, OnConflict, SqlValue, TableWrite,
+};
+
+use crate::bindings::types::ObjectRefResult;
+use crate::bindings::{http, log, sql};
+
+/// What a value takes beside its text.
+const VALUE_BYTES: usize = 16;
+
+pub fn dialect(dialect: Dialect) -> sql::Dialect {
+    match dialect {
+        Dialect::Sqlite => sql::Dialect::Sqlite,
+        Dialect::Postgres => sql::Dialect::Postgres,
+        Dialect::Mysql => sql::Dialect::Mysql,
+    }
+}
+
+pub fn value_in(value: sql::Value) -> SqlValue {
+    match value {
+        sql::Value::Null => SqlValue::Null,
+        sql::Value::Boolean(value) => SqlValue::Boolean(value),
+        sql::Value::Integer(value) => SqlValue::Integer(value),
+        sql::Value::Float(value) => SqlValue::Float(value),
+        sql::Value::Text(value) => SqlValue::Text(value),
+        sql::Value::Blob(value) => SqlValue::Blob(value),
+    }
+}
+
+fn value_out(value: SqlValue) -> sql::Value {
+    match value {
+        SqlValue::Null => sql::Value::Null,
+        SqlValue::Boolean(value) => sql::Value::Boolean(value),
+        SqlValue::Integer(value) => sql::Value::Integer(value),
+        SqlValue::Float(value) => sql::Value::Float(value),
+        SqlValue::Text(value) => sql::Value::Text(value),
+        SqlValue::Blob(value) => sql::Value::Blob(value),
+    }
+}
+
+pub fn rows_in(rows: Vec<Vec<sql::Value>>) -> Vec<Vec<SqlValue>> {
+    rows.into_iter().map(|row| row.into_iter().map(value_in).collect()).collect()
+}
+
+pub fn rows_out(rows: Vec<Vec<SqlValue>>) -> Vec<Vec<sql::Value>> {
+    rows.into_iter().map(|row| row.into_iter().map(value_out).collect()).collect()
+}
+
+pub fn value_bytes(values: &[sql::Value]) -> usize {
+    let bytes = |value: &sql::Value| match value {
+        sql::Value::Text(text) => VALUE_BYTES + text.len(),
+        sql::Value::Blob(blob) => VALUE_BYTES + blob.len(),
+        _ => VALUE_BYTES,
+    };
+    values.iter().map(bytes).sum()
+}
+
+pub fn row_bytes(rows: &[Vec<sql::Value>]) -> usize {
+    rows.iter().map(|row| VALUE_BYTES + value_bytes(row)).sum()
+}
+
+pub fn table_write(write: sql::TableWrite) -> TableWrite {
+    TableWrite {
+        table: write.table,
+        columns: write.columns,
+        key: write.key,
+        on_conflict: match write.on_conflict {
+            sql::OnConflict::Ignore => OnConflict::Ignore,
+            sql::OnConflict::ReplaceOlder(newer) => OnConflict::ReplaceOlder { newer },
+        },
+        rows: rows_in(write.rows),
+    }
+}
+
+pub fn header_bytes(headers: &[(String, String)]) -> usize {
+    headers.iter().map(|(name, value)| name.len() + value.len()).sum()
+}
+
+pub fn request(request: http::Request) -> HttpRequest {
+    HttpRequest { method: request.method, path: request.path, headers: request.headers, body: request.body }
+}
+
+pub fn response(response: HttpResponse) -> http::Response {
+    http::Response { status: response.status, headers: response.headers, body: response.body }
+}
+
+pub fn object_bytes(object: &ObjectRef) -> usize {
+    let ObjectRef { group, version, kind, namespace, name, uid } = object;
+    [group, version, kind, namespace, name, uid].into_iter().map(String::len).sum()
+}
+
+pub fn object(object: ObjectRef) -> ObjectRefResult {
+    let ObjectRef { group, version, kind, namespace, name, uid } = object;
+    ObjectRefResult { group, version, kind, namespace, name, uid }
+}
+
+pub fn level(level: log::Level) -> LogLevel {
+    match level {
+        log::Level::Trace => LogLevel::Trace,
+        log::Level::Debug => LogLevel::Debug,
+        log::Level::Info => LogLevel::Info,
+        log::Level::Warn => LogLevel::Warn,
+        log::Level::Error => LogLevel::Error,
+    }
+}

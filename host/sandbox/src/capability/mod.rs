@@ -1,0 +1,259 @@
+//! What a guest's calls come to: each is counted, measured, and handed to the session of the call
+//! in progress. None of them traps.
+
+mod convert;
+mod json;
+
+use kubewitness_core::limits::ERROR_TEXT;
+use kubewitness_core::ports::{GrantError, LogLevel};
+
+use crate::bindings::types::{Error, ObjectRefResult};
+use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, sql, types};
+use crate::guest::Guest;
+
+/// Fields of one log line that are kept.
+const LOG_FIELDS: usize = 32;
+
+impl types::Host for Guest {}
+
+impl config::Host for Guest {
+    fn get(&mut self) -> String {
+        self.config.to_string()
+    }
+}
+
+impl documents::Host for Guest {
+    async fn json(&mut self, seq: u64) -> Result<Option<String>, Error> {
+        let Some(bytes) = self.document(seq).await? else { return Ok(None) };
+        self.fits(bytes.len())?;
+        // Bytes that are no text are a poison state's: nothing that a plugin could read.
+        String::from_utf8(bytes.into())
+            .map(Some)
+            .map_err(|_| Error::Invalid("the document is not UTF-8".to_string()))
+    }
+
+    async fn get(&mut self, seq: u64, pointer: String) -> Result<Option<String>, Error> {
+        if !json::is_pointer(&pointer) {
+            return Err(Error::Invalid(format!(
+                "`{pointer}` is not a JSON Pointer: it begins with `/`, or is empty"
+            )));
+        }
+        if self.parsed.as_ref().is_none_or(|(parsed, _)| *parsed != seq) {
+            let Some(bytes) = self.document(seq).await? else { return Ok(None) };
+            self.parsed = Some((seq, json::parse(&bytes)?));
+        } else {
+            // Already here, but still a call.
+            self.open(pointer.len()).map(drop)?;
+        }
+        let value = self
+            .parsed
+            .as_ref()
+            .and_then(|(_, document)| document.pointer(&pointer))
+            .map(ToString::to_string);
+        self.fits(value.as_ref().map_or(0, String::len))?;
+        Ok(value)
+    }
+
+    async fn patch(&mut self, seq: u64) -> Result<Option<String>, Error> {
+        let Some(after) = self.document(seq).await? else { return Ok(None) };
+        let (session, time) = self.open(0)?;
+        let before = session.document_before(seq).await.map_err(refusal)?;
+        let after = json::parse(&after)?;
+        let patch = match before {
+            Some(before) => json::merge_patch(&json::parse(&before)?, &after).to_string(),
+            None => after.to_string(),
+        };
+        drop(time);
+        self.fits(patch.len())?;
+        Ok(Some(patch))
+    }
+}
+
+impl Guest {
+    async fn document(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {
+        if !self.batch.contains(&seq) {
+            self.open(0).map(drop)?;
+            return Err(Error::Invalid(format!("state {seq} is not in this call")));
+        }
+        let (session, _time) = self.open(0)?;
+        session.document(seq).await.map_err(refusal)
+    }
+}
+
+impl sql::Host for Guest {
+    async fn dialect_of(&mut self, database: String) -> Result<sql::Dialect, Error> {
+        let (session, _time) = self.open(database.len())?;
+        session.sql_dialect(&database).map(convert::dialect).map_err(refusal)
+    }
+
+    async fn write(&mut self, database: String, rows: sql::TableWrite) -> Result<u64, Error> {
+        let bytes = convert::row_bytes(&rows.rows);
+        let (session, _time) = self.open(bytes)?;
+        session.sql_write(&database, convert::table_write(rows)).await.map_err(refusal)
+    }
+
+    async fn execute(
+        &mut self,
+        database: String,
+        statement: String,
+        rows: Vec<Vec<sql::Value>>,
+    ) -> Result<u64, Error> {
+        let bytes = statement.len() + convert::row_bytes(&rows);
+        let (session, _time) = self.open(bytes)?;
+        session.sql_execute(&database, &statement, convert::rows_in(rows)).await.map_err(refusal)
+    }
+
+    async fn query(
+        &mut self,
+        database: String,
+        statement: String,
+        params: Vec<sql::Value>,
+    ) -> Result<Vec<Vec<sql::Value>>, Error> {
+        let bytes = statement.len() + convert::value_bytes(&params);
+        let (session, time) = self.open(bytes)?;
+        let params = params.into_iter().map(convert::value_in).collect();
+        let rows = session.sql_query(&database, &statement, params).await.map_err(refusal)?;
+        let rows = convert::rows_out(rows);
+        drop(time);
+        self.fits(convert::row_bytes(&rows))?;
+        Ok(rows)
+    }
+}
+
+impl http::Host for Guest {
+    async fn send(&mut self, destination: String, request: http::Request) -> Result<http::Response, Error> {
+        let bytes = request.path.len() + request.body.len() + convert::header_bytes(&request.headers);
+        let (session, time) = self.open(bytes)?;
+        let response = session.http_send(&destination, convert::request(request)).await.map_err(refusal)?;
+        drop(time);
+        self.fits(response.body.len() + convert::header_bytes(&response.headers))?;
+        Ok(convert::response(response))
+    }
+}
+
+impl kv::Host for Guest {
+    fn get(&mut self, key: String) -> Result<Option<Vec<u8>>, Error> {
+        let (session, time) = self.open(key.len())?;
+        let value = session.kv_get(&key);
+        drop(time);
+        self.fits(value.as_ref().map_or(0, Vec::len))?;
+        Ok(value)
+    }
+
+    fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), Error> {
+        let (session, _time) = self.open(key.len() + value.len())?;
+        session.kv_set(&key, value).map_err(refusal)
+    }
+
+    fn delete(&mut self, key: String) -> Result<(), Error> {
+        let (session, _time) = self.open(key.len())?;
+        session.kv_delete(&key).map_err(refusal)
+    }
+
+    fn keys(&mut self, prefix: String, limit: u32) -> Result<Vec<String>, Error> {
+        let (session, time) = self.open(prefix.len())?;
+        let keys = session.kv_keys(&prefix, limit as usize);
+        drop(time);
+        self.fits(keys.iter().map(String::len).sum())?;
+        Ok(keys)
+    }
+}
+
+impl ledger::Host for Guest {
+    async fn append(&mut self, ledger: String, records: Vec<Vec<u8>>) -> Result<u64, Error> {
+        let bytes = records.iter().map(Vec::len).sum();
+        let (session, _time) = self.open(bytes)?;
+        session.ledger_append(&ledger, records).await.map_err(refusal)
+    }
+
+    async fn last(&mut self, ledger: String) -> Result<Option<Vec<u8>>, Error> {
+        let (session, time) = self.open(ledger.len())?;
+        let record = session.ledger_last(&ledger).await.map_err(refusal)?;
+        drop(time);
+        self.fits(record.as_ref().map_or(0, Vec::len))?;
+        Ok(record)
+    }
+
+    async fn sign(&mut self, key: String, message: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let (session, _time) = self.open(message.len())?;
+        session.ledger_sign(&key, &message).map_err(refusal)
+    }
+}
+
+impl lister::Host for Guest {
+    fn get(&mut self, source: String, namespace: String, name: String) -> Result<Option<String>, Error> {
+        let (session, time) = self.open(source.len() + namespace.len() + name.len())?;
+        let document = session.lister_get(&source, &namespace, &name).map_err(refusal)?;
+        drop(time);
+        let Some(document) = document else { return Ok(None) };
+        self.fits(document.len())?;
+        String::from_utf8(document.into())
+            .map(Some)
+            .map_err(|_| Error::Invalid("the document is not UTF-8".to_string()))
+    }
+
+    fn list(
+        &mut self,
+        source: String,
+        index: String,
+        key: String,
+        limit: u32,
+    ) -> Result<Vec<ObjectRefResult>, Error> {
+        let (session, time) = self.open(source.len() + index.len() + key.len())?;
+        let found = session.lister_list(&source, &index, &key, limit as usize).map_err(refusal)?;
+        drop(time);
+        self.fits(found.iter().map(convert::object_bytes).sum())?;
+        Ok(found.into_iter().map(convert::object).collect())
+    }
+}
+
+impl log::Host for Guest {
+    fn write(&mut self, level: log::Level, mut message: String, mut fields: Vec<(String, String)>) {
+        if !self.count() {
+            return;
+        }
+        clip(&mut message);
+        fields.truncate(LOG_FIELDS);
+        for (key, value) in &mut fields {
+            clip(key);
+            clip(value);
+        }
+        match self.session() {
+            Some(session) => session.log(convert::level(level), &message, &fields),
+            // Before it handles states, while it is asked what it is.
+            None => match convert::level(level) {
+                LogLevel::Error | LogLevel::Warn => tracing::warn!(?fields, "a component says: {message}"),
+                _ => tracing::debug!(?fields, "a component says: {message}"),
+            },
+        }
+    }
+}
+
+impl clock::Host for Guest {
+    fn now_ms(&mut self) -> u64 {
+        let machine = || {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        };
+        self.session().map_or_else(machine, kubewitness_core::ports::Session::now_ms)
+    }
+}
+
+fn refusal(error: GrantError) -> Error {
+    match error {
+        GrantError::Denied(text) => Error::Denied(text),
+        GrantError::Invalid(text) => Error::Invalid(text),
+        GrantError::Unavailable(text) => Error::Unavailable(text),
+        GrantError::TooLarge(text) => Error::TooLarge(text),
+        GrantError::Timeout(text) => Error::Timeout(text),
+        GrantError::RateLimited { after_ms } => Error::RateLimited(after_ms),
+        GrantError::Other(text) => Error::Other(text),
+    }
+}
+
+/// Cuts a guest's text to what is kept, at the end of a character.
+pub fn clip(text: &mut String) {
+    if text.len() > ERROR_TEXT {
+        text.truncate(text.floor_char_boundary(ERROR_TEXT));
+    }
+}

@@ -1,0 +1,237 @@
+//! A compiled component: what it is, what it uses, and whether it fits a manifest. The same code
+//! answers `kubewitness check` and decides whether a plugin may become active.
+
+use std::sync::Arc;
+
+use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec};
+use kubewitness_core::ports::Grants;
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+use wasmtime::component::Linker;
+
+use crate::bindings::{FullPre, types::FieldError};
+use crate::engine::Engine;
+use crate::error::SandboxError;
+use crate::guest::Guest;
+use crate::instance::Instance;
+use crate::plugin::Plugin;
+use crate::shape;
+
+/// What a component says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    pub name: String,
+    pub version: String,
+    /// JSON Schema; empty for none.
+    pub config_schema: String,
+    /// The grants without which it cannot work: `kv`, `sql:main`, …
+    pub needs: Vec<String>,
+    pub extra: Vec<(String, String)>,
+}
+
+#[derive(Clone)]
+pub struct Component {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    digest: String,
+    interface: String,
+    imports: Vec<String>,
+    pre: FullPre<Guest>,
+    description: OnceCell<Description>,
+}
+
+impl Component {
+    pub(crate) fn new(
+        engine: Engine,
+        digest: String,
+        component: &wasmtime::component::Component,
+        linker: &Linker<Guest>,
+    ) -> Result<Self, SandboxError> {
+        let shape = component.component_type();
+        let names: Vec<String> = shape.exports(engine.wasm()).map(|(name, _)| name.to_string()).collect();
+        let interface = shape::version(names.iter().map(String::as_str))?;
+        let names: Vec<String> = shape.imports(engine.wasm()).map(|(name, _)| name.to_string()).collect();
+        let imports = shape::capabilities(names.iter().map(String::as_str))?;
+        let pre = linker.instantiate_pre(component).and_then(FullPre::new).map_err(|error| {
+            SandboxError::Unfit(format!(
+                "the component was built against other interfaces than the host's: {error:#}"
+            ))
+        })?;
+        let description = OnceCell::new();
+        Ok(Self { inner: Arc::new(Inner { engine, digest, interface, imports, pre, description }) })
+    }
+
+    /// sha256 of the file, hex.
+    pub fn digest(&self) -> &str {
+        &self.inner.digest
+    }
+
+    /// The version of the interfaces that it speaks.
+    pub fn interface(&self) -> &str {
+        &self.inner.interface
+    }
+
+    /// The capabilities that it uses: `sql`, `http`, `kv`, …
+    pub fn imports(&self) -> &[String] {
+        &self.inner.imports
+    }
+
+    /// Asked of the component once.
+    pub async fn describe(&self) -> Result<Description, SandboxError> {
+        let ask = async || {
+            let mut instance = self.instance("{}".into(), &LimitsSpec::default()).await?;
+            let said = instance.describe().await;
+            said.map_err(|error| SandboxError::Guest { call: "describe", error })
+        };
+        self.inner.description.get_or_try_init(ask).await.cloned()
+    }
+
+    /// Everything that keeps this component from running by this manifest; empty if nothing does.
+    pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<Fault>, SandboxError> {
+        let needs = self.describe().await?.needs;
+        let mut faults = missing_grants(self.imports(), &needs, &spec.grants);
+        let config = serde_json::Value::Object(spec.config.clone()).to_string();
+        let mut instance = self.instance(config.as_str().into(), &spec.limits).await?;
+        let said =
+            instance.check(&config).await.map_err(|error| SandboxError::Guest { call: "check", error })?;
+        faults.extend(said.into_iter().map(config_fault));
+        Ok(faults)
+    }
+
+    /// Ready to be called. Nothing is instantiated yet.
+    pub fn plugin(
+        &self,
+        name: &str,
+        limits: &LimitsSpec,
+        grants: Arc<dyn Grants>,
+    ) -> Result<Plugin, SandboxError> {
+        Ok(Plugin::new(name, self.clone(), limits.clone(), grants))
+    }
+
+    async fn instance(&self, config: Arc<str>, limits: &LimitsSpec) -> Result<Instance, SandboxError> {
+        Instance::new(self, config, limits)
+            .await
+            .map_err(|error| SandboxError::Guest { call: "instantiate", error })
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
+    pub(crate) fn pre(&self) -> &FullPre<Guest> {
+        &self.inner.pre
+    }
+}
+
+fn config_fault(error: FieldError) -> Fault {
+    let field = match error.path.as_str() {
+        "" => "spec.config".to_string(),
+        path if path.starts_with('[') => format!("spec.config{path}"),
+        path => format!("spec.config.{path}"),
+    };
+    Fault { field, message: error.message }
+}
+
+/// Imports that nothing is granted for, then needs that no grant meets.
+fn missing_grants(imports: &[String], needs: &[String], grants: &GrantsSpec) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for import in imports {
+        let granted = match import.as_str() {
+            "sql" => !grants.sql.is_empty(),
+            "http" => !grants.http.is_empty(),
+            // One interface for two grants: a plugin may only sign.
+            "ledger" => !grants.ledger.is_empty() || !grants.keys.is_empty(),
+            "kv" => grants.kv,
+            "lister" => !grants.lister.is_empty(),
+            _ => true,
+        };
+        if !granted {
+            let message =
+                format!("the component imports `{import}` and is granted none, so it would be denied");
+            faults.push(Fault { field: format!("spec.grants.{import}"), message });
+        }
+    }
+    for need in needs {
+        let field = format!("spec.grants.{}", need_field(need));
+        if !is_met(need, grants) && !faults.iter().any(|fault| fault.field == field) {
+            faults.push(Fault {
+                field,
+                message: format!("the component needs `{need}`, which is not granted"),
+            });
+        }
+    }
+    faults
+}
+
+fn need_field(need: &str) -> &str {
+    match need.split_once(':').map_or(need, |(capability, _)| capability) {
+        "key" => "keys",
+        capability => capability,
+    }
+}
+
+fn is_met(need: &str, grants: &GrantsSpec) -> bool {
+    let (capability, name) = need.split_once(':').unwrap_or((need, ""));
+    let meets = |granted: &String| name.is_empty() || granted == name;
+    match capability {
+        "sql" => grants.sql.iter().any(|grant| meets(&grant.name)),
+        "http" => grants.http.iter().any(|grant| meets(&grant.name)),
+        "ledger" => grants.ledger.iter().any(|grant| meets(&grant.name)),
+        "key" => grants.keys.iter().any(|grant| meets(&grant.name)),
+        "lister" => grants.lister.iter().any(meets),
+        "kv" => grants.kv,
+        // What every plugin has is met; what no host has is not.
+        "documents" | "config" | "log" | "clock" => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grants(value: serde_json::Value) -> GrantsSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn fields(imports: &[&str], needs: &[&str], granted: serde_json::Value) -> Vec<String> {
+        let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let faults = missing_grants(&owned(imports), &owned(needs), &grants(granted));
+        faults.into_iter().map(|fault| fault.field).collect()
+    }
+
+    #[test]
+    fn an_import_without_a_grant_is_told_once() {
+        let none = serde_json::json!({});
+        assert_eq!(
+            fields(&["kv", "log", "sql"], &["kv", "sql:main"], none),
+            ["spec.grants.kv", "spec.grants.sql"]
+        );
+    }
+
+    #[test]
+    fn a_need_is_met_by_a_grant_of_its_name() {
+        let granted = || serde_json::json!({"sql": [{"name": "main", "database": "platform"}], "kv": true});
+        assert!(fields(&["sql"], &["sql:main", "kv", "sql"], granted()).is_empty());
+        assert_eq!(fields(&["sql"], &["sql:other"], granted()), ["spec.grants.sql"]);
+        assert_eq!(fields(&[], &["key:audit"], granted()), ["spec.grants.keys"]);
+        assert_eq!(fields(&[], &["gpu"], granted()), ["spec.grants.gpu"]);
+    }
+
+    #[test]
+    fn a_key_alone_is_enough_for_one_who_only_signs() {
+        let granted = serde_json::json!({"keys": [{"name": "audit", "key": "audit"}]});
+        assert!(fields(&["ledger"], &["key:audit"], granted).is_empty());
+    }
+
+    #[test]
+    fn a_guests_path_becomes_a_field_of_the_manifest() {
+        for (path, field) in [("", "spec.config"), ("a.b", "spec.config.a.b"), ("[0]", "spec.config[0]")] {
+            let error = FieldError { path: path.to_string(), message: "m".to_string() };
+            assert_eq!(config_fault(error).field, field);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! One instance of a component and its calls, each on the guest's clock. What ends a call is told
+//! apart here: time, memory, an exit, a trap.
+
+use std::sync::Arc;
+
+use kubewitness_core::Seq;
+use kubewitness_core::config::LimitsSpec;
+use kubewitness_core::ports::{CallError, Session};
+use wasmtime::{Store, Trap, UpdateDeadline};
+
+use crate::bindings::Full;
+use crate::bindings::types::{FieldError, State, Verdict};
+use crate::capability::clip;
+use crate::clock::{SharedClock, TimeUp, timed};
+use crate::component::{Component, Description};
+use crate::guest::Guest;
+
+pub struct Instance {
+    store: Store<Guest>,
+    bindings: Full,
+    limits: LimitsSpec,
+    /// Batches that it has handled.
+    pub batches: u32,
+}
+
+impl Instance {
+    pub async fn new(
+        component: &Component,
+        config: Arc<str>,
+        limits: &LimitsSpec,
+    ) -> Result<Self, CallError> {
+        let guest = Guest::new(limits, config);
+        let (clock, fuel) = (guest.clock.clone(), guest.lifting_fuel());
+        let mut store = Store::new(component.engine().wasm(), guest);
+        store.limiter(|guest| &mut guest.memory);
+        store.set_hostcall_fuel(fuel);
+        store.epoch_deadline_callback(|context| {
+            context.data().clock.tick()?;
+            Ok(UpdateDeadline::Yield(1))
+        });
+        store.set_epoch_deadline(1);
+        match flat(timed(clock, component.pre().instantiate_async(&mut store)).await) {
+            Ok(bindings) => Ok(Self { store, bindings, limits: limits.clone(), batches: 0 }),
+            Err(error) => Err(fate(store.data(), limits, &error)),
+        }
+    }
+
+    pub async fn describe(&mut self) -> Result<Description, CallError> {
+        let clock = self.begin(None, Vec::new());
+        let call = self.bindings.kubewitness_plugin_handler().call_describe(&mut self.store);
+        let said = flat(timed(clock, call).await);
+        let said = self.end(said).1?;
+        Ok(Description {
+            name: said.name,
+            version: said.version,
+            config_schema: said.config_schema,
+            needs: said.needs,
+            extra: said.extra,
+        })
+    }
+
+    /// The faults that the guest finds in a configuration.
+    pub async fn check(&mut self, config: &str) -> Result<Vec<FieldError>, CallError> {
+        let clock = self.begin(None, Vec::new());
+        let call = self.bindings.kubewitness_plugin_handler().call_check(&mut self.store, config);
+        let said = flat(timed(clock, call).await);
+        Ok(self.end(said).1?.err().unwrap_or_default())
+    }
+
+    /// Hands over states within a session, and gives the session back whatever happened.
+    pub async fn handle(
+        &mut self,
+        session: Box<dyn Session>,
+        seqs: Vec<Seq>,
+        states: &[State<'_>],
+    ) -> (Option<Box<dyn Session>>, Result<Vec<Verdict>, CallError>) {
+        self.batches += 1;
+        let clock = self.begin(Some(session), seqs);
+        let call = self.bindings.kubewitness_plugin_handler().call_handle(&mut self.store, states);
+        let said = flat(timed(clock, call).await);
+        self.end(said)
+    }
+
+    fn begin(&mut self, session: Option<Box<dyn Session>>, batch: Vec<Seq>) -> SharedClock {
+        self.store.data_mut().begin(session, batch);
+        self.store.set_epoch_deadline(1);
+        self.store.data().clock.clone()
+    }
+
+    fn end<T>(&mut self, said: wasmtime::Result<T>) -> (Option<Box<dyn Session>>, Result<T, CallError>) {
+        let said = said.map_err(|error| fate(self.store.data(), &self.limits, &error));
+        (self.store.data_mut().end(), said)
+    }
+}
+
+/// A call whose time was up while it slept ends like one whose time was up while it computed.
+fn flat<T>(call: Result<wasmtime::Result<T>, TimeUp>) -> wasmtime::Result<T> {
+    call.unwrap_or_else(|up| Err(up.into()))
+}
+
+fn fate(guest: &Guest, limits: &LimitsSpec, error: &wasmtime::Error) -> CallError {
+    if error.is::<TimeUp>() {
+        return CallError::Timeout { limit_ms: u64::try_from(limits.call.0.as_millis()).unwrap_or(u64::MAX) };
+    }
+    if guest.memory.refused {
+        return CallError::Memory { limit_bytes: limits.memory.0 };
+    }
+    let mut text = match (error.downcast_ref::<wasmtime_wasi::I32Exit>(), error.downcast_ref::<Trap>()) {
+        (Some(exit), _) => format!("it exited with {}", exit.0),
+        (None, Some(trap)) => trap.to_string(),
+        (None, None) => error.root_cause().to_string(),
+    };
+    let said = guest.stderr.text();
+    if !said.is_empty() {
+        text = format!("{text}; it said: {said}");
+    }
+    clip(&mut text);
+    CallError::Trap(text)
+}

@@ -1,0 +1,221 @@
+//! A plugin at work: a component with its limits and grants, and a pool of its instances.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use kubewitness_core::config::LimitsSpec;
+use kubewitness_core::ports::{CallError, Delivery, GrantError, Grants, Handler, Outcome, Session, Verdict};
+use kubewitness_core::{Change, ObjectRef, Seq, Status};
+use tokio::sync::Semaphore;
+
+use crate::bindings::types;
+use crate::capability::clip;
+use crate::component::Component;
+use crate::instance::Instance;
+
+/// Batches that one instance handles. A guest's leaks end with it, and an instance costs about as
+/// much as one batch.
+const BATCHES: u32 = 1000;
+
+pub struct Plugin {
+    name: String,
+    component: Component,
+    limits: LimitsSpec,
+    grants: Arc<dyn Grants>,
+    config: Arc<str>,
+    idle: Mutex<Vec<Instance>>,
+    /// One for each batch at once.
+    permits: Semaphore,
+}
+
+impl Plugin {
+    pub(crate) fn new(name: &str, component: Component, limits: LimitsSpec, grants: Arc<dyn Grants>) -> Self {
+        let config = grants.config().into();
+        let permits = Semaphore::new(limits.concurrency.max(1) as usize);
+        Self { name: name.to_string(), component, limits, grants, config, idle: Mutex::default(), permits }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn component(&self) -> &Component {
+        &self.component
+    }
+
+    /// Instances that wait for the next batch.
+    pub fn idle(&self) -> usize {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    async fn take(&self) -> Result<Instance, CallError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match idle {
+            Some(instance) => Ok(instance),
+            None => Instance::new(&self.component, self.config.clone(), &self.limits).await,
+        }
+    }
+
+    /// There are never more instances than permits, so neither are there more idle ones.
+    fn give_back(&self, instance: Instance) {
+        if instance.batches < BATCHES {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(instance);
+        }
+    }
+
+    /// Calls the guest and reads its answer; the instance survives only a good one.
+    async fn call(
+        &self,
+        session: Box<dyn Session>,
+        fresh: &[&Delivery],
+    ) -> (Option<Box<dyn Session>>, Result<Vec<Verdict>, CallError>) {
+        let mut instance = match self.take().await {
+            Ok(instance) => instance,
+            Err(error) => return (Some(session), Err(error)),
+        };
+        let seqs = fresh.iter().map(|delivery| delivery.state.seq).collect();
+        let epochs: Vec<String> = fresh.iter().map(|delivery| epoch(delivery)).collect();
+        let extras: Vec<Vec<(&str, &str)>> =
+            fresh.iter().zip(&epochs).map(|(delivery, epoch)| extra(delivery, epoch)).collect();
+        let states: Vec<_> =
+            fresh.iter().zip(&extras).map(|(delivery, extra)| lend(delivery, extra)).collect();
+        let (session, answer) = instance.handle(session, seqs, &states).await;
+        let verdicts = answer.and_then(|verdicts| read(verdicts, fresh.len()));
+        if verdicts.is_ok() {
+            self.give_back(instance);
+        }
+        (session, verdicts)
+    }
+}
+
+#[async_trait]
+impl Handler for Plugin {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
+        let _permit = self.permits.acquire().await.map_err(closed)?;
+        let session = self.grants.open(batch).await.map_err(|error| unavailable(&error))?;
+        let is_fresh: Vec<bool> =
+            batch.iter().map(|delivery| !session.applied().contains(&delivery.state.seq)).collect();
+        let fresh: Vec<&Delivery> =
+            batch.iter().zip(&is_fresh).filter(|(_, fresh)| **fresh).map(|(delivery, _)| delivery).collect();
+        let (session, answer) = match fresh.as_slice() {
+            // Still committed: what the receipts stand for may have more to hand over.
+            [] => (Some(session), Ok(Vec::new())),
+            fresh => self.call(session, fresh).await,
+        };
+        let lost = || CallError::Unavailable("the session was lost".to_string());
+        let session = session.ok_or_else(lost)?;
+        let verdicts = match answer {
+            Ok(verdicts) => verdicts,
+            Err(error) => {
+                session.rollback().await;
+                return Err(error);
+            }
+        };
+        let done: Vec<Seq> = fresh
+            .iter()
+            .zip(&verdicts)
+            .filter(|(_, verdict)| **verdict == Verdict::Done)
+            .map(|(delivery, _)| delivery.state.seq)
+            .collect();
+        let kv = session.commit(&done).await.map_err(|error| unavailable(&error))?;
+        let mut verdicts = verdicts.into_iter();
+        let verdicts = is_fresh
+            .into_iter()
+            .map(|fresh| if fresh { verdicts.next().unwrap_or(Verdict::Done) } else { Verdict::Done })
+            .collect();
+        Ok(Outcome { verdicts, kv })
+    }
+}
+
+fn unavailable(error: &GrantError) -> CallError {
+    CallError::Unavailable(error.to_string())
+}
+
+fn epoch(delivery: &Delivery) -> String {
+    match delivery.state.epoch {
+        0 => String::new(),
+        epoch => epoch.to_string(),
+    }
+}
+
+/// What is not in the record; almost always nothing.
+fn extra<'a>(delivery: &Delivery, epoch: &'a str) -> Vec<(&'a str, &'a str)> {
+    let late = delivery.state.late.then_some(("late", "true"));
+    let epoch = (!epoch.is_empty()).then_some(("epoch", epoch));
+    late.into_iter().chain(epoch).collect()
+}
+
+fn lend<'a>(delivery: &'a Delivery, extra: &'a [(&'a str, &'a str)]) -> types::State<'a> {
+    let state = &delivery.state;
+    types::State {
+        id: state.id.as_str(),
+        seq: state.seq,
+        source: &state.source,
+        change: match state.change {
+            Change::Present => types::Change::Present,
+            Change::Gone => types::Change::Gone,
+            Change::Left => types::Change::Left,
+            Change::Gap => types::Change::Gap,
+        },
+        object: lend_object(&state.object),
+        owner: state.owner.as_deref().map(lend_object),
+        resource_version: state.resource_version.as_str(),
+        status: lend_status(&state.status),
+        previous: state.previous.as_deref().map(lend_status),
+        observed_ms: state.observed_ms,
+        attempt: delivery.attempt,
+        extra,
+    }
+}
+
+fn lend_object(object: &ObjectRef) -> types::ObjectRefParam<'_> {
+    types::ObjectRefParam {
+        group: &object.group,
+        version: &object.version,
+        kind: &object.kind,
+        namespace: &object.namespace,
+        name: &object.name,
+        uid: &object.uid,
+    }
+}
+
+fn lend_status(status: &Status) -> types::Status<'_> {
+    types::Status {
+        phase: &status.phase,
+        reason: &status.reason,
+        message: &status.message,
+        terminal: status.terminal,
+        attempt: status.attempt,
+        ready: status.ready,
+        total: status.total,
+        exit_code: status.exit_code,
+    }
+}
+
+/// One verdict a state, each of a kind that the host knows.
+fn read(verdicts: Vec<types::Verdict>, states: usize) -> Result<Vec<Verdict>, CallError> {
+    if verdicts.len() != states {
+        let given = verdicts.len();
+        return Err(CallError::Protocol(format!("{given} verdicts for {states} states")));
+    }
+    verdicts.into_iter().map(verdict).collect()
+}
+
+fn verdict(verdict: types::Verdict) -> Result<Verdict, CallError> {
+    match verdict {
+        types::Verdict::Done => Ok(Verdict::Done),
+        types::Verdict::Retry(mut retry) => {
+            clip(&mut retry.reason);
+            Ok(Verdict::Retry { after_ms: retry.after_ms, reason: retry.reason })
+        }
+        types::Verdict::Reject(mut reason) => {
+            clip(&mut reason);
+            Ok(Verdict::Reject(reason))
+        }
+        types::Verdict::Other(mut word) => {
+            clip(&mut word);
+            Err(CallError::Protocol(format!("the verdict `{word}`, which this host doesn't know")))
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What a file is, read from its header and from the names of its imports and exports, and what
+//! exactly doesn't fit. Knows names and versions, not types: those are the linker's.
+
+use crate::error::SandboxError;
+
+/// The package whose interfaces meet the guest.
+const PACKAGE: &str = "kubewitness:plugin/";
+
+/// The interface that makes a component a plugin.
+const HANDLER: &str = "kubewitness:plugin/handler";
+
+/// The version of the interfaces that this host speaks.
+const SPOKEN: (u64, u64) = (1, 0);
+
+/// Interfaces that a plugin can import, beside the types that they share.
+const CAPABILITIES: [&str; 9] =
+    ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "sql"];
+
+/// The parts of WASI that are linked, with nothing behind them.
+const WASI: [&str; 6] =
+    ["wasi:cli/", "wasi:clocks/", "wasi:filesystem/", "wasi:io/", "wasi:random/", "wasi:sockets/"];
+
+fn unfit<T>(text: impl Into<String>) -> Result<T, SandboxError> {
+    Err(SandboxError::Unfit(text.into()))
+}
+
+/// Tells a component from what people give instead of one.
+pub fn check_header(bytes: &[u8]) -> Result<(), SandboxError> {
+    match bytes {
+        [b'\0', b'a', b's', b'm', _, _, 1, 0, ..] => Ok(()),
+        [b'\0', b'a', b's', b'm', 1, 0, 0, 0, ..] => unfit(
+            "this is a core WebAssembly module, not a component: build it for wasm32-wasip2, or wrap it with \
+             `wasm-tools component new`",
+        ),
+        [b'\0', b'a', b's', b'm', ..] => {
+            unfit("this is WebAssembly of a kind that the host doesn't know: build it for wasm32-wasip2")
+        }
+        [] => unfit("the file is empty"),
+        [0x1f, 0x8b, ..] => unfit("this is gzip, not WebAssembly: unpack it first"),
+        [b'(', ..] => unfit("this is WebAssembly text: turn it into a binary with `wasm-tools parse`"),
+        _ => unfit("this is not WebAssembly: a plugin is a component, built for wasm32-wasip2"),
+    }
+}
+
+/// `kubewitness:plugin/sql@1.0.0` as the interface and its version.
+fn split(name: &str) -> (&str, &str) {
+    name.split_once('@').unwrap_or((name, ""))
+}
+
+fn is_spoken(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse::<u64>);
+    matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor)))
+        if major == SPOKEN.0 && minor <= SPOKEN.1)
+}
+
+/// The version of the interfaces that a component speaks, by what it exports.
+pub fn version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String, SandboxError> {
+    let (major, minor) = SPOKEN;
+    let names: Vec<&str> = exports.into_iter().collect();
+    let Some((_, version)) =
+        names.iter().map(|name| split(name)).find(|(interface, _)| *interface == HANDLER)
+    else {
+        let exported =
+            if names.is_empty() { "nothing".to_string() } else { format!("`{}`", names.join("`, `")) };
+        return unfit(format!(
+            "the component exports {exported}, but not `{HANDLER}@{major}.{minor}`: that interface makes it a plugin"
+        ));
+    };
+    if !is_spoken(version) {
+        return unfit(format!(
+            "the component speaks `{HANDLER}@{version}`, this host speaks {major}.{minor}: \
+             build it against that version, or run a host that knows it"
+        ));
+    }
+    Ok(version.to_string())
+}
+
+/// The capabilities among a component's imports, in alphabetical order.
+pub fn capabilities<'a>(imports: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>, SandboxError> {
+    let mut found = Vec::new();
+    for name in imports {
+        let (interface, version) = split(name);
+        if let Some(short) = interface.strip_prefix(PACKAGE) {
+            if short != "types" && !CAPABILITIES.contains(&short) {
+                return unfit(format!(
+                    "the component imports `{name}`, which the host doesn't have; it has {}",
+                    CAPABILITIES.join(", ")
+                ));
+            }
+            if !is_spoken(version) {
+                let (major, minor) = SPOKEN;
+                return unfit(format!("the component imports `{name}`, this host speaks {major}.{minor}"));
+            }
+            if short != "types" {
+                found.push(short.to_string());
+            }
+        } else if !WASI.iter().any(|package| interface.starts_with(package)) {
+            return unfit(format!(
+                "the component imports `{name}`, which the host doesn't give: a plugin reaches the world \
+                 through the capabilities of `{PACKAGE}…` alone"
+            ));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_component_is_told_what_it_is() {
+        for (bytes, word) in [
+            (&b"\0asm\x01\0\0\0"[..], "core WebAssembly module"),
+            (b"\0asm\x07\0\x02\0", "of a kind"),
+            (b"", "empty"),
+            (b"\x1f\x8b\x08", "gzip"),
+            (b"(component)", "text"),
+            (b"apiVersion: v1", "not WebAssembly"),
+        ] {
+            let error = check_header(bytes).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(check_header(b"\0asm\x0d\0\x01\0").is_ok());
+    }
+
+    #[test]
+    fn the_version_is_read_from_the_exports() {
+        assert_eq!(version(["wasi:cli/run@0.2.0", "kubewitness:plugin/handler@1.0.7"]).unwrap(), "1.0.7");
+        for (exports, word) in [
+            (&[][..], "exports nothing"),
+            (&["wasi:cli/run@0.2.0"], "`wasi:cli/run@0.2.0`"),
+            (&["kubewitness:plugin/handler@2.0.0"], "speaks 1.0"),
+            (&["kubewitness:plugin/handler@1.1.0"], "@1.1.0"),
+            (&["kubewitness:plugin/handler"], "speaks 1.0"),
+        ] {
+            let error = version(exports.iter().copied()).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn imports_that_the_host_does_not_give_are_named() {
+        let fine = ["kubewitness:plugin/sql@1.0.0", "kubewitness:plugin/types@1.0.0", "wasi:io/poll@0.2.6"];
+        assert_eq!(capabilities(fine).unwrap(), ["sql"]);
+        for name in [
+            "wasi:http/outgoing-handler@0.2.0",
+            "kubewitness:plugin/gpu@1.0.0",
+            "kubewitness:plugin/sql@2.0.0",
+        ] {
+            let error = capabilities([name]).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Commands that call one capability each and tell what it answered.
+
+use std::fmt::Debug;
+
+use kubewitness_sdk::http::Request;
+use kubewitness_sdk::sql::{OnConflict, TableWrite, Value};
+use kubewitness_sdk::{Error, State, clock, documents, http, kv, ledger, lister, log, sql};
+
+use crate::number;
+
+pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
+    Some(match (name, words) {
+        ("kv.get", [key]) => tell(kv::get(key).map(|value| value.map(text))),
+        ("kv.set", [key, value]) => tell(kv::set(key, value.as_bytes())),
+        ("kv.delete", [key]) => tell(kv::delete(key)),
+        ("kv.keys", [prefix]) => tell(kv::keys(prefix, 10)),
+        ("kv.flood", [times]) => flood(number(times)),
+        ("kv.fill", [bytes]) => {
+            tell(kv::set("filled", &vec![7; usize::try_from(number(bytes)).unwrap_or(usize::MAX)]))
+        }
+        ("sql.dialect", [database]) => tell(sql::dialect_of(database)),
+        ("sql.run", [database, statement @ ..]) => tell(sql::run(database, &statement.join(" "))),
+        ("sql.query", [database, statement @ ..]) => tell(sql::query(database, &statement.join(" "), &[])),
+        ("sql.write", [database]) => tell(sql::write(database, &row_of(state))),
+        ("http.post", [destination, path]) => tell(
+            http::post_json(destination, path, &state.id, &state.object.name).map(|answer| answer.status),
+        ),
+        ("http.get", [destination, path]) => {
+            let request = Request {
+                method: "GET".to_string(),
+                path: (*path).to_string(),
+                headers: vec![],
+                body: vec![],
+            };
+            tell(http::send(destination, &request).map(|answer| text(answer.body)))
+        }
+        ("ledger.append", [ledger, record]) => tell(ledger::append(ledger, &[record.as_bytes().to_vec()])),
+        ("ledger.last", [ledger]) => tell(ledger::last(ledger).map(|record| record.map(text))),
+        ("ledger.sign", [key]) => tell(ledger::sign(key, b"message").map(|signature| signature.len())),
+        ("lister.get", [source, namespace, name]) => tell(lister::get(source, namespace, name)),
+        ("lister.list", [source]) => tell(
+            lister::all(source, 10)
+                .map(|found| found.into_iter().map(|object| object.name).collect::<Vec<_>>()),
+        ),
+        ("document", []) => tell(documents::json(state.seq)),
+        ("document", [pointer]) => tell(documents::get(state.seq, pointer)),
+        ("document.of", [seq]) => tell(documents::json(number(seq))),
+        ("patch", []) => tell(documents::patch(state.seq)),
+        ("extra", []) => format!("{:?}", state.extra),
+        ("envelope", []) => format!("{state:?}"),
+        ("clock", []) => clock::now_ms().to_string(),
+        ("log.flood", [lines]) => {
+            (0..number(lines)).for_each(|_| log::debug("flood", &[]));
+            "logged".to_string()
+        }
+        _ => return None,
+    })
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn tell<T: Debug>(answer: Result<T, Error>) -> String {
+    match answer {
+        Ok(value) => format!("ok: {value:?}"),
+        Err(error) => error.text(),
+    }
+}
+
+/// Calls until one is refused.
+fn flood(times: u64) -> String {
+    for turn in 0..times {
+        if let Err(error) = kv::get("flood") {
+            return format!("after {turn}: {}", error.text());
+        }
+    }
+    "never refused".to_string()
+}
+
+fn row_of(state: &State) -> TableWrite {
+    TableWrite {
+        table: "probe".to_string(),
+        columns: vec!["id".to_string(), "seq".to_string(), "exit_code".to_string()],
+        key: vec!["id".to_string()],
+        on_conflict: OnConflict::ReplaceOlder("seq".to_string()),
+        rows: vec![vec![state.id.as_str().into(), state.seq.into(), Value::from(state.status.exit_code)]],
+    }
+}

@@ -1,0 +1,85 @@
+//! Commands that use up what the host bounds, and those that look for what it doesn't give.
+
+use std::hint::black_box;
+use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::number;
+
+/// Memory between calls: nothing that a plugin may rely on, so the host's tests look at it.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+pub fn obey(name: &str, words: &[&str]) -> Option<String> {
+    Some(match (name, words) {
+        ("trap", _) => panic!("as commanded"),
+        ("exit", _) => std::process::exit(3),
+        ("loop", _) => spin(),
+        ("recurse", _) => recurse(1).to_string(),
+        ("sleep", [millis]) => {
+            std::thread::sleep(std::time::Duration::from_millis(number(millis)));
+            "slept".to_string()
+        }
+        ("eat", [mebibytes]) => eat(number(mebibytes)),
+        ("try-eat", [mebibytes]) => try_eat(number(mebibytes)),
+        ("count", _) => CALLS.fetch_add(1, Ordering::Relaxed).to_string(),
+        ("stderr", [bytes]) => {
+            eprint!("{}", "x".repeat(usize::try_from(number(bytes)).unwrap_or(usize::MAX)));
+            println!("also to stdout");
+            "written".to_string()
+        }
+        ("environment", _) => {
+            format!("{} variables, {} arguments", std::env::vars_os().count(), std::env::args_os().count())
+        }
+        ("stdin", _) => match std::io::read_to_string(std::io::stdin()) {
+            Ok(text) => format!("{} bytes", text.len()),
+            Err(error) => format!("error: {error}"),
+        },
+        ("read", [path]) => outcome(std::fs::read(path).map(|bytes| bytes.len())),
+        ("write", [path]) => outcome(std::fs::write(path, "x")),
+        ("connect", [address]) => outcome(TcpStream::connect(address)),
+        ("listen", [address]) => outcome(TcpListener::bind(address)),
+        ("datagram", [address]) => outcome(UdpSocket::bind(address)),
+        ("resolve", [address]) => outcome(address.to_socket_addrs().map(Iterator::count)),
+        _ => return None,
+    })
+}
+
+fn outcome<T: std::fmt::Debug>(result: std::io::Result<T>) -> String {
+    match result {
+        Ok(value) => format!("ok: {value:?}"),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+fn spin() -> ! {
+    let mut turns = 0u64;
+    loop {
+        turns = black_box(turns.wrapping_add(1));
+    }
+}
+
+fn recurse(depth: u64) -> u64 {
+    if black_box(depth) == 0 {
+        return 0;
+    }
+    let frame = black_box([depth; 64]);
+    frame[0] + recurse(black_box(depth + 1))
+}
+
+/// Allocates and touches until it has so much, or the allocator gives up the process.
+fn eat(mebibytes: u64) -> String {
+    let mut eaten = Vec::new();
+    for _ in 0..mebibytes {
+        eaten.push(black_box(vec![1u8; 1 << 20]));
+    }
+    format!("ate {}", eaten.len())
+}
+
+/// The same with a refusal that is dealt with.
+fn try_eat(mebibytes: u64) -> String {
+    let mut all: Vec<u8> = Vec::new();
+    match all.try_reserve_exact(usize::try_from(mebibytes << 20).unwrap_or(usize::MAX)) {
+        Ok(()) => "had".to_string(),
+        Err(_) => "refused".to_string(),
+    }
+}
