@@ -1,1 +1,43 @@
+//! What end-to-end tests and benchmarks share: real processes, what the simulated API server
+//! knows to be true, and what the persistence plugin wrote. It knows Kubewitness from outside
+//! only: its command line, its HTTP API and its tables.
 
+mod binaries;
+mod kubectl;
+mod kubewitness;
+mod platform;
+mod poll;
+mod process;
+mod scratch;
+mod simulator;
+mod truth;
+
+pub use binaries::{kubewitness_binary, plugins_folder, project_root, simulator_binary};
+pub use kubectl::{Kubectl, Ran};
+pub use kubewitness::{Kubewitness, RunOptions, command, command_json};
+pub use platform::{Platform, Row};
+pub use poll::{until, until_ok};
+pub use process::{Ended, Process};
+pub use scratch::{Scratch, free_port};
+pub use simulator::{Requests, Simulator, SimulatorOptions};
+pub use truth::{Truth, TruthEntry, compare, compare_newest};
+
+/// Whether a missing tool is a failure rather than a skipped test.
+pub fn nothing_may_be_skipped() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
+
+/// Says that a test was skipped and why, in a form that can be counted; fails where nothing may be.
+pub fn skip(test: &str, why: &str) {
+    assert!(!nothing_may_be_skipped(), "{test} can't be skipped in CI: {why}");
+    println!("SKIPPED {test}: {why}");
+    eprintln!("SKIPPED {test}: {why}");
+}
+
+/// A plain client for addresses of this machine.
+pub fn http() -> reqwest::Client {
+    // Building any client asks for the process's default; tests that have one keep it.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let client = reqwest::Client::builder().no_proxy().timeout(std::time::Duration::from_secs(20));
+    client.build().expect("a client without certificates can always be built")
+}

@@ -94,7 +94,10 @@ impl Api {
                     return Ok(Sent::Done(response.json().await.unwrap_or(Value::Null)));
                 }
                 Ok(response) => {
-                    self.progress.errors.fetch_add(1, Ordering::Relaxed);
+                    // What is not there (any more) is an answer, not a failure.
+                    if response.status() != StatusCode::NOT_FOUND {
+                        self.progress.errors.fetch_add(1, Ordering::Relaxed);
+                    }
                     let retry_after = retry_after(&response);
                     match judge(&method, path, response, attempt).await {
                         Judged::Sent(sent) => return Ok(sent),

@@ -1,0 +1,47 @@
+//! A folder of a test's own, kept when the test fails.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+/// Removed when it is dropped, unless the test is failing: then its place is told.
+pub struct Scratch {
+    folder: Option<TempDir>,
+}
+
+impl Scratch {
+    pub fn new(name: &str) -> Result<Self> {
+        let prefix = format!("kubewitness-{name}-");
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir().context("a temporary folder")?;
+        Ok(Self { folder: Some(folder) })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.as_ref().map(TempDir::path).expect("taken away only by drop")
+    }
+
+    /// A new folder in it.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(folder) = self.folder.take()
+        {
+            eprintln!("what the test left is in {}", folder.keep().display());
+        }
+    }
+}
+
+/// A port that nobody listens on now. Between this and its use somebody else may take it:
+/// only for programs that can't be told to choose for themselves.
+pub fn free_port() -> Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("a free port")?;
+    Ok(listener.local_addr()?.port())
+}
