@@ -6,12 +6,27 @@
 //! component: it meets them through `core::ports`. The order of states is decided by
 //! `core::lanes`; what is here is the waiting.
 
+mod breaker;
+mod handle;
+mod interest;
+mod keeper;
+mod load;
+mod pause;
+mod reader;
+mod run;
+
 use std::sync::Arc;
 
-use kubewitness_core::Seq;
+use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DeliverySpec, Mode, Start};
-use kubewitness_core::ports::JournalError;
+use kubewitness_core::ports::{Backlog, Handler, JournalError};
 use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub use handle::DispatchHandle;
+use handle::Shared;
+use run::{Parts, Run};
 
 /// One source that a plugin is handed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,4 +84,37 @@ pub struct DispatchStats {
     pub consecutive_failures: u32,
     /// The plugin kept failing: it is only probed, with a growing pause in between.
     pub open: bool,
+}
+
+/// The delivery of one plugin's states, not yet running.
+pub struct Dispatcher {
+    parts: Parts,
+}
+
+impl Dispatcher {
+    pub fn new(
+        options: DispatchOptions,
+        backlog: Arc<dyn Backlog>,
+        handler: Arc<dyn Handler>,
+        clock: Arc<dyn Clock>,
+    ) -> (Self, DispatchHandle) {
+        let shared = Arc::new(Shared::default());
+        let (sender, commands) = mpsc::channel(handle::COMMANDS);
+        let handle =
+            DispatchHandle { shared: Arc::clone(&shared), newest: backlog.newest(), commands: sender };
+        (Self { parts: Parts { options, backlog, handler, clock, shared, commands } }, handle)
+    }
+
+    /// Runs until `drain` (no new calls, those in progress may end, progress is kept) or `abort`
+    /// (at once). Ends by itself only with an error that calls for a stop. May be dropped at any
+    /// moment: what was not kept is handed over again.
+    pub async fn run(self, drain: CancellationToken, abort: CancellationToken) -> Result<(), DispatchError> {
+        let loaded = tokio::select! {
+            biased;
+            () = abort.cancelled() => return Ok(()),
+            () = drain.cancelled() => return Ok(()),
+            loaded = load::load_patiently(&self.parts.options, &*self.parts.backlog) => loaded?,
+        };
+        Run::new(self.parts, loaded).run(&drain, &abort).await
+    }
 }

@@ -200,12 +200,9 @@ impl Lanes {
         self.positions.read_through(seq);
     }
 
-    /// A dead letter from before the start. Under `hold` its state names the lane that waits.
-    pub fn park(&mut self, seq: Seq, state: Option<&State>) {
+    /// A dead letter from before the start; under `hold` its lane is told by [`hold`](Self::hold).
+    pub fn park(&mut self) {
         self.dead += 1;
-        if let Some(state) = state {
-            self.hold(seq, state.lane());
-        }
     }
 
     /// Under `hold`, keeps a lane from going past a position until that position is finished.

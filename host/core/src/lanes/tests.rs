@@ -430,12 +430,12 @@ impl Model {
         }
         for letter in self.letters.values() {
             let of = state(letter.seq, self.rows[&letter.seq].lane);
+            self.lanes.hold(letter.seq, of.lane());
             if letter.replaying {
-                self.lanes.hold(letter.seq, of.lane());
                 self.lanes.replay(letter, false);
                 self.rows.get_mut(&letter.seq).unwrap().prior = letter.attempts;
             } else {
-                self.lanes.park(letter.seq, Some(&of));
+                self.lanes.park();
             }
         }
         for seq in holes(&progress) {

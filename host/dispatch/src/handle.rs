@@ -1,0 +1,91 @@
+//! What the rest of the host may see and ask of a running dispatcher.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kubewitness_core::Seq;
+use kubewitness_core::lanes::Lanes;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{DispatchError, DispatchStats};
+
+/// Requests that may wait; whoever asks beyond waits for a place.
+pub(crate) const COMMANDS: usize = 16;
+
+pub(crate) enum Command {
+    Replay { seqs: Vec<Seq>, who: String, why: String, reply: oneshot::Sender<Result<u64, DispatchError>> },
+}
+
+/// The figures of one moment, so that they always add up.
+#[derive(Clone, Debug, Default)]
+struct Figures {
+    stats: DispatchStats,
+    cursor: Seq,
+    last_error: Option<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    figures: Mutex<Figures>,
+}
+
+impl Shared {
+    pub fn publish(&self, lanes: &Lanes, unread: u64, failures: u32, open: bool, error: &Option<Arc<str>>) {
+        let of = lanes.stats();
+        let waiting = of.waiting + unread;
+        let stats = DispatchStats {
+            started: true,
+            observed: of.delivered + of.filtered + of.dead + waiting,
+            delivered: of.delivered,
+            filtered: of.filtered,
+            dead: of.dead,
+            waiting,
+            retrying: of.retrying,
+            lag_seq: 0,
+            oldest_unfinished_ms: lanes.oldest_unfinished_ms(),
+            last_error: None,
+            consecutive_failures: failures,
+            open,
+        };
+        // Plain figures: a panic elsewhere can't have left them half written.
+        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        *figures = Figures { stats, cursor: lanes.cursor(), last_error: error.clone() };
+    }
+
+    fn figures(&self) -> Figures {
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Outlives its dispatcher: the last figures stay readable, requests are answered `Stopped`.
+#[derive(Clone)]
+pub struct DispatchHandle {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) newest: watch::Receiver<Seq>,
+    pub(crate) commands: mpsc::Sender<Command>,
+}
+
+impl DispatchHandle {
+    pub fn stats(&self) -> DispatchStats {
+        let Figures { stats, cursor, last_error } = self.shared.figures();
+        DispatchStats {
+            lag_seq: self.newest.borrow().saturating_sub(cursor),
+            last_error: last_error.map(|error| error.to_string()),
+            ..stats
+        }
+    }
+
+    /// Every state up to here is finished. What is durable of it may be a moment behind.
+    pub fn cursor(&self) -> Seq {
+        self.shared.figures().cursor
+    }
+
+    /// Takes parked dead letters back into their lanes: these, or all where `seqs` is empty.
+    /// Returns how many, once it is durable that they are owed. Positions that are not parked
+    /// are left out.
+    pub async fn replay(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Replay { seqs, who: who.to_owned(), why: why.to_owned(), reply };
+        self.commands.send(command).await.map_err(|_| DispatchError::Stopped)?;
+        answer.await.map_err(|_| DispatchError::Stopped)?
+    }
+}

@@ -1,0 +1,34 @@
+//! The pauses between tries to reach a journal that is unavailable.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(50);
+/// How late the end of a full disk may be noticed.
+const LONGEST: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    failures: u32,
+    until: Duration,
+}
+
+impl Pause {
+    pub fn begin(&mut self, now: Duration) {
+        let factor = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
+        self.until = now + FIRST.saturating_mul(factor).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    pub fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// Zero where there is none.
+    pub fn until(&self) -> Duration {
+        self.until
+    }
+}

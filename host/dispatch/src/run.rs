@@ -1,0 +1,470 @@
+//! The loop of one plugin: start what can be started, wait for one thing to happen, take it in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use kubewitness_core::Seq;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::lanes::{Lanes, Now, Settled};
+use kubewitness_core::limits;
+use kubewitness_core::ports::{
+    Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, Outcome, Verdict,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::breaker::{Allowed, Breaker, Failure};
+use crate::handle::{Command, Shared};
+use crate::interest::Interest;
+use crate::keeper::Keeper;
+use crate::load::Loaded;
+use crate::reader::{Answer, Fetch, Reader};
+use crate::{DispatchError, DispatchOptions};
+
+/// The last save of a drain may take this long.
+const FINAL_SAVE: Duration = Duration::from_secs(5);
+/// The same after an abort: what isn't kept is handed over again.
+const ABORTED_SAVE: Duration = Duration::from_millis(500);
+
+pub(crate) struct Parts {
+    pub options: DispatchOptions,
+    pub backlog: Arc<dyn Backlog>,
+    pub handler: Arc<dyn Handler>,
+    pub clock: Arc<dyn Clock>,
+    pub shared: Arc<Shared>,
+    pub commands: mpsc::Receiver<Command>,
+}
+
+struct Called {
+    batch: Vec<Delivery>,
+    result: Result<Outcome, CallError>,
+}
+
+struct Recalled {
+    letters: Result<Vec<DeadLetter>, JournalError>,
+    reply: oneshot::Sender<Result<u64, DispatchError>>,
+}
+
+/// What is under way. Dropping it is as good as a kill.
+#[derive(Default)]
+struct Work {
+    calls: FuturesUnordered<BoxFuture<'static, Called>>,
+    saving: Option<BoxFuture<'static, Result<(), JournalError>>>,
+    fetching: Option<BoxFuture<'static, (Fetch, Result<Answer, JournalError>)>>,
+    recalling: Option<BoxFuture<'static, Recalled>>,
+}
+
+enum Event {
+    Called(Called),
+    Saved(Result<(), JournalError>),
+    Fetched(Fetch, Result<Answer, JournalError>),
+    Recalled(Recalled),
+    Command(Option<Command>),
+    /// The journal grew; `false`: it is gone and won't.
+    Grown(bool),
+    Woken,
+}
+
+pub(crate) struct Run {
+    parts: Parts,
+    newest: watch::Receiver<Seq>,
+    lanes: Lanes,
+    interest: Arc<Interest>,
+    reader: Reader,
+    keeper: Keeper,
+    breaker: Breaker,
+    /// Parts of batches in which something failed, to be called before anything else.
+    splits: Vec<Vec<Delivery>>,
+    last_error: Option<Arc<str>>,
+    is_deaf: bool,
+    is_orphaned: bool,
+}
+
+impl Run {
+    pub fn new(parts: Parts, loaded: Loaded) -> Self {
+        let Loaded { lanes, interest, reader } = loaded;
+        Self {
+            newest: parts.backlog.newest(),
+            breaker: Breaker::new(parts.options.delivery.backoff.0),
+            keeper: Keeper::default(),
+            interest: Arc::new(interest),
+            lanes,
+            reader,
+            parts,
+            splits: Vec::new(),
+            last_error: None,
+            is_deaf: false,
+            is_orphaned: false,
+        }
+    }
+
+    pub async fn run(
+        mut self,
+        drain: &CancellationToken,
+        abort: &CancellationToken,
+    ) -> Result<(), DispatchError> {
+        let mut work = Work::default();
+        loop {
+            let newest = *self.newest.borrow_and_update();
+            let now = self.parts.clock.elapsed();
+            self.start_calls(&mut work, now);
+            self.start_save(&mut work, now);
+            self.start_fetch(&mut work, newest, now);
+            self.publish();
+            let wake = self.next_wake(newest, now);
+            let event = tokio::select! {
+                biased;
+                () = abort.cancelled() => break,
+                () = drain.cancelled() => break,
+                event = self.next_event(&mut work, wake) => event,
+            };
+            self.take_in(event, &mut work)?;
+        }
+        self.wind_down(work, abort).await
+    }
+
+    async fn next_event(&mut self, work: &mut Work, wake: Option<Duration>) -> Event {
+        let is_idle = work.recalling.is_none();
+        // A quick plugin must not keep the journal waiting: what is at most one at a time goes
+        // first, and can't keep the calls waiting in turn.
+        tokio::select! {
+            biased;
+            saved = finished(&mut work.saving) => Event::Saved(saved),
+            (fetch, answer) = finished(&mut work.fetching) => Event::Fetched(fetch, answer),
+            recalled = finished(&mut work.recalling) => Event::Recalled(recalled),
+            command = self.parts.commands.recv(), if is_idle && !self.is_deaf => Event::Command(command),
+            Some(called) = work.calls.next(), if !work.calls.is_empty() => Event::Called(called),
+            grown = self.newest.changed(), if !self.is_orphaned => Event::Grown(grown.is_ok()),
+            () = sleep(wake) => Event::Woken,
+        }
+    }
+
+    fn take_in(&mut self, event: Event, work: &mut Work) -> Result<(), DispatchError> {
+        match event {
+            Event::Called(called) => self.on_called(called),
+            Event::Saved(saved) => self.on_saved(saved)?,
+            Event::Fetched(fetch, answer) => self.on_fetched(fetch, answer)?,
+            Event::Recalled(recalled) => self.on_recalled(recalled)?,
+            Event::Command(Some(command)) => work.recalling = Some(self.recall(command)),
+            Event::Command(None) => self.is_deaf = true,
+            Event::Grown(grown) => self.is_orphaned = !grown,
+            Event::Woken => {}
+        }
+        Ok(())
+    }
+
+    // ---- calls ---------------------------------------------------------------------------
+
+    fn start_calls(&mut self, work: &mut Work, now: Duration) {
+        let batch = self.parts.options.delivery.batch.max(1) as usize;
+        while work.calls.len() < self.parts.options.concurrency.max(1) as usize {
+            if self.keeper.is_full() || self.keeper.is_failing() {
+                return;
+            }
+            let allowed = self.breaker.allowed(now);
+            let states = match allowed {
+                Allowed::Not(_) => return,
+                Allowed::Probe { single } => self.lanes.take(now, if single { 1 } else { batch }),
+                Allowed::Freely => match self.splits.pop() {
+                    Some(part) => part,
+                    None => self.lanes.take(now, batch),
+                },
+            };
+            if states.is_empty() {
+                return;
+            }
+            if allowed != Allowed::Freely {
+                self.breaker.probe();
+            }
+            let handler = Arc::clone(&self.parts.handler);
+            work.calls.push(
+                async move {
+                    let result = handler.handle(&states).await;
+                    Called { result, batch: states }
+                }
+                .boxed(),
+            );
+        }
+    }
+
+    fn on_called(&mut self, Called { batch, result }: Called) {
+        let now = Now::read(&*self.parts.clock);
+        let result = result.and_then(|outcome| match outcome.verdicts.len() {
+            verdicts if verdicts == batch.len() => Ok(outcome),
+            verdicts => Err(CallError::Protocol(format!("{verdicts} verdicts for {} states", batch.len()))),
+        });
+        match result {
+            Ok(outcome) => self.on_verdicts(&batch, outcome, now),
+            Err(error) => self.on_failure(batch, &error, now),
+        }
+        if self.breaker.is_open() {
+            for part in std::mem::take(&mut self.splits).into_iter().rev() {
+                self.give_back(&part);
+            }
+        }
+    }
+
+    fn on_verdicts(&mut self, batch: &[Delivery], outcome: Outcome, now: Now) {
+        let fruitless = outcome.verdicts.iter().all(|verdict| matches!(verdict, Verdict::Retry { .. }));
+        let mut finished = 0;
+        let mut complaint = None;
+        for (delivery, verdict) in batch.iter().zip(outcome.verdicts) {
+            if let Verdict::Retry { reason, .. } | Verdict::Reject(reason) = &verdict {
+                complaint = Some(Arc::from(reason.as_str()));
+            }
+            let settled = self.lanes.finish(delivery.state.seq, verdict, now);
+            finished += usize::from(matches!(settled, Settled::Delivered | Settled::Parked));
+        }
+        if finished > 0 || !outcome.kv.is_empty() {
+            self.keeper.finished(finished, outcome.kv);
+        }
+        if fruitless {
+            self.breaker.failed(Failure::Fruitless, is_fresh(batch), now.elapsed);
+        } else {
+            self.breaker.succeeded();
+        }
+        if complaint.is_some() || self.lanes.stats().retrying == 0 {
+            self.last_error = complaint;
+        }
+    }
+
+    fn on_failure(&mut self, mut batch: Vec<Delivery>, error: &CallError, now: Now) {
+        let text = error.to_string();
+        tracing::warn!(
+            plugin = self.parts.options.plugin,
+            states = batch.len(),
+            error = text,
+            "a call failed"
+        );
+        self.last_error = Some(text.as_str().into());
+        if !error.is_plugins_fault() {
+            self.give_back(&batch);
+            self.breaker.failed(Failure::Unavailable, is_fresh(&batch), now.elapsed);
+        } else if let [delivery] = &batch[..] {
+            let verdict = Verdict::Retry { after_ms: None, reason: text };
+            if self.lanes.finish(delivery.state.seq, verdict, now) == Settled::Parked {
+                self.keeper.finished(1, Vec::new());
+            }
+            self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
+        } else if self.breaker.is_open() {
+            self.give_back(&batch);
+            self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
+        } else {
+            // Each state is of another lane, so the halves may be called in any order.
+            let second = batch.split_off(batch.len() / 2);
+            self.splits.extend([second, batch]);
+            self.breaker.suspected();
+        }
+    }
+
+    /// The states go first in line again, in their order, and no try is counted.
+    fn give_back(&mut self, batch: &[Delivery]) {
+        for delivery in batch.iter().rev() {
+            self.lanes.give_back(delivery.state.seq);
+        }
+    }
+
+    // ---- the journal ---------------------------------------------------------------------
+
+    fn start_save(&mut self, work: &mut Work, now: Duration) {
+        if work.saving.is_some() || self.keeper.due().is_none_or(|due| due > now) {
+            return;
+        }
+        let save = self.keeper.begin(&mut self.lanes, &self.interest, now);
+        let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
+        work.saving = Some(async move { backlog.save(&plugin, save).await }.boxed());
+    }
+
+    fn on_saved(&mut self, saved: Result<(), JournalError>) -> Result<(), DispatchError> {
+        match saved {
+            Ok(()) => self.keeper.saved(),
+            Err(JournalError::Unavailable(reason)) => {
+                tracing::warn!(plugin = self.parts.options.plugin, reason, "can't save the progress yet");
+                self.keeper.failed(self.parts.clock.elapsed());
+            }
+            Err(error) => return Err(DispatchError::Journal(error)),
+        }
+        Ok(())
+    }
+
+    fn start_fetch(&mut self, work: &mut Work, newest: Seq, now: Duration) {
+        if work.fetching.is_some() {
+            return;
+        }
+        let Some(fetch) = self.reader.next(&self.lanes, newest, now) else { return };
+        let (backlog, interest) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.interest));
+        work.fetching = Some(
+            async move {
+                let answer = fetch.ask(&*backlog, &interest).await;
+                (fetch, answer)
+            }
+            .boxed(),
+        );
+    }
+
+    fn on_fetched(
+        &mut self,
+        fetch: Fetch,
+        answer: Result<Answer, JournalError>,
+    ) -> Result<(), DispatchError> {
+        let now = self.parts.clock.elapsed();
+        let plugin = &self.parts.options.plugin;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(JournalError::Unavailable(reason)) => {
+                tracing::warn!(plugin, reason, "can't read the journal yet");
+                self.reader.failed(now);
+                return Ok(());
+            }
+            Err(error) => return Err(DispatchError::Journal(error)),
+        };
+        let before = self.lanes.through();
+        let missing = self.reader.answered(fetch, answer, &mut self.lanes, &self.interest, now);
+        if !missing.is_empty() {
+            tracing::error!(plugin, ?missing, "the journal no longer has states that were not handed over");
+            self.keeper.touch();
+        }
+        if self.lanes.through() > before {
+            self.keeper.moved(now);
+        }
+        Ok(())
+    }
+
+    // ---- dead letters --------------------------------------------------------------------
+
+    fn recall(&self, command: Command) -> BoxFuture<'static, Recalled> {
+        let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
+        let Command::Replay { seqs, who, why, reply } = command;
+        async move {
+            let letters = async {
+                let mut letters = backlog.dead_letters(&plugin).await?;
+                letters.retain(|letter| !letter.replaying && (seqs.is_empty() || seqs.contains(&letter.seq)));
+                let seqs: Vec<Seq> = letters.iter().map(|letter| letter.seq).collect();
+                if !seqs.is_empty() {
+                    backlog.mark_replaying(&plugin, &seqs, &who, &why).await?;
+                }
+                Ok(letters)
+            };
+            Recalled { letters: letters.await, reply }
+        }
+        .boxed()
+    }
+
+    fn on_recalled(&mut self, Recalled { letters, reply }: Recalled) -> Result<(), DispatchError> {
+        let (answer, end) = match letters {
+            Ok(letters) => {
+                for letter in &letters {
+                    self.lanes.replay(letter, true);
+                }
+                self.keeper.touch();
+                (Ok(letters.len() as u64), Ok(()))
+            }
+            Err(JournalError::Unavailable(reason)) => (Err(DispatchError::Unavailable(reason)), Ok(())),
+            Err(JournalError::Invalid(reason)) => {
+                (Err(DispatchError::Journal(JournalError::Invalid(reason))), Ok(()))
+            }
+            Err(JournalError::Fatal(reason)) => {
+                let error = || DispatchError::Journal(JournalError::Fatal(reason.clone()));
+                (Err(error()), Err(error()))
+            }
+        };
+        // Published before the answer, so that who asked sees its effect.
+        self.publish();
+        if reply.send(answer).is_err() {
+            tracing::debug!(plugin = self.parts.options.plugin, "nobody waits for the replay any more");
+        }
+        end
+    }
+
+    // ---- time and the end ----------------------------------------------------------------
+
+    /// How long until something is due by itself. What is due already and wasn't begun waits for
+    /// something else, whose end is an event.
+    fn next_wake(&self, newest: Seq, now: Duration) -> Option<Duration> {
+        let probe = match self.breaker.allowed(now) {
+            Allowed::Not(at) => at,
+            Allowed::Freely | Allowed::Probe { .. } => self.lanes.next_wake(),
+        };
+        let wakes = [probe, self.keeper.due(), self.reader.wake(newest)];
+        wakes.into_iter().flatten().filter_map(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero()).min()
+    }
+
+    fn publish(&self) {
+        let paused = self.breaker.is_open();
+        self.parts.shared.publish(
+            &self.lanes,
+            self.reader.unread(),
+            self.breaker.failures(),
+            paused,
+            &self.last_error,
+        );
+    }
+
+    /// Waits for the calls in progress and keeps what they did. What was not begun stays in the
+    /// journal, and what is given up is handed over again after the next start.
+    async fn wind_down(mut self, mut work: Work, abort: &CancellationToken) -> Result<(), DispatchError> {
+        let deadline = tokio::time::sleep(limits::DRAIN);
+        tokio::pin!(deadline);
+        while !work.calls.is_empty() {
+            tokio::select! {
+                biased;
+                () = abort.cancelled() => break,
+                () = &mut deadline => break,
+                Some(called) = work.calls.next() => self.on_called(called),
+                saved = finished(&mut work.saving) => self.on_saved(saved)?,
+            }
+            self.start_save(&mut work, self.parts.clock.elapsed());
+            self.publish();
+        }
+        let given_up = work.calls.len();
+        if given_up > 0 {
+            tracing::warn!(plugin = self.parts.options.plugin, calls = given_up, "calls were stopped");
+        }
+        work.calls.clear();
+        let limit = if abort.is_cancelled() { ABORTED_SAVE } else { FINAL_SAVE };
+        let kept = tokio::time::timeout(limit, self.save_all(&mut work)).await;
+        self.publish();
+        kept.unwrap_or_else(|_| {
+            tracing::warn!(
+                plugin = self.parts.options.plugin,
+                "the last progress could not be saved in time"
+            );
+            Ok(())
+        })
+    }
+
+    async fn save_all(&mut self, work: &mut Work) -> Result<(), DispatchError> {
+        while !self.keeper.is_clean() {
+            self.keeper.touch_if_lazy();
+            let now = self.parts.clock.elapsed();
+            self.start_save(work, now);
+            tokio::select! {
+                saved = finished(&mut work.saving) => self.on_saved(saved)?,
+                () = sleep(self.keeper.due().map(|due| due.saturating_sub(now))) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_fresh(batch: &[Delivery]) -> bool {
+    batch.iter().any(|delivery| delivery.attempt == 1)
+}
+
+/// The end of what is in the slot, which is empty then; never, where nothing is.
+async fn finished<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
+    let Some(future) = slot else { return std::future::pending().await };
+    let value = future.await;
+    *slot = None;
+    value
+}
+
+async fn sleep(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}
