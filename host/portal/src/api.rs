@@ -1,0 +1,149 @@
+//! The API for programs, described by `api/openapi.json`.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::{Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use kubewitness_core::Gap;
+use kubewitness_core::views::{
+    DeadLetterView, ObjectQuery, ObjectView, PluginView, ReplayRequest, ReplayView, StatusView,
+    TimelineQuery, TimelineView,
+};
+
+use crate::app::{App, Route};
+use crate::events;
+use crate::params::{self, Params};
+use crate::problem::Problem;
+
+/// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
+pub(crate) const ROWS: usize = 500;
+pub(crate) const MOST_ROWS: usize = 10_000;
+/// A reason is a sentence for the record.
+pub(crate) const REASON_BYTES: usize = 1024;
+/// Positions of one replay. Who has more replays all of the plugin.
+const MOST_SEQS: usize = 1000;
+
+const OPENAPI: &str = include_str!("api/openapi.json");
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        ("/api/v1/status", get(status)),
+        ("/api/v1/objects", get(objects)),
+        ("/api/v1/timeline", get(timeline)),
+        ("/api/v1/states/{seq}/document", get(document)),
+        ("/api/v1/plugins", get(plugins)),
+        ("/api/v1/gaps", get(gaps)),
+        ("/api/v1/deadletters", get(dead_letters)),
+        ("/api/v1/deadletters/replay", post(replay)),
+        ("/api/v1/events", get(events::events)),
+        ("/api/v1/openapi.json", get(openapi)),
+    ]
+}
+
+async fn status(State(app): State<App>, uri: Uri) -> Result<Json<StatusView>, Problem> {
+    Params::read(&uri, &[])?;
+    Ok(Json(app.views.status().await?))
+}
+
+async fn objects(State(app): State<App>, uri: Uri) -> Result<Json<Vec<ObjectView>>, Problem> {
+    let params = Params::read(&uri, &["source", "kind", "namespace", "phase", "limit"])?;
+    let limit = params.limit(ROWS, MOST_ROWS)?;
+    let query = ObjectQuery {
+        source: params.owned("source"),
+        kind: params.owned("kind"),
+        namespace: params.owned("namespace"),
+        phase: params.phase()?.map(str::to_owned),
+        limit: Some(limit),
+    };
+    let mut objects = app.views.objects(&query).await?;
+    objects.truncate(limit);
+    Ok(Json(objects))
+}
+
+async fn timeline(State(app): State<App>, uri: Uri) -> Result<Json<TimelineView>, Problem> {
+    let params = Params::read(&uri, &["uid", "kind", "namespace", "name", "limit"])?;
+    let query = TimelineQuery {
+        uid: params.owned("uid"),
+        kind: params.owned("kind"),
+        namespace: params.owned("namespace"),
+        name: params.owned("name"),
+        limit: Some(params.limit(ROWS, MOST_ROWS)?),
+    };
+    let named = query.kind.is_some() && query.name.is_some();
+    if query.uid.is_some() == (query.kind.is_some() || query.name.is_some())
+        || (query.uid.is_none() && !named)
+    {
+        return Err(Problem::invalid(
+            "It is not clear whose timeline this should be.",
+            "Give `uid`, or `kind`, `name` and, where it has one, `namespace`.",
+        ));
+    }
+    Ok(Json(app.views.timeline(&query).await?))
+}
+
+async fn document(State(app): State<App>, Path(seq): Path<String>, uri: Uri) -> Result<Response, Problem> {
+    Params::read(&uri, &[])?;
+    let bytes = app.views.document(params::number("seq", &seq)?).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
+}
+
+async fn plugins(State(app): State<App>, uri: Uri) -> Result<Json<Vec<PluginView>>, Problem> {
+    Params::read(&uri, &[])?;
+    Ok(Json(app.views.status().await?.plugins))
+}
+
+async fn gaps(State(app): State<App>, uri: Uri) -> Result<Json<Vec<Gap>>, Problem> {
+    let params = Params::read(&uri, &["limit"])?;
+    let limit = params.limit(ROWS, MOST_ROWS)?;
+    let mut gaps = app.views.gaps().await?;
+    gaps.truncate(limit);
+    Ok(Json(gaps))
+}
+
+async fn dead_letters(State(app): State<App>, uri: Uri) -> Result<Json<Vec<DeadLetterView>>, Problem> {
+    let params = Params::read(&uri, &["plugin", "limit"])?;
+    let limit = params.limit(ROWS, MOST_ROWS)?;
+    let mut letters = app.views.dead_letters(params.text("plugin")).await?;
+    letters.truncate(limit);
+    Ok(Json(letters))
+}
+
+async fn replay(
+    State(app): State<App>,
+    uri: Uri,
+    body: Result<Json<ReplayRequest>, JsonRejection>,
+) -> Result<Json<ReplayView>, Problem> {
+    Params::read(&uri, &[])?;
+    let Json(request) = body?;
+    check_replay(&request)?;
+    Ok(Json(app.views.replay(&request).await?))
+}
+
+pub(crate) fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
+    let hint = "The reason is kept with the replay, for whoever asks later.";
+    if request.plugin.trim().is_empty() {
+        return Err(Problem::invalid(
+            "`plugin` is empty.",
+            "Name the plugin whose dead letters are to be replayed.",
+        ));
+    }
+    if request.reason.trim().is_empty() {
+        return Err(Problem::invalid("A replay needs a reason.", hint));
+    }
+    if request.reason.len() > REASON_BYTES {
+        return Err(Problem::invalid(format!("The reason is longer than {REASON_BYTES} bytes."), hint));
+    }
+    if request.seqs.len() > MOST_SEQS {
+        return Err(Problem::invalid(
+            format!("More than {MOST_SEQS} positions are named."),
+            "Replay them in parts, or all of the plugin by naming none.",
+        ));
+    }
+    Ok(())
+}
+
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}

@@ -1,0 +1,27 @@
+//! What every handler shares.
+
+use std::sync::Arc;
+
+use axum::routing::MethodRouter;
+use kubewitness_core::views::Views;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::PortalOptions;
+
+/// A path, as axum and OpenAPI both write it, and what answers there.
+pub(crate) type Route = (&'static str, MethodRouter<App>);
+
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) views: Arc<dyn Views>,
+    pub(crate) streams: Arc<Semaphore>,
+    /// Ends the live streams, which would otherwise hold a shut-down for ever.
+    pub(crate) stop: CancellationToken,
+}
+
+impl App {
+    pub(crate) fn new(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken) -> Self {
+        Self { views, streams: Arc::new(Semaphore::new(options.streams)), stop }
+    }
+}

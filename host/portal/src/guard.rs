@@ -1,0 +1,138 @@
+//! What stands before every handler: who may ask, from where, for how long, and what a browser
+//! is told to do with the answer.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use futures::FutureExt;
+
+use crate::PortalOptions;
+use crate::problem::Problem;
+
+pub(crate) fn protect(router: Router, options: &PortalOptions) -> Router {
+    let timeout = options.request_timeout;
+    let local = options.listen.ip().is_loopback();
+    router
+        .layer(middleware::from_fn(same_origin))
+        .layer(middleware::from_fn(move |request: Request, next: Next| in_time(timeout, request, next)))
+        .layer(middleware::from_fn(move |request: Request, next: Next| known_host(local, request, next)))
+        .layer(middleware::from_fn(headers))
+}
+
+/// A page of somebody else whose name was made to point at 127.0.0.1 is "same origin" to the
+/// browser; only the name that it asked for tells it from us.
+async fn known_host(local: bool, request: Request, next: Next) -> Response {
+    if local && !(is_local(host(&request)) && request.uri().host().is_none_or(is_local_name)) {
+        let problem = Problem::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "This portal answers to localhost alone.",
+            "Ask for it as localhost, 127.0.0.1 or [::1].",
+        );
+        return problem.answer(request.uri().path());
+    }
+    next.run(request).await
+}
+
+fn host(request: &Request) -> Option<&str> {
+    request.headers().get(header::HOST)?.to_str().ok()
+}
+
+fn is_local(host: Option<&str>) -> bool {
+    let Some(authority) = host.and_then(|host| host.parse::<axum::http::uri::Authority>().ok()) else {
+        return false;
+    };
+    !authority.as_str().contains('@') && is_local_name(authority.host())
+}
+
+fn is_local_name(name: &str) -> bool {
+    matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
+}
+
+/// A request that changes something comes from our own page, or from no page at all. Browsers
+/// say where a request comes from; scripts and the command line say nothing, and a form of a
+/// foreign page can't keep its browser from saying it.
+async fn same_origin(request: Request, next: Next) -> Response {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if !reads && is_foreign(request.headers()) {
+        let problem = Problem::new(
+            StatusCode::FORBIDDEN,
+            "This change was asked for by a page of another site.",
+            "Open the portal itself and do it there.",
+        );
+        return problem.answer(request.uri().path());
+    }
+    next.run(request).await
+}
+
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
+    if let Some(site) = text(header::HeaderName::from_static("sec-fetch-site"))
+        && site != "same-origin"
+    {
+        return true;
+    }
+    let Some(origin) = text(header::ORIGIN) else { return false };
+    let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    authority.is_none() || authority != text(header::HOST)
+}
+
+/// Whatever happens in a handler, there is an answer.
+async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
+    match tokio::time::timeout(timeout, answer).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => {
+            tracing::error!(path, "a handler of the portal panicked");
+            let problem = Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "The portal failed on this request.",
+                "The controller's log has the reason; other pages still work.",
+            );
+            problem.answer(&path)
+        }
+        Err(_) => {
+            let problem = Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("This was not answered within {} seconds.", timeout.as_secs()),
+                "Ask for less (a namespace, a limit), or try again.",
+            );
+            problem.answer(&path)
+        }
+    }
+}
+
+/// Styles and scripts come from our own files alone, nothing is framed, nothing is guessed.
+const HEADERS: [(&str, &str); 7] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
+         form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    // Not `no-referrer`: a browser would then call our own form's origin `null`.
+    ("referrer-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
+];
+
+async fn headers(uri: Uri, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let found = response.status().is_success();
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(header::HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    // The address of an asset holds its checksum.
+    let kept = uri.path().starts_with("/assets/") && uri.query().is_some() && found;
+    let cache = if kept { "public, max-age=31536000, immutable" } else { "no-store" };
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
+    response
+}

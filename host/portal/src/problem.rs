@@ -1,0 +1,113 @@
+//! What went wrong, for programs as JSON and for people as a page.
+
+use axum::Json;
+use axum::extract::rejection::{FormRejection, JsonRejection};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use kubewitness_core::views::ViewError;
+use serde_json::json;
+
+use crate::pages;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+    /// What to do about it.
+    pub(crate) hint: String,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { status, message: message.into(), hint: hint.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message, hint)
+    }
+
+    /// As a page where people look, as JSON where programs do.
+    pub(crate) fn answer(self, path: &str) -> Response {
+        match path.starts_with("/api/") {
+            true => self.into_response(),
+            false => Shown(self).into_response(),
+        }
+    }
+}
+
+impl From<ViewError> for Problem {
+    fn from(error: ViewError) -> Self {
+        match error {
+            ViewError::NotFound(message) => Self::new(
+                StatusCode::NOT_FOUND,
+                message,
+                "It may not have been witnessed yet, or it is older than what the journal keeps.",
+            ),
+            ViewError::Invalid(message) => Self::invalid(message, "Change the request and send it again."),
+            ViewError::Unavailable(message) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                message,
+                "Try again in a moment; /readyz says whether the controller takes in states.",
+            ),
+        }
+    }
+}
+
+impl From<JsonRejection> for Problem {
+    fn from(rejection: JsonRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text(), "/api/v1/openapi.json describes the body.")
+    }
+}
+
+impl From<FormRejection> for Problem {
+    fn from(rejection: FormRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text(), "Go back to the form and send it again.")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = json!({"error": {"message": self.message, "hint": self.hint}});
+        let mut response = (self.status, Json(body)).into_response();
+        say_when(&mut response);
+        response
+    }
+}
+
+/// A problem as a page.
+pub(crate) struct Shown(pub(crate) Problem);
+
+impl<E: Into<Problem>> From<E> for Shown {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for Shown {
+    fn into_response(self) -> Response {
+        let mut response = (self.0.status, pages::problem(&self.0)).into_response();
+        say_when(&mut response);
+        response
+    }
+}
+
+fn say_when(response: &mut Response) {
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("2"));
+    }
+}
+
+pub(crate) async fn no_such_page(uri: Uri) -> Response {
+    let hint = match uri.path().starts_with("/api/") {
+        true => "/api/v1/openapi.json lists what there is.",
+        false => "Start from the list of jobs.",
+    };
+    Problem::new(StatusCode::NOT_FOUND, format!("There is nothing at {}.", uri.path()), hint)
+        .answer(uri.path())
+}
+
+pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
+    let message = format!("{} does not take {method}.", uri.path());
+    let hint = "The Allow header names what it takes.";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, message, hint).answer(uri.path())
+}
