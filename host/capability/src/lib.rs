@@ -1,1 +1,291 @@
+//! What the grants reach: databases, destinations, ledgers, keys, a plugin's own `kv`, documents,
+//! the cache, the log and the clock. Addresses, files and secrets end here; a plugin sees names.
+//!
+//! One file a capability; [`session`] puts the effects of one call together and keeps them with the
+//! receipt of the states, or not at all. Nothing here knows of Wasm, of the journal's store, or of
+//! when a plugin is called.
 
+mod applied;
+mod bucket;
+mod documents;
+mod http;
+mod keys;
+mod kv;
+mod ledger;
+mod lister;
+mod log;
+mod plugin;
+mod secrets;
+mod session;
+mod sql;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kubewitness_core::Seq;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::{DatabaseSpec, Fault, HostSpec, PluginSpec};
+use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
+use thiserror::Error;
+
+use crate::http::Destination;
+use crate::keys::Key;
+use crate::ledger::{Databases, Ledger};
+use crate::plugin::{Database, Granted, PluginGrants, Standing, Stores};
+
+/// Everything that plugins can be granted, opened once and shared by them.
+#[derive(Clone)]
+pub struct Capabilities {
+    databases: Arc<Vec<(DatabaseSpec, sql::Shared)>>,
+    /// The same, by name.
+    deciders: Databases,
+    destinations: Arc<HashMap<String, Arc<Destination>>>,
+    ledgers: Arc<HashMap<String, Arc<Ledger>>>,
+    keys: Arc<HashMap<String, Arc<Key>>>,
+    plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
+}
+
+/// What the host lends to the grants of one plugin.
+pub struct Backing {
+    pub documents: Arc<dyn Documents>,
+    pub lister: Arc<dyn Lister>,
+    pub clock: Arc<dyn Clock>,
+    /// What the plugin has stored.
+    pub kv: Vec<(String, Vec<u8>)>,
+    /// Receipts above it are loaded.
+    pub cursor: Seq,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CapabilityError {
+    /// Fix the manifest: [`PluginSpec::check`] finds the same.
+    #[error("{}: {}", .0.field, .0.message)]
+    Manifest(Fault),
+    /// Try again later: a database or a ledger does not answer.
+    #[error("{0}")]
+    Store(#[from] GrantError),
+}
+
+fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
+    Fault { field: field.into(), message: message.into() }
+}
+
+/// A refusal that says which grant to add. The name is the guest's: it is cut and cleaned.
+fn denied(what: &str, name: &str, field: &str) -> GrantError {
+    let name: String = name.chars().filter(|c| !c.is_control()).take(63).collect();
+    GrantError::Denied(format!("the {what} `{name}` was not granted: add it to {field}"))
+}
+
+impl Capabilities {
+    /// Opens what the host's settings name. Relative paths lie in `data`.
+    pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
+        Self::build(None, host, data).await
+    }
+
+    /// For changed settings: what did not change stays open and is shared with the old ones, so
+    /// that calls in progress are not disturbed. Drop the old ones once their plugins are drained.
+    pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
+        Self::build(Some(self), host, data).await
+    }
+
+    async fn build(old: Option<&Self>, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
+        let mut faults = host.check();
+        let mut databases = Vec::new();
+        for (index, spec) in host.databases.iter().enumerate() {
+            match open_database(old, spec, data).await {
+                Ok(engine) => databases.push((spec.clone(), engine)),
+                Err(message) => faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message)),
+            }
+        }
+        let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
+        let deciders: Databases = Arc::new(by_name.collect());
+        let ledgers = open_ledgers(old, host, data, &deciders, &mut faults).await;
+        let destinations = open_destinations(old, host, &mut faults);
+        let keys = load_keys(old, host, &mut faults);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        Ok(Self {
+            databases: Arc::new(databases),
+            deciders,
+            destinations: Arc::new(destinations),
+            ledgers: Arc::new(ledgers),
+            keys: Arc::new(keys),
+            plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
+        })
+    }
+
+    /// What this plugin may reach. Reads the receipts of what it has applied above its cursor.
+    pub async fn grants(
+        &self,
+        plugin: &str,
+        spec: &PluginSpec,
+        backing: Backing,
+    ) -> Result<Arc<dyn Grants>, CapabilityError> {
+        let mut granted = self.resolve(plugin, spec, &backing)?;
+        granted.kv = spec.grants.kv.then(|| kv::Kv::new(backing.kv));
+        let stores = Stores {
+            databases: granted.sql.values().map(|database| database.engine.clone()).collect(),
+            ledgers: granted.ledgers.values().cloned().collect(),
+            deciders: self.deciders.clone(),
+        };
+        granted.standing.load(plugin, stores, backing.cursor).await?;
+        Ok(Arc::new(PluginGrants(Arc::new(granted))))
+    }
+
+    fn resolve(
+        &self,
+        plugin: &str,
+        spec: &PluginSpec,
+        backing: &Backing,
+    ) -> Result<Granted, CapabilityError> {
+        let grants = &spec.grants;
+        let missing = |list: &str, index: usize, name: &str| {
+            let field = format!("spec.grants.{list}[{index}]");
+            CapabilityError::Manifest(fault(field, format!("the host has no `{name}`")))
+        };
+        for (list, count) in [("sql", grants.sql.len()), ("ledger", grants.ledger.len())] {
+            if count > 1 {
+                let message =
+                    "has more than one: what a call writes and its receipt commit together in one only";
+                return Err(CapabilityError::Manifest(fault(format!("spec.grants.{list}"), message)));
+            }
+        }
+        let mut granted = Granted {
+            plugin: plugin.to_owned(),
+            config: serde_json::Value::Object(spec.config.clone()).to_string(),
+            standing: self.standing(plugin),
+            sql: Default::default(),
+            http: Default::default(),
+            ledgers: Default::default(),
+            keys: Default::default(),
+            kv: None,
+            deciders: self.deciders.clone(),
+            lister: lister::Granted::new(backing.lister.clone(), &grants.lister),
+            documents: backing.documents.clone(),
+            clock: backing.clock.clone(),
+            log: log::Log::new(plugin),
+        };
+        for (index, grant) in grants.sql.iter().enumerate() {
+            let engine =
+                self.deciders.get(&grant.database).ok_or_else(|| missing("sql", index, &grant.database))?;
+            let database = Database { name: grant.database.clone(), engine: engine.clone() };
+            granted.sql.insert(grant.name.clone(), database);
+        }
+        for (index, grant) in grants.http.iter().enumerate() {
+            let found = self.destinations.get(&grant.destination);
+            let found = found.ok_or_else(|| missing("http", index, &grant.destination))?;
+            granted.http.insert(grant.name.clone(), found.clone());
+        }
+        for (index, grant) in grants.ledger.iter().enumerate() {
+            let found =
+                self.ledgers.get(&grant.ledger).ok_or_else(|| missing("ledger", index, &grant.ledger))?;
+            granted.ledgers.insert(grant.name.clone(), found.clone());
+        }
+        for (index, grant) in grants.keys.iter().enumerate() {
+            let found = self.keys.get(&grant.key).ok_or_else(|| missing("keys", index, &grant.key))?;
+            granted.keys.insert(grant.name.clone(), found.clone());
+        }
+        Ok(granted)
+    }
+
+    /// Two versions of one plugin share it while the old one drains.
+    fn standing(&self, plugin: &str) -> Arc<Standing> {
+        let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
+        plugins.entry(plugin.to_owned()).or_default().clone()
+    }
+
+    /// Drops receipts that lie at or below the cursor, once that cursor is on disk.
+    pub async fn prune(&self, plugin: &str, cursor: Seq) -> Result<(), CapabilityError> {
+        let standing = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin).cloned();
+        match standing {
+            Some(standing) => Ok(standing.prune(plugin, cursor).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// With which the signatures of a key are checked.
+    pub fn public_key(&self, key: &str) -> Option<Vec<u8>> {
+        self.keys.get(key).map(|key| key.public())
+    }
+}
+
+async fn open_database(
+    old: Option<&Capabilities>,
+    spec: &DatabaseSpec,
+    data: &Path,
+) -> Result<sql::Shared, String> {
+    let same = old.and_then(|old| old.databases.iter().find(|(before, _)| before == spec));
+    if let Some((_, engine)) = same {
+        return Ok(engine.clone());
+    }
+    if spec.sqlite.path.is_empty() || spec.sqlite.path.starts_with(':') {
+        return Err("names no file".into());
+    }
+    Ok(Arc::new(sql::sqlite::Sqlite::open(&data.join(&spec.sqlite.path)).await?))
+}
+
+async fn open_ledgers(
+    old: Option<&Capabilities>,
+    host: &HostSpec,
+    data: &Path,
+    deciders: &Databases,
+    faults: &mut Vec<Fault>,
+) -> HashMap<String, Arc<Ledger>> {
+    let mut ledgers = HashMap::new();
+    for (index, spec) in host.ledgers.iter().enumerate() {
+        let same = old.and_then(|old| old.ledgers.get(&spec.name)).filter(|ledger| ledger.spec == *spec);
+        let opened = match same {
+            Some(ledger) => Ok(ledger.clone()),
+            None => Ledger::open(spec, data, deciders).await.map(Arc::new),
+        };
+        match opened {
+            Ok(ledger) => drop(ledgers.insert(spec.name.clone(), ledger)),
+            Err(message) => faults.push(fault(format!("spec.ledgers[{index}].path"), message)),
+        }
+    }
+    ledgers
+}
+
+fn open_destinations(
+    old: Option<&Capabilities>,
+    host: &HostSpec,
+    faults: &mut Vec<Fault>,
+) -> HashMap<String, Arc<Destination>> {
+    let mut destinations = HashMap::new();
+    for (index, spec) in host.destinations.iter().enumerate() {
+        let same = old.and_then(|old| old.destinations.get(&spec.name)).filter(|before| before.spec == *spec);
+        let opened = match same {
+            Some(destination) => Ok(destination.clone()),
+            None => Destination::open(spec).map(Arc::new),
+        };
+        match opened {
+            Ok(destination) => drop(destinations.insert(spec.name.clone(), destination)),
+            Err((field, message)) => {
+                faults.push(fault(format!("spec.destinations[{index}].{field}"), message));
+            }
+        }
+    }
+    destinations
+}
+
+fn load_keys(
+    old: Option<&Capabilities>,
+    host: &HostSpec,
+    faults: &mut Vec<Fault>,
+) -> HashMap<String, Arc<Key>> {
+    let mut keys = HashMap::new();
+    for (index, spec) in host.keys.iter().enumerate() {
+        let same = old.and_then(|old| old.keys.get(&spec.name)).filter(|before| before.spec == *spec);
+        let loaded = match same {
+            Some(key) => Ok(key.clone()),
+            None => Key::load(spec).map(Arc::new),
+        };
+        match loaded {
+            Ok(key) => drop(keys.insert(spec.name.clone(), key)),
+            Err(message) => faults.push(fault(format!("spec.keys[{index}].valueFrom"), message)),
+        }
+    }
+    keys
+}

@@ -1,0 +1,49 @@
+//! `documents`: what lies behind the states of the call in progress, and nothing else.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{Documents, GrantError, JournalError};
+
+use crate::applied::Mark;
+
+/// The states of one call, by position.
+pub type Batch = HashMap<Seq, Mark>;
+
+pub async fn document(
+    documents: &Arc<dyn Documents>,
+    batch: &Batch,
+    seq: Seq,
+) -> Result<Option<Bytes>, GrantError> {
+    belongs(batch, seq)?;
+    documents.document(seq).await.map_err(|error| refusal(&error))
+}
+
+pub async fn before(
+    documents: &Arc<dyn Documents>,
+    batch: &Batch,
+    seq: Seq,
+) -> Result<Option<Bytes>, GrantError> {
+    belongs(batch, seq)?;
+    documents.document_before(seq).await.map_err(|error| refusal(&error))
+}
+
+fn belongs(batch: &Batch, seq: Seq) -> Result<(), GrantError> {
+    if batch.contains_key(&seq) {
+        return Ok(());
+    }
+    Err(GrantError::Invalid(format!("state {seq} is not one of this call's")))
+}
+
+/// A journal's own message may name files, so a plugin is told only what it can do about it.
+fn refusal(error: &JournalError) -> GrantError {
+    tracing::warn!(%error, "a document could not be read for a plugin");
+    match error {
+        JournalError::Unavailable(_) => GrantError::Unavailable("the document can't be read now".into()),
+        JournalError::Fatal(_) | JournalError::Invalid(_) => {
+            GrantError::Other("the document can't be read".into())
+        }
+    }
+}

@@ -1,0 +1,184 @@
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::IntoResponse;
+use kubewitness_core::config::{Duration as Span, HeaderSpec, SecretRef};
+use tokio::sync::Mutex as Async;
+
+use super::*;
+
+type Seen = Arc<Async<Vec<(String, HeaderMap, Vec<u8>)>>>;
+
+/// A receiver that answers by the last word of the path, and remembers what it was sent.
+#[allow(clippy::disallowed_methods)]
+async fn receiver() -> (String, Seen) {
+    let seen = Seen::default();
+    let kept = seen.clone();
+    let answer = move |uri: Uri, headers: HeaderMap, body: Bytes| {
+        let kept = kept.clone();
+        async move {
+            kept.lock().await.push((uri.to_string(), headers, body.to_vec()));
+            match uri.path().rsplit('/').next() {
+                Some("large") => Body::from(vec![0; RESPONSE_BYTES + 1]).into_response(),
+                Some("moved") => (StatusCode::FOUND, [("location", "http://127.0.0.1:1/")]).into_response(),
+                Some("later") => {
+                    let headers = [("retry-after", "7"), ("set-cookie", "a=b")];
+                    (StatusCode::TOO_MANY_REQUESTS, headers, "slow").into_response()
+                }
+                Some("never") => std::future::pending().await,
+                _ => "fine".into_response(),
+            }
+        }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
+    (format!("http://{address}/base"), seen)
+}
+
+fn spec(url: &str) -> DestinationSpec {
+    let timeout = Span(Duration::from_secs(5));
+    DestinationSpec { name: "hook".into(), url: url.into(), headers: vec![], rate: None, timeout }
+}
+
+fn post(path: &str, headers: &[(&str, &str)]) -> HttpRequest {
+    let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    HttpRequest { method: "POST".into(), path: path.into(), headers, body: b"{}".to_vec() }
+}
+
+#[tokio::test]
+async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
+    let (url, seen) = receiver().await;
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "Bearer hush\n").unwrap();
+    let value_from = SecretRef::File(token.to_str().unwrap().into());
+    let headers = vec![HeaderSpec { name: "Authorization".into(), value_from }];
+    let destination = Destination::open(&DestinationSpec { headers, ..spec(&url) }).unwrap();
+    let id = StateId::parse("jobs/0/batch/Job/u/1");
+    let sent = destination
+        .send(post("/jobs?a=b", &[("Content-Type", "application/json")]), Some(&id))
+        .await
+        .unwrap();
+    assert_eq!((sent.status, sent.body.as_slice()), (200, b"fine".as_slice()));
+    let own = [("Idempotency-Key", "own")];
+    std::fs::write(&token, "Bearer rotated\n").unwrap();
+    destination.send(post("", &own), Some(&id)).await.unwrap();
+    let seen = seen.lock().await;
+    assert_eq!(seen[0].0, "/base/jobs?a=b");
+    assert_eq!(seen[0].1["authorization"], "Bearer hush");
+    assert_eq!(seen[0].1["idempotency-key"], "jobs/0/batch/Job/u/1");
+    assert_eq!(seen[0].1["content-type"], "application/json");
+    assert_eq!(seen[0].2, b"{}");
+    assert_eq!(seen[1].0, "/base");
+    assert_eq!(seen[1].1["authorization"], "Bearer rotated");
+    assert_eq!(seen[1].1["idempotency-key"], "own");
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed_and_answers_are_bounded() {
+    let (url, seen) = receiver().await;
+    let destination = Destination::open(&spec(&url)).unwrap();
+    let moved = destination.send(post("moved", &[]), None).await.unwrap();
+    assert_eq!((moved.status, moved.headers.iter().any(|(name, _)| name == "location")), (302, false));
+    let later = destination.send(post("later", &[]), None).await.unwrap();
+    assert!(later.headers.contains(&("retry-after".into(), "7".into())));
+    assert!(!later.headers.iter().any(|(name, _)| name == "set-cookie"));
+    assert!(matches!(destination.send(post("large", &[]), None).await, Err(GrantError::TooLarge(_))));
+    assert_eq!(seen.lock().await.len(), 3);
+}
+
+#[tokio::test]
+async fn errors_say_what_to_do_and_not_where_it_was() {
+    let (url, _) = receiver().await;
+    let short = Span(Duration::from_millis(50));
+    let destination = Destination::open(&DestinationSpec { timeout: short, ..spec(&url) }).unwrap();
+    let error = destination.send(post("never", &[]), None).await.unwrap_err();
+    assert!(matches!(error, GrantError::Timeout(_)), "{error}");
+    // Bound and dropped: nobody listens there.
+    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let destination = Destination::open(&spec(&format!("http://{free}/hush"))).unwrap();
+    let error = destination.send(post("", &[]), None).await.unwrap_err();
+    assert!(matches!(error, GrantError::Unavailable(_)), "{error}");
+    assert!(!error.to_string().contains("127.0.0.1") && !error.to_string().contains("hush"), "{error}");
+}
+
+#[tokio::test]
+async fn a_destinations_rate_is_kept() {
+    let (url, seen) = receiver().await;
+    let destination = Destination::open(&DestinationSpec { rate: Some(1), ..spec(&url) }).unwrap();
+    destination.send(post("", &[]), None).await.unwrap();
+    let limited = destination.send(post("", &[]), None).await;
+    assert!(matches!(limited, Err(GrantError::RateLimited { after_ms: 1..=1001 })), "{limited:?}");
+    assert_eq!(seen.lock().await.len(), 1);
+}
+
+#[test]
+fn a_path_cannot_leave_the_address() {
+    let base = Url::parse("https://hooks.example/a/b?key=1").unwrap();
+    let fine = |path: &str| below(&base, path).unwrap().to_string();
+    assert_eq!(fine(""), "https://hooks.example/a/b?key=1");
+    assert_eq!(fine("c"), "https://hooks.example/a/b/c?key=1");
+    assert_eq!(fine("/c/d?x=y"), "https://hooks.example/a/b/c/d?key=1&x=y");
+    assert_eq!(fine("@evil"), "https://hooks.example/a/b/@evil?key=1");
+    assert_eq!(fine(":8080/x"), "https://hooks.example/a/b/:8080/x?key=1");
+    assert_eq!(fine("https:evil"), "https://hooks.example/a/b/https:evil?key=1");
+    for bad in [
+        "..",
+        "c/../../x",
+        "%2e%2e/x",
+        ".%2E/x",
+        "./x",
+        "//evil/x",
+        "///evil",
+        "c//d",
+        "http://evil",
+        "c\\..\\x",
+        "a b",
+        "a\tb",
+        "a#b",
+        "c%2f..%2fx",
+        "c%5cx",
+        "a\r\nb",
+        "c?x=\ny",
+    ] {
+        assert!(below(&base, bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn headers_that_speak_for_the_host_are_refused() {
+    for name in ["content-type", "x-trace", "ce-id", "idempotency-key"] {
+        assert!(may_send(name), "{name}");
+    }
+    for name in [
+        "host",
+        "authorization",
+        "cookie",
+        "connection",
+        "transfer-encoding",
+        "content-length",
+        "te",
+        "upgrade",
+        "proxy-authorization",
+        "forwarded",
+        "x-forwarded-for",
+        "x-remote-user",
+        "x-http-method-override",
+        "expect",
+    ] {
+        assert!(!may_send(name), "{name}");
+    }
+}
+
+#[test]
+fn a_destination_with_a_password_in_its_address_is_a_fault() {
+    let (field, _) = Destination::open(&spec("https://me:hush@hooks.example/")).err().unwrap();
+    assert_eq!(field, "url");
+    let missing =
+        HeaderSpec { name: "a".into(), value_from: SecretRef::Env("KUBEWITNESS_TEST_NO_SUCH".into()) };
+    let spec = DestinationSpec { headers: vec![missing], ..spec("https://hooks.example/") };
+    assert_eq!(Destination::open(&spec).err().unwrap().0, "headers[0].valueFrom");
+}

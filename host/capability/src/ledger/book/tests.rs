@@ -1,0 +1,189 @@
+use super::*;
+
+fn mark(seq: Seq) -> Mark {
+    Mark { seq, print: seq as u32 * 3 }
+}
+
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("audit/ledger.jsonl")
+    }
+
+    fn sidecar(&self) -> PathBuf {
+        self.data().with_extension("receipts")
+    }
+
+    fn open(&self) -> io::Result<Book> {
+        Book::open(&self.data(), None)
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.data()).unwrap()
+    }
+}
+
+fn append(book: &mut Book, seq: Seq, line: &str) {
+    let intent = book.append("p", &[mark(seq)], format!("{line}\n").as_bytes(), 1, None).unwrap();
+    book.keep(intent, line.as_bytes().to_vec()).unwrap();
+}
+
+fn applied(book: &Book) -> Vec<Seq> {
+    book.receipts("p", 0).into_iter().map(|mark| mark.seq).collect()
+}
+
+#[test]
+fn records_and_receipts_are_there_after_a_restart() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    append(&mut book, 1, "one");
+    append(&mut book, 2, "two");
+    drop(book);
+    let book = files.open().unwrap();
+    assert_eq!((book.records, book.last.as_deref()), (2, Some(b"two".as_slice())));
+    assert_eq!(applied(&book), [1, 2]);
+    assert_eq!(book.receipts("other", 0), []);
+    assert_eq!(book.receipts("p", 1), [mark(2)]);
+}
+
+#[test]
+fn killed_after_the_intent_leaves_nothing_applied() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    append(&mut book, 1, "one");
+    book.append("p", &[mark(2)], b"two\n", 1, None).unwrap();
+    drop(book);
+    for torn in ["one\n", "one\ntw"] {
+        std::fs::write(files.data(), torn).unwrap();
+        let book = files.open().unwrap();
+        assert_eq!(files.text(), "one\n");
+        assert_eq!((applied(&book), book.records), (vec![1], 1));
+    }
+    // The states come again, and the intent that was undone stays undone.
+    append(&mut files.open().unwrap(), 3, "three");
+    let book = files.open().unwrap();
+    assert_eq!((applied(&book), files.text().as_str()), (vec![1, 3], "one\nthree\n"));
+}
+
+#[test]
+fn killed_after_the_records_leaves_them_applied() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    append(&mut book, 1, "one");
+    book.append("p", &[mark(2)], b"two\n", 1, None).unwrap();
+    drop(book);
+    let book = files.open().unwrap();
+    assert_eq!(
+        (applied(&book), book.records, book.last.as_deref()),
+        (vec![1, 2], 2, Some(b"two".as_slice()))
+    );
+}
+
+#[test]
+fn a_torn_intent_is_cut_and_its_append_never_began() {
+    let files = Files::new();
+    append(&mut files.open().unwrap(), 1, "one");
+    let mut sidecar = std::fs::read(files.sidecar()).unwrap();
+    sidecar.extend_from_slice(b"{\"intent\":{\"offs");
+    std::fs::write(files.sidecar(), sidecar).unwrap();
+    append(&mut files.open().unwrap(), 2, "two");
+    assert_eq!(applied(&files.open().unwrap()), [1, 2]);
+}
+
+#[test]
+fn acknowledged_records_that_are_missing_are_refused_and_not_repaired() {
+    let files = Files::new();
+    append(&mut files.open().unwrap(), 1, "one");
+    std::fs::write(files.data(), "o").unwrap();
+    let error = files.open().err().unwrap();
+    assert!(error.to_string().contains("removed"), "{error}");
+    assert_eq!(files.text(), "o");
+}
+
+#[test]
+fn bytes_that_nobody_announced_are_refused() {
+    let files = Files::new();
+    append(&mut files.open().unwrap(), 1, "one");
+    std::fs::write(files.data(), "one\nforged\n").unwrap();
+    let error = files.open().err().unwrap();
+    assert!(error.to_string().contains("somebody else"), "{error}");
+}
+
+#[test]
+fn a_changed_last_append_that_was_not_settled_is_refused() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    book.append("p", &[mark(1)], b"one\n", 1, None).unwrap();
+    drop(book);
+    std::fs::write(files.data(), "0ne\n").unwrap();
+    let error = files.open().err().unwrap();
+    assert!(error.to_string().contains("not those"), "{error}");
+}
+
+#[test]
+fn a_damaged_receipt_is_refused_with_its_line() {
+    let files = Files::new();
+    append(&mut files.open().unwrap(), 1, "one");
+    let text = std::fs::read_to_string(files.sidecar()).unwrap();
+    std::fs::write(files.sidecar(), text.replace("intent", "intend")).unwrap();
+    let error = files.open().err().unwrap();
+    assert!(error.to_string().contains("line 2"), "{error}");
+}
+
+#[test]
+fn a_file_from_before_is_taken_over_with_its_lines() {
+    let files = Files::new();
+    std::fs::create_dir_all(files.data().parent().unwrap()).unwrap();
+    std::fs::write(files.data(), "a\nb\n").unwrap();
+    let book = files.open().unwrap();
+    assert_eq!((book.records, book.last.as_deref()), (2, Some(b"b".as_slice())));
+}
+
+#[test]
+fn only_one_writer_has_the_file() {
+    let files = Files::new();
+    let _first = files.open().unwrap();
+    assert_eq!(files.open().err().unwrap().kind(), io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn compaction_keeps_what_is_above_the_cursor() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    append(&mut book, 1, "one");
+    append(&mut book, 2, "two");
+    book.lines = COMPACT_LINES;
+    book.forget("p", 1).unwrap();
+    append(&mut book, 3, "three");
+    drop(book);
+    assert_eq!(std::fs::read_to_string(files.sidecar()).unwrap().lines().count(), 4);
+    let book = files.open().unwrap();
+    assert_eq!((applied(&book), book.records), (vec![2, 3], 3));
+}
+
+#[test]
+fn an_append_that_a_transaction_decides_waits_for_its_answer() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    let decider = Decider { database: "platform".into(), token: "t".into() };
+    book.append("p", &[mark(1)], b"one\n", 1, Some(decider)).unwrap();
+    drop(book);
+    let mut book = files.open().unwrap();
+    assert_eq!(applied(&book), [] as [Seq; 0]);
+    let intent = book.doubt.take().unwrap();
+    book.keep_doubted(intent).unwrap();
+    drop(book);
+    let book = files.open().unwrap();
+    assert_eq!((book.doubt.clone(), applied(&book)), (None, vec![1]));
+    drop(book);
+    // The other answer: cut at its offset.
+    let book = Book::open(&files.data(), Some(0));
+    assert!(book.is_err(), "settled records are not cut: they were acknowledged");
+}

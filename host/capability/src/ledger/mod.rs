@@ -1,0 +1,230 @@
+//! `ledger`: append-only record files that an operator granted. What a call appends is kept in
+//! memory until its commit, which writes it in one piece; [`book`] has the files.
+//!
+//! A call holds the ledger from its first look to its commit, since a chain can only be continued
+//! by one at a time.
+
+pub mod book;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::Seq;
+use kubewitness_core::config::LedgerSpec;
+use kubewitness_core::ports::GrantError;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use self::book::{Book, Decider, Intent, RECORD_BYTES};
+use crate::applied::Mark;
+use crate::sql;
+
+/// Waiting for other calls that hold the ledger.
+const WAIT: Duration = Duration::from_secs(10);
+/// What one call may append.
+const CALL_BYTES: usize = 16 * 1024 * 1024;
+
+/// The databases by name: they decide appends of calls that also wrote rows.
+pub type Databases = Arc<HashMap<String, sql::Shared>>;
+
+pub struct Ledger {
+    pub spec: LedgerSpec,
+    path: PathBuf,
+    slot: Arc<Mutex<Slot>>,
+}
+
+/// Closed after any fault; whoever comes next opens it anew and brings it in order.
+#[derive(Default)]
+struct Slot {
+    book: Option<Book>,
+    cut: Option<u64>,
+}
+
+impl Ledger {
+    pub async fn open(spec: &LedgerSpec, data: &Path, databases: &Databases) -> Result<Self, String> {
+        let path = data.join(&spec.path);
+        if spec.path.is_empty() || spec.path.ends_with('/') || path.is_dir() {
+            return Err("names a folder: name the file of the ledger, such as audit/ledger.jsonl".into());
+        }
+        if path.extension().is_some_and(|extension| extension == "receipts") {
+            return Err("ends with .receipts, which is kept for the file beside it".into());
+        }
+        let ledger = Self { spec: spec.clone(), path, slot: Arc::default() };
+        let opened = ledger.open_book(None, databases).await;
+        let book = opened.map_err(|error| format!("{} can't be opened: {error}", ledger.path.display()))?;
+        ledger.slot.lock().await.book = Some(book);
+        Ok(ledger)
+    }
+
+    async fn open_book(&self, cut: Option<u64>, databases: &Databases) -> io::Result<Book> {
+        let path = self.path.clone();
+        let mut book = blocking(move || Book::open(&path, cut)).await?;
+        let Some(intent) = book.doubt.take() else { return Ok(book) };
+        let Some(Decider { database, token }) = &intent.decided_by else { return Ok(book) };
+        let Some(engine) = databases.get(database) else {
+            return Err(io::Error::other(format!(
+                "its last append is decided by the database `{database}`, which is gone"
+            )));
+        };
+        let committed = engine.committed(token).await.map_err(|error| io::Error::other(error.to_string()))?;
+        let path = self.path.clone();
+        blocking(move || {
+            if committed {
+                book.keep_doubted(intent)?;
+                return Ok(book);
+            }
+            // The lock goes with the book, so that the file can be opened again.
+            drop(book);
+            Book::open(&path, Some(intent.offset))
+        })
+        .await
+    }
+
+    async fn slot(&self, databases: &Databases) -> Result<OwnedMutexGuard<Slot>, GrantError> {
+        let waited = tokio::time::timeout(WAIT, self.slot.clone().lock_owned()).await;
+        let mut slot =
+            waited.map_err(|_| GrantError::Unavailable("the ledger is busy with other calls".into()))?;
+        if slot.book.is_none() {
+            let book = self.open_book(slot.cut, databases).await.map_err(|error| self.refusal(&error))?;
+            slot.book = Some(book);
+            slot.cut = None;
+        }
+        Ok(slot)
+    }
+
+    /// Holds the ledger for one call.
+    pub async fn hold(&self, databases: &Databases) -> Result<Held, GrantError> {
+        let slot = self.slot(databases).await?;
+        Ok(Held { slot, name: self.spec.name.clone(), data: Vec::new(), records: 0, last: None })
+    }
+
+    pub async fn receipts(
+        &self,
+        plugin: &str,
+        above: Seq,
+        databases: &Databases,
+    ) -> Result<Vec<Mark>, GrantError> {
+        let slot = self.slot(databases).await?;
+        Ok(slot.book.as_ref().map(|book| book.receipts(plugin, above)).unwrap_or_default())
+    }
+
+    pub async fn forget(&self, plugin: &str, through: Seq, databases: &Databases) -> Result<(), GrantError> {
+        let mut slot = self.slot(databases).await?;
+        let Some(mut book) = slot.book.take() else { return Ok(()) };
+        let plugin = plugin.to_owned();
+        let forgotten = blocking(move || book.forget(&plugin, through).map(|()| book)).await;
+        slot.book = Some(forgotten.map_err(|error| self.refusal(&error))?);
+        Ok(())
+    }
+
+    fn refusal(&self, error: &io::Error) -> GrantError {
+        refusal(&self.spec.name, error)
+    }
+}
+
+/// The file's name is for the host's log, not for the plugin.
+fn refusal(ledger: &str, error: &io::Error) -> GrantError {
+    tracing::error!(ledger, %error, "the ledger can't be used");
+    match error.kind() {
+        io::ErrorKind::InvalidData => {
+            GrantError::Unavailable("the ledger is damaged; the host's log says how".into())
+        }
+        _ => GrantError::Unavailable("the ledger can't be written now; the host's log says why".into()),
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// A ledger in the hands of one call.
+pub struct Held {
+    slot: OwnedMutexGuard<Slot>,
+    pub name: String,
+    data: Vec<u8>,
+    records: u64,
+    last: Option<Vec<u8>>,
+}
+
+impl Held {
+    /// The position that the last of them will have once the call is committed; the first has 1.
+    pub fn append(&mut self, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
+        let bytes: usize = records.iter().map(|record| record.len() + 1).sum();
+        if self.data.len() + bytes > CALL_BYTES {
+            return Err(GrantError::TooLarge(format!("a call appends at most {CALL_BYTES} bytes")));
+        }
+        for record in &records {
+            if record.is_empty() || record.contains(&b'\n') {
+                return Err(GrantError::Invalid("a record is one line, and not empty".into()));
+            }
+            if record.len() > RECORD_BYTES {
+                return Err(GrantError::TooLarge(format!("a record has at most {RECORD_BYTES} bytes")));
+            }
+        }
+        for record in &records {
+            self.data.extend_from_slice(record);
+            self.data.push(b'\n');
+        }
+        self.records += records.len() as u64;
+        self.last = records.into_iter().next_back().or(self.last.take());
+        Ok(self.slot.book.as_ref().map_or(0, |book| book.records) + self.records)
+    }
+
+    pub fn last(&self) -> Option<Vec<u8>> {
+        self.last.clone().or_else(|| self.slot.book.as_ref()?.last.clone())
+    }
+
+    pub fn has_records(&self) -> bool {
+        self.records > 0
+    }
+
+    /// Puts the records on disk. They count once [`Written::keep`] is called, or, with a decider,
+    /// once that transaction is committed.
+    pub async fn write(
+        self,
+        plugin: &str,
+        marks: &[Mark],
+        decider: Option<Decider>,
+    ) -> Result<Written, GrantError> {
+        let Self { mut slot, name, data, records, last } = self;
+        let (Some(mut book), Some(last)) = (slot.book.take(), last) else {
+            return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
+        };
+        // Until the append is known to be there, whoever comes next cuts it off.
+        slot.cut = Some(book.bytes);
+        let decided = decider.is_some();
+        let (plugin, marks) = (plugin.to_owned(), marks.to_vec());
+        let written = blocking(move || {
+            let intent = book.append(&plugin, &marks, &data, records, decider)?;
+            Ok((book, intent))
+        });
+        let (book, intent) = written.await.map_err(|error| refusal(&name, &error))?;
+        if decided {
+            // From here on the database's answer counts, and whoever comes next asks for it.
+            slot.cut = None;
+        }
+        Ok(Written { slot, name, book, intent, last })
+    }
+}
+
+/// Records on disk that do not count yet. Dropped, the ledger is closed; opening it cuts them off,
+/// unless they have a decider that says otherwise.
+pub struct Written {
+    slot: OwnedMutexGuard<Slot>,
+    name: String,
+    book: Book,
+    intent: Intent,
+    last: Vec<u8>,
+}
+
+impl Written {
+    pub fn keep(self) -> Result<(), GrantError> {
+        let Self { mut slot, name, mut book, intent, last } = self;
+        slot.cut = None;
+        book.keep(intent, last).map_err(|error| refusal(&name, &error))?;
+        slot.book = Some(book);
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! `log`: a plugin's messages in the host's log, cut, cleaned and limited in number.
+
+use std::sync::{Mutex, PoisonError};
+
+use kubewitness_core::ports::LogLevel;
+use tokio::time::Instant;
+
+use crate::bucket::Bucket;
+
+/// One message, and one field's name or value.
+const MESSAGE_BYTES: usize = 4096;
+const FIELD_BYTES: usize = 256;
+const FIELDS: usize = 16;
+/// A plugin that logs each state at full speed must not become the host's main work.
+const PER_SECOND: u32 = 100;
+const BURST: u32 = 500;
+
+/// The log of one plugin.
+#[derive(Debug)]
+pub struct Log {
+    plugin: String,
+    limit: Mutex<Limit>,
+}
+
+#[derive(Debug)]
+struct Limit {
+    bucket: Bucket,
+    suppressed: u64,
+}
+
+impl Log {
+    pub fn new(plugin: &str) -> Self {
+        let bucket = Bucket::new(PER_SECOND, BURST, Instant::now());
+        Self { plugin: plugin.to_owned(), limit: Mutex::new(Limit { bucket, suppressed: 0 }) }
+    }
+
+    pub fn write(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
+        let Some(suppressed) = self.allow(Instant::now()) else { return };
+        if suppressed > 0 {
+            tracing::warn!(
+                plugin = self.plugin,
+                suppressed,
+                "the plugin logs too much; messages were left out"
+            );
+        }
+        let plugin = self.plugin.as_str();
+        let text = line(message, fields);
+        match level {
+            LogLevel::Trace => tracing::trace!(target: "plugin", plugin, "{text}"),
+            LogLevel::Debug => tracing::debug!(target: "plugin", plugin, "{text}"),
+            LogLevel::Info => tracing::info!(target: "plugin", plugin, "{text}"),
+            LogLevel::Warn => tracing::warn!(target: "plugin", plugin, "{text}"),
+            LogLevel::Error => tracing::error!(target: "plugin", plugin, "{text}"),
+        }
+    }
+
+    /// How many messages were left out since the last one that was let through.
+    fn allow(&self, now: Instant) -> Option<u64> {
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        if limit.bucket.take(now).is_err() {
+            limit.suppressed += 1;
+            return None;
+        }
+        Some(std::mem::take(&mut limit.suppressed))
+    }
+}
+
+fn line(message: &str, fields: &[(String, String)]) -> String {
+    let mut text = clean(message, MESSAGE_BYTES);
+    for (name, value) in fields.iter().take(FIELDS) {
+        text.push_str(&format!(" {}={}", clean(name, FIELD_BYTES), clean(value, FIELD_BYTES)));
+    }
+    text
+}
+
+/// Line ends and control characters could forge lines or drive a terminal.
+fn clean(text: &str, limit: usize) -> String {
+    let end = text.floor_char_boundary(limit);
+    let cut = if end < text.len() { "…" } else { "" };
+    let clean: String = text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    clean + cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_stays_one_bounded_line() {
+        let text = line("a\nb\u{1b}[31m", &[("k".into(), "v\r\nw".into())]);
+        assert_eq!(text, "a b [31m k=v  w");
+        assert_eq!(clean(&"é".repeat(MESSAGE_BYTES), 5), "éé…");
+    }
+
+    #[test]
+    fn what_is_over_the_rate_is_left_out_and_counted() {
+        let log = Log::new("p");
+        let start = Instant::now();
+        let passed = (0..BURST + 40).filter(|_| log.allow(start).is_some()).count();
+        assert_eq!(passed, BURST as usize);
+        assert_eq!(log.allow(start + std::time::Duration::from_secs(1)), Some(40));
+    }
+}

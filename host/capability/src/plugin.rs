@@ -1,0 +1,149 @@
+//! One plugin's standing: what it was granted, and the receipts of what it has applied.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
+
+use crate::applied::{Applied, Mark};
+use crate::http::Destination;
+use crate::keys::Key;
+use crate::kv::Kv;
+use crate::ledger::{Databases, Ledger};
+use crate::session::CallSession;
+use crate::{lister, log, sql};
+
+/// Receipts behind the cursor are harmless, and deleting them costs a transaction.
+const FORGET_EVERY: Seq = 4096;
+
+/// What outlives a change of the plugin's configuration: its receipts.
+#[derive(Default)]
+pub struct Standing {
+    pub applied: Applied,
+    /// A commit ended in doubt: the receipts have to be read again before the next call.
+    stale: AtomicBool,
+    cursor: AtomicU64,
+    forgotten: AtomicU64,
+    stores: Mutex<Stores>,
+}
+
+/// Where the plugin's receipts are.
+#[derive(Clone, Default)]
+pub struct Stores {
+    pub databases: Vec<sql::Shared>,
+    pub ledgers: Vec<Arc<Ledger>>,
+    /// All of the host's, for ledgers that ask one of them.
+    pub deciders: Databases,
+}
+
+impl Standing {
+    pub fn mark_stale(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    fn stores(&self) -> Stores {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the receipts above the cursor from everywhere that the plugin may write to.
+    pub async fn load(&self, plugin: &str, stores: Stores, cursor: Seq) -> Result<(), GrantError> {
+        self.cursor.fetch_max(cursor, Ordering::AcqRel);
+        *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
+        self.read(plugin).await
+    }
+
+    async fn read(&self, plugin: &str) -> Result<(), GrantError> {
+        let (stores, cursor) = (self.stores(), self.cursor.load(Ordering::Acquire));
+        for database in &stores.databases {
+            self.applied.add(&database.receipts(plugin, cursor).await?);
+        }
+        for ledger in &stores.ledgers {
+            self.applied.add(&ledger.receipts(plugin, cursor, &stores.deciders).await?);
+        }
+        Ok(())
+    }
+
+    async fn refresh(&self, plugin: &str) -> Result<(), GrantError> {
+        if !self.stale.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let read = self.read(plugin).await;
+        if read.is_err() {
+            self.mark_stale();
+        }
+        read
+    }
+
+    /// Ledgers first: they may still need a database's receipt until theirs is on disk.
+    pub async fn prune(&self, plugin: &str, cursor: Seq) -> Result<(), GrantError> {
+        self.cursor.fetch_max(cursor, Ordering::AcqRel);
+        self.applied.prune(cursor);
+        if cursor < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
+            return Ok(());
+        }
+        let stores = self.stores();
+        for ledger in &stores.ledgers {
+            ledger.forget(plugin, cursor, &stores.deciders).await?;
+        }
+        for database in &stores.databases {
+            database.forget(plugin, cursor).await?;
+        }
+        self.forgotten.store(cursor, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// What one plugin may reach, by the names that it uses itself.
+pub struct Granted {
+    pub plugin: String,
+    pub config: String,
+    pub standing: Arc<Standing>,
+    pub sql: BTreeMap<String, Database>,
+    pub http: BTreeMap<String, Arc<Destination>>,
+    pub ledgers: BTreeMap<String, Arc<Ledger>>,
+    pub keys: BTreeMap<String, Arc<Key>>,
+    pub kv: Option<Kv>,
+    pub deciders: Databases,
+    pub lister: lister::Granted,
+    pub documents: Arc<dyn Documents>,
+    pub clock: Arc<dyn Clock>,
+    pub log: log::Log,
+}
+
+pub struct Database {
+    /// What the host calls it.
+    pub name: String,
+    pub engine: sql::Shared,
+}
+
+/// The grants, as the sandbox holds them.
+pub struct PluginGrants(pub Arc<Granted>);
+
+#[async_trait]
+impl Grants for PluginGrants {
+    fn config(&self) -> &str {
+        &self.0.config
+    }
+
+    async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
+        let standing = &self.0.standing;
+        standing.refresh(&self.0.plugin).await?;
+        if standing.applied.is_full() {
+            let message = "too many states are finished above the plugin's cursor: a lane holds it";
+            return Err(GrantError::Unavailable(message.into()));
+        }
+        let marks: HashMap<Seq, Mark> =
+            batch.iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect();
+        let applied =
+            marks.values().filter(|mark| standing.applied.contains(**mark)).map(|mark| mark.seq).collect();
+        let only = match batch {
+            [one] => Some(one.state.id.clone()),
+            _ => None,
+        };
+        Ok(Box::new(CallSession::new(self.0.clone(), marks, applied, only)))
+    }
+}

@@ -1,0 +1,82 @@
+//! `sql`: databases that an operator granted. What one call writes is one transaction, and the
+//! receipt of its states commits with it.
+//!
+//! [`guard`] reads a plugin's statements, [`write`] builds the host's own, and each engine has a
+//! file. What is not SQLite yet joins here, behind [`Engine`] and [`Transaction`].
+
+pub mod guard;
+pub mod sqlite;
+pub mod write;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+
+use crate::applied::Mark;
+
+/// The proof, kept with the rows, that these states were applied.
+#[derive(Clone, Debug)]
+pub struct Receipt {
+    pub plugin: String,
+    /// In order of their positions.
+    pub marks: Vec<Mark>,
+    /// Names this very transaction, so that its fate can be looked up.
+    pub token: String,
+    pub at_ms: u64,
+}
+
+/// One database, shared by the plugins that were granted it.
+#[async_trait]
+pub trait Engine: Send + Sync {
+    fn dialect(&self) -> Dialect;
+    /// Waits for the writer, within a bound, and begins.
+    async fn begin(&self) -> Result<Box<dyn Transaction>, GrantError>;
+    /// Every receipt of this plugin above the position.
+    async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError>;
+    /// Drops receipts that lie at or below the position.
+    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError>;
+    /// Whether the transaction with this token was committed.
+    async fn committed(&self, token: &str) -> Result<bool, GrantError>;
+}
+
+/// What became of a transaction that could not be committed.
+#[derive(Debug)]
+pub enum CommitError {
+    /// Nothing of it is there.
+    RolledBack(GrantError),
+    /// It may be there or not; [`Engine::committed`] will know once the database answers again.
+    InDoubt(GrantError),
+}
+
+#[async_trait]
+pub trait Transaction: Send {
+    async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError>;
+    async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError>;
+    async fn query(
+        &mut self,
+        statement: &str,
+        params: Vec<SqlValue>,
+    ) -> Result<Vec<Vec<SqlValue>>, GrantError>;
+    /// Whether there is anything to commit.
+    fn wrote(&self) -> bool;
+    /// Refuses where an earlier fault has already undone the transaction.
+    fn intact(&self) -> Result<(), GrantError>;
+    async fn commit(self: Box<Self>, receipt: &Receipt) -> Result<(), CommitError>;
+    async fn rollback(self: Box<Self>);
+}
+
+pub type Shared = Arc<dyn Engine>;
+
+/// Bytes of values that one call may bind or be given.
+pub(crate) const VALUE_BYTES: usize = 16 * 1024 * 1024;
+
+pub(crate) fn size(values: &[SqlValue]) -> usize {
+    let of = |value: &SqlValue| match value {
+        SqlValue::Text(text) => text.len(),
+        SqlValue::Blob(bytes) => bytes.len(),
+        SqlValue::Null | SqlValue::Boolean(_) | SqlValue::Integer(_) | SqlValue::Float(_) => 8,
+    };
+    values.iter().map(of).sum()
+}

@@ -1,0 +1,507 @@
+//! SQLite: one writer connection a database, shared by the plugins that were granted it. A call
+//! holds it from its first statement to its commit, waits a bounded time for it, and may keep it
+//! for a bounded time only. WAL, so that people can read beside it; every commit is synced.
+//!
+//! A statement that fails leaves the rest of the call's transaction as it was, unless SQLite says
+//! otherwise; then the whole call is undone. Which of both, [`is_statements_own`] knows.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::TryStreamExt;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use sqlx::sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
+};
+use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Row, TypeInfo, ValueRef};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::guard::{self, Purpose};
+use super::{CommitError, Engine, Receipt, Transaction, VALUE_BYTES, size, write};
+use crate::applied::{self, Mark};
+
+/// Waiting for the writer; longer than any healthy call keeps it, shorter than patience.
+const WAIT: Duration = Duration::from_secs(10);
+/// Another process may hold the file for as long as this.
+const BUSY: Duration = Duration::from_secs(5);
+/// One statement of a plugin.
+const STATEMENT: Duration = Duration::from_secs(10);
+/// One call's transaction: others wait for the same writer.
+const TRANSACTION: Duration = Duration::from_secs(30);
+/// Opening a file and preparing its connection.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Steps of SQLite's machine between two looks at the deadline: some hundred microseconds.
+const STEPS: i32 = 20_000;
+/// Prepared statements that are kept; a few tables in a few sizes.
+const STATEMENTS: usize = 128;
+const QUERY_ROWS: usize = 10_000;
+const NO_DEADLINE: u64 = u64::MAX;
+
+const RECEIPTS: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
+    plugin TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, states BLOB NOT NULL, \
+    token TEXT NOT NULL, at INTEGER NOT NULL)";
+/// In one round trip: the second runs only if the first succeeded.
+const KEEP: &str = "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
+    VALUES (?, ?, ?, ?, ?, ?); COMMIT";
+
+pub struct Sqlite {
+    writer: Arc<Mutex<Writer>>,
+}
+
+struct Writer {
+    options: SqliteConnectOptions,
+    connection: Option<SqliteConnection>,
+    /// A transaction may be open: its call went away without ending it.
+    open: bool,
+    deadline: Arc<Deadline>,
+}
+
+/// When the running statement has to end, read by SQLite itself while it works.
+struct Deadline {
+    start: Instant,
+    at_ms: AtomicU64,
+}
+
+impl Deadline {
+    fn set(&self, at: Option<Instant>) {
+        let at = at.map_or(NO_DEADLINE, |at| at.saturating_duration_since(self.start).as_millis() as u64);
+        self.at_ms.store(at, Ordering::Relaxed);
+    }
+
+    fn has_passed(&self) -> bool {
+        self.start.elapsed().as_millis() as u64 >= self.at_ms.load(Ordering::Relaxed)
+    }
+}
+
+impl Sqlite {
+    /// Opens the file, creates it if it is missing, and its folder.
+    pub async fn open(path: &Path) -> Result<Self, String> {
+        if let Some(folder) = path.parent() {
+            let made = tokio::fs::create_dir_all(folder).await;
+            made.map_err(|error| format!("the folder of {} can't be made: {error}", path.display()))?;
+        }
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY)
+            .statement_cache_capacity(STATEMENTS)
+            // What a statement of many rows needs to be undone alone stays off the disk.
+            .pragma("temp_store", "MEMORY")
+            .pragma("trusted_schema", "OFF")
+            .disable_statement_logging();
+        let deadline = Arc::new(Deadline { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE) });
+        let mut writer = Writer { options, connection: None, open: false, deadline };
+        writer.connect().await.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
+        Ok(Self { writer: Arc::new(Mutex::new(writer)) })
+    }
+
+    async fn writer(&self) -> Result<OwnedMutexGuard<Writer>, GrantError> {
+        let waited = tokio::time::timeout(WAIT, self.writer.clone().lock_owned()).await;
+        let mut writer =
+            waited.map_err(|_| GrantError::Unavailable("the database is busy with other calls".into()))?;
+        writer.make_ready().await.map_err(|error| refusal(&error))?;
+        Ok(writer)
+    }
+}
+
+impl Writer {
+    async fn connect(&mut self) -> Result<(), sqlx::Error> {
+        let connecting = async {
+            let mut connection = self.options.connect().await?;
+            let deadline = self.deadline.clone();
+            // Taken once, before the first statement; nothing else ever takes the handle.
+            connection.lock_handle().await?.set_progress_handler(STEPS, move || !deadline.has_passed());
+            sqlx::query(RECEIPTS).execute(&mut connection).await?;
+            Ok::<_, sqlx::Error>(connection)
+        };
+        let connected = tokio::time::timeout(CONNECT, connecting).await;
+        self.connection = Some(connected.map_err(|_| sqlx::Error::PoolTimedOut)??);
+        self.open = false;
+        Ok(())
+    }
+
+    /// Ends what a vanished call left open, and opens anew what was thrown away.
+    async fn make_ready(&mut self) -> Result<(), sqlx::Error> {
+        self.deadline.set(None);
+        if self.open {
+            self.roll_back().await;
+        }
+        if self.connection.is_none() {
+            self.connect().await?;
+        }
+        Ok(())
+    }
+
+    async fn roll_back(&mut self) {
+        let rolled = match self.connection.as_mut() {
+            Some(connection) => sqlx::query("ROLLBACK").execute(connection).await.map(|_| ()),
+            None => Ok(()),
+        };
+        if let Err(error) = rolled {
+            // Closing a connection rolls back as well; it fails here where SQLite already did.
+            tracing::debug!(%error, "a roll-back was refused; the connection is replaced");
+            self.connection = None;
+        }
+        self.open = false;
+    }
+
+    fn connection(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
+        self.connection.as_mut().ok_or(sqlx::Error::WorkerCrashed)
+    }
+
+    async fn run(&mut self, statement: &str, arguments: SqliteArguments) -> Result<u64, sqlx::Error> {
+        let query = sqlx::query_with(AssertSqlSafe(statement.to_owned()), arguments);
+        query.execute(self.connection()?).await.map(|done| done.rows_affected())
+    }
+}
+
+#[async_trait]
+impl Engine for Sqlite {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    async fn begin(&self) -> Result<Box<dyn Transaction>, GrantError> {
+        let mut writer = self.writer().await?;
+        // Set first: a call that goes away in between leaves something to end.
+        writer.open = true;
+        // A deferred one would fail later, when it first writes.
+        if let Err(error) = writer.run("BEGIN IMMEDIATE", SqliteArguments::default()).await {
+            writer.roll_back().await;
+            return Err(refusal(&error));
+        }
+        Ok(Box::new(Open { writer, began: Instant::now(), wrote: false, broken: None }))
+    }
+
+    async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
+        let mut writer = self.writer().await?;
+        let rows =
+            sqlx::query("SELECT states FROM kubewitness_receipts WHERE plugin = ? AND last > ? LIMIT ?")
+                .bind(plugin)
+                .bind(position(above))
+                .bind(applied::MAX_RECEIPTS as i64);
+        let rows = rows.fetch_all(writer.connection().map_err(|error| refusal(&error))?).await;
+        let mut marks = Vec::new();
+        for row in rows.map_err(|error| refusal(&error))? {
+            let bytes: Vec<u8> = row.try_get(0).map_err(|error| refusal(&error))?;
+            let decoded = applied::decode(&bytes);
+            marks.extend(
+                decoded.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))?,
+            );
+        }
+        marks.retain(|mark| mark.seq > above);
+        Ok(marks)
+    }
+
+    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        let mut writer = self.writer().await?;
+        let delete = sqlx::query("DELETE FROM kubewitness_receipts WHERE plugin = ? AND last <= ?")
+            .bind(plugin)
+            .bind(position(through));
+        let deleted = delete.execute(writer.connection().map_err(|error| refusal(&error))?).await;
+        deleted.map(|_| ()).map_err(|error| refusal(&error))
+    }
+
+    async fn committed(&self, token: &str) -> Result<bool, GrantError> {
+        let mut writer = self.writer().await?;
+        let found = sqlx::query("SELECT 1 FROM kubewitness_receipts WHERE token = ? LIMIT 1").bind(token);
+        let found = found.fetch_optional(writer.connection().map_err(|error| refusal(&error))?).await;
+        found.map(|row| row.is_some()).map_err(|error| refusal(&error))
+    }
+}
+
+/// The transaction of one call. Dropped without an end, it is rolled back by whoever comes next.
+struct Open {
+    writer: OwnedMutexGuard<Writer>,
+    began: Instant,
+    wrote: bool,
+    broken: Option<GrantError>,
+}
+
+impl Open {
+    fn start_statement(&mut self) -> Result<(), GrantError> {
+        self.intact()?;
+        let now = Instant::now();
+        let end = self.began + TRANSACTION;
+        if now >= end {
+            let error =
+                GrantError::Timeout(format!("a call may keep the database for {} s", TRANSACTION.as_secs()));
+            self.broken = Some(error.clone());
+            return Err(error);
+        }
+        self.writer.deadline.set(Some(end.min(now + STATEMENT)));
+        Ok(())
+    }
+
+    fn end<T>(&mut self, result: Result<T, sqlx::Error>) -> Result<T, GrantError> {
+        self.writer.deadline.set(None);
+        result.map_err(|error| {
+            let refused = refusal(&error);
+            if !is_statements_own(&error) {
+                self.broken = Some(refused.clone());
+            }
+            refused
+        })
+    }
+
+    async fn run(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, GrantError> {
+        let arguments = bind(values)?;
+        self.start_statement()?;
+        self.wrote = true;
+        let result = self.writer.run(statement, arguments).await;
+        self.end(result)
+    }
+
+    /// Several statements that are kept or undone together, within the call's transaction.
+    async fn run_all(&mut self, statements: Vec<(String, Vec<SqlValue>)>) -> Result<u64, GrantError> {
+        let several = statements.len() > 1;
+        if several {
+            self.run("SAVEPOINT kw", Vec::new()).await?;
+        }
+        let mut affected = 0;
+        for (statement, values) in statements {
+            match self.run(&statement, values).await {
+                Ok(rows) => affected += rows,
+                Err(error) if several && self.broken.is_none() => {
+                    self.run("ROLLBACK TO kw", Vec::new()).await?;
+                    self.run("RELEASE kw", Vec::new()).await?;
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if several {
+            self.run("RELEASE kw", Vec::new()).await?;
+        }
+        Ok(affected)
+    }
+}
+
+#[async_trait]
+impl Transaction for Open {
+    async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
+        let checked = guard::check(statement, Purpose::Execute)?;
+        for row in &rows {
+            fits(checked.arity, row)?;
+        }
+        check_size(&rows)?;
+        let mut statements = Vec::new();
+        let mut rows = rows.into_iter();
+        match checked.as_row_insert().filter(|_| rows.len() > 1) {
+            Some(insert) => {
+                for size in write::chunks(rows.len(), checked.arity) {
+                    let text = write::repeat(insert.head, insert.tuple, insert.tail, size);
+                    statements.push((text, rows.by_ref().take(size).flatten().collect()));
+                }
+            }
+            None => statements.extend(rows.map(|row| (checked.text.to_owned(), row))),
+        }
+        self.run_all(statements).await
+    }
+
+    async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError> {
+        let plan = write::plan(write, Dialect::Sqlite)?;
+        check_size(&plan.rows)?;
+        let statements = plan.into_statements();
+        self.run_all(statements).await
+    }
+
+    async fn query(
+        &mut self,
+        statement: &str,
+        params: Vec<SqlValue>,
+    ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
+        let checked = guard::check(statement, Purpose::Query)?;
+        fits(checked.arity, &params)?;
+        let arguments = bind(params)?;
+        self.start_statement()?;
+        // A WITH may also write.
+        self.wrote |= !checked.reads_only();
+        let result = read(&mut self.writer, checked.text, arguments).await;
+        match self.end(result)? {
+            Some(rows) => Ok(rows),
+            None => Err(GrantError::TooLarge(format!(
+                "a query gives at most {QUERY_ROWS} rows and {VALUE_BYTES} bytes"
+            ))),
+        }
+    }
+
+    fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    fn intact(&self) -> Result<(), GrantError> {
+        match &self.broken {
+            Some(error) => Err(GrantError::Unavailable(format!("what this call wrote was undone: {error}"))),
+            None => Ok(()),
+        }
+    }
+
+    async fn commit(mut self: Box<Self>, receipt: &Receipt) -> Result<(), CommitError> {
+        if let Err(error) = self.intact() {
+            self.writer.roll_back().await;
+            return Err(CommitError::RolledBack(error));
+        }
+        let (statement, arguments) = match (receipt.marks.first(), receipt.marks.last()) {
+            (Some(first), Some(last)) => {
+                (KEEP, keep(receipt, first.seq, last.seq).map_err(CommitError::RolledBack)?)
+            }
+            _ => ("COMMIT", SqliteArguments::default()),
+        };
+        self.writer.deadline.set(None);
+        let Err(error) = self.writer.run(statement, arguments).await else {
+            self.writer.open = false;
+            return Ok(());
+        };
+        // Whether the commit took hold is read back over a new connection: closing this one rolls
+        // back what was not committed.
+        self.writer.connection = None;
+        self.writer.open = false;
+        let refused = refusal(&error);
+        match self.writer.make_ready().await {
+            Ok(()) if receipt.marks.is_empty() => Err(CommitError::RolledBack(refused)),
+            Ok(()) => self.look_up(&receipt.token, refused).await,
+            Err(_) => Err(CommitError::InDoubt(refused)),
+        }
+    }
+
+    async fn rollback(mut self: Box<Self>) {
+        self.writer.deadline.set(None);
+        self.writer.roll_back().await;
+    }
+}
+
+impl Open {
+    async fn look_up(&mut self, token: &str, refused: GrantError) -> Result<(), CommitError> {
+        let found = sqlx::query("SELECT 1 FROM kubewitness_receipts WHERE token = ? LIMIT 1").bind(token);
+        let Ok(connection) = self.writer.connection() else { return Err(CommitError::InDoubt(refused)) };
+        match found.fetch_optional(connection).await {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(CommitError::RolledBack(refused)),
+            Err(_) => Err(CommitError::InDoubt(refused)),
+        }
+    }
+}
+
+fn keep(receipt: &Receipt, first: Seq, last: Seq) -> Result<SqliteArguments, GrantError> {
+    bind(vec![
+        SqlValue::Text(receipt.plugin.clone()),
+        SqlValue::Integer(position(first)),
+        SqlValue::Integer(position(last)),
+        SqlValue::Blob(applied::encode(&receipt.marks)),
+        SqlValue::Text(receipt.token.clone()),
+        SqlValue::Integer(position(receipt.at_ms)),
+    ])
+}
+
+/// Positions are counted by the journal's own SQLite and fit.
+fn position(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}
+
+/// `None` where there are more rows or bytes than a plugin may be given.
+async fn read(
+    writer: &mut Writer,
+    statement: &str,
+    arguments: SqliteArguments,
+) -> Result<Option<Vec<Vec<SqlValue>>>, sqlx::Error> {
+    let query = sqlx::query_with(AssertSqlSafe(statement.to_owned()), arguments);
+    let mut stream = query.fetch(writer.connection()?);
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    while let Some(row) = stream.try_next().await? {
+        let row = values(&row)?;
+        bytes += size(&row);
+        if rows.len() >= QUERY_ROWS || bytes > VALUE_BYTES {
+            return Ok(None);
+        }
+        rows.push(row);
+    }
+    Ok(Some(rows))
+}
+
+fn values(row: &SqliteRow) -> Result<Vec<SqlValue>, sqlx::Error> {
+    let value = |column: usize| {
+        let raw = row.try_get_raw(column)?;
+        if raw.is_null() {
+            return Ok(SqlValue::Null);
+        }
+        Ok(match raw.type_info().name() {
+            "INTEGER" | "BOOLEAN" => SqlValue::Integer(row.try_get_unchecked(column)?),
+            "REAL" => SqlValue::Float(row.try_get_unchecked(column)?),
+            "TEXT" => SqlValue::Text(row.try_get_unchecked(column)?),
+            _ => SqlValue::Blob(row.try_get_unchecked(column)?),
+        })
+    };
+    (0..row.len()).map(value).collect()
+}
+
+fn bind(values: Vec<SqlValue>) -> Result<SqliteArguments, GrantError> {
+    let mut arguments = SqliteArguments::default();
+    arguments.reserve(values.len(), 0);
+    for value in values {
+        let added = match value {
+            SqlValue::Null => arguments.add(None::<i64>),
+            SqlValue::Boolean(value) => arguments.add(value),
+            SqlValue::Integer(value) => arguments.add(value),
+            SqlValue::Float(value) => arguments.add(value),
+            SqlValue::Text(value) => arguments.add(value),
+            SqlValue::Blob(value) => arguments.add(value),
+        };
+        added.map_err(|error| GrantError::Invalid(error.to_string()))?;
+    }
+    Ok(arguments)
+}
+
+fn fits(arity: usize, row: &[SqlValue]) -> Result<(), GrantError> {
+    if row.len() == arity {
+        return Ok(());
+    }
+    Err(GrantError::Invalid(format!("the statement takes {arity} parameters and was given {}", row.len())))
+}
+
+fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
+    let bytes: usize = rows.iter().map(|row| size(row)).sum();
+    if bytes > VALUE_BYTES {
+        return Err(GrantError::TooLarge(format!("{bytes} bytes of values, the most is {VALUE_BYTES}")));
+    }
+    Ok(())
+}
+
+/// SQLite's primary result code, where it was SQLite that refused.
+fn code(error: &sqlx::Error) -> Option<i32> {
+    let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
+    Some(code & 0xff)
+}
+
+/// Whether SQLite undid the failed statement alone. After a full disk, an I/O error, an interrupt
+/// and the like it may have rolled back the transaction.
+fn is_statements_own(error: &sqlx::Error) -> bool {
+    const ERROR: i32 = 1;
+    const TOO_BIG: i32 = 18;
+    const CONSTRAINT: i32 = 19;
+    const MISMATCH: i32 = 20;
+    const RANGE: i32 = 25;
+    matches!(code(error), Some(ERROR | TOO_BIG | CONSTRAINT | MISMATCH | RANGE))
+}
+
+/// SQLite's own messages name tables and columns, and no files.
+fn refusal(error: &sqlx::Error) -> GrantError {
+    const INTERRUPTED: i32 = 9;
+    let said = || error.as_database_error().map_or_else(String::new, |error| error.message().to_owned());
+    match code(error) {
+        Some(INTERRUPTED) => GrantError::Timeout("the statement took too long".into()),
+        Some(_) if is_statements_own(error) => GrantError::Invalid(said()),
+        Some(_) => GrantError::Unavailable(said()),
+        None => {
+            tracing::warn!(%error, "the database does not answer");
+            GrantError::Unavailable("the database does not answer".into())
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Statements that the host builds itself: rows for one table, with what happens to a row whose
+//! key is already there. Names are checked and quoted, rows of one key are merged, and the rest is
+//! cut into statements of few different sizes, so that prepared ones are used again.
+
+use std::collections::HashMap;
+
+use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableWrite};
+
+use super::guard::OWN_PREFIX;
+
+/// What SQLite takes in one statement; PostgreSQL and MySQL take twice as many.
+pub const MAX_BINDS: usize = 32_766;
+/// Rows of one statement. Beyond it the cost of a statement no longer matters.
+const MAX_CHUNK: usize = 256;
+const MAX_COLUMNS: usize = 256;
+/// Rows of one call; a batch has at most 1,024 states.
+const MAX_ROWS: usize = 65_536;
+const NAME_BYTES: usize = 63;
+
+/// Rows that fit their columns, ready to be written.
+#[derive(Debug)]
+pub struct Plan {
+    head: String,
+    tuple: String,
+    tail: String,
+    width: usize,
+    pub rows: Vec<Vec<SqlValue>>,
+}
+
+fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
+    Err(GrantError::Invalid(message.into()))
+}
+
+/// The database's own tables and the host's are not for plugins.
+fn check_name(what: &str, name: &str) -> Result<(), GrantError> {
+    let shaped = !name.is_empty()
+        && name.len() <= NAME_BYTES
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !name.starts_with(|c: char| c.is_ascii_digit());
+    if !shaped {
+        return invalid(format!("{what} is not named by 1 to {NAME_BYTES} letters, digits and underscores"));
+    }
+    let lower = name.to_ascii_lowercase();
+    if [OWN_PREFIX, "sqlite_", "pg_", "pragma_"].iter().any(|prefix| lower.starts_with(prefix)) {
+        return invalid(format!("{what} `{name}`: names that begin so are not for plugins"));
+    }
+    Ok(())
+}
+
+fn quote(name: &str, dialect: Dialect) -> String {
+    // The name has been checked: it has no quote of its own.
+    match dialect {
+        Dialect::Mysql => format!("`{name}`"),
+        Dialect::Sqlite | Dialect::Postgres => format!("\"{name}\""),
+    }
+}
+
+pub fn plan(write: TableWrite, dialect: Dialect) -> Result<Plan, GrantError> {
+    if dialect != Dialect::Sqlite {
+        return invalid("this database's dialect is not written yet");
+    }
+    let key = check(&write)?;
+    let newer = match &write.on_conflict {
+        OnConflict::Ignore => None,
+        OnConflict::ReplaceOlder { newer } => write.columns.iter().position(|column| column == newer),
+    };
+    let quoted =
+        |names: &[String]| names.iter().map(|name| quote(name, dialect)).collect::<Vec<_>>().join(", ");
+    let table = quote(&write.table, dialect);
+    let head = format!("INSERT INTO {table} ({}) VALUES ", quoted(&write.columns));
+    let tail = match &write.on_conflict {
+        OnConflict::Ignore => format!(" ON CONFLICT ({}) DO NOTHING", quoted(&write.key)),
+        OnConflict::ReplaceOlder { newer } => {
+            let others = write.columns.iter().filter(|column| !write.key.contains(column));
+            let set: Vec<_> =
+                others.map(|c| quote(c, dialect)).map(|c| format!("{c} = excluded.{c}")).collect();
+            let (keys, set, newer) = (quoted(&write.key), set.join(", "), quote(newer, dialect));
+            format!(" ON CONFLICT ({keys}) DO UPDATE SET {set} WHERE excluded.{newer} > {table}.{newer}")
+        }
+    };
+    let width = write.columns.len();
+    let tuple = format!("({})", vec!["?"; width].join(","));
+    let rows = merge(write.rows, &key, newer)?;
+    Ok(Plan { head, tuple, tail, width, rows })
+}
+
+/// Checks names and shapes; gives the positions of the key's columns.
+fn check(write: &TableWrite) -> Result<Vec<usize>, GrantError> {
+    check_name("the table", &write.table)?;
+    if write.columns.is_empty() || write.columns.len() > MAX_COLUMNS {
+        return invalid(format!("a write has 1 to {MAX_COLUMNS} columns"));
+    }
+    let mut at: HashMap<String, usize> = HashMap::new();
+    for (index, column) in write.columns.iter().enumerate() {
+        check_name("a column", column)?;
+        if at.insert(column.to_ascii_lowercase(), index).is_some() {
+            return invalid(format!("the column `{column}` is there twice"));
+        }
+    }
+    let position = |name: &String| match write.columns.iter().position(|column| column == name) {
+        Some(position) => Ok(position),
+        None => invalid("the key and the newer column are among the columns"),
+    };
+    let key = write.key.iter().map(position).collect::<Result<Vec<_>, _>>()?;
+    if key.is_empty() {
+        return invalid("a write needs a key: the columns of a unique index");
+    }
+    if let OnConflict::ReplaceOlder { newer } = &write.on_conflict
+        && key.contains(&position(newer)?)
+    {
+        return invalid("the newer column is not part of the key");
+    }
+    if write.rows.len() > MAX_ROWS {
+        return Err(GrantError::TooLarge(format!("a write has at most {MAX_ROWS} rows")));
+    }
+    if let Some(row) = write.rows.iter().position(|row| row.len() != write.columns.len()) {
+        let (has, wants) = (write.rows[row].len(), write.columns.len());
+        return invalid(format!("row {row} has {has} values for {wants} columns"));
+    }
+    Ok(key)
+}
+
+/// One row a key: the first where the row that is there stays, else the newest. A statement that
+/// meets a key twice is refused by some databases and does its work twice in others.
+fn merge(
+    rows: Vec<Vec<SqlValue>>,
+    key: &[usize],
+    newer: Option<usize>,
+) -> Result<Vec<Vec<SqlValue>>, GrantError> {
+    let mut seen: HashMap<Vec<u8>, usize> = HashMap::with_capacity(rows.len());
+    let mut kept: Vec<Vec<SqlValue>> = Vec::with_capacity(rows.len());
+    for row in rows {
+        let version = match newer.map(|column| &row[column]) {
+            Some(SqlValue::Integer(version)) => Some(*version),
+            Some(_) => return invalid("the newer column holds an integer in each row"),
+            None => None,
+        };
+        let found = encode_key(&row, key).map(|encoded| *seen.entry(encoded).or_insert(kept.len()));
+        match found.filter(|index| *index < kept.len()) {
+            None => kept.push(row),
+            Some(index) => {
+                let before = newer.map(|column| &kept[index][column]);
+                if let (Some(SqlValue::Integer(before)), Some(version)) = (before, version)
+                    && version > *before
+                {
+                    kept[index] = row;
+                }
+            }
+        }
+    }
+    Ok(kept)
+}
+
+/// `None` where a part is NULL: such a key equals no other.
+fn encode_key(row: &[SqlValue], key: &[usize]) -> Option<Vec<u8>> {
+    let mut encoded = Vec::with_capacity(64);
+    for column in key {
+        let (tag, bytes): (u8, &[u8]) = match &row[*column] {
+            SqlValue::Null => return None,
+            SqlValue::Boolean(value) => (1, if *value { &[1] } else { &[0] }),
+            SqlValue::Integer(value) => (1, &value.to_le_bytes()),
+            SqlValue::Float(value) => (2, &value.to_le_bytes()),
+            SqlValue::Text(value) => (3, value.as_bytes()),
+            SqlValue::Blob(value) => (4, value),
+        };
+        encoded.push(tag);
+        encoded.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        encoded.extend_from_slice(bytes);
+    }
+    Some(encoded)
+}
+
+/// Sizes of statements for so many rows: powers of two, the largest first.
+pub fn chunks(rows: usize, width: usize) -> impl Iterator<Item = usize> {
+    let most = MAX_CHUNK.min(MAX_BINDS / width.max(1)).max(1);
+    let most = 1 << most.ilog2();
+    let mut left = rows;
+    std::iter::from_fn(move || {
+        let size = (left > 0).then(|| most.min(1 << left.ilog2()))?;
+        left -= size;
+        Some(size)
+    })
+}
+
+pub fn repeat(head: &str, tuple: &str, tail: &str, rows: usize) -> String {
+    let mut text = String::with_capacity(head.len() + (tuple.len() + 1) * rows + tail.len());
+    text.push_str(head);
+    for row in 0..rows {
+        if row > 0 {
+            text.push(',');
+        }
+        text.push_str(tuple);
+    }
+    text.push_str(tail);
+    text
+}
+
+impl Plan {
+    /// Statements with the values they bind.
+    pub fn into_statements(self) -> Vec<(String, Vec<SqlValue>)> {
+        let sizes = chunks(self.rows.len(), self.width);
+        let mut rows = self.rows.into_iter();
+        let statement = |size| {
+            let values = rows.by_ref().take(size).flatten().collect();
+            (repeat(&self.head, &self.tuple, &self.tail, size), values)
+        };
+        sizes.map(statement).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn write(on_conflict: OnConflict, rows: &[(&str, i64, &str)]) -> TableWrite {
+        let row = |(uid, seq, phase): &(&str, i64, &str)| {
+            vec![SqlValue::Text((*uid).into()), SqlValue::Integer(*seq), SqlValue::Text((*phase).into())]
+        };
+        TableWrite {
+            table: "status".into(),
+            columns: strings(&["uid", "seq", "phase"]),
+            key: strings(&["uid"]),
+            on_conflict,
+            rows: rows.iter().map(row).collect(),
+        }
+    }
+
+    fn newer() -> OnConflict {
+        OnConflict::ReplaceOlder { newer: "seq".into() }
+    }
+
+    #[test]
+    fn the_newest_row_of_a_key_is_written_and_the_first_where_rows_stay() {
+        let rows = [("a", 2, "Running"), ("b", 1, "Pending"), ("a", 3, "Failed"), ("a", 1, "Queued")];
+        let phases = |on_conflict| {
+            let plan = plan(write(on_conflict, &rows), Dialect::Sqlite).unwrap();
+            plan.rows.into_iter().map(|mut row| row.remove(2)).collect::<Vec<_>>()
+        };
+        assert_eq!(phases(newer()), [SqlValue::Text("Failed".into()), SqlValue::Text("Pending".into())]);
+        let first = phases(OnConflict::Ignore);
+        assert_eq!(first, [SqlValue::Text("Running".into()), SqlValue::Text("Pending".into())]);
+    }
+
+    #[test]
+    fn the_statement_guards_by_the_newer_column() {
+        let plan = plan(write(newer(), &[("a", 1, "x")]), Dialect::Sqlite).unwrap();
+        assert_eq!(
+            repeat(&plan.head, &plan.tuple, &plan.tail, 2),
+            "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") VALUES (?,?,?),(?,?,?) ON CONFLICT (\"uid\") \
+             DO UPDATE SET \"seq\" = excluded.\"seq\", \"phase\" = excluded.\"phase\" \
+             WHERE excluded.\"seq\" > \"status\".\"seq\""
+        );
+    }
+
+    #[test]
+    fn rows_are_cut_into_few_different_sizes_within_the_bounds() {
+        assert_eq!(chunks(64, 22).collect::<Vec<_>>(), [64]);
+        assert_eq!(chunks(77, 22).collect::<Vec<_>>(), [64, 8, 4, 1]);
+        assert_eq!(chunks(700, 3).collect::<Vec<_>>(), [256, 256, 128, 32, 16, 8, 4]);
+        assert_eq!(chunks(0, 3).count(), 0);
+        for (rows, width) in [(1000, 1), (1000, 250), (3, 32_766)] {
+            assert!(chunks(rows, width).all(|size| size * width <= MAX_BINDS));
+            assert_eq!(chunks(rows, width).sum::<usize>(), rows);
+        }
+    }
+
+    #[test]
+    fn keys_do_not_run_into_each_other_and_null_equals_nothing() {
+        let row = |a: &str, b: &str| vec![SqlValue::Text(a.into()), SqlValue::Text(b.into())];
+        assert_ne!(encode_key(&row("ab", "c"), &[0, 1]), encode_key(&row("a", "bc"), &[0, 1]));
+        let nulls = vec![vec![SqlValue::Null], vec![SqlValue::Null]];
+        assert_eq!(merge(nulls, &[0], None).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn names_and_shapes_that_do_not_fit_are_refused() {
+        let refused = |change: &dyn Fn(&mut TableWrite)| {
+            let mut write = write(newer(), &[("a", 1, "x")]);
+            change(&mut write);
+            plan(write, Dialect::Sqlite).is_err()
+        };
+        assert!(refused(&|w| w.table = "kubewitness_receipts".into()));
+        assert!(refused(&|w| w.table = "sqlite_master".into()));
+        assert!(refused(&|w| w.table = "a\" (b) --".into()));
+        assert!(refused(&|w| w.columns[0] = "1st".into()));
+        assert!(refused(&|w| w.columns[2] = "UID".into()));
+        assert!(refused(&|w| w.key = vec![]));
+        assert!(refused(&|w| w.key = strings(&["other"])));
+        assert!(refused(&|w| w.key = strings(&["seq"])));
+        assert!(refused(&|w| w.rows[0].truncate(2)));
+        assert!(refused(&|w| w.rows[0][1] = SqlValue::Text("1".into())));
+    }
+}
