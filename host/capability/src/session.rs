@@ -267,3 +267,6 @@ impl Session for CallSession {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

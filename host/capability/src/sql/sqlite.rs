@@ -24,14 +24,24 @@ use super::guard::{self, Purpose};
 use super::{CommitError, Engine, Receipt, Transaction, VALUE_BYTES, size, write};
 use crate::applied::{self, Mark};
 
-/// Waiting for the writer; longer than any healthy call keeps it, shorter than patience.
-const WAIT: Duration = Duration::from_secs(10);
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// Waiting for the writer; longer than any healthy call keeps it.
+    wait: Duration,
+    /// One statement of a plugin.
+    statement: Duration,
+    /// One call's transaction: others wait for the same writer.
+    transaction: Duration,
+}
+
+const PATIENCE: Patience = Patience {
+    wait: Duration::from_secs(10),
+    statement: Duration::from_secs(10),
+    transaction: Duration::from_secs(30),
+};
 /// Another process may hold the file for as long as this.
 const BUSY: Duration = Duration::from_secs(5);
-/// One statement of a plugin.
-const STATEMENT: Duration = Duration::from_secs(10);
-/// One call's transaction: others wait for the same writer.
-const TRANSACTION: Duration = Duration::from_secs(30);
 /// Opening a file and preparing its connection.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Steps of SQLite's machine between two looks at the deadline: some hundred microseconds.
@@ -50,6 +60,7 @@ const KEEP: &str = "INSERT INTO kubewitness_receipts (plugin, first, last, state
 
 pub struct Sqlite {
     writer: Arc<Mutex<Writer>>,
+    patience: Patience,
 }
 
 struct Writer {
@@ -98,11 +109,11 @@ impl Sqlite {
         let deadline = Arc::new(Deadline { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE) });
         let mut writer = Writer { options, connection: None, open: false, deadline };
         writer.connect().await.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
-        Ok(Self { writer: Arc::new(Mutex::new(writer)) })
+        Ok(Self { writer: Arc::new(Mutex::new(writer)), patience: PATIENCE })
     }
 
     async fn writer(&self) -> Result<OwnedMutexGuard<Writer>, GrantError> {
-        let waited = tokio::time::timeout(WAIT, self.writer.clone().lock_owned()).await;
+        let waited = tokio::time::timeout(self.patience.wait, self.writer.clone().lock_owned()).await;
         let mut writer =
             waited.map_err(|_| GrantError::Unavailable("the database is busy with other calls".into()))?;
         writer.make_ready().await.map_err(|error| refusal(&error))?;
@@ -176,7 +187,13 @@ impl Engine for Sqlite {
             writer.roll_back().await;
             return Err(refusal(&error));
         }
-        Ok(Box::new(Open { writer, began: Instant::now(), wrote: false, broken: None }))
+        Ok(Box::new(Open {
+            writer,
+            patience: self.patience,
+            began: Instant::now(),
+            wrote: false,
+            broken: None,
+        }))
     }
 
     async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
@@ -219,6 +236,7 @@ impl Engine for Sqlite {
 /// The transaction of one call. Dropped without an end, it is rolled back by whoever comes next.
 struct Open {
     writer: OwnedMutexGuard<Writer>,
+    patience: Patience,
     began: Instant,
     wrote: bool,
     broken: Option<GrantError>,
@@ -228,14 +246,16 @@ impl Open {
     fn start_statement(&mut self) -> Result<(), GrantError> {
         self.intact()?;
         let now = Instant::now();
-        let end = self.began + TRANSACTION;
+        let end = self.began + self.patience.transaction;
         if now >= end {
-            let error =
-                GrantError::Timeout(format!("a call may keep the database for {} s", TRANSACTION.as_secs()));
+            let error = GrantError::Timeout(format!(
+                "a call may keep the database for {} s",
+                self.patience.transaction.as_secs()
+            ));
             self.broken = Some(error.clone());
             return Err(error);
         }
-        self.writer.deadline.set(Some(end.min(now + STATEMENT)));
+        self.writer.deadline.set(Some(end.min(now + self.patience.statement)));
         Ok(())
     }
 
@@ -505,3 +525,6 @@ fn refusal(error: &sqlx::Error) -> GrantError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

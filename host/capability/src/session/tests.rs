@@ -1,0 +1,404 @@
+use std::path::PathBuf;
+
+use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::{HostSpec, PluginSpec};
+use kubewitness_core::ports::{Current, Delivery, Documents, Grants, JournalError, Lister, OnConflict};
+use kubewitness_core::{Change, State, Version};
+use serde_json::json;
+
+use super::*;
+use crate::{Backing, Capabilities, CapabilityError};
+
+struct Papers;
+
+#[async_trait]
+impl Documents for Papers {
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(Some(Bytes::from(format!("{{\"seq\":{seq}}}"))))
+    }
+
+    async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        Err(JournalError::Fatal("/data/journal.db: page 7".into()))
+    }
+}
+
+struct Cache;
+
+impl Lister for Cache {
+    fn get(&self, _: &str, _: &str, _: &str) -> Option<Current> {
+        None
+    }
+
+    fn list(&self, _: &str, _: &str, _: &str, _: usize) -> Vec<Current> {
+        Vec::new()
+    }
+
+    fn count(&self, _: &str) -> usize {
+        0
+    }
+}
+
+struct World {
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn ledger(&self) -> PathBuf {
+        self.folder.path().join("audit/ledger.jsonl")
+    }
+
+    fn records(&self) -> String {
+        std::fs::read_to_string(self.ledger()).unwrap()
+    }
+
+    async fn open(&self) -> Capabilities {
+        let spec: HostSpec = serde_json::from_value(json!({
+            "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+            "databases": [{"name": "platform", "sqlite": {"path": "platform.db"}}],
+            "ledgers": [{"name": "trail", "path": "audit/ledger.jsonl"}],
+        }))
+        .unwrap();
+        Capabilities::open(&spec, self.folder.path()).await.unwrap()
+    }
+}
+
+fn plugin(grants: serde_json::Value) -> PluginSpec {
+    serde_json::from_value(json!({
+        "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}], "grants": grants, "config": {"a": 1},
+    }))
+    .unwrap()
+}
+
+fn everything() -> PluginSpec {
+    plugin(json!({
+        "sql": [{"name": "main", "database": "platform"}],
+        "ledger": [{"name": "audit", "ledger": "trail"}],
+        "kv": true,
+        "lister": ["jobs"],
+    }))
+}
+
+fn backing(cursor: Seq) -> Backing {
+    Backing {
+        documents: Arc::new(Papers),
+        lister: Arc::new(Cache),
+        clock: Arc::new(SystemClock::default()),
+        kv: vec![("seen".into(), b"1".to_vec())],
+        cursor,
+    }
+}
+
+async fn grants(capabilities: &Capabilities, spec: &PluginSpec) -> Arc<dyn Grants> {
+    capabilities.grants("p", spec, backing(0)).await.unwrap()
+}
+
+fn delivery(seq: Seq, id: &str) -> Delivery {
+    let state = State {
+        id: StateId::parse(id),
+        seq,
+        source: "jobs".into(),
+        epoch: 0,
+        change: Change::Present,
+        object: Arc::default(),
+        owner: None,
+        resource_version: Version::new("1"),
+        status: Arc::default(),
+        previous: None,
+        observed_ms: 0,
+        late: false,
+    };
+    Delivery { state: Arc::new(state), attempt: 1 }
+}
+
+fn batch(seqs: &[Seq]) -> Vec<Delivery> {
+    seqs.iter().map(|seq| delivery(*seq, &format!("id-{seq}"))).collect()
+}
+
+fn rows(seqs: &[Seq]) -> TableWrite {
+    TableWrite {
+        table: "t".into(),
+        columns: vec!["seq".into()],
+        key: vec!["seq".into()],
+        on_conflict: OnConflict::Ignore,
+        rows: seqs.iter().map(|seq| vec![SqlValue::Integer(*seq as i64)]).collect(),
+    }
+}
+
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS t (seq INTEGER PRIMARY KEY)";
+
+async fn insert(session: &mut Box<dyn Session>, seqs: &[Seq]) {
+    session.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
+    session.sql_write("main", rows(seqs)).await.unwrap();
+}
+
+async fn stored(grants: &Arc<dyn Grants>) -> usize {
+    let mut session = grants.open(&[]).await.unwrap();
+    session.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
+    let rows = session.sql_query("main", "SELECT seq FROM t", vec![]).await.unwrap();
+    session.rollback().await;
+    rows.len()
+}
+
+async fn applied(grants: &Arc<dyn Grants>, seqs: &[Seq]) -> Vec<Seq> {
+    let session = grants.open(&batch(seqs)).await.unwrap();
+    let mut applied: Vec<_> = session.applied().iter().copied().collect();
+    session.rollback().await;
+    applied.sort_unstable();
+    applied
+}
+
+#[tokio::test]
+async fn what_was_done_is_applied_and_what_was_not_comes_again() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1, 2, 3])).await.unwrap();
+    insert(&mut session, &[1, 3]).await;
+    session.commit(&[3, 1]).await.unwrap();
+    assert_eq!(applied(&plugin, &[1, 2, 3]).await, [1, 3]);
+    drop((plugin, capabilities));
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    assert_eq!(applied(&plugin, &[1, 2, 3]).await, [1, 3]);
+    // Another journal's state at the same position.
+    let session = plugin.open(&[delivery(1, "other")]).await.unwrap();
+    assert!(session.applied().is_empty());
+}
+
+#[tokio::test]
+async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1, 9000])).await.unwrap();
+    insert(&mut session, &[1, 9000]).await;
+    session.commit(&[1, 9000]).await.unwrap();
+    let other = capabilities.grants("q", &everything(), backing(0)).await.unwrap();
+    assert_eq!(applied(&other, &[1, 9000]).await, [] as [Seq; 0]);
+    capabilities.prune("p", 9000).await.unwrap();
+    assert_eq!(applied(&plugin, &[1, 9000]).await, [] as [Seq; 0]);
+    drop((plugin, other, capabilities));
+    let capabilities = world.open().await;
+    assert_eq!(applied(&grants(&capabilities, &everything()).await, &[1, 9000]).await, [] as [Seq; 0]);
+}
+
+#[tokio::test]
+async fn rolled_back_means_nothing_anywhere() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    insert(&mut session, &[1]).await;
+    session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
+    session.kv_set("seen", b"2".to_vec()).unwrap();
+    session.rollback().await;
+    assert_eq!((stored(&plugin).await, world.records()), (0, String::new()));
+    let session = plugin.open(&batch(&[1])).await.unwrap();
+    assert_eq!((session.applied().len(), session.kv_get("seen")), (0, Some(b"1".to_vec())));
+}
+
+#[tokio::test]
+async fn a_ledger_alone_keeps_its_own_receipt() {
+    let world = World::new();
+    let spec = plugin(json!({"ledger": [{"name": "audit", "ledger": "trail"}]}));
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &spec).await;
+    let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
+    assert_eq!(session.ledger_last("audit").await, Ok(None));
+    assert_eq!(session.ledger_append("audit", vec![b"one".to_vec(), b"two".to_vec()]).await, Ok(2));
+    assert_eq!(session.ledger_last("audit").await, Ok(Some(b"two".to_vec())));
+    assert_eq!(world.records(), "", "nothing before the commit");
+    session.commit(&[1, 2]).await.unwrap();
+    assert_eq!(world.records(), "one\ntwo\n");
+    drop((plugin, capabilities));
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &spec).await;
+    assert_eq!(applied(&plugin, &[1, 2, 3]).await, [1, 2]);
+    let mut session = plugin.open(&batch(&[3])).await.unwrap();
+    assert_eq!(session.ledger_append("audit", vec![b"three".to_vec()]).await, Ok(3));
+}
+
+#[tokio::test]
+async fn calls_continue_a_ledger_one_after_the_other() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let chain = |seq: Seq| {
+        let plugin = plugin.clone();
+        async move {
+            let mut session = plugin.open(&batch(&[seq])).await.unwrap();
+            let last = session.ledger_last("audit").await.unwrap();
+            let before = last.map_or(0, |last| String::from_utf8(last).unwrap().parse::<u64>().unwrap());
+            tokio::task::yield_now().await;
+            session.ledger_append("audit", vec![(before + 1).to_string().into_bytes()]).await.unwrap();
+            session.commit(&[seq]).await.unwrap();
+        }
+    };
+    futures::future::join_all((1..=20).map(chain)).await;
+    let expected: String = (1..=20).map(|n| format!("{n}\n")).collect();
+    assert_eq!(world.records(), expected);
+}
+
+/// Killed after the ledger's records are on disk, before or after the rows are committed.
+#[tokio::test]
+async fn the_database_decides_for_the_ledger_after_a_crash() {
+    for commit in [false, true] {
+        let world = World::new();
+        let capabilities = world.open().await;
+        let plugin = grants(&capabilities, &everything()).await;
+        let mut session = plugin.open(&batch(&[1])).await.unwrap();
+        insert(&mut session, &[1]).await;
+        session.commit(&[1]).await.unwrap();
+        let granted =
+            Arc::clone(&capabilities.resolve("p", &everything(), &backing(0)).map(Arc::new).unwrap());
+        let mut call = CallSession::new(granted, HashMapOf::batch(&[2]), HashSet::new(), None);
+        call.sql_write("main", rows(&[2])).await.unwrap();
+        call.ledger_append("audit", vec![b"two".to_vec()]).await.unwrap();
+        let receipt = call.receipt(call.marks(&[2]).unwrap()).unwrap();
+        let written = call.write_ledger(&receipt).await.unwrap();
+        assert_eq!(world.records(), "two\n");
+        if commit {
+            call.sql.take().unwrap().commit(&receipt).await.unwrap();
+        }
+        drop((written, call, plugin, capabilities));
+        let capabilities = world.open().await;
+        let plugin = grants(&capabilities, &everything()).await;
+        let expected: (&[Seq], &str, usize) = if commit { (&[1, 2], "two\n", 2) } else { (&[1], "", 1) };
+        let found = (applied(&plugin, &[1, 2]).await, world.records(), stored(&plugin).await);
+        assert_eq!((found.0.as_slice(), found.1.as_str(), found.2), expected);
+    }
+}
+
+struct HashMapOf;
+
+impl HashMapOf {
+    fn batch(seqs: &[Seq]) -> Batch {
+        batch(seqs).iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_failed_commit_takes_the_ledgers_records_back() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    insert(&mut session, &[1]).await;
+    // Only checked when the transaction ends.
+    let parent = "CREATE TABLE c (p INTEGER REFERENCES t (seq) DEFERRABLE INITIALLY DEFERRED)";
+    session.sql_execute("main", parent, vec![vec![]]).await.unwrap();
+    session.sql_execute("main", "INSERT INTO c VALUES (77)", vec![vec![]]).await.unwrap();
+    session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
+    let refused = session.commit(&[1]).await;
+    assert!(matches!(&refused, Err(GrantError::Invalid(why)) if why.contains("FOREIGN KEY")), "{refused:?}");
+    assert_eq!(applied(&plugin, &[1]).await, [] as [Seq; 0]);
+    assert_eq!((stored(&plugin).await, world.records()), (0, String::new()));
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    assert_eq!(session.ledger_append("audit", vec![b"one".to_vec()]).await, Ok(1));
+    session.commit(&[1]).await.unwrap();
+    assert_eq!((applied(&plugin, &[1]).await, world.records()), (vec![1], "one\n".to_owned()));
+}
+
+#[tokio::test]
+async fn kv_is_handed_back_by_the_commit_and_seen_by_the_next_call() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    session.kv_set("new", b"x".to_vec()).unwrap();
+    session.kv_delete("seen").unwrap();
+    let writes = session.commit(&[1]).await.unwrap();
+    assert_eq!(writes.len(), 2);
+    assert!(writes.contains(&KvWrite { key: "seen".into(), value: None }));
+    let session = plugin.open(&batch(&[2])).await.unwrap();
+    assert_eq!(session.kv_keys("", 10), ["new"]);
+    assert_eq!(applied(&plugin, &[1]).await, [] as [Seq; 0], "nothing that a repeat could do twice");
+}
+
+#[tokio::test]
+async fn what_was_not_granted_says_which_grant_to_add() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &plugin(json!({}))).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    let mut refusals = vec![
+        session.sql_dialect("main").map(drop).unwrap_err(),
+        session.sql_query("main", "SELECT 1", vec![]).await.map(drop).unwrap_err(),
+        session.http_send("hook", HttpRequest::default()).await.map(drop).unwrap_err(),
+        session.ledger_append("audit", vec![]).await.map(drop).unwrap_err(),
+        session.ledger_last("audit").await.map(drop).unwrap_err(),
+        session.ledger_sign("key", b"").map(drop).unwrap_err(),
+        session.lister_get("jobs", "", "").map(drop).unwrap_err(),
+        session.lister_list("jobs", "", "", 1).map(drop).unwrap_err(),
+        session.kv_set("a", vec![]).unwrap_err(),
+        session.kv_delete("a").unwrap_err(),
+    ];
+    refusals.retain(|refusal| !matches!(refusal, GrantError::Denied(why) if why.contains("spec.grants")));
+    assert_eq!(refusals, []);
+    assert_eq!((session.kv_get("seen"), session.kv_keys("", 9)), (None, vec![]));
+    assert_eq!(plugin.config(), r#"{"a":1}"#);
+}
+
+#[tokio::test]
+async fn documents_are_those_of_this_call_and_errors_name_no_files() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    assert_eq!(session.document(1).await.unwrap().unwrap(), r#"{"seq":1}"#);
+    assert!(matches!(session.document(2).await, Err(GrantError::Invalid(_))));
+    let error = session.document_before(1).await.unwrap_err();
+    assert!(!error.to_string().contains("journal.db"), "{error}");
+}
+
+#[tokio::test]
+async fn settings_that_point_nowhere_are_faults_of_their_fields() {
+    let world = World::new();
+    let spec = plugin(json!({"sql": [{"name": "main", "database": "other"}]}));
+    let error = world.open().await.grants("p", &spec, backing(0)).await.err().unwrap();
+    assert!(matches!(error, CapabilityError::Manifest(fault) if fault.field == "spec.grants.sql[0]"));
+    let host: HostSpec = serde_json::from_value(json!({
+        "sources": [],
+        "databases": [{"name": "a", "sqlite": {"path": ""}}],
+        "destinations": [{"name": "b", "url": "http://me:hush@x/"}],
+        "ledgers": [{"name": "c", "path": "audit/"}],
+        "keys": [{"name": "d", "valueFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}],
+    }))
+    .unwrap();
+    let faults = Capabilities::open(&host, world.folder.path()).await.err().unwrap();
+    let mut fields: Vec<_> = faults.iter().map(|fault| fault.field.as_str()).collect();
+    fields.sort_unstable();
+    let expected = [
+        "spec.databases[0].sqlite.path",
+        "spec.destinations[0].url",
+        "spec.keys[0].valueFrom",
+        "spec.ledgers[0].path",
+    ];
+    assert_eq!(fields, expected);
+    assert!(faults.iter().all(|fault| !fault.message.contains("hush")));
+}
+
+#[tokio::test]
+async fn changed_settings_share_what_stayed_the_same() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    insert(&mut session, &[1]).await;
+    let changed: HostSpec = serde_json::from_value(json!({
+        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+        "databases": [
+            {"name": "platform", "sqlite": {"path": "platform.db"}},
+            {"name": "more", "sqlite": {"path": "more.db"}},
+        ],
+        "ledgers": [{"name": "trail", "path": "audit/ledger.jsonl"}],
+    }))
+    .unwrap();
+    let reloaded = capabilities.reload(&changed, world.folder.path()).await.unwrap();
+    session.commit(&[1]).await.unwrap();
+    assert_eq!(applied(&grants(&reloaded, &everything()).await, &[1]).await, [1]);
+}
