@@ -49,7 +49,7 @@ pub struct ObjectRef {
 
 /// The outcome-grade summary of an object: a pure function of the object, never of the clock.
 /// `phase` is one of the names in [`crate::status::PHASES`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Status {
     pub phase: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]

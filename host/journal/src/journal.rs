@@ -1,7 +1,8 @@
-//! The handle.
+//! The handle that everybody else holds.
 
+use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,14 +14,18 @@ use kubewitness_core::views::{JournalView, TimelineQuery, TimelineView};
 use kubewitness_core::{Gap, Seq, State};
 use tokio::sync::watch;
 
-use crate::report::{OpenError, PoisonRecord, ReplayRecord, SourceCounters, VerifyReport};
+use crate::group::{Group, Work};
+use crate::recent::Recent;
+use crate::report::{OpenError, PoisonRecord, ReplayRecord, SourceCounters};
+use crate::sqlite::{Names, Reader, Replay, Store};
 
 #[derive(Clone)]
 pub struct JournalOptions {
     pub clock: Arc<dyn Clock>,
     /// Connections that read, beside the one that writes.
     pub readers: u32,
-    /// States kept in memory, so that dispatchers at the head don't touch the disk.
+    /// States kept in memory, at about 250 bytes each, so that dispatchers at the head don't
+    /// touch the disk.
     pub recent: usize,
 }
 
@@ -33,105 +38,170 @@ impl Default for JournalOptions {
 /// The journal. Clones share one.
 #[derive(Clone)]
 pub struct Journal {
-    newest: watch::Sender<Seq>,
+    inner: Arc<Inner>,
 }
 
-fn not_yet<T>() -> Result<T, JournalError> {
-    Err(JournalError::Unavailable("the store is not connected".into()))
+struct Inner {
+    group: Group,
+    store: Store,
+    names: Names,
+    recent: Arc<RwLock<Recent>>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Journal {
-    pub async fn open(path: &Path, _options: JournalOptions) -> Result<Self, OpenError> {
-        Err(OpenError::Unavailable { path: path.to_path_buf(), reason: "the store is not connected".into() })
+    /// Creates the journal where there is none. One process at a time may have it open.
+    pub async fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
+        let (store, mut writer) = Store::open(path, options.readers).await?;
+        let fail = |error| match error {
+            JournalError::Fatal(reason) => OpenError::Damaged { path: path.to_path_buf(), reason },
+            error => OpenError::Unavailable { path: path.to_path_buf(), reason: error.to_string() },
+        };
+        let memory = writer.memory().await.map_err(fail)?;
+        let recent = Arc::new(RwLock::new(Recent::new(options.recent)));
+        let group = Group::new(writer, memory, path.to_path_buf(), recent.clone());
+        let inner = Inner { group, store, names: Names::default(), recent, clock: options.clock };
+        Ok(Self { inner: Arc::new(inner) })
     }
-    pub async fn close(&self) {}
-    pub async fn timeline(&self, _query: &TimelineQuery) -> Result<TimelineView, JournalError> {
-        not_yet()
+
+    /// Finishes what is under way and lets go of the file; later calls on any clone are refused.
+    /// Not needed for durability.
+    pub async fn close(&self) -> Result<(), JournalError> {
+        let closed = self.inner.group.close().await;
+        self.inner.store.readers.close().await;
+        let unlocked = File::unlock(&self.inner.store.lock);
+        closed?;
+        unlocked
+            .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
     }
+
+    async fn reader(&self) -> Result<Reader<'_>, JournalError> {
+        self.inner.store.reader(&self.inner.names).await
+    }
+
+    /// One object's states, and those of the objects that it owns.
+    pub async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, JournalError> {
+        self.reader().await?.timeline(query).await
+    }
+
     pub async fn stats(&self) -> Result<JournalView, JournalError> {
-        not_yet()
+        let bytes = self.inner.store.bytes();
+        self.reader().await?.stats(bytes).await
     }
+
+    /// Of whole sources and of single objects, in the order in which they were recorded.
     pub async fn gaps(&self) -> Result<Vec<Gap>, JournalError> {
-        not_yet()
+        self.reader().await?.gaps().await
     }
+
     pub async fn source_counters(&self) -> Result<Vec<SourceCounters>, JournalError> {
-        not_yet()
+        self.reader().await?.source_counters().await
     }
+
+    /// Dead letters with the states that they are about; of all plugins where none is named.
     pub async fn letters_with_states(
         &self,
-        _plugin: Option<&str>,
+        plugin: Option<&str>,
     ) -> Result<Vec<(DeadLetter, Arc<State>)>, JournalError> {
-        not_yet()
+        self.reader().await?.letters_with_states(plugin).await
     }
+
     /// Newest first.
     pub async fn poison(
         &self,
-        _source: Option<&str>,
-        _limit: usize,
+        source: Option<&str>,
+        limit: usize,
     ) -> Result<Vec<PoisonRecord>, JournalError> {
-        not_yet()
+        self.reader().await?.poison(source, limit).await
     }
-    pub async fn replays(&self, _plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
-        not_yet()
-    }
-    pub async fn verify(path: &Path) -> Result<VerifyReport, OpenError> {
-        Err(OpenError::Unavailable { path: path.to_path_buf(), reason: "the store is not connected".into() })
+
+    pub async fn replays(&self, plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
+        self.reader().await?.replays(plugin).await
     }
 }
 
 #[async_trait]
 impl Witness for Journal {
-    async fn append(&self, _append: Append) -> Result<Appended, JournalError> {
-        not_yet()
+    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+        self.inner.group.submit(|answer| Work::Append(append, answer)).await
     }
-    async fn warm(&self, _source: &str) -> Result<Warm, JournalError> {
-        not_yet()
+
+    async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
+        self.reader().await?.warm(source).await
     }
 }
 
 #[async_trait]
 impl Backlog for Journal {
     fn newest(&self) -> watch::Receiver<Seq> {
-        self.newest.subscribe()
+        self.inner.group.newest()
     }
-    async fn read(&self, _after: Seq, _limit: usize) -> Result<Vec<Arc<State>>, JournalError> {
-        not_yet()
+
+    async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError> {
+        if after >= *self.newest().borrow() {
+            return Ok(Vec::new());
+        }
+        let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
+        match recent {
+            Some(states) => Ok(states),
+            None => self.reader().await?.after(after, limit).await,
+        }
     }
-    async fn read_at(&self, _seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
-        not_yet()
+
+    async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
+        self.reader().await?.at(seqs).await
     }
-    async fn count(&self, _sources: &[Arc<str>], _after: Seq, _through: Seq) -> Result<u64, JournalError> {
-        not_yet()
+
+    async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {
+        let recent =
+            self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).count(sources, after, through);
+        match recent {
+            Some(count) => Ok(count),
+            None => self.reader().await?.count(sources, after, through).await,
+        }
     }
-    async fn progress(&self, _plugin: &str) -> Result<Option<Progress>, JournalError> {
-        not_yet()
+
+    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError> {
+        self.reader().await?.progress(plugin).await
     }
-    async fn save(&self, _plugin: &str, _save: Save) -> Result<(), JournalError> {
-        not_yet()
+
+    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Save(plugin.to_owned(), save, answer)).await
     }
-    async fn dead_letters(&self, _plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
-        not_yet()
+
+    async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
+        self.reader().await?.letters(Some(plugin)).await
     }
+
     async fn mark_replaying(
         &self,
-        _plugin: &str,
-        _seqs: &[Seq],
-        _who: &str,
-        _why: &str,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
     ) -> Result<(), JournalError> {
-        not_yet()
+        let replay = Replay {
+            plugin: plugin.to_owned(),
+            seqs: seqs.to_vec(),
+            who: who.to_owned(),
+            why: why.to_owned(),
+            at_ms: self.inner.clock.now_ms(),
+        };
+        self.inner.group.submit(|answer| Work::Replay(replay, answer)).await
     }
-    async fn kv(&self, _plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
-        not_yet()
+
+    async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+        self.reader().await?.kv(plugin).await
     }
 }
 
 #[async_trait]
 impl Documents for Journal {
-    async fn document(&self, _seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        not_yet()
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.reader().await?.document(seq).await
     }
-    async fn document_before(&self, _seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        not_yet()
+
+    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.reader().await?.document_before(seq).await
     }
 }

@@ -6,8 +6,14 @@
 //! SQLite is behind `sqlite`; what a batch means (positions, duplicates, lateness, deltas) is
 //! decided in `plan`, which touches no disk.
 
+mod group;
 mod journal;
+mod memory;
+mod plan;
+mod recent;
 mod report;
+mod rows;
+mod sqlite;
 
 pub use journal::{Journal, JournalOptions};
 pub use report::{OpenError, PoisonRecord, Problem, ReplayRecord, SourceCounters, VerifyReport, code};

@@ -1,0 +1,286 @@
+//! Group commit without a task of its own: callers queue their work, and whoever gets the writer
+//! commits for all that are there. An idle journal commits at once, since the only thing that
+//! anybody ever waits for is the transaction before.
+//!
+//! A caller may be dropped at any point, also while it commits for others. Its work then stays
+//! with the writer, and the next caller commits it again: everything here may be done twice.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use kubewitness_core::ports::{Append, Appended, JournalError, Save};
+use kubewitness_core::{Seq, State};
+use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
+
+use crate::memory::Memory;
+use crate::plan::{self, Plan};
+use crate::recent::Recent;
+use crate::sqlite::{Replay, Writer};
+
+/// States of one transaction at most. Four full batches of the watch: more gain little, and the
+/// first of them would wait longer.
+const STATES: usize = 4 * kubewitness_core::limits::APPEND_BATCH;
+
+/// Saves of one transaction at most; a plugin has one at a time.
+const WORKS: usize = 256;
+
+type Answer<T> = oneshot::Sender<Result<T, JournalError>>;
+
+/// What callers want done. All of it may be done twice.
+pub(crate) enum Work {
+    Append(Append, Answer<Appended>),
+    Save(String, Save, Answer<()>),
+    Replay(Replay, Answer<()>),
+}
+
+impl Work {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Append(append, _) => append.states.len() + append.poison.len() + append.gaps.len(),
+            Self::Save(..) | Self::Replay(..) => 0,
+        }
+    }
+
+    fn answer_error(self, error: JournalError) {
+        // A caller that is gone needs no answer.
+        match self {
+            Self::Append(_, answer) => drop(answer.send(Err(error))),
+            Self::Save(_, _, answer) | Self::Replay(_, answer) => drop(answer.send(Err(error))),
+        }
+    }
+}
+
+/// What only the leader may touch.
+pub(crate) struct Lead {
+    /// `None` once the journal is closed.
+    pub writer: Option<Writer>,
+    /// Taken out while a transaction is under way: where it is missing, the last one has failed
+    /// or was abandoned, and what the disk holds is asked anew.
+    pub memory: Option<Memory>,
+    /// The work of the transaction that is under way.
+    under_way: Vec<Work>,
+}
+
+pub(crate) struct Group {
+    queue: Mutex<VecDeque<Work>>,
+    lead: AsyncMutex<Lead>,
+    path: PathBuf,
+    newest: watch::Sender<Seq>,
+    pub recent: Arc<RwLock<Recent>>,
+    /// Set by the first error that leaves a write in doubt; the handle is not used again.
+    fatal: OnceLock<String>,
+}
+
+impl Group {
+    pub fn new(writer: Writer, memory: Memory, path: PathBuf, recent: Arc<RwLock<Recent>>) -> Self {
+        let (newest, _) = watch::channel(memory.next.seq - 1);
+        let lead = Lead { writer: Some(writer), memory: Some(memory), under_way: Vec::new() };
+        let (queue, lead) = (Mutex::default(), AsyncMutex::new(lead));
+        Self { queue, lead, path, newest, recent, fatal: OnceLock::new() }
+    }
+
+    pub fn newest(&self) -> watch::Receiver<Seq> {
+        self.newest.subscribe()
+    }
+
+    fn doubt(&self) -> Option<JournalError> {
+        self.fatal.get().map(|reason| JournalError::Fatal(reason.clone()))
+    }
+
+    /// Returns once the work is durable.
+    pub async fn submit<T>(&self, work: impl FnOnce(Answer<T>) -> Work) -> Result<T, JournalError> {
+        if let Some(error) = self.doubt() {
+            return Err(error);
+        }
+        let (answer, mut answered) = oneshot::channel();
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(work(answer));
+        let mut lead = tokio::select! {
+            biased;
+            answer = &mut answered => return answer.unwrap_or_else(|_| Err(closed())),
+            lead = self.lead.lock() => lead,
+        };
+        loop {
+            match answered.try_recv() {
+                Ok(answer) => return answer,
+                Err(oneshot::error::TryRecvError::Closed) => return Err(closed()),
+                Err(oneshot::error::TryRecvError::Empty) => self.round(&mut lead).await,
+            }
+        }
+    }
+
+    /// Waits for what is under way, then lets go of the file. What comes later is refused.
+    pub async fn close(&self) -> Result<(), JournalError> {
+        let mut lead = self.lead.lock().await;
+        if !lead.under_way.is_empty() || !self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        {
+            self.round(&mut lead).await;
+        }
+        match lead.writer.take() {
+            Some(writer) => writer.close().await,
+            None => Ok(()),
+        }
+    }
+
+    /// One transaction.
+    async fn round(&self, lead: &mut Lead) {
+        if lead.under_way.is_empty() {
+            lead.under_way = self.take();
+        }
+        let result = match self.doubt() {
+            Some(error) => Err(error),
+            None => self.commit(lead).await,
+        };
+        let works = std::mem::take(&mut lead.under_way);
+        match result {
+            Ok(appended) => answer(works, appended),
+            Err(error) => {
+                if let JournalError::Fatal(reason) = &error {
+                    self.fatal.get_or_init(|| reason.clone());
+                }
+                for work in works {
+                    work.answer_error(copy(&error));
+                }
+            }
+        }
+    }
+
+    fn take(&self) -> Vec<Work> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut works = Vec::new();
+        let mut weight = 0;
+        // The first is always taken, however large it is.
+        while let Some(next) = queue.front()
+            && (works.is_empty() || weight + next.weight() <= STATES)
+            && works.len() < WORKS
+        {
+            weight += next.weight();
+            works.extend(queue.pop_front());
+        }
+        works
+    }
+
+    /// The answers to the appends, in their order.
+    async fn commit(
+        &self,
+        lead: &mut Lead,
+    ) -> Result<VecDeque<Result<Appended, JournalError>>, JournalError> {
+        let Lead { writer, memory: kept, under_way } = lead;
+        let writer = writer.as_mut().ok_or_else(closed)?;
+        let mut memory = match kept.take() {
+            Some(memory) => memory,
+            None => writer.memory().await?,
+        };
+        let planned = plan_all(writer, &mut memory, under_way).await?;
+        let saves: Vec<_> = under_way
+            .iter()
+            .filter_map(|work| match work {
+                Work::Save(plugin, save, _) => Some((plugin.as_str(), save)),
+                _ => None,
+            })
+            .collect();
+        let replays: Vec<_> = under_way
+            .iter()
+            .filter_map(|work| match work {
+                Work::Replay(replay, _) => Some(replay.clone()),
+                _ => None,
+            })
+            .collect();
+        if planned.rows.is_some() || !saves.is_empty() || !replays.is_empty() {
+            writer.commit(planned.rows, &saves, &replays).await?;
+        }
+        let newest = memory.next.seq - 1;
+        *kept = Some(memory);
+        self.publish(planned.states, newest);
+        writer.tend(&self.path).await;
+        let told = |answer: Result<Vec<_>, _>| answer.map(|seqs| Appended { seqs, newest });
+        Ok(planned.answers.into_iter().map(told).collect())
+    }
+
+    fn publish(&self, states: Vec<Arc<State>>, newest: Seq) {
+        if !states.is_empty() {
+            self.recent.write().unwrap_or_else(PoisonError::into_inner).extend(states);
+        }
+        self.newest.send_if_modified(|known| {
+            let moved = *known != newest;
+            *known = newest;
+            moved
+        });
+    }
+}
+
+struct Planned {
+    /// `None` where no append of the batch may be written.
+    rows: Option<plan::Rows>,
+    states: Vec<Arc<State>>,
+    answers: Vec<Result<Vec<Option<Seq>>, JournalError>>,
+}
+
+/// A wrong append is refused alone; the others of its batch go on.
+async fn plan_all(writer: &mut Writer, memory: &mut Memory, works: &[Work]) -> Result<Planned, JournalError> {
+    memory.shrink();
+    let appends: Vec<&Append> = works
+        .iter()
+        .filter_map(|work| match work {
+            Work::Append(append, _) => Some(append),
+            _ => None,
+        })
+        .collect();
+    let mut epochs: HashMap<&str, u32> = HashMap::new();
+    let mut checks = Vec::with_capacity(appends.len());
+    for append in &appends {
+        // Also against those before it in the same batch.
+        let epoch = epochs.entry(&append.source).or_insert(append.epoch);
+        let check = match append.epoch < *epoch {
+            true => Err(plan::epoch_is_over(append, *epoch)),
+            false => plan::check(memory, append),
+        };
+        if check.is_ok() {
+            *epoch = append.epoch;
+        }
+        checks.push(check);
+    }
+    let good: Vec<&Append> =
+        appends.iter().zip(&checks).filter(|(_, check)| check.is_ok()).map(|(append, _)| *append).collect();
+    if good.is_empty() {
+        let answers = checks.into_iter().map(|check| check.map(|()| Vec::new())).collect();
+        return Ok(Planned { rows: None, states: Vec::new(), answers });
+    }
+    let found = writer.tails(memory, plan::strangers(memory, &good)).await?;
+    memory.learn(found);
+    let known = writer.keys(plan::questions(memory, &good)).await?;
+    let mut plan = Plan::new(memory, &known);
+    let mut answers = Vec::with_capacity(appends.len());
+    for (append, check) in appends.iter().zip(checks) {
+        answers.push(check.map(|()| plan.append(append)));
+    }
+    let Plan { rows, states, ended, .. } = plan;
+    memory.forget_ended(&ended);
+    Ok(Planned { rows: Some(rows), states, answers })
+}
+
+fn answer(works: Vec<Work>, mut appended: VecDeque<Result<Appended, JournalError>>) {
+    for work in works {
+        // A caller that is gone needs no answer.
+        match work {
+            Work::Append(_, answer) => {
+                if let Some(appended) = appended.pop_front() {
+                    drop(answer.send(appended));
+                }
+            }
+            Work::Save(_, _, answer) | Work::Replay(_, answer) => drop(answer.send(Ok(()))),
+        }
+    }
+}
+
+fn closed() -> JournalError {
+    JournalError::Unavailable("the journal is closed".into())
+}
+
+fn copy(error: &JournalError) -> JournalError {
+    match error {
+        JournalError::Unavailable(text) => JournalError::Unavailable(text.clone()),
+        JournalError::Fatal(text) => JournalError::Fatal(text.clone()),
+        JournalError::Invalid(text) => JournalError::Invalid(text.clone()),
+    }
+}

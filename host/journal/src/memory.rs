@@ -1,0 +1,180 @@
+//! What the writer remembers between batches: the next numbers and, of each live object, where
+//! its chain ends. Everything here is also on disk; what is forgotten is looked up again, and
+//! after a failed transaction all of it is thrown away and loaded anew.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::{ObjectRef, Seq, Status, Version};
+
+/// Objects whose tails are kept, at about 150 bytes each. Beyond it all are forgotten and those
+/// that still change are looked up again, one query a batch.
+const OBJECTS: usize = 256 * 1024;
+
+/// Owners that are known by number.
+const OWNERS: usize = 64 * 1024;
+
+/// Statuses that are known by number. Most states share one of a few dozen; what is beyond is
+/// stored again.
+const STATUSES: usize = 8 * 1024;
+
+/// The object that an id means: within one source, whatever its epoch. Owners have no source.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub source: Arc<str>,
+    pub object: Arc<ObjectRef>,
+}
+
+impl Identity {
+    pub fn owner(object: &Arc<ObjectRef>) -> Self {
+        Self { source: Arc::from(""), object: object.clone() }
+    }
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&*self.object, &*other.object);
+        // Only an owner may have no uid; then its name is all there is.
+        let named = !a.uid.is_empty() || (&a.namespace, &a.name) == (&b.namespace, &b.name);
+        a.uid == b.uid && a.kind == b.kind && a.group == b.group && named && self.source == other.source
+    }
+}
+
+impl Eq for Identity {}
+
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.object.uid.hash(state);
+    }
+}
+
+/// The end of an object's chain.
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    /// Its number in the current epoch.
+    pub object: i64,
+    pub stream: i64,
+    /// The owner that it was first seen with; 0 for none.
+    pub owner: i64,
+    /// The state that was journaled last, 0 before the first.
+    pub seq: Seq,
+    pub depth: u32,
+    pub checksum: u32,
+    pub has_document: bool,
+    /// The greatest version that was journaled, and where.
+    pub newest: Option<Version>,
+    pub newest_seq: Seq,
+    /// Whether it is kept as a current object.
+    pub live: bool,
+    /// The current object of an epoch before this one, which the first certain state replaces.
+    pub older: Option<Older>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Older {
+    pub object: i64,
+    pub newest: Seq,
+    pub tail: Seq,
+}
+
+/// A full document that first versions are stored against.
+#[derive(Clone, Debug)]
+pub(crate) struct Anchor {
+    pub id: i64,
+    pub document: Bytes,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Source {
+    /// Epochs and the numbers of their streams, ascending.
+    pub streams: Vec<(u32, i64)>,
+    pub anchor: Option<Anchor>,
+    /// Documents that were stored since the anchor was made.
+    pub since_anchor: u32,
+}
+
+impl Source {
+    pub fn epoch(&self) -> Option<u32> {
+        self.streams.last().map(|(epoch, _)| *epoch)
+    }
+}
+
+/// The next unused number of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Next {
+    pub seq: Seq,
+    pub object: i64,
+    pub status: i64,
+    pub stream: i64,
+    pub kind: i64,
+    pub anchor: i64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub next: Next,
+    pub sources: HashMap<Arc<str>, Source>,
+    pub kinds: HashMap<(String, String, String), i64>,
+    pub objects: HashMap<Identity, Tail>,
+    pub owners: HashMap<Identity, i64>,
+    pub statuses: HashMap<Arc<Status>, i64>,
+}
+
+/// A row of an object as it was looked up, with the end of its chain.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub identity: Identity,
+    pub epoch: u32,
+    pub tail: Tail,
+}
+
+impl Memory {
+    /// Between batches only: within one, what was planned must stay.
+    pub fn shrink(&mut self) {
+        if self.objects.len() > OBJECTS {
+            self.objects.clear();
+        }
+        if self.owners.len() > OWNERS {
+            self.owners.clear();
+        }
+        if self.statuses.len() > STATUSES {
+            self.statuses.clear();
+        }
+    }
+
+    /// Takes in what was looked up: the newest epoch of an object is the object, and an older
+    /// one that is still current is remembered with it.
+    pub fn learn(&mut self, mut found: Vec<Found>) {
+        found.sort_by_key(|found| found.epoch);
+        for Found { identity, mut tail, .. } in found {
+            if identity.source.is_empty() {
+                self.owners.insert(identity, tail.object);
+                continue;
+            }
+            if let Some(before) = self.objects.remove(&identity) {
+                tail.older = before.as_older();
+            }
+            self.objects.insert(identity, tail);
+        }
+    }
+
+    /// The dead are looked up should they stir again.
+    pub fn forget_ended(&mut self, ended: &[Identity]) {
+        for identity in ended {
+            if self.objects.get(identity).is_some_and(|tail| !tail.live && tail.older.is_none()) {
+                self.objects.remove(identity);
+            }
+        }
+    }
+}
+
+impl Tail {
+    pub fn as_older(&self) -> Option<Older> {
+        match self.live {
+            true => Some(Older { object: self.object, newest: self.newest_seq, tail: self.seq }),
+            false => self.older,
+        }
+    }
+}

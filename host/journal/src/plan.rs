@@ -1,0 +1,530 @@
+//! What a batch of appends means: positions, duplicates, lateness, deltas, and which rows that
+//! makes. Touches no disk; what it must know from there is asked for first
+//! ([`strangers`], [`questions`]).
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::document::{self, Packed};
+use kubewitness_core::limits::DELTA_CHAIN;
+use kubewitness_core::ports::{Append, JournalError, Poison, Witnessed};
+use kubewitness_core::{Change, ObjectRef, Seq, State, Status, Version};
+
+use crate::memory::{Anchor, Identity, Memory, Tail};
+use crate::rows::{
+    AnchorRow, Encoding, Envelope, Flags, GapRow, Key, ObjectRow, Outcome, PoisonRow, StateRow, StreamRow,
+    status_text,
+};
+
+/// Positions that share one row of counts, so that counting a range reads counts and not states.
+pub(crate) const SEGMENT: u64 = 1024;
+
+/// Documents between two anchors of one source at least. Where first versions have nothing in
+/// common, an anchor for each would double the journal.
+const ANCHOR_EVERY: u32 = 256;
+
+/// An anchor stays in memory, one a source.
+const ANCHOR_BYTES: usize = 64 * 1024;
+
+/// Rows that one transaction writes.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub streams: Vec<StreamRow>,
+    pub kinds: Vec<(i64, String, String, String)>,
+    pub objects: Vec<ObjectRow>,
+    /// Owner and owned.
+    pub owned: Vec<(i64, i64)>,
+    pub statuses: Vec<(i64, String)>,
+    pub anchors: Vec<AnchorRow>,
+    pub states: Vec<StateRow>,
+    pub outcomes: HashMap<i64, Outcome>,
+    pub tallies: BTreeMap<(u64, i64), u64>,
+    pub gaps: Vec<GapRow>,
+    pub poison: Vec<PoisonRow>,
+}
+
+/// Where keys that were asked for are.
+pub(crate) type Known = HashMap<(i64, Key), Seq>;
+
+/// What an id says after source, epoch, group, kind and uid; `None` where it isn't this state's.
+fn id_rest<'a>(prefix: &str, state: &'a Witnessed) -> Option<&'a str> {
+    let object = &state.object;
+    let rest =
+        state.id.as_str().strip_prefix(prefix)?.strip_prefix(object.group.as_str())?.strip_prefix('/')?;
+    let rest = rest.strip_prefix(object.kind.as_str())?.strip_prefix('/')?;
+    let rest = rest.strip_prefix(object.uid.as_str())?.strip_prefix('/')?;
+    let fits = match state.change {
+        Change::Present | Change::Left => rest == state.resource_version.as_str(),
+        Change::Gone => rest == "gone",
+        Change::Gap => rest.starts_with("gap:"),
+    };
+    fits.then_some(rest)
+}
+
+fn prefix(append: &Append) -> String {
+    format!("{}/{}/", append.source, append.epoch)
+}
+
+fn key_of(state: &Witnessed, rest: &str) -> Key {
+    match state.change {
+        Change::Present | Change::Left => Key::of_version(&state.resource_version),
+        Change::Gone => Key::GONE,
+        Change::Gap => Key::of_gap(rest.strip_prefix("gap:").unwrap_or(rest)),
+    }
+}
+
+pub(crate) fn epoch_is_over(append: &Append, epoch: u32) -> JournalError {
+    let Append { source, epoch: old, .. } = append;
+    JournalError::Invalid(format!("epoch {old} of source {source} is over: the journal has {epoch}"))
+}
+
+/// Refuses what could not be read back under the same id.
+pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError> {
+    if append.source.is_empty() {
+        return Err(JournalError::Invalid("a source has no name".into()));
+    }
+    let epoch = memory.sources.get(&append.source).and_then(|source| source.epoch());
+    if let Some(epoch) = epoch.filter(|epoch| *epoch > append.epoch) {
+        return Err(epoch_is_over(append, epoch));
+    }
+    let prefix = prefix(append);
+    for state in &append.states {
+        if state.object.uid.is_empty() {
+            let object = &state.object;
+            let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
+            return Err(JournalError::Invalid(format!(
+                "{name} has no uid: its states could not be told apart"
+            )));
+        }
+        if id_rest(&prefix, state).is_none() {
+            return Err(JournalError::Invalid(format!(
+                "the id {} does not name the state it came with",
+                state.id
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Objects and owners of a batch that are not in memory.
+pub(crate) fn strangers(memory: &Memory, appends: &[&Append]) -> Vec<Identity> {
+    let mut strangers = HashSet::new();
+    for append in appends {
+        for state in &append.states {
+            let identity = Identity { source: append.source.clone(), object: state.object.clone() };
+            if !memory.objects.contains_key(&identity) {
+                strangers.insert(identity);
+            }
+            if let Some(owner) = state.owner.as_ref().map(Identity::owner)
+                && !memory.owners.contains_key(&owner)
+            {
+                strangers.insert(owner);
+            }
+        }
+    }
+    strangers.into_iter().collect()
+}
+
+/// Keys of a batch that may be in the journal already: a version that is newer than any of its
+/// object can't be.
+pub(crate) fn questions(memory: &Memory, appends: &[&Append]) -> Vec<(i64, Key)> {
+    let mut questions = Vec::new();
+    for append in appends {
+        let prefix = prefix(append);
+        let stream = memory.sources.get(&append.source).and_then(|source| source.streams.last());
+        for state in &append.states {
+            let identity = Identity { source: append.source.clone(), object: state.object.clone() };
+            let Some(tail) = memory.objects.get(&identity) else { continue };
+            let this_epoch = stream.is_some_and(|(epoch, id)| *epoch == append.epoch && *id == tail.stream);
+            if !this_epoch || (is_version(state.change) && is_newer(&state.resource_version, tail)) {
+                continue;
+            }
+            if let Some(rest) = id_rest(&prefix, state) {
+                questions.push((tail.object, key_of(state, rest)));
+            }
+        }
+    }
+    questions
+}
+
+fn is_version(change: Change) -> bool {
+    matches!(change, Change::Present | Change::Left)
+}
+
+fn is_newer(version: &Version, tail: &Tail) -> bool {
+    tail.newest.as_ref().is_none_or(|newest| version.is_newer_than(newest))
+}
+
+/// One batch in the making. Planning changes the memory; should the transaction fail, both are
+/// thrown away.
+pub(crate) struct Plan<'a> {
+    memory: &'a mut Memory,
+    known: &'a Known,
+    pub rows: Rows,
+    pub states: Vec<Arc<State>>,
+    pub ended: Vec<Identity>,
+    /// Keys of this very batch.
+    keys: Known,
+    /// The documents at the ends of the chains that this batch has touched.
+    documents: HashMap<i64, Bytes>,
+}
+
+struct Encoded {
+    encoding: Encoding,
+    depth: u32,
+    anchor: Option<i64>,
+    bytes: Vec<u8>,
+}
+
+impl Encoded {
+    fn new(encoding: Encoding, depth: u32, bytes: Vec<u8>) -> Self {
+        Self { encoding, depth, anchor: None, bytes }
+    }
+}
+
+impl<'a> Plan<'a> {
+    pub fn new(memory: &'a mut Memory, known: &'a Known) -> Self {
+        let (rows, states, ended) = (Rows::default(), Vec::new(), Vec::new());
+        Self { memory, known, rows, states, ended, keys: Known::new(), documents: HashMap::new() }
+    }
+
+    /// The positions of the states, `None` for those that are there already.
+    pub fn append(&mut self, append: &Append) -> Vec<Option<Seq>> {
+        let stream = self.stream(append);
+        let prefix = prefix(append);
+        let seqs: Vec<_> =
+            append.states.iter().map(|state| self.state(append, stream, &prefix, state)).collect();
+        for gap in &append.gaps {
+            let body = serde_json::to_string(gap).expect("strings and numbers always serialize");
+            let key = format!("{}-{}", gap.after, gap.before);
+            self.rows.gaps.push(GapRow { stream, seq: 0, key, body });
+        }
+        for poison in &append.poison {
+            self.rows.poison.push(poison_row(stream, poison));
+        }
+        let fresh = seqs.iter().flatten().count() as u64;
+        let observed = append.states.iter().map(|state| state.observed_ms);
+        let last_event_ms = observed.chain(append.poison.iter().map(|poison| poison.observed_ms)).max();
+        self.rows.streams.push(StreamRow {
+            id: stream,
+            source: append.source.to_string(),
+            epoch: append.epoch,
+            checkpoint: append.checkpoint.as_ref().map(|version| version.as_str().to_owned()),
+            states: fresh,
+            last_event_ms: last_event_ms.map(|ms| ms as i64),
+        });
+        seqs
+    }
+
+    fn stream(&mut self, append: &Append) -> i64 {
+        let next = &mut self.memory.next.stream;
+        let source = self.memory.sources.entry(append.source.clone()).or_default();
+        match source.streams.last() {
+            Some((epoch, id)) if *epoch == append.epoch => *id,
+            _ => {
+                let id = *next;
+                *next += 1;
+                source.streams.push((append.epoch, id));
+                id
+            }
+        }
+    }
+
+    fn state(&mut self, append: &Append, stream: i64, prefix: &str, state: &Witnessed) -> Option<Seq> {
+        let rest = id_rest(prefix, state)?;
+        let key = key_of(state, rest);
+        let (identity, mut tail) = self.enter(append, stream, state);
+        let place = (tail.object, key);
+        if let Some(seen) = self.known.get(&place).or_else(|| self.keys.get(&place)).copied() {
+            self.again(&mut tail, state, seen);
+            self.keep(identity, tail);
+            return None;
+        }
+        let key = place.1.clone();
+        let seq = self.memory.next.seq;
+        self.memory.next.seq += 1;
+        self.keys.insert(place, seq);
+
+        let late =
+            is_version(state.change) && compare(&state.resource_version, &tail) == Some(Ordering::Less);
+        let (row, tail_after) = self.row(append, &tail, state, seq, key, late);
+        self.states.push(Arc::new(State {
+            id: state.id.clone(),
+            seq,
+            source: append.source.clone(),
+            epoch: append.epoch,
+            change: state.change,
+            object: identity.object.clone(),
+            owner: state.owner.clone(),
+            resource_version: state.resource_version.clone(),
+            status: state.status.clone(),
+            previous: state.previous.clone(),
+            observed_ms: state.observed_ms,
+            late,
+        }));
+        *self.rows.tallies.entry((seq / SEGMENT, stream)).or_default() += 1;
+        if state.change == Change::Gap {
+            let body = String::from_utf8_lossy(&state.document).into_owned();
+            self.rows.gaps.push(GapRow { stream, seq, key: rest.to_owned(), body });
+        }
+        self.rows.states.push(row);
+        tail = tail_after;
+        self.settle(&mut tail, state, seq, late);
+        self.keep(identity, tail);
+        Some(seq)
+    }
+
+    /// The object's tail in this epoch, with a new row where it has none yet.
+    fn enter(&mut self, append: &Append, stream: i64, state: &Witnessed) -> (Identity, Tail) {
+        let asked = Identity { source: append.source.clone(), object: state.object.clone() };
+        let before = match self.memory.objects.get_key_value(&asked) {
+            Some((identity, tail)) if tail.stream == stream => return (identity.clone(), tail.clone()),
+            Some((_, tail)) => Some(tail.clone()),
+            None => None,
+        };
+        let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
+        let object = self.object_row(stream, &state.object, owner);
+        if owner != 0 {
+            self.rows.owned.push((owner, object));
+        }
+        let fresh = Tail {
+            object,
+            stream,
+            owner,
+            seq: 0,
+            depth: 0,
+            checksum: 0,
+            has_document: false,
+            newest: None,
+            newest_seq: 0,
+            live: false,
+            older: None,
+        };
+        // A new epoch goes on with the chain of the one before: the uid is the same.
+        let tail = match before {
+            None => fresh,
+            Some(old) => {
+                if let Some(document) = self.documents.remove(&old.object) {
+                    self.documents.insert(object, document);
+                }
+                let older = old.as_older();
+                Tail { object, stream, owner, newest: None, newest_seq: 0, live: false, older, ..old }
+            }
+        };
+        (asked, tail)
+    }
+
+    fn keep(&mut self, identity: Identity, tail: Tail) {
+        if !tail.live {
+            self.ended.push(identity.clone());
+        }
+        self.memory.objects.insert(identity, tail);
+    }
+
+    fn object_row(&mut self, stream: i64, object: &ObjectRef, owner: i64) -> i64 {
+        let kind = self.kind(object);
+        let id = self.memory.next.object;
+        self.memory.next.object += 1;
+        let ObjectRef { namespace, name, uid, .. } = object.clone();
+        self.rows.objects.push(ObjectRow { id, stream, kind, namespace, name, uid, owner });
+        id
+    }
+
+    fn kind(&mut self, object: &ObjectRef) -> i64 {
+        let kind = (object.group.clone(), object.version.clone(), object.kind.clone());
+        if let Some(id) = self.memory.kinds.get(&kind) {
+            return *id;
+        }
+        let id = self.memory.next.kind;
+        self.memory.next.kind += 1;
+        self.rows.kinds.push((id, kind.0.clone(), kind.1.clone(), kind.2.clone()));
+        self.memory.kinds.insert(kind, id);
+        id
+    }
+
+    fn owner(&mut self, owner: &Arc<ObjectRef>) -> i64 {
+        let identity = Identity::owner(owner);
+        if let Some(id) = self.memory.owners.get(&identity) {
+            return *id;
+        }
+        let id = self.object_row(0, owner, 0);
+        self.memory.owners.insert(identity, id);
+        id
+    }
+
+    fn status(&mut self, status: &Arc<Status>) -> i64 {
+        if let Some(id) = self.memory.statuses.get(status) {
+            return *id;
+        }
+        let id = self.memory.next.status;
+        self.memory.next.status += 1;
+        self.rows.statuses.push((id, status_text(status)));
+        self.memory.statuses.insert(status.clone(), id);
+        id
+    }
+
+    fn row(
+        &mut self,
+        append: &Append,
+        tail: &Tail,
+        state: &Witnessed,
+        seq: Seq,
+        key: Key,
+        late: bool,
+    ) -> (StateRow, Tail) {
+        let encoded = self.encode(&append.source, tail, state);
+        let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
+        if owner != tail.owner && owner != 0 {
+            self.rows.owned.push((owner, tail.object));
+        }
+        let envelope = Envelope {
+            seq,
+            object: tail.object,
+            key,
+            flags: Flags { change: state.change, late, encoding: encoded.encoding, depth: encoded.depth },
+            back: if tail.seq == 0 { 0 } else { seq - tail.seq },
+            status: self.status(&state.status),
+            previous: state.previous.as_ref().map(|status| self.status(status)),
+            owner: (owner != tail.owner).then_some(owner),
+            observed_ms: state.observed_ms as i64,
+            version: (!is_version(state.change)).then(|| Key::of_version(&state.resource_version)),
+            anchor: encoded.anchor,
+            checksum: document::checksum(&state.document),
+        };
+        let has_document = encoded.encoding != Encoding::Empty;
+        let (depth, checksum) = (encoded.depth, envelope.checksum);
+        let tail = Tail { seq, depth, checksum, has_document, ..tail.clone() };
+        self.documents.insert(tail.object, state.document.clone());
+        (StateRow { envelope, document: encoded.bytes }, tail)
+    }
+
+    /// The shortest of: a delta on the state before, one on the anchor, the document itself.
+    fn encode(&mut self, source: &Arc<str>, tail: &Tail, state: &Witnessed) -> Encoded {
+        let document = &state.document;
+        if document.is_empty() {
+            return Encoded::new(Encoding::Empty, 0, Vec::new());
+        }
+        if tail.has_document && tail.depth < DELTA_CHAIN {
+            // The caller's base is a hint: it counts only if it is what the chain ends with.
+            let hint = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
+            if let Some(base) = self.documents.get(&tail.object).or(hint) {
+                let bytes = document::delta(base, document);
+                if bytes.len() * 2 <= document.len() {
+                    return Encoded::new(Encoding::Delta, tail.depth + 1, bytes);
+                }
+            }
+        }
+        self.encode_first(source, state)
+    }
+
+    fn encode_first(&mut self, source: &Arc<str>, state: &Witnessed) -> Encoded {
+        let Some(source) = self.memory.sources.get_mut(source) else {
+            return Encoded::new(Encoding::Full, 0, document::pack(&state.document).to_vec());
+        };
+        source.since_anchor = source.since_anchor.saturating_add(1);
+        let anchored = source.anchor.as_ref().map(|anchor| Encoded {
+            encoding: Encoding::Anchored,
+            depth: 1,
+            anchor: Some(anchor.id),
+            bytes: document::delta(&anchor.document, &state.document),
+        });
+        if let Some(anchored) =
+            anchored.as_ref().filter(|found| found.bytes.len() * 4 <= state.document.len())
+        {
+            return Encoded { bytes: anchored.bytes.clone(), ..*anchored };
+        }
+        let full = document::pack(&state.document);
+        let wanted = source.anchor.is_none() || source.since_anchor > ANCHOR_EVERY;
+        if wanted && state.change == Change::Present && state.document.len() <= ANCHOR_BYTES {
+            let id = self.memory.next.anchor;
+            self.memory.next.anchor += 1;
+            let bytes = document::delta(&state.document, &state.document);
+            source.anchor = Some(Anchor { id, document: state.document.clone() });
+            source.since_anchor = 0;
+            let checksum = document::checksum(&state.document);
+            let stream = source.streams.last().map_or(0, |(_, id)| *id);
+            self.rows.anchors.push(AnchorRow { id, stream, checksum, packed: full });
+            return Encoded { encoding: Encoding::Anchored, depth: 1, anchor: Some(id), bytes };
+        }
+        match anchored {
+            Some(anchored) if anchored.bytes.len() < full.len() => anchored,
+            _ => Encoded::new(Encoding::Full, 0, full.to_vec()),
+        }
+    }
+
+    /// What a new state makes of its object.
+    fn settle(&mut self, tail: &mut Tail, state: &Witnessed, seq: Seq, late: bool) {
+        let certain = state.change != Change::Gap && !late;
+        if certain && (is_version(state.change) || !state.resource_version.as_str().is_empty()) {
+            tail.newest = Some(state.resource_version.clone());
+            tail.newest_seq = seq;
+        }
+        self.place(tail, certain.then_some(state));
+    }
+
+    /// A state that is there already can still be news: the object may have been taken for gone.
+    fn again(&mut self, tail: &mut Tail, state: &Witnessed, seen: Seq) {
+        let stale = compare(&state.resource_version, tail) == Some(Ordering::Less);
+        let was_live = tail.live;
+        let is_live = match state.change {
+            Change::Gap => was_live,
+            _ if stale => was_live,
+            Change::Present => true,
+            Change::Gone | Change::Left => false,
+        };
+        if was_live != is_live {
+            if is_live {
+                tail.newest = Some(state.resource_version.clone());
+                tail.newest_seq = seen;
+            }
+            self.place(tail, Some(state));
+        }
+    }
+
+    /// Writes down where the object's chain ends, and what it is now if that is certain.
+    fn place(&mut self, tail: &mut Tail, certain: Option<&Witnessed>) {
+        let mut packed: Option<Packed> = None;
+        if let Some(state) = certain {
+            tail.live = state.change == Change::Present;
+            packed = tail.live.then(|| state.packed.clone());
+            if let Some(older) = tail.older.take() {
+                let ended = Outcome::Ended { newest: older.newest, tail: older.tail };
+                self.rows.outcomes.insert(older.object, ended);
+            }
+        }
+        let before = self.rows.outcomes.remove(&tail.object);
+        let outcome = if tail.live {
+            let kept = match before {
+                Some(Outcome::Live { packed, .. }) => packed,
+                _ => None,
+            };
+            Outcome::Live { newest: tail.newest_seq, tail: tail.seq, packed: packed.or(kept) }
+        } else {
+            Outcome::Ended { newest: tail.newest_seq, tail: tail.seq }
+        };
+        self.rows.outcomes.insert(tail.object, outcome);
+    }
+}
+
+fn compare(version: &Version, tail: &Tail) -> Option<Ordering> {
+    version.compare(tail.newest.as_ref()?)
+}
+
+fn poison_row(stream: i64, poison: &Poison) -> PoisonRow {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&poison.raw);
+    PoisonRow {
+        stream,
+        digest: hasher.finish() as i64,
+        checksum: document::checksum(&poison.raw),
+        raw: poison.raw.to_vec(),
+        error: poison.error.clone(),
+        observed_ms: poison.observed_ms as i64,
+    }
+}

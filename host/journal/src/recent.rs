@@ -1,0 +1,98 @@
+//! The newest states, in memory: a dispatcher at the head of the journal never reads the disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kubewitness_core::{Seq, State};
+
+/// The last so many states, without a hole between them.
+pub(crate) struct Recent {
+    states: VecDeque<Arc<State>>,
+    limit: usize,
+}
+
+impl Recent {
+    pub fn new(limit: usize) -> Self {
+        Self { states: VecDeque::new(), limit }
+    }
+
+    /// Takes in what was committed, which follows what is here.
+    pub fn extend(&mut self, states: Vec<Arc<State>>) {
+        for state in states {
+            // After a lost batch (committed, but its caller was gone) the new ones begin elsewhere.
+            if self.states.back().is_some_and(|last| last.seq + 1 != state.seq) {
+                self.states.clear();
+            }
+            self.states.push_back(state);
+        }
+        let excess = self.states.len().saturating_sub(self.limit);
+        self.states.drain(..excess);
+    }
+
+    /// States after a position, or `None` where some of them aren't here.
+    pub fn after(&self, after: Seq, limit: usize) -> Option<Vec<Arc<State>>> {
+        let start = self.index(after)?;
+        Some(self.states.iter().skip(start).take(limit).cloned().collect())
+    }
+
+    /// States of these sources in `(after, through]`, likewise.
+    pub fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Option<u64> {
+        let start = self.index(after)?;
+        let range = self.states.iter().skip(start).take_while(|state| state.seq <= through);
+        Some(range.filter(|state| sources.contains(&state.source)).count() as u64)
+    }
+
+    fn index(&self, after: Seq) -> Option<usize> {
+        let first = self.states.front()?.seq;
+        usize::try_from(after.checked_add(1)?.checked_sub(first)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubewitness_core::{Change, StateId, Version};
+
+    fn state(seq: Seq) -> Arc<State> {
+        Arc::new(State {
+            id: StateId::parse("id"),
+            seq,
+            source: Arc::from(if seq.is_multiple_of(2) { "even" } else { "odd" }),
+            epoch: 0,
+            change: Change::Present,
+            object: Arc::default(),
+            owner: None,
+            resource_version: Version::new("1"),
+            status: Arc::default(),
+            previous: None,
+            observed_ms: 0,
+            late: false,
+        })
+    }
+
+    fn seqs(states: Option<Vec<Arc<State>>>) -> Option<Vec<Seq>> {
+        states.map(|states| states.iter().map(|state| state.seq).collect())
+    }
+
+    #[test]
+    fn it_answers_for_what_it_holds_and_admits_what_it_lost() {
+        let mut recent = Recent::new(3);
+        assert_eq!(seqs(recent.after(0, 10)), None);
+        recent.extend((1..=5).map(state).collect());
+        assert_eq!(seqs(recent.after(1, 10)), None);
+        assert_eq!(seqs(recent.after(2, 10)), Some(vec![3, 4, 5]));
+        assert_eq!(seqs(recent.after(3, 1)), Some(vec![4]));
+        assert_eq!(seqs(recent.after(5, 10)), Some(vec![]));
+        assert_eq!(recent.count(&["odd".into()], 2, 5), Some(2));
+        assert_eq!(recent.count(&["odd".into()], 1, 5), None);
+    }
+
+    #[test]
+    fn a_hole_starts_it_over() {
+        let mut recent = Recent::new(10);
+        recent.extend(vec![state(1), state(2)]);
+        recent.extend(vec![state(5)]);
+        assert_eq!(seqs(recent.after(1, 10)), None);
+        assert_eq!(seqs(recent.after(4, 10)), Some(vec![5]));
+    }
+}

@@ -1,0 +1,108 @@
+//! What an error of SQLite means for the caller: try later, or stop.
+
+use kubewitness_core::ports::JournalError;
+
+const BUSY: i64 = 5;
+const LOCKED: i64 = 6;
+const NO_MEMORY: i64 = 7;
+const INTERRUPT: i64 = 9;
+const IO: i64 = 10;
+const CORRUPT: i64 = 11;
+const FULL: i64 = 13;
+const CANT_OPEN: i64 = 14;
+const NOT_A_DATABASE: i64 = 26;
+
+/// A write that the system refused, as a quota does: nothing was synced, a rollback undoes it.
+const IO_WRITE: i64 = IO | 3 << 8;
+/// No room for the shared memory beside the WAL.
+const IO_SHM_SIZE: i64 = IO | 19 << 8;
+const IO_NO_MEMORY: i64 = IO | 12 << 8;
+
+/// The extended result code, where the error is SQLite's own.
+pub(super) fn code(error: &sqlx::Error) -> Option<i64> {
+    error.as_database_error()?.code()?.parse().ok()
+}
+
+pub(crate) fn classify(error: sqlx::Error) -> JournalError {
+    let Some(code) = code(&error) else {
+        return match error {
+            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => {
+                JournalError::Unavailable(error.to_string())
+            }
+            // A worker that died in the middle of a write, or a row that is not of this format.
+            error => JournalError::Fatal(error.to_string()),
+        };
+    };
+    let later = || JournalError::Unavailable(error.to_string());
+    match (code, code & 0xFF) {
+        (IO_WRITE | IO_SHM_SIZE | IO_NO_MEMORY, _) => later(),
+        (_, FULL) => JournalError::Unavailable(format!("the disk is full: {error}")),
+        (_, BUSY | LOCKED | NO_MEMORY | INTERRUPT | CANT_OPEN) => later(),
+        (_, CORRUPT | NOT_A_DATABASE) => JournalError::Fatal(format!(
+            "{error}: a page of the file is not what was written; stop, keep the file, run `journal verify`, \
+             restore a copy"
+        )),
+        (_, IO) => JournalError::Fatal(format!(
+            "{error}: the system could not sync or read the file, so the last write is in doubt; check the disk \
+             and start again"
+        )),
+        _ => JournalError::Fatal(error.to_string()),
+    }
+}
+
+pub(crate) fn damaged(seq: u64, what: impl std::fmt::Display) -> JournalError {
+    JournalError::Fatal(format!("state {seq}: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Told(i64);
+
+    impl std::fmt::Display for Told {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "code {}", self.0)
+        }
+    }
+
+    impl std::error::Error for Told {}
+
+    impl sqlx::error::DatabaseError for Told {
+        fn message(&self) -> &str {
+            "told"
+        }
+        fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+            Some(self.0.to_string().into())
+        }
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    fn is_fatal(code: i64) -> bool {
+        matches!(classify(sqlx::Error::Database(Box::new(Told(code)))), JournalError::Fatal(_))
+    }
+
+    #[test]
+    fn a_full_disk_or_a_quota_passes_and_a_failed_sync_does_not() {
+        for passes in [FULL, IO_WRITE, IO_SHM_SIZE, BUSY, BUSY | 2 << 8, LOCKED] {
+            assert!(!is_fatal(passes), "{passes}");
+        }
+        let (fsync, dir_fsync, read, corrupt_index) =
+            (IO | 4 << 8, IO | 5 << 8, IO | 1 << 8, CORRUPT | 3 << 8);
+        for stays in [IO, fsync, dir_fsync, read, CORRUPT, corrupt_index, NOT_A_DATABASE, 19] {
+            assert!(is_fatal(stays), "{stays}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The journal in one SQLite file: the only module that knows SQL. The format is described in
+//! [`schema`].
+
+mod backlog;
+mod documents;
+mod fault;
+mod lookup;
+mod multi;
+mod open;
+mod query;
+mod read;
+mod reader;
+mod schema;
+mod uid;
+mod write;
+
+use std::path::Path;
+use std::time::Duration;
+
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{JournalError, Save};
+use sqlx::{Connection, SqliteConnection};
+
+use fault::classify;
+pub(crate) use open::Store;
+pub(crate) use read::Names;
+pub(crate) use reader::Reader;
+
+use crate::memory::{Found, Identity, Memory};
+use crate::plan::{Known, Rows};
+use crate::rows::Key;
+
+/// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
+/// for readers. SQLite's own checkpoints, every 1,000 pages, don't wait, so that a reader who is
+/// always there would let it grow without end.
+const WAL_BYTES: u64 = 64 << 20;
+
+/// How long the one writer waits for readers before it puts that off.
+const WAL_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Transactions between two looks at the size of the WAL.
+const WAL_LOOK: u32 = 64;
+
+/// Dead letters that are marked as taken back.
+#[derive(Clone, Debug)]
+pub(crate) struct Replay {
+    pub plugin: String,
+    pub seqs: Vec<Seq>,
+    pub who: String,
+    pub why: String,
+    pub at_ms: u64,
+}
+
+/// The one connection that writes.
+pub(crate) struct Writer {
+    connection: SqliteConnection,
+    transactions: u32,
+}
+
+impl Writer {
+    pub async fn memory(&mut self) -> Result<Memory, JournalError> {
+        lookup::memory(&mut self.connection).await
+    }
+
+    pub async fn tails(
+        &mut self,
+        memory: &Memory,
+        strangers: Vec<Identity>,
+    ) -> Result<Vec<Found>, JournalError> {
+        lookup::tails(&mut self.connection, memory, strangers).await
+    }
+
+    pub async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Result<Known, JournalError> {
+        lookup::keys(&mut self.connection, questions).await
+    }
+
+    /// Everything or nothing; durable once this returns.
+    pub async fn commit(
+        &mut self,
+        rows: Option<Rows>,
+        saves: &[(&str, &Save)],
+        replays: &[Replay],
+    ) -> Result<(), JournalError> {
+        // A deferred transaction would be refused when it turns into a writing one.
+        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
+        if let Some(rows) = rows {
+            write::rows(&mut transaction, rows).await.map_err(classify)?;
+        }
+        write::saves(&mut transaction, saves).await.map_err(classify)?;
+        for Replay { plugin, seqs, who, why, at_ms } in replays {
+            write::replaying(&mut transaction, plugin, seqs, who, why, *at_ms).await.map_err(classify)?;
+        }
+        transaction.commit().await.map_err(classify)
+    }
+
+    /// Keeps the WAL bounded. That it can't now is no error: the next look tries again.
+    pub async fn tend(&mut self, path: &Path) {
+        self.transactions = self.transactions.wrapping_add(1);
+        if !self.transactions.is_multiple_of(WAL_LOOK) || open::wal_bytes(path) <= WAL_BYTES {
+            return;
+        }
+        let text = format!(
+            "PRAGMA busy_timeout = {}; PRAGMA wal_checkpoint(TRUNCATE); PRAGMA busy_timeout = {}",
+            WAL_PATIENCE.as_millis(),
+            open::BUSY.as_millis()
+        );
+        if let Err(error) = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut self.connection).await {
+            tracing::warn!(%error, "the journal's WAL could not be cut");
+        }
+    }
+
+    pub async fn close(self) -> Result<(), JournalError> {
+        self.connection.close().await.map_err(classify)
+    }
+}

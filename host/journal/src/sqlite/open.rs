@@ -1,0 +1,177 @@
+//! Opening: whose file it is, of which format, and that nobody else writes to it.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kubewitness_core::ports::JournalError;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+
+use super::schema::{APPLICATION_ID, TABLES, VERSION};
+use super::{Writer, fault};
+use crate::report::OpenError;
+
+/// Only a tool that somebody runs on the file can hold its lock: the one writer is us.
+pub(super) const BUSY: Duration = Duration::from_secs(5);
+
+/// Nine sizes of each statement that writes, and those that look up.
+const STATEMENTS: usize = 256;
+
+/// Rows on their way from SQLite's thread to the reader.
+const ROWS_IN_FLIGHT: usize = 512;
+
+pub(crate) struct Store {
+    pub path: PathBuf,
+    pub readers: SqlitePool,
+    /// Held while the store is open; the system lets go of it when the process dies.
+    pub lock: File,
+}
+
+/// What a file is, before anything is written to it.
+enum Found {
+    Nothing,
+    Journal { version: i64 },
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(BUSY)
+        .foreign_keys(false)
+        .statement_cache_capacity(STATEMENTS)
+        .row_buffer_size(ROWS_IN_FLIGHT)
+        .pragma("cell_size_check", "ON")
+        .disable_statement_logging()
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn bytes(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
+}
+
+pub(super) fn wal_bytes(path: &Path) -> u64 {
+    bytes(&beside(path, "-wal"))
+}
+
+/// Of the file and its WAL.
+pub(super) fn all_bytes(path: &Path) -> u64 {
+    bytes(path) + wal_bytes(path)
+}
+
+fn unavailable(path: &Path, reason: impl std::fmt::Display) -> OpenError {
+    OpenError::Unavailable { path: path.to_path_buf(), reason: reason.to_string() }
+}
+
+/// An error of SQLite before the journal is open.
+pub(super) fn open_error(path: &Path, error: sqlx::Error) -> OpenError {
+    const NOT_A_DATABASE: i64 = 26;
+    if fault::code(&error).is_some_and(|code| code & 0xFF == NOT_A_DATABASE) {
+        return OpenError::NotAJournal { path: path.to_path_buf(), reason: "it is no SQLite file".into() };
+    }
+    match fault::classify(error) {
+        JournalError::Fatal(reason) => OpenError::Damaged { path: path.to_path_buf(), reason },
+        error => unavailable(path, error),
+    }
+}
+
+impl Store {
+    pub async fn open(path: &Path, readers: u32) -> Result<(Self, Writer), OpenError> {
+        let lock = lock(path)?;
+        // Before any write: a file that isn't ours must stay as it is.
+        let found = inspect(path).await?;
+        let fail = |error| open_error(path, error);
+        let writing = options(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .pragma("journal_size_limit", "67108864")
+            .pragma("temp_store", "MEMORY");
+        let mut connection = writing.connect().await.map_err(fail)?;
+        if let Found::Nothing = found {
+            create(&mut connection).await.map_err(fail)?;
+        }
+        let readers = SqlitePoolOptions::new()
+            .max_connections(readers.max(1))
+            .test_before_acquire(false)
+            .connect_lazy_with(options(path).read_only(true));
+        Ok((Self { path: path.to_path_buf(), readers, lock }, Writer { connection, transactions: 0 }))
+    }
+
+    pub fn bytes(&self) -> u64 {
+        all_bytes(&self.path)
+    }
+}
+
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let name = beside(path, ".lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&name);
+    let file = file.map_err(|error| unavailable(&name, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_path_buf())),
+        Err(TryLockError::Error(error)) => Err(unavailable(&name, error)),
+    }
+}
+
+/// Reads marks and version, changing nothing.
+async fn inspect(path: &Path) -> Result<Found, OpenError> {
+    if bytes(path) == 0 && wal_bytes(path) == 0 {
+        return Ok(Found::Nothing);
+    }
+    let mut connection = read_only(path).await?;
+    let found = marks(&mut connection).await.map_err(|error| open_error(path, error));
+    connection.close().await.map_err(|error| open_error(path, error))?;
+    match found? {
+        // A crash between the file's creation and its first transaction.
+        (0, 0, 0) => Ok(Found::Nothing),
+        (APPLICATION_ID, version, _) if version > VERSION => {
+            Err(OpenError::Newer { path: path.to_path_buf(), found: version, known: VERSION })
+        }
+        (APPLICATION_ID, version, _) => Ok(Found::Journal { version }),
+        _ => {
+            let reason = "it is another program's database".into();
+            Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
+        }
+    }
+}
+
+pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError> {
+    options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
+}
+
+/// A connection for `verify`: of a journal of a known format, and unable to write.
+pub(super) async fn open_to_verify(path: &Path) -> Result<SqliteConnection, OpenError> {
+    if bytes(path) == 0 && wal_bytes(path) == 0 {
+        return Err(unavailable(path, "there is no journal here"));
+    }
+    match inspect(path).await? {
+        Found::Journal { version: _ } => read_only(path).await,
+        Found::Nothing => {
+            let reason = "it is an empty database".into();
+            Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
+        }
+    }
+}
+
+async fn marks(connection: &mut SqliteConnection) -> Result<(i64, i64, i64), sqlx::Error> {
+    let application: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *connection).await?;
+    let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(connection).await?;
+    Ok((application, version, tables))
+}
+
+async fn create(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let marks = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};");
+    sqlx::raw_sql(AssertSqlSafe(format!("{TABLES}{marks}"))).execute(&mut *transaction).await?;
+    transaction.commit().await
+}

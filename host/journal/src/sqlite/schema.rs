@@ -1,0 +1,102 @@
+//! The format of the file, version 1.
+//!
+//! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
+//! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
+//! it is empty and may stay when nobody runs.
+//!
+//! | table | a row is | grows by |
+//! |---|---|---|
+//! | `states` | a state, by position; positions are 1, 2, 3, … without a hole | every state, about 70 bytes and its delta |
+//! | `objects` | an object in one epoch of one source, or (`stream` 0) an owner | every object, about 110 bytes |
+//! | `kinds`, `statuses`, `anchors` | what many rows share | few |
+//! | `owned` | an owner and an object that it owned | every owned object |
+//! | `current` | a live object: its newest state, the end of its chain, its document for the cache | not; it is removed when the object ends |
+//! | `streams` | an epoch of a source: checkpoint and counters | every epoch |
+//! | `tallies` | how many states of a stream lie in a segment of 1,024 positions | every segment |
+//! | `gaps`, `poison` | holes; bytes that did not decode | each of them |
+//! | `plugins`, `letters`, `kv`, `replays` | progress, dead letters, a plugin's own keys, who replayed | plugins |
+//!
+//! **A state's id** is `source/epoch/group/kind/uid/` of its object and then its key: the version,
+//! `gone`, or `gap:` and bounds. The key is the column `version`: an integer where the version is
+//! decimal and has up to 18 digits, `=` and the version where not, -1 for `gone`, `~` and bounds
+//! for a gap. UNIQUE(version, object) in this order, since versions arrive ascending and objects
+//! do not: new entries go to the end of the index however long the journal is. `at` is the
+//! version of those whose key isn't one.
+//!
+//! **Chains**: `back` says how many positions before lies the state before of the same uid; the
+//! end of the chain is `current.tail`, or `objects.tail` once the object has ended. So the states
+//! of one object are found without an index over them.
+//!
+//! **Documents**: `flags` holds the change (2 bits), late (1 bit), how the document is kept
+//! (2 bits: none, full, delta on the state before, delta on an anchor) and how many deltas it is
+//! away from a full one (at most `limits::DELTA_CHAIN`). `sums` is two CRC-32: of the other
+//! columns (high half) and of the document's exact bytes. Both are compared at each reading.
+//!
+//! **Recovery**: a transaction holds everything that its batch means, so after a crash SQLite's
+//! own recovery of the WAL is all that is needed. `synchronous=FULL`: an answered append has
+//! been synced. What the writer holds in memory can be looked up again.
+//!
+//! Limits: 32,766 binds a statement (at most 256 rows of 13 columns are written in one); 2⁶³
+//! positions.
+
+/// "KWJ1".
+pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
+
+pub(super) const VERSION: i64 = 1;
+
+pub(super) const TABLES: &str = "
+CREATE TABLE streams (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, epoch INTEGER NOT NULL, checkpoint TEXT,
+    states INTEGER NOT NULL, last_event_ms INTEGER, UNIQUE (source, epoch)
+) STRICT;
+CREATE TABLE kinds (
+    id INTEGER PRIMARY KEY, api_group TEXT NOT NULL, version TEXT NOT NULL, kind TEXT NOT NULL
+) STRICT;
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, kind INTEGER NOT NULL, namespace TEXT NOT NULL,
+    name TEXT NOT NULL, uid ANY NOT NULL, owner INTEGER NOT NULL, uid_key INTEGER NOT NULL,
+    name_key INTEGER NOT NULL, sum INTEGER NOT NULL, tail INTEGER, newest INTEGER
+) STRICT;
+CREATE INDEX objects_by_uid ON objects (uid_key);
+CREATE INDEX objects_by_name ON objects (name_key);
+CREATE TABLE owned (
+    owner INTEGER NOT NULL, object INTEGER NOT NULL, PRIMARY KEY (owner, object)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE statuses (id INTEGER PRIMARY KEY, body TEXT NOT NULL, sum INTEGER NOT NULL) STRICT;
+CREATE TABLE anchors (
+    id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, checksum INTEGER NOT NULL, document BLOB NOT NULL
+) STRICT;
+CREATE TABLE states (
+    seq INTEGER PRIMARY KEY, object INTEGER NOT NULL, version ANY NOT NULL, flags INTEGER NOT NULL,
+    back INTEGER NOT NULL, status INTEGER NOT NULL, previous INTEGER, owner INTEGER,
+    observed_ms INTEGER NOT NULL, at ANY, anchor INTEGER, sums INTEGER NOT NULL, document BLOB NOT NULL,
+    UNIQUE (version, object)
+) STRICT;
+CREATE TABLE current (
+    object INTEGER PRIMARY KEY, newest INTEGER NOT NULL, tail INTEGER NOT NULL, packed BLOB
+) STRICT;
+CREATE TABLE tallies (
+    segment INTEGER NOT NULL, stream INTEGER NOT NULL, states INTEGER NOT NULL, PRIMARY KEY (segment, stream)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE gaps (
+    id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, key TEXT NOT NULL,
+    body TEXT NOT NULL, UNIQUE (stream, seq, key)
+) STRICT;
+CREATE TABLE poison (
+    id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, digest INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    observed_ms INTEGER NOT NULL, error TEXT NOT NULL, raw BLOB NOT NULL, UNIQUE (stream, digest, checksum)
+) STRICT;
+CREATE TABLE plugins (name TEXT PRIMARY KEY, progress TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE letters (
+    plugin TEXT NOT NULL, seq INTEGER NOT NULL, id TEXT NOT NULL, attempts INTEGER NOT NULL,
+    error TEXT NOT NULL, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL, replaying INTEGER NOT NULL,
+    PRIMARY KEY (plugin, seq)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE kv (
+    plugin TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (plugin, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE replays (
+    id INTEGER PRIMARY KEY, plugin TEXT NOT NULL, who TEXT NOT NULL, why TEXT NOT NULL,
+    seqs TEXT NOT NULL, at_ms INTEGER NOT NULL
+) STRICT;
+";

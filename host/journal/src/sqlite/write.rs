@@ -1,0 +1,271 @@
+//! The statements of one transaction. Rows come from `plan`, progress from dispatch; each table
+//! gets one statement a batch.
+
+use kubewitness_core::document::{Packed, checksum};
+use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
+use kubewitness_core::{Seq, StateId};
+use sqlx::SqliteConnection;
+
+use super::multi::Multi;
+use super::uid;
+use crate::plan::Rows;
+use crate::rows::{ObjectRow, Outcome};
+
+// `OR FAIL`: the default would keep a journal of each statement, to undo it alone; here an error
+// undoes the whole transaction.
+static STREAMS: Multi = Multi::new(
+    "INSERT OR FAIL INTO streams (id, source, epoch, checkpoint, states, last_event_ms) VALUES",
+    "(?,?,?,?,?,?)",
+    "ON CONFLICT (id) DO UPDATE SET checkpoint = coalesce(excluded.checkpoint, checkpoint), \
+     states = states + excluded.states, \
+     last_event_ms = max(coalesce(last_event_ms, 0), coalesce(excluded.last_event_ms, last_event_ms, 0))",
+);
+static KINDS: Multi =
+    Multi::new("INSERT OR FAIL INTO kinds (id, api_group, version, kind) VALUES", "(?,?,?,?)", "");
+static OBJECTS: Multi = Multi::new(
+    "INSERT OR FAIL INTO objects (id, stream, kind, namespace, name, uid, owner, uid_key, name_key, sum) VALUES",
+    "(?,?,?,?,?,?,?,?,?,?)",
+    "",
+);
+static OWNED: Multi = Multi::new("INSERT OR IGNORE INTO owned (owner, object) VALUES", "(?,?)", "");
+static STATUSES: Multi = Multi::new("INSERT OR FAIL INTO statuses (id, body, sum) VALUES", "(?,?,?)", "");
+static ANCHORS: Multi =
+    Multi::new("INSERT OR FAIL INTO anchors (id, stream, checksum, document) VALUES", "(?,?,?,?)", "");
+static STATES: Multi = Multi::new(
+    "INSERT OR FAIL INTO states (seq, object, version, flags, back, status, previous, owner, observed_ms, at, \
+     anchor, sums, document) VALUES",
+    "(?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    "",
+);
+static LIVE: Multi = Multi::new(
+    "INSERT OR FAIL INTO current (object, newest, tail, packed) VALUES",
+    "(?,?,?,?)",
+    "ON CONFLICT (object) DO UPDATE SET newest = excluded.newest, tail = excluded.tail, \
+     packed = coalesce(excluded.packed, packed)",
+);
+static NOT_CURRENT: Multi = Multi::new("DELETE FROM current WHERE object IN (VALUES", "(?)", ")");
+static ENDED: Multi = Multi::new(
+    "UPDATE objects SET tail = v.column2, newest = v.column3 FROM (VALUES",
+    "(?,?,?)",
+    ") AS v WHERE objects.id = v.column1",
+);
+static TALLIES: Multi = Multi::new(
+    "INSERT OR FAIL INTO tallies (segment, stream, states) VALUES",
+    "(?,?,?)",
+    "ON CONFLICT (segment, stream) DO UPDATE SET states = states + excluded.states",
+);
+static GAPS: Multi =
+    Multi::new("INSERT OR IGNORE INTO gaps (stream, seq, key, body) VALUES", "(?,?,?,?)", "");
+static POISON: Multi = Multi::new(
+    "INSERT OR IGNORE INTO poison (stream, digest, checksum, observed_ms, error, raw) VALUES",
+    "(?,?,?,?,?,?)",
+    "",
+);
+
+pub(super) async fn rows(connection: &mut SqliteConnection, rows: Rows) -> Result<(), sqlx::Error> {
+    shared(connection, &rows).await?;
+    STREAMS
+        .run(connection, rows.streams, |b, r| {
+            b.add(r.id)
+                .add(r.source)
+                .add(r.epoch)
+                .add(r.checkpoint)
+                .add(r.states as i64)
+                .add(r.last_event_ms);
+        })
+        .await?;
+    OBJECTS.run(connection, rows.objects, bind_object).await?;
+    OWNED
+        .run(connection, rows.owned, |b, (owner, object)| {
+            b.add(owner).add(object);
+        })
+        .await?;
+    STATES
+        .run(connection, rows.states, |b, row| {
+            let e = row.envelope;
+            let sums = e.sums();
+            b.add(e.seq as i64).add(e.object).key(e.key).add(e.flags.pack()).add(e.back as i64).add(e.status);
+            b.add(e.previous).add(e.owner).add(e.observed_ms).optional_key(e.version).add(e.anchor).add(sums);
+            b.add(row.document);
+        })
+        .await?;
+    outcomes(connection, rows.outcomes.into_iter().collect()).await?;
+    let tallies =
+        rows.tallies.into_iter().map(|((segment, stream), states)| (segment as i64, stream, states as i64));
+    TALLIES
+        .run(connection, tallies.collect(), |b, (segment, stream, states)| {
+            b.add(segment).add(stream).add(states);
+        })
+        .await?;
+    GAPS.run(connection, rows.gaps, |b, r| {
+        b.add(r.stream).add(r.seq as i64).add(r.key).add(r.body);
+    })
+    .await?;
+    POISON
+        .run(connection, rows.poison, |b, r| {
+            b.add(r.stream).add(r.digest).add(r.checksum).add(r.observed_ms).add(r.error).add(r.raw);
+        })
+        .await
+}
+
+/// What other rows point to; rare once the journal has run for a while.
+async fn shared(connection: &mut SqliteConnection, rows: &Rows) -> Result<(), sqlx::Error> {
+    KINDS
+        .run(connection, rows.kinds.clone(), |b, (id, group, version, kind)| {
+            b.add(id).add(group).add(version).add(kind);
+        })
+        .await?;
+    STATUSES
+        .run(connection, rows.statuses.clone(), |b, (id, body)| {
+            let sum = checksum(body.as_bytes());
+            b.add(id).add(body).add(sum);
+        })
+        .await?;
+    ANCHORS
+        .run(connection, rows.anchors.clone(), |b, r| {
+            b.add(r.id).add(r.stream).add(r.checksum).add(r.packed.to_vec());
+        })
+        .await
+}
+
+fn bind_object(binds: &mut super::multi::Binds, row: ObjectRow) {
+    let (uid_key, name_key, sum) = (uid::key(&row.uid), uid::key(&row.name), object_sum(&row));
+    binds.add(row.id).add(row.stream).add(row.kind).add(row.namespace).add(row.name);
+    match uid::to_bytes(&row.uid) {
+        Some(bytes) => binds.add(bytes.to_vec()),
+        None => binds.add(row.uid),
+    };
+    binds.add(row.owner).add(uid_key).add(name_key).add(sum);
+}
+
+pub(super) fn object_sum(row: &ObjectRow) -> u32 {
+    let ObjectRow { id, stream, kind, namespace, name, uid, owner } = row;
+    checksum(format!("{id}/{stream}/{kind}/{namespace}/{name}/{uid}/{owner}").as_bytes())
+}
+
+async fn outcomes(
+    connection: &mut SqliteConnection,
+    outcomes: Vec<(i64, Outcome)>,
+) -> Result<(), sqlx::Error> {
+    let mut live: Vec<(i64, Seq, Seq, Option<Packed>)> = Vec::new();
+    let mut ended = Vec::new();
+    for (object, outcome) in outcomes {
+        match outcome {
+            Outcome::Live { newest, tail, packed } => live.push((object, newest, tail, packed)),
+            Outcome::Ended { newest, tail } => ended.push((object, newest, tail)),
+        }
+    }
+    // In the order of the table, which is kinder to its pages.
+    live.sort_unstable_by_key(|(object, ..)| *object);
+    ended.sort_unstable_by_key(|(object, ..)| *object);
+    LIVE.run(connection, live, |b, (object, newest, tail, packed)| {
+        b.add(object).add(newest as i64).add(tail as i64).add(packed.map(|packed| packed.to_vec()));
+    })
+    .await?;
+    let objects = ended.iter().map(|(object, ..)| *object).collect();
+    NOT_CURRENT
+        .run(connection, objects, |b, object: i64| {
+            b.add(object);
+        })
+        .await?;
+    ENDED
+        .run(connection, ended, |b, (object, newest, tail)| {
+            b.add(object).add(tail as i64).add((newest != 0).then_some(newest as i64));
+        })
+        .await
+}
+
+static PLUGIN: Multi = Multi::new(
+    "INSERT OR FAIL INTO plugins (name, progress) VALUES",
+    "(?,?)",
+    "ON CONFLICT (name) DO UPDATE SET progress = excluded.progress",
+);
+static LETTERS: Multi = Multi::new(
+    "INSERT OR FAIL INTO letters (plugin, seq, id, attempts, error, first_ms, last_ms, replaying) VALUES",
+    "(?,?,?,?,?,?,?,?)",
+    "ON CONFLICT (plugin, seq) DO UPDATE SET attempts = excluded.attempts, error = excluded.error, \
+     first_ms = excluded.first_ms, last_ms = excluded.last_ms, replaying = excluded.replaying",
+);
+static REVIVED: Multi = Multi::new("DELETE FROM letters WHERE (plugin, seq) IN (VALUES", "(?,?)", ")");
+static REPLAYING: Multi =
+    Multi::new("UPDATE letters SET replaying = 1 WHERE (plugin, seq) IN (VALUES", "(?,?)", ")");
+static REPLAYS: Multi =
+    Multi::new("INSERT OR FAIL INTO replays (plugin, who, why, seqs, at_ms) VALUES", "(?,?,?,?,?)", "");
+static KV: Multi = Multi::new(
+    "INSERT OR FAIL INTO kv (plugin, key, value) VALUES",
+    "(?,?,?)",
+    "ON CONFLICT (plugin, key) DO UPDATE SET value = excluded.value",
+);
+static KV_DELETE: Multi = Multi::new("DELETE FROM kv WHERE (plugin, key) IN (VALUES", "(?,?)", ")");
+
+/// Progress, dead letters and keys of several plugins, each with one statement a table.
+pub(super) async fn saves(
+    connection: &mut SqliteConnection,
+    saves: &[(&str, &Save)],
+) -> Result<(), sqlx::Error> {
+    let mut progress = Vec::new();
+    let mut parked: Vec<(String, DeadLetter)> = Vec::new();
+    let mut revived = Vec::new();
+    let mut kv = std::collections::BTreeMap::new();
+    for (plugin, save) in saves {
+        let body = serde_json::to_string(&save.progress).expect("strings and numbers always serialize");
+        progress.push((plugin.to_string(), body));
+        parked.extend(save.parked.iter().map(|letter| (plugin.to_string(), letter.clone())));
+        revived.extend(save.revived.iter().map(|seq| (plugin.to_string(), *seq)));
+        for KvWrite { key, value } in &save.kv {
+            // The last write of a key is what counts.
+            kv.insert((plugin.to_string(), key.clone()), value.clone());
+        }
+    }
+    PLUGIN
+        .run(connection, progress, |b, (plugin, body)| {
+            b.add(plugin).add(body);
+        })
+        .await?;
+    REVIVED
+        .run(connection, revived, |b, (plugin, seq)| {
+            b.add(plugin).add(seq as i64);
+        })
+        .await?;
+    LETTERS
+        .run(connection, parked, |b, (plugin, letter)| {
+            let DeadLetter { seq, id, attempts, error, first_ms, last_ms, replaying, .. } = letter;
+            b.add(plugin).add(seq as i64).add(StateId::as_str(&id).to_owned()).add(attempts).add(error);
+            b.add(first_ms as i64).add(last_ms as i64).add(replaying);
+        })
+        .await?;
+    let (sets, deletes): (Vec<_>, Vec<_>) = kv.into_iter().partition(|(_, value)| value.is_some());
+    KV.run(connection, sets, |b, ((plugin, key), value)| {
+        b.add(plugin).add(key).add(value.unwrap_or_default());
+    })
+    .await?;
+    KV_DELETE
+        .run(connection, deletes, |b, ((plugin, key), _)| {
+            b.add(plugin).add(key);
+        })
+        .await
+}
+
+/// Marks dead letters as taken back, and records who did it and why.
+pub(super) async fn replaying(
+    connection: &mut SqliteConnection,
+    plugin: &str,
+    seqs: &[Seq],
+    who: &str,
+    why: &str,
+    at_ms: u64,
+) -> Result<(), sqlx::Error> {
+    let marks = seqs.iter().map(|seq| (plugin.to_owned(), *seq)).collect();
+    REPLAYING
+        .run(connection, marks, |b, (plugin, seq): (String, Seq)| {
+            b.add(plugin).add(seq as i64);
+        })
+        .await?;
+    let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
+    let record = (plugin.to_owned(), who.to_owned(), why.to_owned(), seqs, at_ms as i64);
+    REPLAYS
+        .run(connection, vec![record], |b, (plugin, who, why, seqs, at_ms)| {
+            b.add(plugin).add(who).add(why).add(seqs).add(at_ms);
+        })
+        .await
+}
