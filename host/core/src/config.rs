@@ -111,7 +111,8 @@ pub enum SecretRef {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LedgerSpec {
     pub name: String,
-    /// A relative path lies in the data folder.
+    /// The file of its records, such as `audit/ledger.jsonl`; a relative path lies in the data folder.
+    /// Its receipts lie beside it, under the same name with `.receipts`.
     pub path: String,
 }
 
@@ -505,6 +506,9 @@ impl PluginSpec {
         check_grants("sql", "database", pairs, &databases, faults);
         if grants.sql.len() > 1 {
             faults.push(fault("spec.grants.sql", "has more than one database: rows and receipt commit together in one only"));
+        }
+        if grants.ledger.len() > 1 {
+            faults.push(fault("spec.grants.ledger", "has more than one ledger: records and receipt are kept together in one only"));
         }
         let destinations: Vec<_> = host.destinations.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.http.iter().map(|g| (g.name.as_str(), g.destination.as_str()));
