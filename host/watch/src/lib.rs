@@ -1,1 +1,36 @@
+//! The only crate that knows `kube`: from an API server to durable states and a readable cache.
+//!
+//! `kube` gives transport, TLS and authentication; list and watch are made of raw requests, so
+//! that nothing is lost because it doesn't decode. Decisions are pure modules (`course`, `judge`,
+//! `checkpoint`, `walkback`, `frames`); around them are a reader, which talks to the server, and a
+//! writer, which makes durable what the reader gives it and then shows it in the cache.
+//!
+//!     reader ─▶ lines, items ─▶ writer ─▶ journal (`Witness`), then cache ─▶ `Listers`
 
+mod backoff;
+mod cache;
+mod checkpoint;
+pub mod configmaps;
+mod connect;
+mod course;
+mod discovery;
+mod document;
+mod draft;
+mod frames;
+mod handle;
+mod input;
+mod judge;
+mod maker;
+mod reader;
+mod relist;
+mod request;
+mod source;
+mod tuning;
+mod walkback;
+mod writer;
+
+pub use configmaps::{ConfigMapDoc, ConfigMaps, Snapshot};
+pub use connect::{ConnectError, ConnectOptions, Connection, connect};
+pub use handle::{Counts, Listers, SourceHandle, SourceSnapshot};
+pub use source::{Source, SourceError};
+pub use tuning::{Tuning, WalkBudget};

@@ -1,0 +1,154 @@
+//! From which version a watch may be resumed without losing anything. Pure.
+//!
+//! Versions are not unique: twelve expired leases are deleted at one. So a version that was seen
+//! is complete only once a greater one, or a bookmark at or after it, was seen. Until then the
+//! safe version is the one before: where versions are decimal, the number before the newest (every
+//! event below it has come, since a watch is in order), otherwise the version seen before it.
+
+use std::cmp::Ordering;
+
+use kubewitness_core::Version;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    safe: Option<Version>,
+    newest: Option<Version>,
+}
+
+impl Checkpoint {
+    /// A list, or a restart, that is complete up to this version.
+    pub fn at(version: Option<Version>) -> Self {
+        let version = version.filter(|version| !version.as_str().is_empty());
+        Self { safe: version.clone(), newest: version }
+    }
+
+    pub fn safe(&self) -> Option<&Version> {
+        self.safe.as_ref()
+    }
+
+    /// An event of this version came.
+    pub fn event(&mut self, version: &Version) {
+        let Some(newest) = &self.newest else {
+            self.safe = version.before();
+            self.newest = Some(version.clone());
+            return;
+        };
+        match version.compare(newest) {
+            Some(Ordering::Greater) => {
+                let before = version.before();
+                self.safe = before.or_else(|| Some(newest.clone()));
+                self.newest = Some(version.clone());
+            }
+            // Shared with the newest one, or replayed from before it.
+            Some(Ordering::Equal | Ordering::Less) => {}
+            None => {
+                self.safe = Some(newest.clone());
+                self.newest = Some(version.clone());
+            }
+        }
+    }
+
+    /// The server says that everything up to this version has come.
+    pub fn bookmark(&mut self, version: &Version) {
+        let raised = |held: &Option<Version>| {
+            held.as_ref().is_none_or(|held| version.compare(held).is_none_or(|order| order != Ordering::Less))
+        };
+        if raised(&self.safe) {
+            self.safe = Some(version.clone());
+        }
+        if raised(&self.newest) {
+            self.newest = Some(version.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn version(text: &str) -> Version {
+        Version::new(text)
+    }
+
+    fn safe(checkpoint: &Checkpoint) -> &str {
+        checkpoint.safe().map_or("", Version::as_str)
+    }
+
+    #[test]
+    fn a_shared_version_is_not_safe_until_a_greater_one_comes() {
+        let mut checkpoint = Checkpoint::at(Some(version("100")));
+        for _ in 0..5 {
+            checkpoint.event(&version("117"));
+            assert_eq!(safe(&checkpoint), "116");
+        }
+        checkpoint.event(&version("130"));
+        assert_eq!(safe(&checkpoint), "129");
+    }
+
+    #[test]
+    fn a_bookmark_at_the_newest_version_makes_it_safe() {
+        let mut checkpoint = Checkpoint::at(Some(version("9")));
+        checkpoint.event(&version("117"));
+        checkpoint.bookmark(&version("117"));
+        assert_eq!(safe(&checkpoint), "117");
+        checkpoint.bookmark(&version("99"));
+        assert_eq!(safe(&checkpoint), "117");
+        checkpoint.event(&version("117"));
+        assert_eq!(safe(&checkpoint), "117");
+    }
+
+    #[test]
+    fn a_replayed_event_takes_nothing_back() {
+        let mut checkpoint = Checkpoint::at(Some(version("20")));
+        checkpoint.event(&version("30"));
+        checkpoint.event(&version("25"));
+        assert_eq!(safe(&checkpoint), "29");
+    }
+
+    #[test]
+    fn versions_without_order_are_safe_one_late() {
+        let mut checkpoint = Checkpoint::at(Some(version("a")));
+        checkpoint.event(&version("b"));
+        assert_eq!(safe(&checkpoint), "a");
+        checkpoint.event(&version("b"));
+        assert_eq!(safe(&checkpoint), "a");
+        checkpoint.event(&version("c"));
+        assert_eq!(safe(&checkpoint), "b");
+        checkpoint.bookmark(&version("d"));
+        assert_eq!(safe(&checkpoint), "d");
+    }
+
+    #[test]
+    fn an_empty_version_is_no_checkpoint() {
+        assert_eq!(Checkpoint::at(Some(version(""))).safe(), None);
+    }
+
+    proptest! {
+        /// Cut an ordered stream anywhere: what was not received lies after the safe version.
+        #[test]
+        fn nothing_unseen_is_at_or_below_the_safe_version(
+            steps in prop::collection::vec((0u64..3, any::<bool>()), 1..60),
+            cut in 0usize..60,
+        ) {
+            let mut at = 100u64;
+            let events: Vec<(u64, bool)> = steps.iter().map(|(step, bookmark)| { at += step; (at, *bookmark) }).collect();
+            // A bookmark is only true once no event of its version or below follows.
+            let last_of = |index: usize| events[index + 1..].iter().all(|(later, b)| *b || *later > events[index].0);
+            let cut = cut.min(events.len());
+            let mut checkpoint = Checkpoint::at(Some(version("100")));
+            for (index, (at, bookmark)) in events[..cut].iter().enumerate() {
+                if *bookmark {
+                    if last_of(index) { checkpoint.bookmark(&version(&at.to_string())); }
+                } else {
+                    checkpoint.event(&version(&at.to_string()));
+                }
+            }
+            let safe: u64 = safe(&checkpoint).parse().unwrap();
+            for (at, bookmark) in &events[cut..] {
+                // Version 100 itself was complete by the list that gave it.
+                prop_assert!(*bookmark || *at > safe || *at == 100, "{at} is lost after {safe}");
+            }
+        }
+    }
+}

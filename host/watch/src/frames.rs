@@ -1,0 +1,160 @@
+//! Splits a watch's bytes into frames, one a line. Knows nothing about what is in them.
+//!
+//! A frame that lies within one chunk is a slice of it; only one that is cut by the chunk's end is
+//! copied. A frame over the limit is given out once, cut short, and skipped to its newline. What
+//! is left when the stream ends was cut by the server or the network: it is thrown away, and the
+//! resumed watch brings it again.
+
+use bytes::{Bytes, BytesMut};
+
+/// What is kept of a frame that is over the limit: enough to see whose it was.
+pub(crate) const OVERSIZED_KEPT: usize = 64 * 1024;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Frame(Bytes),
+    /// The beginning of a frame that is over the limit.
+    Oversized(Bytes),
+}
+
+#[derive(Debug)]
+pub(crate) struct Splitter {
+    limit: usize,
+    carry: BytesMut,
+    skipping: bool,
+}
+
+impl Splitter {
+    pub fn new(limit: usize) -> Self {
+        Self { limit, carry: BytesMut::new(), skipping: false }
+    }
+
+    /// Gives each complete frame of what has come so far to `out`, in order. Empty lines are
+    /// nothing.
+    pub fn push(&mut self, mut chunk: Bytes, out: &mut Vec<Line>) {
+        while let Some(end) = memchr::memchr(b'\n', &chunk) {
+            let head = chunk.split_to(end + 1);
+            self.end_of_line(head.slice(..end), out);
+        }
+        if self.skipping || chunk.is_empty() {
+            return;
+        }
+        if self.carry.len() + chunk.len() > self.limit {
+            self.oversized(&chunk, out);
+            self.skipping = true;
+            return;
+        }
+        self.carry.extend_from_slice(&chunk);
+    }
+
+    fn end_of_line(&mut self, tail: Bytes, out: &mut Vec<Line>) {
+        if std::mem::take(&mut self.skipping) {
+            return;
+        }
+        if self.carry.len() + tail.len() > self.limit {
+            self.oversized(&tail, out);
+            return;
+        }
+        let line = if self.carry.is_empty() {
+            tail
+        } else {
+            self.carry.extend_from_slice(&tail);
+            self.carry.split().freeze()
+        };
+        if !line.iter().all(u8::is_ascii_whitespace) {
+            out.push(Line::Frame(line));
+        }
+    }
+
+    fn oversized(&mut self, more: &[u8], out: &mut Vec<Line>) {
+        let mut kept = std::mem::take(&mut self.carry);
+        kept.truncate(OVERSIZED_KEPT);
+        kept.extend_from_slice(&more[..more.len().min(OVERSIZED_KEPT - kept.len())]);
+        // A copy, so that the ten megabytes behind it are given back.
+        out.push(Line::Oversized(Bytes::copy_from_slice(&kept)));
+    }
+
+    /// Bytes of a frame that has not ended yet.
+    pub fn pending(&self) -> usize {
+        self.carry.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn split(limit: usize, chunks: &[&[u8]]) -> (Vec<Line>, usize) {
+        let (mut splitter, mut out) = (Splitter::new(limit), Vec::new());
+        for chunk in chunks {
+            splitter.push(Bytes::copy_from_slice(chunk), &mut out);
+        }
+        (out, splitter.pending())
+    }
+
+    fn frame(text: &str) -> Line {
+        Line::Frame(Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    #[test]
+    fn a_frame_that_never_ends_is_not_given_out() {
+        let (lines, pending) = split(100, &[b"{\"a\":1}\n{\"b\"", b":2"]);
+        assert_eq!(lines, [frame("{\"a\":1}")]);
+        assert_eq!(pending, 6);
+    }
+
+    #[test]
+    fn a_frame_of_three_megabytes_in_many_chunks_is_one_frame() {
+        let body = vec![b'x'; 3 * 1024 * 1024];
+        let (mut splitter, mut out) = (Splitter::new(10 * 1024 * 1024), Vec::new());
+        for chunk in body.chunks(16 * 1024) {
+            splitter.push(Bytes::copy_from_slice(chunk), &mut out);
+        }
+        assert!(out.is_empty());
+        splitter.push(Bytes::from_static(b"\nnext\n"), &mut out);
+        assert_eq!(out, [Line::Frame(body.into()), frame("next")]);
+    }
+
+    #[test]
+    fn an_oversized_frame_is_told_once_and_the_next_one_is_whole() {
+        for chunks in [&[b"0123456789ab\nok\n".as_slice()][..], &[b"01234567", b"89ab", b"cd", b"\nok\n"][..]] {
+            let (lines, _) = split(10, chunks);
+            assert_eq!(lines.len(), 2, "{lines:?}");
+            assert!(matches!(&lines[0], Line::Oversized(kept) if kept.starts_with(b"0123456789")), "{lines:?}");
+            assert_eq!(lines[1], frame("ok"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn where_the_chunks_are_cut_changes_nothing(
+            frames in prop::collection::vec("[a-z]{1,40}", 0..20),
+            cuts in prop::collection::vec(1usize..30, 1..60),
+            limit in 5usize..50,
+        ) {
+            let stream = frames.iter().fold(String::new(), |all, frame| all + frame + "\n").into_bytes();
+            let (mut splitter, mut out) = (Splitter::new(limit), Vec::new());
+            let mut rest = &stream[..];
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() { break; }
+                let (head, tail) = rest.split_at((*cut).min(rest.len()));
+                splitter.push(Bytes::copy_from_slice(head), &mut out);
+                rest = tail;
+            }
+            prop_assert_eq!(out.len(), frames.len());
+            for (line, sent) in out.iter().zip(&frames) {
+                match line {
+                    Line::Frame(bytes) => {
+                        prop_assert!(sent.len() <= limit);
+                        prop_assert_eq!(&bytes[..], sent.as_bytes());
+                    }
+                    Line::Oversized(kept) => {
+                        prop_assert!(sent.len() > limit);
+                        prop_assert!(sent.as_bytes().starts_with(kept));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What one event means, given what is known of its object. Pure: no cache, no journal.
+
+use std::cmp::Ordering;
+
+use kubewitness_core::Version;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// ADDED, MODIFIED, or an item of a list.
+    Present,
+    Deleted,
+    /// An item of the first list of a new epoch: what is known is of another history.
+    Anew,
+}
+
+/// An event, as far as it decides something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    pub event: Event,
+    pub version: &'a Version,
+    /// Whether it matches the source's selector.
+    pub matches: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    Present,
+    Gone,
+    Left,
+    /// This version of this object was witnessed.
+    Duplicate,
+    /// An older version than the one that was witnessed: a server that lags behind.
+    Stale,
+    /// Not, and never was, in the selector.
+    Outside,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    /// The object that had this name before, by another uid, has ended: its `gone` comes first.
+    pub rival_gone: bool,
+    pub meaning: Meaning,
+}
+
+/// `known` is the version that was witnessed of this uid, `rival` the one of another uid under
+/// the same name.
+pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Version>) -> Judgement {
+    let alone = |meaning| Judgement { rival_gone: false, meaning };
+    // The name's newer bearer is known: this is an event from before it, replayed or from a server
+    // that lags behind. Its `gone` was witnessed when the newer one came.
+    if let (None, Some(rival)) = (known, rival)
+        && seen.event != Event::Anew
+        && seen.version.compare(rival).is_some_and(Ordering::is_le)
+    {
+        return alone(if seen.event == Event::Deleted { Meaning::Duplicate } else { Meaning::Stale });
+    }
+    if seen.event == Event::Deleted {
+        return alone(deleted(seen, known));
+    }
+    Judgement { rival_gone: rival.is_some(), meaning: present(seen, known) }
+}
+
+fn deleted(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
+    match known {
+        Some(known) if seen.version.compare(known) == Some(Ordering::Less) => Meaning::Stale,
+        Some(_) => Meaning::Gone,
+        // Never seen, or its `gone` is being replayed: the id is the same, so that it counts once.
+        None if seen.matches => Meaning::Gone,
+        None => Meaning::Outside,
+    }
+}
+
+fn present(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
+    if let Some(known) = known.filter(|_| seen.event != Event::Anew) {
+        match seen.version.compare(known) {
+            Some(Ordering::Equal) => return Meaning::Duplicate,
+            Some(Ordering::Less) => return Meaning::Stale,
+            Some(Ordering::Greater) | None => {}
+        }
+    }
+    match (seen.matches, known) {
+        (true, _) => Meaning::Present,
+        (false, Some(_)) => Meaning::Left,
+        (false, None) => Meaning::Outside,
+    }
+}
+
+/// What a list's item means against what was witnessed before the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compared {
+    Same,
+    /// A version that is not the witnessed one; others may lie between.
+    Moved,
+    /// Not witnessed, or outside the selector when it was.
+    New,
+    /// A list is consistent, so that it can't be behind: the server's history is another one.
+    Behind,
+}
+
+pub(crate) fn compare(listed: &Version, known: Option<&Version>) -> Compared {
+    let Some(known) = known else { return Compared::New };
+    match listed.compare(known) {
+        Some(Ordering::Equal) => Compared::Same,
+        Some(Ordering::Less) => Compared::Behind,
+        Some(Ordering::Greater) | None => Compared::Moved,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(event: Event, version: &str, matches: bool, known: Option<&str>, rival: Option<&str>) -> (bool, Meaning) {
+        let version = Version::new(version);
+        let (known, rival) = (known.map(Version::new), rival.map(Version::new));
+        let judgement = judge(&Seen { event, version: &version, matches }, known.as_ref(), rival.as_ref());
+        (judgement.rival_gone, judgement.meaning)
+    }
+
+    #[test]
+    fn the_same_version_is_a_duplicate_and_a_lower_one_stale() {
+        assert_eq!(judged(Event::Present, "10", true, Some("10"), None), (false, Meaning::Duplicate));
+        assert_eq!(judged(Event::Present, "9", true, Some("10"), None), (false, Meaning::Stale));
+        assert_eq!(judged(Event::Deleted, "9", true, Some("10"), None), (false, Meaning::Stale));
+        assert_eq!(judged(Event::Present, "11", true, Some("10"), None), (false, Meaning::Present));
+    }
+
+    #[test]
+    fn leaving_the_selector_is_not_a_deletion_and_entering_it_again_is_present() {
+        assert_eq!(judged(Event::Present, "11", false, Some("10"), None), (false, Meaning::Left));
+        assert_eq!(judged(Event::Present, "12", false, None, None), (false, Meaning::Outside));
+        assert_eq!(judged(Event::Present, "13", true, None, None), (false, Meaning::Present));
+        assert_eq!(judged(Event::Deleted, "14", false, None, None), (false, Meaning::Outside));
+    }
+
+    #[test]
+    fn an_object_that_is_deleted_after_its_labels_changed_is_gone() {
+        assert_eq!(judged(Event::Deleted, "14", false, Some("10"), None), (false, Meaning::Gone));
+    }
+
+    #[test]
+    fn a_new_uid_under_an_old_name_ends_the_old_one_first() {
+        assert_eq!(judged(Event::Present, "20", true, None, Some("10")), (true, Meaning::Present));
+        assert_eq!(judged(Event::Present, "20", false, None, Some("10")), (true, Meaning::Outside));
+    }
+
+    #[test]
+    fn the_old_bearer_of_a_name_replayed_does_not_end_the_new_one() {
+        assert_eq!(judged(Event::Present, "10", true, None, Some("20")), (false, Meaning::Stale));
+        assert_eq!(judged(Event::Deleted, "15", true, None, Some("20")), (false, Meaning::Duplicate));
+    }
+
+    #[test]
+    fn versions_without_order_are_taken_as_they_arrive() {
+        assert_eq!(judged(Event::Present, "abc", true, Some("xyz"), None), (false, Meaning::Present));
+        assert_eq!(judged(Event::Present, "abc", true, Some("abc"), None), (false, Meaning::Duplicate));
+        assert_eq!(judged(Event::Present, "abc", true, None, Some("xyz")), (true, Meaning::Present));
+    }
+
+    #[test]
+    fn in_a_new_epoch_a_lower_version_is_news() {
+        assert_eq!(judged(Event::Anew, "9", true, Some("10"), None), (false, Meaning::Present));
+        assert_eq!(judged(Event::Anew, "9", true, None, Some("10")), (true, Meaning::Present));
+    }
+
+    #[test]
+    fn a_list_that_shows_less_than_was_witnessed_is_of_another_history() {
+        let v = Version::new;
+        assert_eq!(compare(&v("5"), Some(&v("7"))), Compared::Behind);
+        assert_eq!(compare(&v("7"), Some(&v("7"))), Compared::Same);
+        assert_eq!(compare(&v("12"), Some(&v("7"))), Compared::Moved);
+        assert_eq!(compare(&v("abc"), Some(&v("7"))), Compared::Moved);
+        assert_eq!(compare(&v("12"), None), Compared::New);
+    }
+}

@@ -1,0 +1,265 @@
+//! From the bytes of an event to the states that it means, collected into one append. Decides
+//! with [`judge`], never waits, and knows neither the journal nor the server.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::document::{Packed, pack};
+use kubewitness_core::limits::ERROR_TEXT;
+use kubewitness_core::ports::{Poison, Witnessed};
+use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::state::{Change, Gap, ObjectRef, StateId, Status};
+use kubewitness_core::status::Rules;
+
+use crate::cache::Statuses;
+use crate::discovery::group_version;
+use crate::document::with_kind;
+use crate::draft::{Draft, Known};
+use crate::handle::count;
+use crate::input::Hole;
+use crate::judge::{Event, Meaning, Seen, judge};
+use crate::source::Parts;
+
+pub(crate) struct Maker {
+    parts: Arc<Parts>,
+    pub epoch: u32,
+    pub draft: Draft,
+    statuses: Statuses,
+    /// What a state without a document is packed as.
+    nothing: Packed,
+}
+
+/// One event's object, read as far as needed.
+struct Object<'a> {
+    envelope: Envelope<'a>,
+    version: Version,
+    document: Bytes,
+    event: Event,
+}
+
+/// A state before it has its id and its times.
+struct Made {
+    change: Change,
+    object: Arc<ObjectRef>,
+    owner: Option<Arc<ObjectRef>>,
+    version: Version,
+    status: Arc<Status>,
+    previous: Option<Arc<Status>>,
+    document: Bytes,
+    base: Option<Bytes>,
+}
+
+impl Maker {
+    pub fn new(parts: Arc<Parts>, epoch: u32) -> Self {
+        let (draft, statuses) = (Draft::default(), Statuses::default());
+        Self { parts, epoch, draft, statuses, nothing: Packed::from(&b""[..]) }
+    }
+
+    /// The version of the object, where there is one: what a watch's checkpoint counts.
+    pub fn object(&mut self, document: Bytes, event: Event) -> Option<Version> {
+        let bytes = document.clone();
+        let envelope = match self.envelope(&bytes) {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                self.poison(document, &error);
+                return None;
+            }
+        };
+        let version = Version::new(&envelope.resource_version);
+        let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
+        self.judged(Object { envelope, version: version.clone(), document, event });
+        Some(version)
+    }
+
+    /// Bytes that were not an object: kept as they are, and counted.
+    pub fn poison(&mut self, raw: Bytes, error: &str) {
+        count(&self.parts.shared.counters.poison, 1);
+        let mut cut = error.len().min(ERROR_TEXT);
+        while !error.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let error = error[..cut].to_string();
+        tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "kept as poison: {error}");
+        self.draft.poison.push(Poison { raw, error, observed_ms: self.parts.clock.now_ms() });
+    }
+
+    /// An object that a comparison no longer found.
+    pub fn vanished(&mut self, object: &ObjectRef, last: Option<Bytes>, version: Option<Version>) {
+        let known = self.draft.known(&self.parts.shared.read(), &object.uid);
+        // Its end may have been witnessed since: by a new uid under its name.
+        if let Some(known) = known {
+            self.gone(&known, last.unwrap_or_default(), version.unwrap_or_else(|| Version::new("")));
+        }
+    }
+
+    pub fn object_hole(&mut self, object: Arc<ObjectRef>, hole: &Hole) {
+        let known = self.draft.known(&self.parts.shared.read(), &object.uid);
+        let gap = self.gap(Some(ObjectRef::clone(&object)), hole);
+        let status = known.as_ref().map(|known| Arc::clone(&known.status)).unwrap_or_else(unknown);
+        let made = Made {
+            change: Change::Gap,
+            object,
+            owner: known.and_then(|known| known.owner),
+            version: Version::new(&hole.before),
+            previous: Some(Arc::clone(&status)),
+            status,
+            document: serde_json::to_vec(&gap).unwrap_or_default().into(),
+            base: None,
+        };
+        self.push(made, Some(&gap));
+    }
+
+    pub fn source_hole(&mut self, hole: &Hole) {
+        let gap = self.gap(None, hole);
+        tracing::warn!(source = %gap.source, reason = %gap.reason, "{}", gap.message);
+        count(&self.parts.shared.counters.gaps, 1);
+        self.draft.gaps.push(gap);
+    }
+
+    fn gap(&self, object: Option<ObjectRef>, hole: &Hole) -> Gap {
+        Gap {
+            source: self.parts.spec.name.clone(),
+            object,
+            epoch: self.epoch,
+            after: hole.after.clone(),
+            before: hole.before.clone(),
+            reason: hole.reason.to_string(),
+            message: hole.message.clone(),
+            recorded_ms: self.parts.clock.now_ms(),
+        }
+    }
+
+    fn envelope<'a>(&self, document: &'a [u8]) -> Result<Envelope<'a>, String> {
+        let envelope = project::envelope(document).map_err(|error| error.to_string())?;
+        for (field, value) in [
+            ("metadata.uid", &envelope.uid),
+            ("metadata.name", &envelope.name),
+            ("metadata.resourceVersion", &envelope.resource_version),
+        ] {
+            if value.is_empty() {
+                return Err(format!("`{field}` is missing"));
+            }
+        }
+        if !envelope.kind.is_empty() && envelope.kind != *self.parts.spec.kind {
+            return Err(format!("it is of kind `{}` and not `{}`", envelope.kind, self.parts.spec.kind));
+        }
+        Ok(envelope)
+    }
+
+    fn judged(&mut self, seen: Object<'_>) {
+        let Envelope { uid, namespace, name, .. } = &seen.envelope;
+        let (known, rival) = {
+            let cache = self.parts.shared.read();
+            (self.draft.known(&cache, uid), self.draft.rival(&cache, namespace, name, uid))
+        };
+        let judgement = judge(
+            &Seen { event: seen.event, version: &seen.version, matches: self.matches(&seen.envelope) },
+            known.as_ref().map(|known| &known.version),
+            rival.as_ref().map(|rival| &rival.version),
+        );
+        if let Some(rival) = rival.filter(|_| judgement.rival_gone) {
+            // Its deletion was missed, so that neither a version nor a last content is known.
+            self.gone(&rival, Bytes::new(), Version::new(""));
+        }
+        let counters = &self.parts.shared.counters;
+        match judgement.meaning {
+            Meaning::Present => self.stated(Change::Present, seen, known.as_ref()),
+            Meaning::Left => self.stated(Change::Left, seen, known.as_ref()),
+            Meaning::Gone => self.stated(Change::Gone, seen, known.as_ref()),
+            Meaning::Duplicate => count(&counters.duplicates, 1),
+            Meaning::Stale => count(&counters.stale, 1),
+            Meaning::Outside => {}
+        }
+    }
+
+    fn matches(&self, envelope: &Envelope<'_>) -> bool {
+        let wanted = &self.parts.spec.match_labels;
+        wanted.iter().all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
+    }
+
+    X {
+        let (group, _) = group_version(&self.parts.spec.api_version);
+        let derived = self.parts.rules.status(group, &self.parts.spec.kind, &seen.document);
+        let derived = if change == Change::Gone { Rules::deleted(&derived) } else { derived };
+        let previous = known.map(|known| Arc::clone(&known.status));
+        let status = self.statuses.share(derived, previous.as_ref());
+        let object = match known {
+            Some(known) => Arc::clone(&known.object),
+            None => Arc::new(reference(&self.parts, &seen.envelope)),
+        };
+        let owner = self.owner(&seen.envelope).or_else(|| known.and_then(|known| known.owner.clone()));
+        let base = known.and_then(Known::document);
+        let (version, document) = (seen.version, seen.document);
+        self.push(Made { change, object, owner, version, status, previous, document, base }, None);
+    }
+
+    fn gone(&mut self, known: &Known, last: Bytes, version: Version) {
+        let made = Made {
+            change: Change::Gone,
+            object: Arc::clone(&known.object),
+            owner: known.owner.clone(),
+            version,
+            status: self.statuses.share(Rules::deleted(&known.status), None),
+            previous: Some(Arc::clone(&known.status)),
+            base: (!last.is_empty()).then(|| known.document()).flatten(),
+            document: last,
+        };
+        self.push(made, None);
+    }
+
+    fn push(&mut self, made: Made, gap: Option<&Gap>) {
+        let counters = &self.parts.shared.counters;
+        let (counter, packed) = match made.change {
+            Change::Present => (&counters.present, pack(&made.document)),
+            Change::Gone => (&counters.gone, Arc::clone(&self.nothing)),
+            Change::Left => (&counters.left, Arc::clone(&self.nothing)),
+            Change::Gap => (&counters.gaps, Arc::clone(&self.nothing)),
+        };
+        count(counter, 1);
+        self.draft.push(Witnessed {
+            id: StateId::of(&self.parts.spec.name, self.epoch, &made.object, made.change, &made.version, gap),
+            change: made.change,
+            object: made.object,
+            owner: made.owner,
+            resource_version: made.version,
+            status: made.status,
+            previous: made.previous,
+            observed_ms: self.parts.clock.now_ms(),
+            document: made.document,
+            packed,
+            base: made.base,
+        });
+    }
+
+    fn owner(&self, envelope: &Envelope<'_>) -> Option<Arc<ObjectRef>> {
+        let direct = envelope.owners.iter().find(|owner| owner.controller)?;
+        let (group, version) = group_version(&direct.api_version);
+        Some(self.parts.listers.outermost(ObjectRef {
+            group: group.to_string(),
+            version: version.to_string(),
+            kind: direct.kind.to_string(),
+            namespace: envelope.namespace.to_string(),
+            name: direct.name.to_string(),
+            uid: direct.uid.to_string(),
+        }))
+    }
+}
+
+/// Group, version and kind are the source's: a list's items don't carry them, and an id must not
+/// depend on how a version came.
+pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
+    let (group, version) = group_version(&parts.spec.api_version);
+    ObjectRef {
+        group: group.to_string(),
+        version: version.to_string(),
+        kind: parts.spec.kind.clone(),
+        namespace: envelope.namespace.to_string(),
+        name: envelope.name.to_string(),
+        uid: envelope.uid.to_string(),
+    }
+}
+
+fn unknown() -> Arc<Status> {
+    Arc::new(Status { phase: "Unknown".to_string(), ..Status::default() })
+}

@@ -1,0 +1,257 @@
+//! Single requests to the API server: the address, the bounded answer, and what a failure means.
+//! Knows HTTP and the `Status` object; knows nothing about sources.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use kube::client::Body;
+use serde::Deserialize;
+use thiserror::Error;
+use tokio::time::timeout;
+
+/// An answer in one piece is refused beyond this size. A page of 500 objects of 1.5 MiB would
+/// be larger; such a source needs smaller pages, and its condition says so.
+const ANSWER_BYTES: usize = 512 * 1024 * 1024;
+/// An error's body is read up to here; a `Status` is a few hundred bytes.
+const ERROR_BYTES: usize = 64 * 1024;
+/// From the request to its whole answer. A page of 500 objects takes a second on a slow server.
+const ANSWER_TIME: Duration = Duration::from_secs(90);
+/// A server that asks for a longer pause is asked again after this one all the same.
+pub(crate) const RETRY_AFTER_CAP: Duration = Duration::from_secs(600);
+
+/// Why a request gave nothing.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub(crate) enum Failure {
+    #[error("{code} {reason}: {message}")]
+    Status { code: u16, reason: String, message: String, retry_after: Option<Duration> },
+    #[error("the API server can't be reached: {0}")]
+    Transport(String),
+    #[error("no answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("the answer is not understood: {0}")]
+    Answer(String),
+}
+
+impl Failure {
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Status { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// The version asked for is no longer there.
+    pub fn is_expired(&self) -> bool {
+        matches!(self, Self::Status { code: 410, .. })
+            || matches!(self, Self::Status { reason, .. } if reason == "Expired" || reason == "Gone")
+    }
+
+    /// The same request may be answered in a moment.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Status { code, .. } => *code == 429 || *code >= 500,
+            Self::Transport(_) | Self::TimedOut(_) => true,
+            Self::Answer(_) => false,
+        }
+    }
+
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+/// The parts of a `Status` object that decide something.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StatusBody {
+    code: Option<u16>,
+    reason: String,
+    message: String,
+    details: Option<Details>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Details {
+    retry_after_seconds: Option<u64>,
+}
+
+/// Reads a `Status`, from an ERROR frame or an answer's body. What isn't one becomes the message.
+pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Duration>) -> Failure {
+    let status: StatusBody = serde_json::from_slice(body).unwrap_or_else(|_| StatusBody {
+        message: String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_string(),
+        ..StatusBody::default()
+    });
+    let code = code.or(status.code).unwrap_or(500);
+    let told = status.details.and_then(|details| details.retry_after_seconds).map(Duration::from_secs);
+    let reason = if status.reason.is_empty() {
+        StatusCode::from_u16(code).ok().and_then(|code| code.canonical_reason()).unwrap_or("error").to_string()
+    } else {
+        status.reason
+    };
+    let retry_after = header.max(told).map(|pause| pause.min(RETRY_AFTER_CAP));
+    Failure::Status { code, reason, message: status.message, retry_after }
+}
+
+/// Seconds only: API servers don't send dates here.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// A path with an escaped query.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    text: String,
+    has_query: bool,
+}
+
+impl Address {
+    pub fn new(path: &str) -> Self {
+        Self { text: path.to_string(), has_query: false }
+    }
+
+    pub fn with(mut self, key: &str, value: &str) -> Self {
+        self.text.push(if self.has_query { '&' } else { '?' });
+        self.has_query = true;
+        self.text.push_str(key);
+        self.text.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                self.text.push(byte as char);
+            } else {
+                write!(self.text, "%{byte:02X}").expect("writing to a string cannot fail");
+            }
+        }
+        self
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// The client, narrowed to what this crate asks for.
+#[derive(Clone)]
+pub(crate) struct Api {
+    client: kube::Client,
+}
+
+impl Api {
+    pub fn new(client: kube::Client) -> Self {
+        Self { client }
+    }
+
+    pub async fn get(&self, address: &str) -> Result<Bytes, Failure> {
+        self.ask(Method::GET, address, None).await
+    }
+
+    /// One request and its whole answer; `body` comes with its media type.
+    pub async fn ask(
+        &self,
+        method: Method,
+        address: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<Bytes, Failure> {
+        let answered = timeout(ANSWER_TIME, async {
+            let answer = self.send(method, address, body).await?;
+            collect(answer, ANSWER_BYTES).await
+        });
+        answered.await.map_err(|_| Failure::TimedOut(ANSWER_TIME))?
+    }
+
+    /// An answer that goes on: its body, once the server has accepted.
+    pub async fn open(&self, address: &str, within: Duration) -> Result<Body, Failure> {
+        timeout(within, self.send(Method::GET, address, None)).await.map_err(|_| Failure::TimedOut(within))?
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        address: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<Body, Failure> {
+        // A compressed stream would need a decoder per frame from 1.37 on.
+        let mut request = Request::builder()
+            .method(method)
+            .uri(address)
+            .header(ACCEPT, "application/json")
+            .header(ACCEPT_ENCODING, "identity");
+        let body = match body {
+            Some((media_type, bytes)) => {
+                request = request.header(CONTENT_TYPE, media_type);
+                Body::from(bytes)
+            }
+            None => Body::empty(),
+        };
+        let request = request.body(body).map_err(|error| Failure::Answer(format!("`{address}`: {error}")))?;
+        let answer = self.client.send(request).await.map_err(|error| Failure::Transport(causes(&error)))?;
+        let (head, body) = answer.into_parts();
+        if head.status.is_success() {
+            return Ok(body);
+        }
+        let told = retry_after(&head.headers);
+        let text = collect(body, ERROR_BYTES).await.unwrap_or_default();
+        Err(status_failure(Some(head.status.as_u16()), &text, told))
+    }
+}
+
+async fn collect(body: Body, limit: usize) -> Result<Bytes, Failure> {
+    match Limited::new(body, limit).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(Failure::Answer(format!("it is larger than {limit} bytes")))
+        }
+        Err(error) => Err(Failure::Transport(causes(&*error))),
+    }
+}
+
+/// The whole chain of an error in one line: "connection refused" tends to be its last link.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_escaped() {
+        let address = Address::new("/api/v1/pods").with("limit", "1").with("fieldSelector", "metadata.name=a b");
+        assert_eq!(address.as_str(), "/api/v1/pods?limit=1&fieldSelector=metadata.name%3Da%20b");
+    }
+
+    #[test]
+    fn a_status_says_how_long_to_wait_in_its_header_or_its_details() {
+        let body = br#"{"kind":"Status","reason":"Timeout","message":"m","code":504,"details":{"retryAfterSeconds":3}}"#;
+        let failure = status_failure(None, body, None);
+        assert_eq!(failure.code(), Some(504));
+        assert_eq!(failure.retry_after(), Some(Duration::from_secs(3)));
+        let longer = status_failure(Some(429), b"slow down", Some(Duration::from_secs(1 << 40)));
+        assert_eq!(longer.retry_after(), Some(RETRY_AFTER_CAP));
+        assert_eq!(longer.to_string(), "429 Too Many Requests: slow down");
+    }
+
+    #[test]
+    fn expired_is_recognised_by_code_and_by_reason() {
+        assert!(status_failure(Some(410), b"", None).is_expired());
+        assert!(status_failure(None, br#"{"reason":"Expired"}"#, None).is_expired());
+        assert!(!status_failure(Some(404), b"", None).is_expired());
+    }
+}

@@ -1,0 +1,126 @@
+//! One source: from the journal's memory of it to a running list-watch. Wires reader and writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::SourceSpec;
+use kubewitness_core::limits::FRAMES_IN_FLIGHT;
+use kubewitness_core::ports::{JournalError, Warm, Witness};
+use kubewitness_core::status::Rules;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::{Backoff, Dice};
+use crate::connect::Connection;
+use crate::handle::{Listers, Shared, SourceHandle};
+use crate::reader::Reader;
+use crate::request::Api;
+use crate::tuning::Tuning;
+use crate::writer::Writer;
+
+/// Why a source has ended for good. Everything that can pass is waited for instead, and shown
+/// in the handle.
+#[derive(Debug, Error)]
+pub enum SourceError {
+    /// Stop the process: what is on disk can't be trusted, or this program is wrong.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// What all parts of a source share.
+pub(crate) struct Parts {
+    pub api: Api,
+    pub spec: SourceSpec,
+    pub shared: Arc<Shared>,
+    pub witness: Arc<dyn Witness>,
+    pub clock: Arc<dyn Clock>,
+    pub rules: Arc<Rules>,
+    pub listers: Listers,
+    pub tuning: Tuning,
+}
+
+pub struct Source {
+    parts: Parts,
+}
+
+impl Source {
+    /// The handle is also what makes the source's cache readable through `listers`: add it there.
+    pub fn new(
+        connection: &Connection,
+        spec: SourceSpec,
+        witness: Arc<dyn Witness>,
+        clock: Arc<dyn Clock>,
+        rules: Arc<Rules>,
+        listers: Listers,
+    ) -> (Self, SourceHandle) {
+        let shared = Arc::new(Shared::new(&spec.name));
+        let handle = SourceHandle { shared: Arc::clone(&shared) };
+        let (api, tuning) = (connection.api(), Tuning::default());
+        (Self { parts: Parts { api, spec, shared, witness, clock, rules, listers, tuning } }, handle)
+    }
+
+    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+        self.parts.tuning = tuning;
+        self
+    }
+
+    /// Runs until the stop, then returns once what was received is durable. An error is final.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), SourceError> {
+        let parts = Arc::new(self.parts);
+        let Some(warm) = warm(&parts, &stop).await? else { return Ok(()) };
+        let checkpoint = warm.checkpoint.filter(|version| !version.as_str().is_empty());
+        {
+            let mut live = parts.shared.live();
+            live.epoch = warm.epoch;
+            live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
+        }
+        let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
+        let writer = Writer::new(Arc::clone(&parts), warm.epoch, checkpoint);
+        let reader = Reader::new(parts, inputs);
+        // The reader ends with the stop or with the writer; the writer with the reader.
+        let halt = stop.child_token();
+        let read = async {
+            tokio::select! {
+                () = halt.cancelled() => {}
+                () = reader.run() => {}
+            }
+        };
+        let write = async {
+            let ended = writer.run(received, &stop).await;
+            halt.cancel();
+            ended
+        };
+        let ((), written) = tokio::join!(read, write);
+        written
+    }
+}
+
+/// Loads the cache from the journal. `None`: stopped before the journal could be read.
+async fn warm(parts: &Parts, stop: &CancellationToken) -> Result<Option<Warm>, SourceError> {
+    let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause);
+    let mut dice = Dice::new(parts.tuning.seed);
+    let mut warm = loop {
+        let why = match parts.witness.warm(&parts.spec.name).await {
+            Ok(warm) => break warm,
+            Err(JournalError::Unavailable(why)) => why,
+            Err(fatal) => return Err(fatal.into()),
+        };
+        let pause: Duration = backoff.next(&mut dice, None);
+        tracing::warn!(source = %parts.spec.name, ?pause, "the journal can't be read: {why}");
+        parts.shared.live().stalled = Some(format!("the journal can't be read: {why}"));
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = stop.cancelled() => return Ok(None),
+        }
+    };
+    parts.shared.live().stalled = None;
+    let mut cache = parts.shared.write();
+    for current in warm.objects.drain(..) {
+        cache.put(current);
+    }
+    drop(cache);
+    Ok(Some(warm))
+}

@@ -1,0 +1,241 @@
+//! Which versions of one object were missed, read back one by one. Pure: it says what to ask for
+//! next and takes the answer; the relist carries the requests.
+//!
+//! An exact list at version N shows the object as it was then, by whatever version it had. So
+//! from a known version, N is the one before it; the answer's version is the next known one, and
+//! so on down to the last version that was witnessed, or to where compaction has been.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+
+use crate::input::{Hole, reason};
+
+/// What an exact list of one name showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Item { uid: String, version: Version, document: Bytes },
+    /// Nobody had this name then.
+    Nobody,
+    Compacted,
+    /// The server doesn't read old versions, or the request failed for good.
+    Refused(String),
+}
+
+/// The whole of what walking back gave.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Walked {
+    /// The missed versions, oldest first.
+    pub found: Vec<Bytes>,
+    /// What is missing below them.
+    pub hole: Option<Hole>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Walk {
+    uid: String,
+    /// The newest version that was witnessed before: nothing at or below it is missing.
+    floor: Version,
+    /// The oldest version that is known above the floor.
+    oldest: Version,
+    found: Vec<Bytes>,
+    budget: u32,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Ask(Version),
+    Done(Walked),
+}
+
+impl Walk {
+    pub fn new(uid: &str, floor: Version, newest: Version, budget: u32) -> Self {
+        Self { uid: uid.to_string(), floor, oldest: newest, found: Vec::new(), budget }
+    }
+
+    pub fn next(&mut self) -> Next {
+        let Some(ask) = self.oldest.before() else {
+            // Versions without order can't be counted back; version 1 has none before it.
+            let ordered = self.oldest.is_comparable() && self.floor.is_comparable();
+            return self.done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
+        };
+        if ask.compare(&self.floor).is_none_or(Ordering::is_le) {
+            return self.done(None);
+        }
+        if self.budget == 0 {
+            return self.done(Some((reason::BUDGET, "reading them back would have taken too many requests")));
+        }
+        self.budget -= 1;
+        Next::Ask(ask)
+    }
+
+    pub fn answered(&mut self, answer: Answer) -> Option<Walked> {
+        match answer {
+            Answer::Item { uid, version, document } if uid == self.uid => {
+                // An answer that doesn't go back would be asked for for ever.
+                if version.compare(&self.oldest) != Some(Ordering::Less) {
+                    return Some(self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))));
+                }
+                if version.compare(&self.floor).is_none_or(Ordering::is_le) {
+                    return Some(self.end(None));
+                }
+                self.oldest = version;
+                self.found.push(document);
+                None
+            }
+            // The object's life begins above.
+            Answer::Item { .. } | Answer::Nobody => Some(self.end(None)),
+            Answer::Compacted => Some(self.end(Some((reason::COMPACTED, "compaction has removed them")))),
+            Answer::Refused(why) => Some(self.end(Some((reason::UNREADABLE, &why)))),
+        }
+    }
+
+    fn done(&mut self, hole: Option<(&'static str, &str)>) -> Next {
+        Next::Done(self.end(hole))
+    }
+
+    /// Gives up for a reason of its own.
+    pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> Walked {
+        let mut found = std::mem::take(&mut self.found);
+        found.reverse();
+        Walked { found, hole: hole.and_then(|(reason, why)| between(&self.floor, &self.oldest, reason, why)) }
+    }
+}
+
+/// The hole strictly between two versions; `None` where there can be nothing.
+pub(crate) fn between(after: &Version, before: &Version, reason: &'static str, why: &str) -> Option<Hole> {
+    if before.before().is_some_and(|last| last.compare(after).is_some_and(Ordering::is_le)) {
+        return None;
+    }
+    Some(Hole {
+        after: after.to_string(),
+        before: before.to_string(),
+        reason,
+        message: format!("versions between {after} and {before} are missing: {why}"),
+    })
+}
+
+/// The number after a version: the bound of a hole that includes it. One without order has none,
+/// which reads as "until now".
+pub(crate) fn after(version: &Version) -> String {
+    if !version.is_comparable() {
+        return String::new();
+    }
+    let mut digits = version.as_str().as_bytes().to_vec();
+    for digit in digits.iter_mut().rev() {
+        if *digit == b'9' {
+            *digit = b'0';
+        } else {
+            *digit += 1;
+            return String::from_utf8_lossy(&digits).into_owned();
+        }
+    }
+    format!("1{}", String::from_utf8_lossy(&digits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn v(number: u64) -> Version {
+        Version::new(&number.to_string())
+    }
+
+    /// Walks over a history of one object, of which nothing below `compacted` can be read.
+    fn walked(history: &[u64], floor: u64, newest: u64, compacted: u64, budget: u32) -> (Vec<u64>, Option<(u64, u64)>, u32) {
+        let mut walk = Walk::new("u", v(floor), v(newest), budget);
+        let mut asked = 0;
+        let walked = loop {
+            let at = match walk.next() {
+                Next::Ask(at) => at.as_str().parse::<u64>().unwrap(),
+                Next::Done(walked) => break walked,
+            };
+            asked += 1;
+            let answer = match history.iter().rev().find(|version| **version <= at) {
+                _ if at < compacted => Answer::Compacted,
+                Some(version) => Answer::Item {
+                    uid: "u".into(),
+                    version: v(*version),
+                    document: version.to_string().into(),
+                },
+                None => Answer::Nobody,
+            };
+            if let Some(walked) = walk.answered(answer) {
+                break walked;
+            }
+        };
+        let found = walked.found.iter().map(|bytes| String::from_utf8_lossy(bytes).parse().unwrap()).collect();
+        let bounds = |hole: Hole| (hole.after.parse().unwrap(), hole.before.parse().unwrap());
+        (found, walked.hole.map(bounds), asked)
+    }
+
+    #[test]
+    fn everything_between_is_found_and_nothing_is_missing() {
+        assert_eq!(walked(&[5, 7, 9, 12], 5, 12, 0, 100), (vec![7, 9], None, 3));
+    }
+
+    #[test]
+    fn an_object_that_began_meanwhile_is_walked_to_its_beginning() {
+        assert_eq!(walked(&[7, 9, 12], 5, 12, 0, 100), (vec![7, 9], None, 3));
+    }
+
+    #[test]
+    fn neighbours_are_not_asked_for() {
+        assert_eq!(walked(&[11, 12], 11, 12, 0, 100), (vec![], None, 0));
+    }
+
+    #[test]
+    fn what_compaction_took_is_a_hole_with_exact_bounds() {
+        assert_eq!(walked(&[5, 7, 9, 12], 5, 12, 8, 100), (vec![9], Some((5, 9)), 2));
+    }
+
+    #[test]
+    fn a_spent_budget_leaves_a_hole() {
+        assert_eq!(walked(&[1, 2, 3, 4, 5, 6], 1, 6, 0, 2), (vec![4, 5], Some((1, 4)), 2));
+    }
+
+    #[test]
+    fn an_answer_that_does_not_go_back_ends_the_walk() {
+        let mut walk = Walk::new("u", v(1), v(9), 100);
+        assert_eq!(walk.next(), Next::Ask(v(8)));
+        let same = Answer::Item { uid: "u".into(), version: v(9), document: Bytes::new() };
+        assert_eq!(walk.answered(same).unwrap().hole.unwrap().reason, reason::UNREADABLE);
+    }
+
+    #[test]
+    fn versions_without_order_are_a_hole_at_once() {
+        let mut walk = Walk::new("u", Version::new("abc"), Version::new("xyz"), 100);
+        let Next::Done(walked) = walk.next() else { panic!("nothing can be asked for") };
+        assert_eq!(walked.hole.unwrap().after, "abc");
+    }
+
+    #[test]
+    fn the_version_after_carries_across_digits() {
+        assert_eq!(after(&v(41)), "42");
+        assert_eq!(after(&v(1299)), "1300");
+        assert_eq!(after(&v(999)), "1000");
+        assert_eq!(after(&Version::new("abc")), "");
+    }
+
+    proptest! {
+        /// Every version above the floor is found or lies in the hole, and none is in both.
+        #[test]
+        fn a_walk_accounts_for_every_version(
+            steps in prop::collection::vec(1u64..5, 1..30), floor in 0usize..30, compacted in 0u64..120, budget in 0u32..40,
+        ) {
+            let mut at = 1;
+            let history: Vec<u64> = steps.iter().map(|step| { at += step; at }).collect();
+            let newest = *history.last().unwrap();
+            let floor = history[floor % history.len()];
+            let (found, hole, _) = walked(&history, floor, newest, compacted, budget);
+            prop_assert!(found.is_sorted());
+            for version in history.iter().filter(|version| **version > floor && **version < newest) {
+                let in_hole = hole.is_some_and(|(after, before)| *version > after && *version < before);
+                prop_assert!(found.contains(version) != in_hole, "{version}: {found:?} {hole:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! From lines and items to durable states, then to the cache: the one writer of a source.
+//!
+//! It takes whatever has come, up to one transaction's worth, and never waits for more. What it
+//! can't make durable it keeps, and takes nothing else meanwhile, so that the socket is not read.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
+use kubewitness_core::ports::{Append, Appended, Current, JournalError, Witnessed};
+use kubewitness_core::project::{self, EventType};
+use kubewitness_core::state::Change;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::SourceError;
+use crate::backoff::{Backoff, Dice};
+use crate::checkpoint::Checkpoint;
+use crate::handle::count;
+use crate::input::{Input, Standing};
+use crate::judge::Event;
+use crate::maker::Maker;
+use crate::request::{Failure, status_failure};
+use crate::source::Parts;
+
+pub(crate) struct Writer {
+    parts: Arc<Parts>,
+    maker: Maker,
+    checkpoint: Checkpoint,
+    /// What is on disk, and since when.
+    written: Option<Version>,
+    written_at: Instant,
+    /// An append that says nothing but its epoch or checkpoint is due.
+    due: bool,
+    /// A list was completed by this batch.
+    listed: bool,
+    /// The stream that is being read, and what its ERROR frame said.
+    stream: Option<CancellationToken>,
+    told: Option<Failure>,
+    waiting: Vec<oneshot::Sender<Standing>>,
+    dice: Dice,
+}
+
+/// A batch was written, or the process stops before it could be.
+#[derive(PartialEq, Eq)]
+enum Written {
+    Durable,
+    Stopped,
+}
+
+impl Writer {
+    pub fn new(parts: Arc<Parts>, epoch: u32, checkpoint: Option<Version>) -> Self {
+        Self {
+            maker: Maker::new(Arc::clone(&parts), epoch),
+            checkpoint: Checkpoint::at(checkpoint.clone()),
+            written: checkpoint,
+            written_at: Instant::now(),
+            due: false,
+            listed: false,
+            stream: None,
+            told: None,
+            waiting: Vec::new(),
+            dice: Dice::new(parts.tuning.seed),
+            parts,
+        }
+    }
+
+    /// Ends when the reader has gone and everything that it gave is durable, or on a stop while
+    /// the journal can't be written.
+    pub async fn run(
+        mut self,
+        mut inputs: mpsc::Receiver<Input>,
+        stop: &CancellationToken,
+    ) -> Result<(), SourceError> {
+        let mut batch = Vec::with_capacity(APPEND_BATCH);
+        loop {
+            let moved = self.checkpoint.safe() != self.written.as_ref();
+            let due_at = self.written_at + self.parts.tuning.checkpoint_every;
+            let received = tokio::select! {
+                biased;
+                () = sleep_until(due_at), if moved => 0,
+                received = inputs.recv_many(&mut batch, APPEND_BATCH) => received,
+            };
+            if received == 0 {
+                self.due = moved;
+                let ended = inputs.is_closed() && inputs.is_empty();
+                if self.write(stop).await? == Written::Stopped || ended {
+                    return Ok(());
+                }
+                continue;
+            }
+            for input in batch.drain(..) {
+                // One event can make two states; a new epoch is an append of its own.
+                let full = self.maker.draft.states.len() + 2 > APPEND_BATCH;
+                let apart = matches!(input, Input::NewEpoch);
+                if (full || apart) && self.write(stop).await? == Written::Stopped {
+                    return Ok(());
+                }
+                self.take(input);
+            }
+            if self.write(stop).await? == Written::Stopped {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Opened(stream) => {
+                self.stream = Some(stream);
+                self.told = None;
+            }
+            Input::Line(line, permit) => {
+                self.maker.draft.permits.extend(permit);
+                self.line(line);
+            }
+            Input::Oversized(kept) => {
+                let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
+                self.maker.poison(kept, &error);
+            }
+            // An item comes in no order of version: it is complete only with its list.
+            Input::Item { document, anew } => {
+                self.maker.object(document, if anew { Event::Anew } else { Event::Present });
+            }
+            Input::Vanished { object, last, version } => self.maker.vanished(&object, last, version),
+            Input::ObjectHole(object, hole) => self.maker.object_hole(object, &hole),
+            Input::SourceHole(hole) => self.maker.source_hole(&hole),
+            Input::Listed(version) => {
+                self.checkpoint = Checkpoint::at(Some(version));
+                (self.due, self.listed) = (true, true);
+            }
+            Input::NewEpoch => {
+                self.maker.epoch += 1;
+                self.checkpoint = Checkpoint::default();
+                self.written = None;
+                self.due = true;
+                self.parts.shared.live().synced = false;
+            }
+            Input::Sync(answer) => self.waiting.push(answer),
+        }
+    }
+
+    fn line(&mut self, line: Bytes) {
+        count(&self.parts.shared.counters.frames, 1);
+        let frame = match project::frame(&line) {
+            Ok(frame) => frame,
+            Err(error) => return self.maker.poison(line, &error.to_string()),
+        };
+        let object = line.slice_ref(frame.object);
+        let event = match frame.kind {
+            EventType::Added | EventType::Modified => Event::Present,
+            EventType::Deleted => Event::Deleted,
+            EventType::Bookmark => {
+                match project::bookmark_version(&object) {
+                    Ok(version) => self.checkpoint.bookmark(&Version::new(&version)),
+                    Err(error) => self.maker.poison(line, &error.to_string()),
+                }
+                return;
+            }
+            EventType::Error => {
+                self.told = Some(status_failure(None, &object, None));
+                // The server may keep the stream open; nothing more is wanted from it.
+                if let Some(stream) = &self.stream {
+                    stream.cancel();
+                }
+                return;
+            }
+        };
+        if let Some(version) = self.maker.object(object, event) {
+            self.checkpoint.event(&version);
+        }
+    }
+
+    /// Makes the batch durable, shows it to the readers, and answers those who wait for it.
+    async fn write(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
+        if self.due || !self.maker.draft.is_empty() {
+            let checkpoint = self.checkpoint.safe().filter(|safe| self.written.as_ref() != Some(safe)).cloned();
+            let append = Append {
+                source: Arc::clone(&self.parts.shared.name),
+                epoch: self.maker.epoch,
+                states: std::mem::take(&mut self.maker.draft.states),
+                poison: std::mem::take(&mut self.maker.draft.poison),
+                gaps: std::mem::take(&mut self.maker.draft.gaps),
+                checkpoint,
+            };
+            let Some(appended) = self.append(&append, stop).await? else { return Ok(Written::Stopped) };
+            self.publish(append, &appended);
+        }
+        self.maker.draft.clear();
+        let standing = Standing {
+            resume: self.checkpoint.safe().cloned(),
+            epoch: self.maker.epoch,
+            told: self.told.clone(),
+        };
+        for waiting in self.waiting.drain(..) {
+            // One who no longer waits was stopped.
+            drop(waiting.send(standing.clone()));
+        }
+        Ok(Written::Durable)
+    }
+
+    /// Tries until it is durable. `None`: stopped before it was.
+    async fn append(&mut self, append: &Append, stop: &CancellationToken) -> Result<Option<Appended>, SourceError> {
+        let tuning = &self.parts.tuning;
+        let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
+        loop {
+            let why = match self.parts.witness.append(append.clone()).await {
+                Ok(appended) => {
+                    self.parts.shared.live().stalled = None;
+                    return Ok(Some(appended));
+                }
+                Err(JournalError::Unavailable(why)) => why,
+                Err(fatal) => return Err(SourceError::Journal(fatal)),
+            };
+            let pause = backoff.next(&mut self.dice, None);
+            tracing::warn!(source = %append.source, ?pause, "not reading: the journal can't be written: {why}");
+            self.parts.shared.live().stalled = Some(format!("the journal can't be written: {why}"));
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.cancelled() => return Ok(None),
+            }
+        }
+    }
+
+    fn publish(&mut self, append: Append, appended: &Appended) {
+        self.due = false;
+        if append.checkpoint.is_some() {
+            self.written = append.checkpoint;
+            self.written_at = Instant::now();
+        }
+        let newest = append.states.iter().map(|state| state.observed_ms).max();
+        if !append.states.is_empty() {
+            let mut cache = self.parts.shared.write();
+            for (place, state) in append.states.into_iter().enumerate() {
+                match state.change {
+                    Change::Present => {
+                        let seq = appended.seqs.get(place).copied().flatten();
+                        // Journaled before (by a replay, or by another witness): its position is
+                        // not known here, the one of the version before is the best there is.
+                        let seq = seq.or_else(|| cache.by_uid(&state.object.uid).map(|held| held.seq));
+                        cache.put(current(state, seq.unwrap_or_default()));
+                    }
+                    Change::Gone | Change::Left => {
+                        cache.remove(&state.object.uid);
+                    }
+                    Change::Gap => {}
+                }
+            }
+        }
+        let mut live = self.parts.shared.live();
+        live.epoch = append.epoch;
+        live.checkpoint = self.written.as_ref().map(Version::to_string).unwrap_or_default();
+        live.last_event_ms = newest.or(live.last_event_ms);
+        live.synced |= std::mem::take(&mut self.listed);
+    }
+}
+
+fn current(state: Witnessed, seq: u64) -> Current {
+    Current {
+        object: state.object,
+        owner: state.owner,
+        resource_version: state.resource_version,
+        status: state.status,
+        seq,
+        observed_ms: state.observed_ms,
+        packed: state.packed,
+    }
+}
