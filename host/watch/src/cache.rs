@@ -51,7 +51,14 @@ impl Cache {
     /// `index` is `namespace` or `owner`; an empty one lists all, an unknown one nothing.
     pub fn list(&self, index: &str, key: &str, limit: usize) -> Vec<Current> {
         let of = |index: &Index| -> Vec<Current> {
-            index.get(key).into_iter().flatten().filter_map(|slot| self.at(*slot)).take(limit).cloned().collect()
+            index
+                .get(key)
+                .into_iter()
+                .flatten()
+                .filter_map(|slot| self.at(*slot))
+                .take(limit)
+                .cloned()
+                .collect()
         };
         match index {
             "" => self.all().take(limit).cloned().collect(),
@@ -111,7 +118,9 @@ impl Cache {
             (self.hasher.hash_one(&*object.uid), self.name_hash(&object.namespace, &object.name));
         let Self { slots, by_uid, by_name, hasher, .. } = self;
         let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|current| &current.object);
-        by_uid.insert_unique(uid_hash, slot, |slot| held(slot).map_or(0, |object| hasher.hash_one(&*object.uid)));
+        by_uid.insert_unique(uid_hash, slot, |slot| {
+            held(slot).map_or(0, |object| hasher.hash_one(&*object.uid))
+        });
         by_name.insert_unique(name_hash, slot, |slot| {
             held(slot).map_or(0, |object| hasher.hash_one((&*object.namespace, &*object.name)))
         });
@@ -119,7 +128,8 @@ impl Cache {
 
     /// A uid never changes its name or namespace; its owner may become known later.
     fn replace(&mut self, slot: Slot, current: Current) {
-        let owner = |held: Option<&Current>| held.and_then(|held| held.owner.as_ref()).map(|owner| owner.uid.clone());
+        let owner =
+            |held: Option<&Current>| held.and_then(|held| held.owner.as_ref()).map(|owner| owner.uid.clone());
         let (before, after) = (owner(self.at(slot)), owner(Some(&current)));
         if before != after {
             if let Some(before) = before {

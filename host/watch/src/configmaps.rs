@@ -71,8 +71,11 @@ impl Table<'_> {
     fn change(&self, place: usize, change: impl FnOnce(&mut Selected)) {
         let mut selected = self.selected.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut selected[place]);
-        let maps: BTreeMap<_, _> =
-            selected.iter().flat_map(|one| one.maps.values()).map(|map| (map.name.clone(), map.clone())).collect();
+        let maps: BTreeMap<_, _> = selected
+            .iter()
+            .flat_map(|one| one.maps.values())
+            .map(|map| (map.name.clone(), map.clone()))
+            .collect();
         let snapshot = Snapshot {
             synced: selected.iter().all(|one| one.synced),
             maps: maps.into_values().collect(),
@@ -187,12 +190,15 @@ impl ConfigMaps {
         let (mut splitter, mut lines) = (Splitter::new(FRAME), Vec::new());
         // An idle stream is no failure: it is opened anew.
         while let Ok(Some(next)) = timeout(self.tuning.idle, body.frame()).await {
-            let chunk = next.map_err(|error| Failure::Transport(causes(&error)))?.into_data().unwrap_or_default();
+            let chunk =
+                next.map_err(|error| Failure::Transport(causes(&error)))?.into_data().unwrap_or_default();
             splitter.push(chunk, &mut lines);
             for line in lines.drain(..) {
                 match line {
                     Line::Frame(frame) => apply(&frame, version, |change| table.change(place, change))?,
-                    Line::Oversized(_) => return Err(Failure::Answer(format!("a frame is over {FRAME} bytes"))),
+                    Line::Oversized(_) => {
+                        return Err(Failure::Answer(format!("a frame is over {FRAME} bytes")));
+                    }
                 }
             }
         }
@@ -211,7 +217,9 @@ fn apply(
     match frame.kind {
         EventType::Error => return Err(status_failure(None, frame.object, None)),
         EventType::Bookmark => {
-            *version = project::bookmark_version(frame.object).map_err(|error| fault(error.to_string()))?.into_owned();
+            *version = project::bookmark_version(frame.object)
+                .map_err(|error| fault(error.to_string()))?
+                .into_owned();
         }
         EventType::Added | EventType::Modified | EventType::Deleted => {
             let map = doc(serde_json::from_slice(frame.object).map_err(|error| fault(error.to_string()))?);
@@ -236,6 +244,11 @@ fn doc(map: ConfigMap) -> ConfigMapDoc {
         resource_version: map.metadata.resource_version.unwrap_or_default(),
         labels: map.metadata.labels.unwrap_or_default(),
         data: map.data.unwrap_or_default(),
-        binary_data: map.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect(),
+        binary_data: map
+            .binary_data
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(key, value)| (key, value.0))
+            .collect(),
     }
 }

@@ -28,7 +28,10 @@ pub struct Connection {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("server", &self.server).field("namespace", &self.namespace).finish()
+        f.debug_struct("Connection")
+            .field("server", &self.server)
+            .field("namespace", &self.namespace)
+            .finish()
     }
 }
 
@@ -49,7 +52,10 @@ impl Connection {
             why: failure.to_string(),
         })?;
         serde_json::from_slice::<Version>(&body).map(|version| version.git_version).map_err(|error| {
-            ConnectError::Unreachable { server: self.server.clone(), why: format!("/version is not understood: {error}") }
+            ConnectError::Unreachable {
+                server: self.server.clone(),
+                why: format!("/version is not understood: {error}"),
+            }
         })
     }
 }
@@ -72,7 +78,9 @@ pub async fn connect(options: &ConnectOptions) -> Result<Connection, ConnectErro
     // Retries are decided here, by what failed and with the server's own Retry-After.
     config.default_retry = false;
     config.disable_compression = true;
-    config.headers.push((USER_AGENT, HeaderValue::from_static(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))));
+    config
+        .headers
+        .push((USER_AGENT, HeaderValue::from_static(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))));
     let server = config.cluster_url.to_string();
     let namespace = config.default_namespace.clone();
     let client = kube::Client::try_from(config)
@@ -85,7 +93,9 @@ async fn configuration(options: &ConnectOptions) -> Result<kube::Config, Connect
     if let Some(path) = &options.kubeconfig {
         let fault = |why: String| ConnectError::Kubeconfig { path: path.display().to_string(), why };
         let read = Kubeconfig::read_from(path).map_err(|error| fault(error.to_string()))?;
-        return kube::Config::from_custom_kubeconfig(read, &chosen).await.map_err(|error| fault(error.to_string()));
+        return kube::Config::from_custom_kubeconfig(read, &chosen)
+            .await
+            .map_err(|error| fault(error.to_string()));
     }
     let from_file = match kube::Config::from_kubeconfig(&chosen).await {
         Ok(config) => return Ok(config),

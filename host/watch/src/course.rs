@@ -32,7 +32,9 @@ pub(crate) enum Action {
     Probe,
     Watch,
     /// The epoch grows, then everything is listed.
-    NewEpoch { server: Version },
+    NewEpoch {
+        server: Version,
+    },
 }
 
 /// How a stream ended.
@@ -156,16 +158,24 @@ impl Course {
     /// A watch ended. A stream that had lived is resumed at once, one that had not after a pause.
     pub fn ended(how: &Ended, lived: bool) -> Step {
         let failure = match how {
-            Ended::Told(failure) if failure.is_expired() => return at_once(Action::List(ListReason::Expired)),
+            Ended::Told(failure) if failure.is_expired() => {
+                return at_once(Action::List(ListReason::Expired));
+            }
             Ended::Closed | Ended::Idle => None,
             Ended::Told(failure) | Ended::Broken(failure) => Some(failure),
         };
         let pause = match failure {
-            Some(failure) if !lived || failure.retry_after().is_some() => Some(Pause { asked: failure.retry_after() }),
+            Some(failure) if !lived || failure.retry_after().is_some() => {
+                Some(Pause { asked: failure.retry_after() })
+            }
             None if !lived => Some(Pause { asked: None }),
             _ => None,
         };
-        Step { action: Action::Probe, pause, condition: failure.filter(|_| !lived).map(|f| explain(f, "watching")) }
+        Step {
+            action: Action::Probe,
+            pause,
+            condition: failure.filter(|_| !lived).map(|f| explain(f, "watching")),
+        }
     }
 }
 

@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn a_namespace_narrows_the_address() {
-        let spec = serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "Job", "namespace": "ml"});
+        let spec =
+            serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "Job", "namespace": "ml"});
         assert_eq!(chosen(spec).unwrap().collection().as_str(), "/apis/batch/v1/namespaces/ml/jobs");
     }
 
@@ -124,7 +125,8 @@ mod tests {
     fn a_kind_that_is_not_there_is_named() {
         let missing = chosen(serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "JobSet"}));
         assert_eq!(missing.unwrap_err().code(), Some(404));
-        let odd = serde_json::json!({"name": "n", "apiVersion": "batch/v1", "kind": "Node", "namespace": "ml"});
+        let odd =
+            serde_json::json!({"name": "n", "apiVersion": "batch/v1", "kind": "Node", "namespace": "ml"});
         assert!(chosen(odd).unwrap_err().to_string().contains("leave out"));
     }
 }

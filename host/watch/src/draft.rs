@@ -6,10 +6,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kubewitness_core::Version;
 use kubewitness_core::document::{Packed, unpack};
 use kubewitness_core::ports::{Current, Poison, Witnessed};
 use kubewitness_core::state::{Change, Gap, ObjectRef, Status};
-use kubewitness_core::Version;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::cache::Cache;

@@ -118,10 +118,14 @@ mod tests {
 
     #[test]
     fn an_oversized_frame_is_told_once_and_the_next_one_is_whole() {
-        for chunks in [&[b"0123456789ab\nok\n".as_slice()][..], &[b"01234567", b"89ab", b"cd", b"\nok\n"][..]] {
+        for chunks in [&[b"0123456789ab\nok\n".as_slice()][..], &[b"01234567", b"89ab", b"cd", b"\nok\n"][..]]
+        {
             let (lines, _) = split(10, chunks);
             assert_eq!(lines.len(), 2, "{lines:?}");
-            assert!(matches!(&lines[0], Line::Oversized(kept) if kept.starts_with(b"0123456789")), "{lines:?}");
+            assert!(
+                matches!(&lines[0], Line::Oversized(kept) if kept.starts_with(b"0123456789")),
+                "{lines:?}"
+            );
             assert_eq!(lines[1], frame("ok"));
         }
     }

@@ -65,7 +65,20 @@ macro_rules! counters {
     };
 }
 counters!(
-    frames, bytes, present, gone, left, poison, duplicates, stale, gaps, lists, watches, expired, walk_backs, walked,
+    frames,
+    bytes,
+    present,
+    gone,
+    left,
+    poison,
+    duplicates,
+    stale,
+    gaps,
+    lists,
+    watches,
+    expired,
+    walk_backs,
+    walked,
     discarded_bytes
 );
 
@@ -94,7 +107,12 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn new(name: &str) -> Self {
-        Self { name: name.into(), cache: RwLock::default(), live: Mutex::default(), counters: Counters::default() }
+        Self {
+            name: name.into(),
+            cache: RwLock::default(),
+            live: Mutex::default(),
+            counters: Counters::default(),
+        }
     }
 
     pub fn read(&self) -> RwLockReadGuard<'_, Cache> {
@@ -254,7 +272,8 @@ mod tests {
     #[test]
     fn owners_in_a_circle_end() {
         let listers = Listers::default();
-        listers.add(source("a", &[("A", "a1", Some("b1")), ("B", "b1", Some("a1")), ("C", "c1", Some("c1"))]));
+        listers
+            .add(source("a", &[("A", "a1", Some("b1")), ("B", "b1", Some("a1")), ("C", "c1", Some("c1"))]));
         assert!(["a1", "b1"].contains(&listers.outermost(object("A", "a1")).uid.as_str()));
         assert_eq!(listers.outermost(object("C", "c1")).uid, "c1");
     }

@@ -40,10 +40,17 @@ pub(crate) enum Input {
     Line(Bytes, Option<OwnedSemaphorePermit>),
     Oversized(Bytes),
     /// An object that was listed; `anew` where it is of a new epoch.
-    Item { document: Bytes, anew: bool },
+    Item {
+        document: Bytes,
+        anew: bool,
+    },
     /// A comparison no longer found it. The last content and the version of the deletion are
     /// there where walking back showed them.
-    Vanished { object: Arc<ObjectRef>, last: Option<Bytes>, version: Option<Version> },
+    Vanished {
+        object: Arc<ObjectRef>,
+        last: Option<Bytes>,
+        version: Option<Version>,
+    },
     ObjectHole(Arc<ObjectRef>, Hole),
     SourceHole(Hole),
     /// A list is complete: a watch from this version misses nothing.

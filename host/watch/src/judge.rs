@@ -110,7 +110,13 @@ pub(crate) fn compare(listed: &Version, known: Option<&Version>) -> Compared {
 mod tests {
     use super::*;
 
-    fn judged(event: Event, version: &str, matches: bool, known: Option<&str>, rival: Option<&str>) -> (bool, Meaning) {
+    fn judged(
+        event: Event,
+        version: &str,
+        matches: bool,
+        known: Option<&str>,
+        rival: Option<&str>,
+    ) -> (bool, Meaning) {
         let version = Version::new(version);
         let (known, rival) = (known.map(Version::new), rival.map(Version::new));
         let judgement = judge(&Seen { event, version: &version, matches }, known.as_ref(), rival.as_ref());

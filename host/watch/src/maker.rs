@@ -178,7 +178,7 @@ impl Maker {
         wanted.iter().all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
     }
 
-    X {
+    fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
         let (group, _) = group_version(&self.parts.spec.api_version);
         let derived = self.parts.rules.status(group, &self.parts.spec.kind, &seen.document);
         let derived = if change == Change::Gone { Rules::deleted(&derived) } else { derived };

@@ -110,7 +110,13 @@ impl Reader {
             Action::List(reason) => {
                 let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
                 let standing = self.sync().await?;
-                let relist = Relist::new(Arc::clone(&self.parts), self.inputs.clone(), resource, reason, standing.resume);
+                let relist = Relist::new(
+                    Arc::clone(&self.parts),
+                    self.inputs.clone(),
+                    resource,
+                    reason,
+                    standing.resume,
+                );
                 match relist.run().await? {
                     Listed::Complete => {
                         // Nothing that is listed is watched before it is durable.
@@ -128,7 +134,9 @@ impl Reader {
 
     /// A consistent list of one object: its version is where the server is.
     async fn server_version(&self) -> Result<Version, Failure> {
-        let Some(resource) = &self.resource else { return Err(Failure::Answer("the kind is not known".into())) };
+        let Some(resource) = &self.resource else {
+            return Err(Failure::Answer("the kind is not known".into()));
+        };
         let page = self.parts.api.get(resource.collection().with("limit", "1").as_str()).await?;
         let page = project::list_page(&page).map_err(|error| Failure::Answer(error.to_string()))?;
         Ok(Version::new(&page.resource_version))

@@ -128,7 +128,16 @@ impl Relist {
         baseline: Option<Version>,
     ) -> Self {
         let (requests, refused) = (AtomicU32::new(parts.tuning.walk.requests), AtomicBool::new(false));
-        Self { parts, inputs, resource, reason: reason.clone(), baseline, requests, refused, since: Instant::now() }
+        Self {
+            parts,
+            inputs,
+            resource,
+            reason: reason.clone(),
+            baseline,
+            requests,
+            refused,
+            since: Instant::now(),
+        }
     }
 
     pub async fn run(self) -> Result<Listed, Closed> {
@@ -179,7 +188,13 @@ impl Relist {
         }
     }
 
-    async fn page(&self, bytes: &Bytes, items: &[&[u8]], at: &Version, attempt: &mut Attempt) -> Result<(), Broken> {
+    async fn page(
+        &self,
+        bytes: &Bytes,
+        items: &[&[u8]],
+        at: &Version,
+        attempt: &mut Attempt,
+    ) -> Result<(), Broken> {
         let mut moved = Vec::new();
         for item in items {
             let document = bytes.slice_ref(item);
@@ -189,7 +204,8 @@ impl Relist {
                 continue;
             };
             attempt.unseen.remove(envelope.uid.as_ref());
-            let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
+            let document =
+                with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
             if let Some(step) = self.item(&envelope, document, at)? {
                 match step {
                     Found::Send(input) => self.send(input).await?,
@@ -198,7 +214,8 @@ impl Relist {
             }
         }
         let concurrency = self.parts.tuning.walk.concurrency.max(1);
-        let mut walks = stream::iter(moved.into_iter().map(|object| self.walk(object))).buffer_unordered(concurrency);
+        let mut walks =
+            stream::iter(moved.into_iter().map(|object| self.walk(object))).buffer_unordered(concurrency);
         while let Some((object, walked)) = walks.next().await {
             self.walked(object, walked).await?;
         }
@@ -225,7 +242,9 @@ impl Relist {
             Compared::New => self.baseline.clone().filter(|_| self.in_scope(envelope)),
         };
         Ok(Some(match floor {
-            Some(floor) => Found::Walk(Moved { object: reference(&self.parts, envelope), floor, version, document }),
+            Some(floor) => {
+                Found::Walk(Moved { object: reference(&self.parts, envelope), floor, version, document })
+            }
             None => Found::Send(Input::Item { document, anew: false }),
         }))
     }
@@ -266,7 +285,10 @@ impl Relist {
 
     fn may_ask(&self) -> bool {
         self.since.elapsed() < self.parts.tuning.walk.time
-            && self.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+            && self
+                .requests
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                .is_ok()
     }
 
     /// The object of this name as it was at one version.
@@ -298,10 +320,13 @@ impl Relist {
     /// A server that is busy or away for a moment doesn't cost a version.
     async fn patiently(&self, address: &str) -> Result<Bytes, Failure> {
         let tuning = &self.parts.tuning;
-        let (mut backoff, mut dice) = (Backoff::new(tuning.first_pause, tuning.longest_pause), Dice::new(tuning.seed));
+        let (mut backoff, mut dice) =
+            (Backoff::new(tuning.first_pause, tuning.longest_pause), Dice::new(tuning.seed));
         for _ in 0..ASK_TRIES {
             match self.parts.api.get(address).await {
-                Err(failure) if failure.is_passing() => sleep(backoff.next(&mut dice, failure.retry_after())).await,
+                Err(failure) if failure.is_passing() => {
+                    sleep(backoff.next(&mut dice, failure.retry_after())).await
+                }
                 answered => return answered,
             }
         }
@@ -320,8 +345,12 @@ impl Relist {
             if envelope.name != *object.name || envelope.namespace != *object.namespace {
                 continue;
             }
-            let document =
-                with_kind(bytes.slice_ref(item), &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
+            let document = with_kind(
+                bytes.slice_ref(item),
+                &envelope,
+                &self.parts.spec.api_version,
+                &self.parts.spec.kind,
+            );
             return Ok(Answer::Item {
                 uid: envelope.uid.to_string(),
                 version: Version::new(&envelope.resource_version),
@@ -357,7 +386,8 @@ impl Relist {
         // Rivals have ended by the names that others took; the writer knows them by then.
         sync(&self.inputs).await?;
         for Unseen(object) in attempt.unseen {
-            let Some(known) = self.parts.shared.read().by_uid(&object.uid).map(|held| held.resource_version.clone())
+            let Some(known) =
+                self.parts.shared.read().by_uid(&object.uid).map(|held| held.resource_version.clone())
             else {
                 continue;
             };
@@ -367,7 +397,8 @@ impl Relist {
             if self.reason == ListReason::Expired {
                 let why = "it was deleted while nothing was watched";
                 let end = Version::new(&after(&version));
-                self.hole(Arc::clone(&object), between(&self.floor(&known), &end, reason::EXPIRED, why)).await?;
+                self.hole(Arc::clone(&object), between(&self.floor(&known), &end, reason::EXPIRED, why))
+                    .await?;
             }
             self.send(Input::Vanished { object, last: None, version: None }).await?;
         }

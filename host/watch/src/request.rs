@@ -92,7 +92,11 @@ pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Dura
     let code = code.or(status.code).unwrap_or(500);
     let told = status.details.and_then(|details| details.retry_after_seconds).map(Duration::from_secs);
     let reason = if status.reason.is_empty() {
-        StatusCode::from_u16(code).ok().and_then(|code| code.canonical_reason()).unwrap_or("error").to_string()
+        StatusCode::from_u16(code)
+            .ok()
+            .and_then(|code| code.canonical_reason())
+            .unwrap_or("error")
+            .to_string()
     } else {
         status.reason
     };
@@ -233,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_query_is_escaped() {
-        let address = Address::new("/api/v1/pods").with("limit", "1").with("fieldSelector", "metadata.name=a b");
+        let address =
+            Address::new("/api/v1/pods").with("limit", "1").with("fieldSelector", "metadata.name=a b");
         assert_eq!(address.as_str(), "/api/v1/pods?limit=1&fieldSelector=metadata.name%3Da%20b");
     }
 

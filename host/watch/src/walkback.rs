@@ -15,7 +15,11 @@ use crate::input::{Hole, reason};
 /// What an exact list of one name showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Item { uid: String, version: Version, document: Bytes },
+    Item {
+        uid: String,
+        version: Version,
+        document: Bytes,
+    },
     /// Nobody had this name then.
     Nobody,
     Compacted,
@@ -59,7 +63,8 @@ impl Walk {
         let Some(ask) = self.oldest.before() else {
             // Versions without order can't be counted back; version 1 has none before it.
             let ordered = self.oldest.is_comparable() && self.floor.is_comparable();
-            return self.done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
+            return self
+                .done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
         };
         if ask.compare(&self.floor).is_none_or(Ordering::is_le) {
             return self.done(None);
@@ -76,7 +81,9 @@ impl Walk {
             Answer::Item { uid, version, document } if uid == self.uid => {
                 // An answer that doesn't go back would be asked for for ever.
                 if version.compare(&self.oldest) != Some(Ordering::Less) {
-                    return Some(self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))));
+                    return Some(
+                        self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))),
+                    );
                 }
                 if version.compare(&self.floor).is_none_or(Ordering::is_le) {
                     return Some(self.end(None));
@@ -145,7 +152,13 @@ mod tests {
     }
 
     /// Walks over a history of one object, of which nothing below `compacted` can be read.
-    fn walked(history: &[u64], floor: u64, newest: u64, compacted: u64, budget: u32) -> (Vec<u64>, Option<(u64, u64)>, u32) {
+    fn walked(
+        history: &[u64],
+        floor: u64,
+        newest: u64,
+        compacted: u64,
+        budget: u32,
+    ) -> (Vec<u64>, Option<(u64, u64)>, u32) {
         let mut walk = Walk::new("u", v(floor), v(newest), budget);
         let mut asked = 0;
         let walked = loop {
@@ -167,7 +180,8 @@ mod tests {
                 break walked;
             }
         };
-        let found = walked.found.iter().map(|bytes| String::from_utf8_lossy(bytes).parse().unwrap()).collect();
+        let found =
+            walked.found.iter().map(|bytes| String::from_utf8_lossy(bytes).parse().unwrap()).collect();
         let bounds = |hole: Hole| (hole.after.parse().unwrap(), hole.before.parse().unwrap());
         (found, walked.hole.map(bounds), asked)
     }

@@ -176,7 +176,8 @@ impl Writer {
     /// Makes the batch durable, shows it to the readers, and answers those who wait for it.
     async fn write(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
         if self.due || !self.maker.draft.is_empty() {
-            let checkpoint = self.checkpoint.safe().filter(|safe| self.written.as_ref() != Some(safe)).cloned();
+            let checkpoint =
+                self.checkpoint.safe().filter(|safe| self.written.as_ref() != Some(safe)).cloned();
             let append = Append {
                 source: Arc::clone(&self.parts.shared.name),
                 epoch: self.maker.epoch,
@@ -202,7 +203,11 @@ impl Writer {
     }
 
     /// Tries until it is durable. `None`: stopped before it was.
-    async fn append(&mut self, append: &Append, stop: &CancellationToken) -> Result<Option<Appended>, SourceError> {
+    async fn append(
+        &mut self,
+        append: &Append,
+        stop: &CancellationToken,
+    ) -> Result<Option<Appended>, SourceError> {
         let tuning = &self.parts.tuning;
         let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
         loop {

@@ -40,7 +40,11 @@ pub enum WriteError {
 
 fn error(what: &str, failure: &Failure) -> WriteError {
     let (what, why) = (what.to_string(), failure.to_string());
-    if failure.is_passing() { WriteError::Unavailable { what, why } } else { WriteError::Refused { what, why } }
+    if failure.is_passing() {
+        WriteError::Unavailable { what, why }
+    } else {
+        WriteError::Refused { what, why }
+    }
 }
 
 /// Makes a ConfigMap have these labels and exactly this data. `false`: it had them already.
@@ -83,9 +87,14 @@ pub async fn write_status(
 }
 
 /// A merge patch; `None` where nothing differs.
-fn difference(held: &ConfigMap, labels: &BTreeMap<String, String>, data: &BTreeMap<String, String>) -> Option<Value> {
+fn difference(
+    held: &ConfigMap,
+    labels: &BTreeMap<String, String>,
+    data: &BTreeMap<String, String>,
+) -> Option<Value> {
     let empty = BTreeMap::new();
-    let (had_labels, had_data) = (held.metadata.labels.as_ref().unwrap_or(&empty), held.data.as_ref().unwrap_or(&empty));
+    let (had_labels, had_data) =
+        (held.metadata.labels.as_ref().unwrap_or(&empty), held.data.as_ref().unwrap_or(&empty));
     let changed = |had: &BTreeMap<String, String>, want: &BTreeMap<String, String>| {
         let changed = want.iter().filter(|(key, value)| had.get(*key) != Some(*value));
         changed.map(|(key, value)| (key.clone(), json!(value))).collect::<serde_json::Map<_, _>>()
@@ -123,7 +132,10 @@ pub async fn emit_event(
 ) -> Result<(), WriteError> {
     let event = event(namespace, about, type_, reason, message, Timestamp::now());
     let address = format!("/api/v1/namespaces/{namespace}/events");
-    match Api::new(client.clone()).ask(Method::POST, &address, Some((JSON, event.to_string().into_bytes()))).await {
+    match Api::new(client.clone())
+        .ask(Method::POST, &address, Some((JSON, event.to_string().into_bytes())))
+        .await
+    {
         Ok(_) => Ok(()),
         Err(failure) if failure.code() == Some(409) => Ok(()),
         Err(failure) => Err(error(&format!("an Event about {namespace}/{}", about.name), &failure)),
@@ -187,7 +199,8 @@ mod tests {
 
     #[test]
     fn the_same_said_about_the_same_version_has_one_name() {
-        let about = ConfigMapDoc { name: "p".into(), resource_version: "7".into(), ..ConfigMapDoc::default() };
+        let about =
+            ConfigMapDoc { name: "p".into(), resource_version: "7".into(), ..ConfigMapDoc::default() };
         let say = |about: &ConfigMapDoc, message: &str| {
             let said = event("ns", about, EventType::Warning, "Refused", message, Timestamp::UNIX_EPOCH);
             (said["metadata"]["name"].clone(), said["message"].as_str().unwrap_or_default().len())
