@@ -1,0 +1,204 @@
+// Keeps the pages up to date. Everything is readable without it.
+"use strict";
+
+(() => {
+  const table = document.getElementById("objects");
+  const newer = document.getElementById("newer");
+  const figures = document.getElementById("figures");
+  const live = document.getElementById("live");
+
+  const lower = (text) => (text || "").toLowerCase();
+  const sameKind = (asked, kind) => !asked || [kind, kind + "s"].map(lower).includes(lower(asked));
+  const clock = (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " ");
+
+  // ---- the stream ------------------------------------------------------------------------
+
+  // One connection a page, and none while nobody looks: browsers allow few to one host.
+  function follow(after, onState) {
+    let stream = null;
+    let last = after;
+    const show = (state, text) => {
+      live.hidden = false;
+      live.dataset.state = state;
+      live.textContent = text;
+    };
+    const open = () => {
+      if (stream || document.hidden) return;
+      stream = new EventSource(`/api/v1/events?after=${last}`);
+      stream.addEventListener("open", () => show("open", "Live"));
+      stream.addEventListener("error", () => {
+        show("waiting", "Reconnecting");
+        // A refusal is final for the browser; it is not for us.
+        if (stream && stream.readyState === EventSource.CLOSED) {
+          stream = null;
+          setTimeout(open, 5000);
+        }
+      });
+      stream.addEventListener("state", (event) => {
+        last = event.lastEventId;
+        onState(JSON.parse(event.data));
+      });
+      stream.addEventListener("reset", () => location.reload());
+    };
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden && stream) {
+        stream.close();
+        stream = null;
+      } else {
+        open();
+      }
+    });
+    open();
+  }
+
+  // ---- the list --------------------------------------------------------------------------
+
+  function list() {
+    const body = table.tBodies[0];
+    const template = document.getElementById("row");
+    const fresh = document.getElementById("fresh");
+    const summary = document.getElementById("summary");
+    const { kind, namespace, phase } = table.dataset;
+    const rows = new Map([...body.rows].map((row) => [row.dataset.uid, row]));
+    const waiting = new Map();
+    let changes = 0;
+
+    const chip = (name) => document.querySelector(`.counts a[data-phase="${CSS.escape(name)}"]`);
+    const count = (name, by) => {
+      const link = chip(name);
+      if (!link) return;
+      const figure = link.querySelector("b");
+      const now = Math.max(0, Number(figure.textContent.replace(/\D/g, "")) + by);
+      figure.textContent = String(now);
+      link.hidden = now === 0;
+    };
+
+    const why = (cell, status) => {
+      cell.replaceChildren();
+      const add = (name, text) => {
+        if (!text) return;
+        const span = document.createElement("span");
+        span.className = name;
+        span.textContent = text;
+        if (name === "message") span.title = text;
+        if (cell.childNodes.length) cell.append(" ");
+        cell.append(span);
+      };
+      add("reason", status.reason);
+      add("exit", status.exit_code === undefined ? "" : `exit ${status.exit_code}`);
+      add("message", status.message);
+    };
+
+    const fill = (row, state) => {
+      const { object, status } = state;
+      const cell = (name) => row.querySelector(`[data-f="${name}"]`) || document.createElement("td");
+      const badge = row.querySelector(".phase");
+      badge.dataset.phase = badge.textContent = status.phase;
+      const link = cell("name");
+      link.textContent = object.name;
+      link.href = `/objects/${encodeURIComponent(object.uid)}`;
+      cell("kind").textContent = object.kind;
+      cell("namespace").textContent = object.namespace;
+      cell("ready").textContent = status.total > 0 ? `${status.ready}/${status.total}` : "";
+      cell("attempt").textContent = status.attempt > 0 ? status.attempt : "";
+      why(cell("why"), status);
+      const time = row.querySelector("time");
+      time.dateTime = new Date(state.observed_ms).toISOString();
+      time.textContent = clock(state.observed_ms);
+      row.dataset.uid = object.uid;
+      row.dataset.seq = state.seq;
+    };
+
+    // New rows wait for a click, so that nothing moves under the cursor or the finger.
+    const offer = () => {
+      fresh.hidden = waiting.size === 0;
+      fresh.textContent = `Show ${waiting.size} new`;
+    };
+    fresh.addEventListener("click", () => {
+      const empty = document.querySelector("main > .empty");
+      if (empty) empty.remove();
+      table.hidden = false;
+      for (const state of waiting.values()) {
+        const row = template.content.firstElementChild.cloneNode(true);
+        fill(row, state);
+        rows.set(state.object.uid, row);
+        body.prepend(row);
+      }
+      waiting.clear();
+      offer();
+      const first = body.querySelector("a");
+      if (first) first.focus({ preventScroll: true });
+    });
+
+    follow(table.dataset.after, (state) => {
+      const { object, status } = state;
+      if (state.change === "gap" || state.late) return;
+      if (!sameKind(kind, object.kind) || (namespace && object.namespace !== namespace)) return;
+      changes += 1;
+      const row = rows.get(object.uid);
+      const known = waiting.get(object.uid);
+      const before = row ? row.querySelector(".phase").dataset.phase : known && known.status.phase;
+      if (row && Number(row.dataset.seq) >= state.seq) return;
+      const previous = before || (state.previous && state.previous.phase);
+      if (previous !== status.phase) {
+        if (previous) count(previous, -1);
+        count(status.phase, 1);
+      }
+      if (row) {
+        fill(row, state);
+        row.classList.remove("changed");
+        void row.offsetWidth;
+        row.classList.add("changed");
+      } else if (state.change !== "present") {
+        waiting.delete(object.uid);
+        offer();
+      } else if (!phase || status.phase === phase) {
+        waiting.set(object.uid, state);
+        offer();
+      }
+    });
+
+    // Said aloud now and then, not for each change.
+    setInterval(() => {
+      if (!changes) return;
+      const told = [...document.querySelectorAll(".counts a:not([hidden])")].map((link) => link.textContent.trim());
+      summary.textContent = `${changes} changes. ${told.join(", ")}.`;
+      changes = 0;
+    }, 15000);
+  }
+
+  // ---- one object ------------------------------------------------------------------------
+
+  function object() {
+    let count = 0;
+    follow(newer.dataset.after, (state) => {
+      const uid = newer.dataset.uid;
+      if (state.object.uid !== uid && !(state.owner && state.owner.uid === uid)) return;
+      count += 1;
+      newer.hidden = false;
+      newer.textContent = count === 1 ? "1 newer state: load it" : `${count} newer states: load them`;
+    });
+  }
+
+  // ---- figures ---------------------------------------------------------------------------
+
+  function refresh() {
+    setInterval(async () => {
+      const busy = figures.contains(document.activeElement) || !getSelection().isCollapsed;
+      if (document.hidden || busy) return;
+      try {
+        const answer = await fetch(location.href);
+        if (!answer.ok) return;
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const now = page.getElementById("figures");
+        if (now) figures.replaceChildren(...now.childNodes);
+      } catch {
+        // The next round tries again.
+      }
+    }, Number(figures.dataset.refresh) * 1000);
+  }
+
+  if (table) list();
+  if (newer) object();
+  if (figures) refresh();
+})();

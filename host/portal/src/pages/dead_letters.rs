@@ -1,0 +1,153 @@
+//! States that were parked after their last try, and the form that takes them back.
+
+use std::collections::BTreeMap;
+
+use axum::Form;
+use axum::extract::State;
+use axum::extract::rejection::FormRejection;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use kubewitness_core::views::{DeadLetterView, ReplayRequest};
+use maud::{Markup, html};
+
+use super::{ROWS, at, badge, empty, figure, layout, object_link, plural};
+use crate::api::{REASON_BYTES, check_replay};
+use crate::app::App;
+use crate::params::{self, Params};
+use crate::problem::{Problem, Shown};
+
+pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+    let params = Params::read(&uri, &["plugin", "replayed", "tried"])?;
+    let plugin = params.text("plugin");
+    let done = outcome(&params)?;
+    let letters = app.views.dead_letters(plugin).await?;
+    let mut by_plugin: BTreeMap<&str, Vec<&DeadLetterView>> = BTreeMap::new();
+    for view in &letters {
+        by_plugin.entry(&view.letter.plugin).or_default().push(view);
+    }
+    let content = html! {
+        div.head {
+            h1 { "Dead letters" }
+            @if let Some(name) = plugin { p { "of " b { (name) } " · " a href="/deadletters" { "Show all" } } }
+        }
+        @if let Some(text) = done { p.done role="status" { (text) } }
+        @if letters.is_empty() { (nothing(plugin)) }
+        @for (name, letters) in by_plugin { (of_plugin(name, &letters)) }
+    };
+    Ok(layout("Dead letters", "/deadletters", &content))
+}
+
+/// What the form before this page did, as its redirect says.
+fn outcome(params: &Params) -> Result<Option<String>, Problem> {
+    if let Some(count) = params.number("replayed")? {
+        let noun = plural(count, "state was", "states were");
+        return Ok(Some(format!("{} {noun} taken back into their lanes.", figure(count))));
+    }
+    let tried = params.number("tried")?;
+    Ok(tried.map(|count| format!("{} would be replayed; nothing was changed.", figure(count))))
+}
+
+fn nothing(plugin: Option<&str>) -> Markup {
+    match plugin {
+        Some(name) => empty(
+            "Nothing matches",
+            &html! {
+                "The plugin " b { (name) } " has no dead letters. " a href="/deadletters" { "Show those of all plugins" } "."
+            },
+        ),
+        None => empty(
+            "Nothing is parked",
+            &html! {
+                "A state that a plugin rejects, or that fails after its last try, is kept here until it is replayed."
+            },
+        ),
+    }
+}
+
+fn of_plugin(name: &str, letters: &[&DeadLetterView]) -> Markup {
+    let count = letters.len() as u64;
+    html! {
+        section aria-labelledby={ "plugin-" (name) } {
+            h2 id={ "plugin-" (name) } { (name) }
+            form.replay method="post" action="/deadletters/replay" {
+                input type="hidden" name="plugin" value=(name);
+                div.scroll { table.dense {
+                    caption {
+                        (figure(count)) " " (plural(count, "dead letter", "dead letters"))
+                        @if letters.len() > ROWS { ", the first " (figure(ROWS as u64)) " are listed" }
+                    }
+                    thead { tr {
+                        th scope="col" { span.unseen { "Choose" } }
+                        th.num scope="col" { "Position" }
+                        th scope="col" { "Object" }
+                        th scope="col" { "Phase" }
+                        th.num scope="col" { "Tries" }
+                        th.wide scope="col" { "Last error" }
+                        th scope="col" { "Parked" }
+                    } }
+                    tbody { @for view in letters.iter().take(ROWS) { (row(view)) } }
+                } }
+                div.replay-tools {
+                    label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
+                    button name="dry_run" value="true" { "Try without changing" }
+                    button.strong { "Replay" }
+                    p.hint { "Replays those that are chosen, or all of this plugin if none is. The reason is kept." }
+                }
+            }
+        }
+    }
+}
+
+fn row(view: &DeadLetterView) -> Markup {
+    let letter = &view.letter;
+    let choose = format!("Choose position {}", letter.seq);
+    html! {
+        tr {
+            td { input type="checkbox" name="seq" value=(letter.seq) aria-label=(choose) disabled[letter.replaying]; }
+            td.num { a href={ "/states/" (letter.seq) } { (letter.seq) } }
+            td { (object_link(&view.object)) }
+            td { (badge(&view.phase)) @if letter.replaying { " " span.mark { "replaying" } } }
+            td.num { (letter.attempts) }
+            td.wide { span.message title=(letter.error) { (letter.error) } }
+            td.when { (at(letter.last_ms)) }
+        }
+    }
+}
+
+pub(super) async fn replay(
+    State(app): State<App>,
+    headers: HeaderMap,
+    form: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    // A script without a browser has the API; a form comes from a browser, which says from where.
+    if !headers.contains_key("sec-fetch-site") && !headers.contains_key(header::ORIGIN) {
+        return Err(Shown(Problem::new(
+            StatusCode::FORBIDDEN,
+            "It is not known which page this form was sent from.",
+            "Send it from the portal, or use POST /api/v1/deadletters/replay.",
+        )));
+    }
+    let Form(fields) = form?;
+    let request = request(fields)?;
+    check_replay(&request)?;
+    let view = app.views.replay(&request).await?;
+    let word = if view.dry_run { "tried" } else { "replayed" };
+    Ok(Redirect::to(&format!("/deadletters?{word}={}", view.replayed)).into_response())
+}
+
+fn request(fields: Vec<(String, String)>) -> Result<ReplayRequest, Problem> {
+    let mut request = ReplayRequest::default();
+    for (name, value) in fields {
+        match name.as_str() {
+            "plugin" => request.plugin = value,
+            "reason" => request.reason = value.trim().to_owned(),
+            "dry_run" => request.dry_run = value == "true",
+            "seq" => request.seqs.push(params::number("seq", &value)?),
+            _ => {
+                let hint = "It has plugin, seq, reason and dry_run.";
+                return Err(Problem::invalid(format!("`{name}` is no field of this form."), hint));
+            }
+        }
+    }
+    Ok(request)
+}

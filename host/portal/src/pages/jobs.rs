@@ -1,0 +1,217 @@
+//! What is there now: jobs, or any other kind, newest change first, kept up to date live.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::Html;
+use kubewitness_core::status::PHASES;
+use kubewitness_core::views::{ObjectQuery, ObjectView};
+use maud::{Markup, html};
+
+use super::{ROWS, at_text, badge, empty, figure, layout, plural, why};
+use crate::api::MOST_ROWS;
+use crate::app::App;
+use crate::params::Params;
+use crate::problem::Shown;
+
+struct Asked {
+    /// As it was typed; `all` for every kind.
+    kind: String,
+    namespace: Option<String>,
+    phase: Option<&'static str>,
+}
+
+impl Asked {
+    fn every_kind(&self) -> bool {
+        self.kind.eq_ignore_ascii_case("all")
+    }
+
+    fn address(&self, phase: Option<&str>) -> String {
+        let mut address = format!("/?kind={}", encode(&self.kind));
+        if let Some(namespace) = &self.namespace {
+            address.push_str(&format!("&namespace={}", encode(namespace)));
+        }
+        if let Some(phase) = phase {
+            address.push_str(&format!("&phase={phase}"));
+        }
+        address
+    }
+
+    fn is_narrowed(&self) -> bool {
+        self.namespace.is_some() || self.phase.is_some()
+    }
+}
+
+/// Percent-encodes everything that is not plainly a part of a name.
+fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+    let params = Params::read(&uri, &["kind", "namespace", "phase"])?;
+    let asked = Asked {
+        kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
+        namespace: params.owned("namespace"),
+        phase: params.phase()?,
+    };
+    // Before the objects are read: what changes in between comes again, and is known by its position.
+    let after = *app.views.newest().borrow();
+    let query = ObjectQuery {
+        kind: Some(asked.kind.clone()).filter(|_| !asked.every_kind()),
+        limit: Some(MOST_ROWS),
+        ..ObjectQuery::default()
+    };
+    let mut objects = app.views.objects(&query).await?;
+    let any = !objects.is_empty();
+    let all = objects.len() >= MOST_ROWS;
+    let namespaces: std::collections::BTreeSet<String> =
+        objects.iter().map(|view| view.object.namespace.clone()).filter(|name| !name.is_empty()).collect();
+    objects.retain(|view| asked.namespace.as_deref().is_none_or(|name| view.object.namespace == name));
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for view in &objects {
+        *counts.entry(known(&view.status.phase)).or_default() += 1;
+    }
+    let counts = counts_bar(&asked, &counts);
+    objects.retain(|view| asked.phase.is_none_or(|phase| view.status.phase == phase));
+    objects.sort_by_key(|view| std::cmp::Reverse(view.seq));
+    let kind = objects.first().map_or(asked.kind.as_str(), |view| &view.object.kind);
+    let title = match (asked.every_kind(), kind) {
+        (true, _) => "Everything".to_owned(),
+        (false, kind) if kind.ends_with('s') => kind.to_owned(),
+        (false, kind) => format!("{kind}s"),
+    };
+    let content = html! {
+        div.head { h1 { (title) } (filters(&asked, &namespaces)) }
+        (counts)
+        p #summary.quiet-live aria-live="polite" {}
+        @if all { p.note { "These are the first " (figure(MOST_ROWS as u64)) " objects; there are more." } }
+        @if objects.is_empty() { (nothing(any, &asked)) }
+        (table(&objects, &asked, after))
+    };
+    Ok(layout(&title, "/", &content))
+}
+
+fn known(phase: &str) -> &'static str {
+    PHASES.into_iter().find(|known| *known == phase).unwrap_or("Unknown")
+}
+
+fn filters(asked: &Asked, namespaces: &std::collections::BTreeSet<String>) -> Markup {
+    html! {
+        form.filters role="search" aria-label="Filter" method="get" action="/" {
+            label { span { "Kind" } input name="kind" value=(asked.kind) list="kinds" autocomplete="off" spellcheck="false"; }
+            datalist #kinds { @for kind in ["Job", "Pod", "all"] { option value=(kind) {} } }
+            label { span { "Namespace" }
+                select name="namespace" {
+                    option value="" { "All" }
+                    @if let Some(name) = asked.namespace.as_ref().filter(|name| !namespaces.contains(*name)) {
+                        option value=(name) selected { (name) }
+                    }
+                    @for name in namespaces {
+                        option value=(name) selected[asked.namespace.as_ref() == Some(name)] { (name) }
+                    }
+                }
+            }
+            label { span { "Phase" }
+                select name="phase" {
+                    option value="" { "Any" }
+                    @for phase in PHASES { option value=(phase) selected[asked.phase == Some(phase)] { (phase) } }
+                }
+            }
+            button { "Filter" }
+            @if asked.is_narrowed() { a href={ "/?kind=" (encode(&asked.kind)) } { "Clear" } }
+        }
+    }
+}
+
+/// One link a phase; the script changes the figures and shows those that were 0.
+fn counts_bar(asked: &Asked, counts: &BTreeMap<&str, u64>) -> Markup {
+    html! {
+        nav.counts aria-label="By phase" {
+            @for phase in PHASES {
+                @let count = counts.get(phase).copied().unwrap_or(0);
+                a href=(asked.address(Some(phase))) data-phase=(phase) hidden[count == 0]
+                    aria-current=[(asked.phase == Some(phase)).then_some("true")] {
+                    b { (figure(count)) } " " (phase)
+                }
+            }
+        }
+    }
+}
+
+fn nothing(any: bool, asked: &Asked) -> Markup {
+    match (any, asked.is_narrowed()) {
+        (true, _) => empty(
+            "Nothing matches",
+            &html! {
+                "There are objects of this kind, but none fits the filter. " a href={ "/?kind=" (encode(&asked.kind)) } { "Show all of them" } "."
+            },
+        ),
+        (false, _) => empty(
+            "Nothing yet",
+            &html! {
+                "No " (asked.kind) " has been witnessed that is still there. It appears here by itself once a source sees one; "
+                a href="/plugins" { "the sources" } " tell what is watched."
+            },
+        ),
+    }
+}
+
+fn table(objects: &[ObjectView], asked: &Asked, after: u64) -> Markup {
+    let count = objects.len() as u64;
+    let cut = objects.len() > ROWS;
+    html! {
+        button #fresh.fresh type="button" hidden {}
+        div.scroll {
+            table #objects.dense hidden[objects.is_empty()] data-after=(after) data-kind=(if asked.every_kind() { "" } else { &asked.kind })
+                data-namespace=[asked.namespace.as_deref()] data-phase=[asked.phase] {
+                caption {
+                    @if cut { "The " (figure(ROWS as u64)) " that changed last, of " (figure(count)) }
+                    @else { (figure(count)) " " (plural(count, "object", "objects")) ", newest change first" }
+                }
+                thead { tr {
+                    th scope="col" { "Phase" }
+                    th scope="col" { "Name" }
+                    @if asked.every_kind() { th scope="col" { "Kind" } }
+                    th scope="col" { "Namespace" }
+                    th.num scope="col" { "Ready" }
+                    th.num scope="col" { "Attempt" }
+                    th.wide scope="col" { "Reason" }
+                    th scope="col" { "Last change" }
+                } }
+                tbody { @for view in objects.iter().take(ROWS) { (row(Some(view), asked)) } }
+            }
+        }
+        template #row { (row(None, asked)) }
+    }
+}
+
+/// A row, or the empty one that the script fills for an object that it has not seen before.
+fn row(view: Option<&ObjectView>, asked: &Asked) -> Markup {
+    let blank = ObjectView {
+        source: String::new(),
+        object: Default::default(),
+        owner: None,
+        resource_version: String::new(),
+        status: Default::default(),
+        seq: 0,
+        observed_at: String::new(),
+    };
+    let view = view.unwrap_or(&blank);
+    let status = &view.status;
+    html! {
+        tr data-uid=(view.object.uid) data-seq=(view.seq) {
+            td data-f="phase" { (badge(&status.phase)) }
+            th scope="row" { a data-f="name" href={ "/objects/" (view.object.uid) } { (view.object.name) } }
+            @if asked.every_kind() { td data-f="kind" { (view.object.kind) } }
+            td data-f="namespace" { (view.object.namespace) }
+            td.num data-f="ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
+            td.num data-f="attempt" { @if status.attempt > 0 { (status.attempt) } }
+            td.wide data-f="why" { (why(status)) }
+            td.when data-f="when" { (at_text(&view.observed_at)) }
+        }
+    }
+}

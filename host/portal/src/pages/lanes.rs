@@ -1,0 +1,127 @@
+//! Phases over time, one lane an object, as SVG. Time runs to scale; a phase that is too short
+//! to be seen still has its tick. The table below it says the same in words.
+
+use std::sync::Arc;
+
+use kubewitness_core::{Change, State};
+use maud::{Markup, html};
+
+use crate::time;
+
+pub(super) struct Lane {
+    pub(super) label: String,
+    /// Oldest first, never empty.
+    pub(super) states: Vec<Arc<State>>,
+}
+
+/// Lanes of one picture; the table has the others.
+const LANES: usize = 40;
+
+const LABEL: f64 = 190.0;
+const WIDTH: f64 = 1000.0;
+const HEIGHT: f64 = 26.0;
+const BAR: f64 = 16.0;
+const TOP: f64 = 24.0;
+/// What is narrower than this has no room for its name.
+const NAMED: f64 = 58.0;
+const LABEL_CHARS: usize = 26;
+
+struct Scale {
+    from: u64,
+    to: u64,
+}
+
+impl Scale {
+    fn x(&self, ms: u64) -> f64 {
+        let part = ms.clamp(self.from, self.to) - self.from;
+        LABEL + (WIDTH - LABEL - 8.0) * part as f64 / (self.to - self.from) as f64
+    }
+}
+
+pub(super) fn svg(lanes: &[Lane]) -> Markup {
+    let times = || lanes.iter().flat_map(|lane| &lane.states).map(|state| state.observed_ms);
+    let from = times().min().unwrap_or(0);
+    // A second at least: an object that was seen once has a bar as well.
+    let scale = Scale { from, to: times().max().unwrap_or(0).max(from + 1000) };
+    let shown = &lanes[..lanes.len().min(LANES)];
+    let height = TOP + HEIGHT * shown.len() as f64 + 6.0;
+    html! {
+        div.scroll.lanes {
+            svg viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-labelledby="lanes-title" {
+                title #lanes-title {
+                    "Phases of " (lanes.len()) " objects from " (time::readable(scale.from)) " to " (time::readable(scale.to))
+                    "; the tables below list each state"
+                }
+                @for step in 0..=4 { (grid(&scale, step, height)) }
+                @for (index, lane) in shown.iter().enumerate() { (bar(lane, &scale, TOP + HEIGHT * index as f64)) }
+            }
+        }
+        @if lanes.len() > LANES { p.note { "The first " (LANES) " of " (lanes.len()) " objects." } }
+    }
+}
+
+fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
+    let ms = scale.from + (scale.to - scale.from) * step / 4;
+    let x = scale.x(ms);
+    let anchor = match step {
+        0 => "start",
+        4 => "end",
+        _ => "middle",
+    };
+    html! {
+        line.grid x1=(round(x)) x2=(round(x)) y1=(TOP - 6.0) y2=(height) {}
+        text.axis x=(round(x)) y="12" text-anchor=(anchor) { (time::clock(ms)) }
+    }
+}
+
+fn bar(lane: &Lane, scale: &Scale, y: f64) -> Markup {
+    let last = lane.states.last();
+    let over = last.is_some_and(|state| state.status.terminal || state.change != Change::Present);
+    let end = last.filter(|_| over).map_or(scale.to, |state| state.observed_ms);
+    html! {
+        text.label x="0" y=(y + BAR - 3.0) { title { (lane.label) } (shorten(&lane.label)) }
+        @for (phase, from, to) in phases(lane, end) {
+            @let (x, width) = (scale.x(from), (scale.x(to) - scale.x(from)).max(2.0));
+            g.span data-phase=(phase) {
+                title { (phase) ", " (time::readable(from)) ", " (time::span(to - from)) }
+                rect x=(round(x)) y=(y) width=(round(width)) height=(BAR) rx="2" {}
+                @if width > NAMED { text x=(round(x + 6.0)) y=(y + BAR - 4.5) { (phase) } }
+            }
+        }
+        @for state in &lane.states {
+            @let x = round(scale.x(state.observed_ms));
+            line.tick x1=(x) x2=(x) y1=(y + BAR) y2=(y + BAR + 4.0) {}
+        }
+    }
+}
+
+/// Stretches of one phase: its name, from, to.
+fn phases(lane: &Lane, end: u64) -> Vec<(String, u64, u64)> {
+    let mut stretches: Vec<(String, u64, u64)> = Vec::new();
+    for state in &lane.states {
+        if let Some(open) = stretches.last_mut() {
+            open.2 = state.observed_ms.max(open.1);
+        }
+        if stretches.last().is_none_or(|open| open.0 != state.status.phase) {
+            stretches.push((state.status.phase.clone(), state.observed_ms, state.observed_ms));
+        }
+    }
+    if let Some(open) = stretches.last_mut() {
+        open.2 = end.max(open.1);
+    }
+    stretches
+}
+
+fn shorten(label: &str) -> String {
+    let count = label.chars().count();
+    if count <= LABEL_CHARS {
+        return label.to_owned();
+    }
+    // Names of pods differ at their end.
+    let end: String = label.chars().skip(count - LABEL_CHARS + 1).collect();
+    format!("…{end}")
+}
+
+fn round(x: f64) -> f64 {
+    (x * 10.0).round() / 10.0
+}

@@ -1,0 +1,157 @@
+//! One object's story: its phases and those of what it owns as lanes, and each state as a row.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Html;
+use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::{Change, State as Witnessed};
+use maud::{Markup, html};
+
+use super::lanes::{self, Lane};
+use super::{at, badge, figure, layout, object_link, plural, why};
+use crate::api::MOST_ROWS;
+use crate::app::App;
+use crate::params::Params;
+use crate::problem::{Problem, Shown};
+use crate::time;
+
+/// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
+const STATES: usize = 2000;
+
+pub(super) async fn page(
+    State(app): State<App>,
+    Path(uid): Path<String>,
+    uri: Uri,
+) -> Result<Html<String>, Shown> {
+    let params = Params::read(&uri, &["limit"])?;
+    let limit = params.limit(STATES, MOST_ROWS)?;
+    let after = *app.views.newest().borrow();
+    let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(limit), ..TimelineQuery::default() };
+    let view = app.views.timeline(&query).await?;
+    let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
+        return Err(Shown(Problem::new(
+            StatusCode::NOT_FOUND,
+            format!("Nothing was witnessed of an object with the uid {uid}."),
+            "Objects keep their page after their deletion, as long as the journal keeps their states.",
+        )));
+    };
+    let object = &last.object;
+    let shown = story(&view.states, &view.related);
+    let content = html! {
+        p.crumbs {
+            a href={ "/?kind=" (object.kind) } { (object.kind) }
+            @if !object.namespace.is_empty() { " in " a href={ "/?kind=" (object.kind) "&namespace=" (object.namespace) } { (object.namespace) } }
+        }
+        div.head { h1 { (object.name) } (badge(&last.status.phase)) }
+        p.lead { (why(&last.status)) }
+        a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {}
+        (facts(first, last, view.states.len()))
+        section aria-labelledby="lanes" {
+            h2 #lanes { "Phases over time" }
+            (lanes::svg(&shown))
+        }
+        section aria-labelledby="states" {
+            h2 #states { "Every state" }
+            (states(&view.states, &format!("{}/{}", object.kind, object.name), false))
+        }
+        @if !view.related.is_empty() {
+            section aria-labelledby="related" {
+                h2 #related { "What it owns" }
+                (states(&view.related, "Objects that it owns", true))
+            }
+        }
+    };
+    Ok(layout(&format!("{}/{}", object.kind, object.name), "/", &content))
+}
+
+/// The object's own lane, then one for each object that it owns, in order of appearance.
+fn story(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> {
+    let mut lanes: Vec<(String, Lane)> = Vec::new();
+    for state in states.iter().chain(related) {
+        let index = lanes.iter().position(|(uid, _)| *uid == state.object.uid).unwrap_or_else(|| {
+            let label = format!("{}/{}", state.object.kind, state.object.name);
+            lanes.push((state.object.uid.clone(), Lane { label, states: Vec::new() }));
+            lanes.len() - 1
+        });
+        lanes[index].1.states.push(state.clone());
+    }
+    lanes.into_iter().map(|(_, lane)| lane).collect()
+}
+
+fn facts(first: &Witnessed, last: &Witnessed, count: usize) -> Markup {
+    let status = &last.status;
+    let lasted = last.observed_ms.saturating_sub(first.observed_ms);
+    html! {
+        dl.facts {
+            @if status.total > 0 { div { dt { "Ready" } dd { (status.ready) " of " (status.total) } } }
+            @if status.attempt > 0 { div { dt { "Attempt" } dd { (status.attempt) } } }
+            @if let Some(code) = status.exit_code { div { dt { "Exit code" } dd { (code) } } }
+            @if let Some(owner) = &last.owner { div { dt { "Owner" } dd { (object_link(owner)) } } }
+            div { dt { "First seen" } dd { (at(first.observed_ms)) } }
+            div { dt { "Last change" } dd { (at(last.observed_ms)) } }
+            div { dt { "Between" } dd { (time::span(lasted)) } }
+            div { dt { "States" } dd { (figure(count as u64)) } }
+            div { dt { "Source" } dd { (last.source) } }
+            div { dt { "UID" } dd { code { (last.object.uid) } } }
+        }
+    }
+}
+
+fn states(states: &[Arc<Witnessed>], caption: &str, named: bool) -> Markup {
+    let count = states.len() as u64;
+    html! {
+        div.scroll {
+            table.dense {
+                caption { (caption) ": " (figure(count)) " " (plural(count, "state", "states")) ", oldest first" }
+                thead { tr {
+                    th.num scope="col" { "Position" }
+                    th scope="col" { "Observed" }
+                    @if named { th scope="col" { "Object" } }
+                    th scope="col" { "Phase" }
+                    th.num scope="col" { "Ready" }
+                    th.num scope="col" { "Attempt" }
+                    th.wide scope="col" { "Reason" }
+                    th.num scope="col" { "Version" }
+                    th scope="col" { "Document" }
+                } }
+                tbody {
+                    @for (index, state) in states.iter().enumerate() {
+                        @let before = states[..index].iter().rev().find(|other| other.object.uid == state.object.uid);
+                        (state_row(state, before.map(|state| &**state), named))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn state_row(state: &Witnessed, before: Option<&Witnessed>, named: bool) -> Markup {
+    let status = &state.status;
+    let same =
+        before.is_some_and(|before| before.status.phase == status.phase) && state.change == Change::Present;
+    html! {
+        tr.gap[state.change == Change::Gap] {
+            td.num { (state.seq) }
+            td.when { (at(state.observed_ms)) }
+            @if named { td { (object_link(&state.object)) } }
+            td {
+                span.same[same] { (badge(&status.phase)) }
+                @match state.change {
+                    Change::Present => {}
+                    change => { " " span.mark { (change.as_str()) } }
+                }
+                @if state.late { " " span.mark title="It arrived after a newer version." { "late" } }
+            }
+            td.num { @if status.total > 0 { (status.ready) "/" (status.total) } }
+            td.num { @if status.attempt > 0 { (status.attempt) } }
+            td.wide { (why(status)) }
+            td.num { (state.resource_version) }
+            td {
+                a href={ "/states/" (state.seq) } { "show" }
+                @if let Some(before) = before { " · " a href={ "/states/" (state.seq) "?from=" (before.seq) } { "changes" } }
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Plugins, sources and the journal: who is how far, and whether the figures add up.
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::Html;
+use kubewitness_core::views::{JournalView, PluginView, SourceView};
+use maud::{Markup, html};
+
+use super::{at_text, empty, figure, layout};
+use crate::app::App;
+use crate::params::Params;
+use crate::problem::Shown;
+use crate::time;
+
+pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+    Params::read(&uri, &[])?;
+    let status = app.views.status().await?;
+    let content = html! {
+        div.head { h1 { "Plugins" } }
+        @if let Err(why) = app.views.ready() { p.alert { b { "Not ready. " } (why) } }
+        div #figures data-refresh="5" {
+            section aria-label="Plugins" { (plugins(&status.plugins)) }
+            section aria-labelledby="sources" { h2 #sources { "Sources" } (sources(&status.sources)) }
+            section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
+        }
+    };
+    Ok(layout("Plugins", "/plugins", &content))
+}
+
+fn plugins(plugins: &[PluginView]) -> Markup {
+    if plugins.is_empty() {
+        return empty(
+            "No plugin yet",
+            &html! {
+                "States are journaled all the same, and a plugin that is added later can start from the beginning: apply a ConfigMap labelled "
+                code { "kubewitness.dev/plugin=true" } ", or put its manifest into the configuration folder."
+            },
+        );
+    }
+    html! {
+        div.cards { @for plugin in plugins { (card(plugin)) } }
+    }
+}
+
+fn card(plugin: &PluginView) -> Markup {
+    let accounted = plugin.delivered + plugin.filtered + plugin.dead + plugin.waiting;
+    let complete = accounted == plugin.observed;
+    let parts = [
+        ("delivered", plugin.delivered),
+        ("filtered", plugin.filtered),
+        ("dead", plugin.dead),
+        ("waiting", plugin.waiting),
+    ];
+    html! {
+        article.card aria-labelledby={ "plugin-" (plugin.name) } {
+            header {
+                h2 id={ "plugin-" (plugin.name) } { (plugin.name) }
+                span.state data-state=(plugin.state) { (plugin.state) }
+                @if !plugin.digest.is_empty() {
+                    code.digest title=(plugin.digest) { (plugin.digest.get(..12).unwrap_or(&plugin.digest)) }
+                }
+            }
+            @if let Some(message) = &plugin.message { p.alert { (message) } }
+            (proportions(&parts, accounted))
+            dl.sum {
+                div { dt { "Observed" } dd { (figure(plugin.observed)) } }
+                @for (index, (name, count)) in parts.iter().enumerate() {
+                    div.part data-part=(name) {
+                        dt { span.sign aria-hidden="true" { (if index == 0 { "=" } else { "+" }) } (name) }
+                        dd {
+                            @if *name == "dead" && *count > 0 { a href={ "/deadletters?plugin=" (plugin.name) } { (figure(*count)) } }
+                            @else { (figure(*count)) }
+                        }
+                    }
+                }
+            }
+            p.verdict.wrong[!complete] {
+                @if complete { "✓ Every observed state is accounted for." }
+                @else { "✗ " (figure(plugin.observed.abs_diff(accounted))) " states are not accounted for: run kubewitness journal verify." }
+            }
+            p.lag {
+                @if plugin.lag_seq == 0 { "Up to date." }
+                @else {
+                    (figure(plugin.lag_seq)) " positions behind, the oldest unfinished state is "
+                    (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) " old."
+                }
+                @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }
+            }
+        }
+    }
+}
+
+fn proportions(parts: &[(&str, u64); 4], total: u64) -> Markup {
+    let mut x = 0.0;
+    let bars: Vec<(&str, f64, f64)> = parts
+        .iter()
+        .map(|(name, count)| {
+            let width = if total == 0 { 0.0 } else { 100.0 * *count as f64 / total as f64 };
+            x += width;
+            (*name, x - width, width)
+        })
+        .collect();
+    html! {
+        svg.proportions viewBox="0 0 100 3" preserveAspectRatio="none" aria-hidden="true" {
+            rect.rest x="0" y="0" width="100" height="3" {}
+            @for (name, x, width) in bars { @if width > 0.0 {
+                rect data-part=(name) x=(format!("{x:.2}")) y="0" width=(format!("{width:.2}")) height="3" {}
+            } }
+        }
+    }
+}
+
+fn sources(sources: &[SourceView]) -> Markup {
+    if sources.is_empty() {
+        return empty("No source yet", &html! { "The host's settings name what is watched." });
+    }
+    html! {
+        div.scroll { table.dense {
+            caption { "What is watched" }
+            thead { tr {
+                th scope="col" { "Source" } th scope="col" { "State" } th.num scope="col" { "Objects" }
+                th.num scope="col" { "Checkpoint" } th.num scope="col" { "Epoch" } th.num scope="col" { "Gaps" }
+                th.num scope="col" { "Poison" } th scope="col" { "Last event" }
+            } }
+            tbody { @for source in sources { tr {
+                th scope="row" { (source.name) }
+                td { span.state data-state=(if source.synced { "active" } else { "starting" }) { (if source.synced { "synced" } else { "syncing" }) } }
+                td.num { (figure(source.objects)) }
+                td.num { (source.checkpoint) }
+                td.num { (source.epoch) }
+                td.num { @if source.gaps > 0 { a href="/gaps" { (figure(source.gaps)) } } @else { "0" } }
+                td.num { (figure(source.poison)) }
+                td.when { @match &source.last_event_at { Some(text) => (at_text(text)), None => { "none yet" } } }
+            } } }
+        } }
+    }
+}
+
+fn journal(journal: &JournalView) -> Markup {
+    html! {
+        dl.facts {
+            div { dt { "States" } dd { (figure(journal.states)) } }
+            div { dt { "Size" } dd { (size(journal.bytes)) } }
+            @if let Some(each) = journal.bytes.checked_div(journal.states) { div { dt { "Per state" } dd { (figure(each)) " bytes" } } }
+            div { dt { "Positions" } dd { (figure(journal.oldest_seq)) " to " (figure(journal.newest_seq)) } }
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} bytes"),
+        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
+        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
+        _ => format!("{} GiB", bytes >> 30),
+    }
+}
