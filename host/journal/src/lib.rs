@@ -16,4 +16,11 @@ mod rows;
 mod sqlite;
 
 pub use journal::{Journal, JournalOptions};
+/// Proves the whole journal: order, ids, documents, current objects, counts, cursors, and for
+/// each plugin observed = delivered + filtered + dead + waiting. Writes nothing, and may run
+/// beside the process that writes. An `Err` says that there is no journal to check.
+pub async fn verify(path: &std::path::Path) -> Result<VerifyReport, OpenError> {
+    sqlite::verify(path).await
+}
+
 pub use report::{OpenError, PoisonRecord, Problem, ReplayRecord, SourceCounters, VerifyReport, code};

@@ -12,6 +12,7 @@ mod read;
 mod reader;
 mod schema;
 mod uid;
+mod verify;
 mod write;
 
 use std::path::Path;
@@ -25,6 +26,7 @@ use fault::classify;
 pub(crate) use open::Store;
 pub(crate) use read::Names;
 pub(crate) use reader::Reader;
+pub(crate) use verify::verify;
 
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};

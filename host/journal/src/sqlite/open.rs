@@ -34,7 +34,7 @@ pub(crate) struct Store {
 /// What a file is, before anything is written to it.
 enum Found {
     Nothing,
-    Journal { version: i64 },
+    Journal,
 }
 
 fn options(path: &Path) -> SqliteConnectOptions {
@@ -136,7 +136,7 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
         (APPLICATION_ID, version, _) if version > VERSION => {
             Err(OpenError::Newer { path: path.to_path_buf(), found: version, known: VERSION })
         }
-        (APPLICATION_ID, version, _) => Ok(Found::Journal { version }),
+        (APPLICATION_ID, _, _) => Ok(Found::Journal),
         _ => {
             let reason = "it is another program's database".into();
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
@@ -154,7 +154,7 @@ pub(super) async fn open_to_verify(path: &Path) -> Result<SqliteConnection, Open
         return Err(unavailable(path, "there is no journal here"));
     }
     match inspect(path).await? {
-        Found::Journal { version: _ } => read_only(path).await,
+        Found::Journal => read_only(path).await,
         Found::Nothing => {
             let reason = "it is an empty database".into();
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })

@@ -163,6 +163,11 @@ impl Names {
         missing
     }
 
+    /// Of an object that was resolved; 0 where it was not.
+    pub fn stream_of(&self, object: i64) -> i64 {
+        self.lock().objects.get(&object).map_or(0, |known| known.stream)
+    }
+
     async fn load_objects(
         &self,
         connection: &mut SqliteConnection,

@@ -1,0 +1,138 @@
+//! Order, chains and documents of each object, done over from the states alone.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::{Change, Seq, State, Version};
+use sqlx::SqliteConnection;
+
+use super::{Findings, text_of};
+use crate::memory::Identity;
+use crate::report::code;
+use crate::rows::{Encoding, Envelope, Key};
+use crate::sqlite::documents;
+use crate::sqlite::read::Names;
+
+/// Bytes of documents at the ends of chains that are kept, so that most deltas need no other
+/// row. Beyond it, they are dropped and read again.
+const DOCUMENTS: usize = 64 << 20;
+
+/// One object in one epoch.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub identity: Identity,
+    pub newest: Option<Version>,
+    /// As the states tell it.
+    pub live: bool,
+    /// It ended at some time; a repeated end is not journaled again.
+    pub ended: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Chains {
+    /// By the object's number.
+    pub seen: HashMap<i64, Seen>,
+    /// The last state of an object over all epochs, and the object's number there.
+    pub tails: HashMap<Identity, (Seq, i64)>,
+    documents: HashMap<Identity, (Seq, Bytes)>,
+    bytes: usize,
+}
+
+impl Chains {
+    pub fn objects(&self) -> usize {
+        self.seen.len()
+    }
+
+    pub async fn state(
+        &mut self,
+        connection: &mut SqliteConnection,
+        names: &Names,
+        envelope: &Envelope,
+        state: &Arc<State>,
+        stored: &[u8],
+        findings: &mut Findings,
+    ) -> Result<(), JournalError> {
+        let identity = Identity { source: state.source.clone(), object: state.object.clone() };
+        self.chain(&identity, envelope, findings);
+        self.order(&identity, envelope, state, findings);
+        self.document(connection, names, identity, envelope, stored, findings).await
+    }
+
+    fn chain(&mut self, identity: &Identity, envelope: &Envelope, findings: &mut Findings) {
+        let seq = envelope.seq;
+        let tail = self.tails.insert(identity.clone(), (seq, envelope.object)).map_or(0, |(tail, _)| tail);
+        let expected = if tail == 0 { 0 } else { seq - tail };
+        if envelope.back != expected {
+            let (back, uid) = (envelope.back, &identity.object.uid);
+            let text = format!("the state before of {uid} lies {expected} positions back, and it says {back}");
+            findings.add(code::CHAIN, Some(seq), text);
+        }
+    }
+
+    fn order(&mut self, identity: &Identity, envelope: &Envelope, state: &State, findings: &mut Findings) {
+        let seq = Some(envelope.seq);
+        let key_fits = match envelope.flags.change {
+            Change::Present | Change::Left => envelope.key == Key::of_version(&state.resource_version),
+            Change::Gone => envelope.key == Key::GONE,
+            Change::Gap => envelope.key.gap_bounds().is_some(),
+        };
+        if !key_fits {
+            findings.add(code::ID, seq, format!("its key {:?} does not make the id {}", envelope.key, state.id));
+        }
+        let fresh = || Seen { identity: identity.clone(), newest: None, live: false, ended: false };
+        let seen = self.seen.entry(envelope.object).or_insert_with(fresh);
+        let is_version = matches!(state.change, Change::Present | Change::Left);
+        let version = &state.resource_version;
+        let older = seen.newest.as_ref().is_some_and(|newest| version.compare(newest) == Some(Ordering::Less));
+        if is_version && older != state.late {
+            let newest = seen.newest.as_ref().map_or("none", Version::as_str);
+            let marked = if state.late { "is marked late" } else { "is not marked late" };
+            let uid = &state.object.uid;
+            let text = format!("version {version} of {uid} {marked}, and the newest before it is {newest}");
+            findings.add(code::ORDER, seq, text);
+        }
+        if state.change == Change::Gap || state.late {
+            return;
+        }
+        if is_version || !version.as_str().is_empty() {
+            seen.newest = Some(version.clone());
+        }
+        seen.live = state.change == Change::Present;
+        seen.ended |= !seen.live;
+    }
+
+    async fn document(
+        &mut self,
+        connection: &mut SqliteConnection,
+        names: &Names,
+        identity: Identity,
+        envelope: &Envelope,
+        stored: &[u8],
+        findings: &mut Findings,
+    ) -> Result<(), JournalError> {
+        let before = envelope.seq.saturating_sub(envelope.back);
+        let kept = self.documents.remove(&identity);
+        self.bytes -= kept.as_ref().map_or(0, |(_, document)| document.len());
+        let mut base = kept.filter(|(seq, _)| *seq == before).map(|(_, document)| document);
+        if base.is_none() && envelope.flags.encoding == Encoding::Delta && envelope.back > 0 {
+            // Its own damage was reported where it is.
+            base = documents::document(connection, names, before).await.unwrap_or_default();
+        }
+        match documents::decode(connection, names, envelope, stored, base.as_ref()).await {
+            Ok(document) => {
+                findings.report.documents_checked += 1;
+                if self.bytes + document.len() > DOCUMENTS {
+                    self.documents.clear();
+                    self.bytes = 0;
+                }
+                self.bytes += document.len();
+                self.documents.insert(identity, (envelope.seq, document));
+            }
+            Err(error) => findings.add(code::DOCUMENT, Some(envelope.seq), text_of(error)),
+        }
+        Ok(())
+    }
+}
