@@ -1,0 +1,165 @@
+//! Who asks: static tokens, tokens issued to service accounts, and nobody.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::error::ApiError;
+use super::ident;
+use super::locked;
+use super::record::key;
+
+/// The audience of a token that names none.
+pub const DEFAULT_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// Tokens of service accounts that are known at a time; the oldest to expire goes first.
+const MAX_ISSUED: usize = 10_000;
+
+/// How long an issued token holds, unless it was asked for shorter or longer.
+const DEFAULT_LIFE_SECONDS: i64 = 3600;
+
+/// A token that is valid from the start.
+#[derive(Debug, Clone)]
+pub struct TokenUser {
+    pub token: String,
+    pub user: String,
+    pub groups: Vec<String>,
+}
+
+/// Somebody who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+}
+
+impl User {
+    pub fn anonymous() -> Self {
+        User {
+            name: "system:anonymous".into(),
+            uid: String::new(),
+            groups: vec!["system:unauthenticated".into()],
+        }
+    }
+
+    pub fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
+        User {
+            name: format!("system:serviceaccount:{namespace}:{name}"),
+            uid: uid.to_owned(),
+            groups: vec![
+                "system:serviceaccounts".into(),
+                format!("system:serviceaccounts:{namespace}"),
+                "system:authenticated".into(),
+            ],
+        }
+    }
+
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|g| g == group)
+    }
+
+    /// As `userInfo` shows it.
+    pub fn to_value(&self) -> Value {
+        let mut value = json!({"username": self.name, "groups": self.groups});
+        if !self.uid.is_empty() {
+            value["uid"] = self.uid.as_str().into();
+        }
+        value
+    }
+}
+
+struct Issued {
+    namespace: String,
+    name: String,
+    /// Bound to this incarnation of the account; None to any.
+    uid: Option<String>,
+    audiences: Vec<String>,
+    expires: i64,
+}
+
+/// The tokens that are valid now.
+#[derive(Default)]
+pub struct Tokens {
+    fixed: HashMap<String, User>,
+    issued: Mutex<HashMap<String, Issued>>,
+}
+
+impl Tokens {
+    pub fn new(users: &[TokenUser]) -> Self {
+        let fixed = users.iter().map(|entry| {
+            let mut groups = entry.groups.clone();
+            if !groups.iter().any(|g| g == "system:authenticated") {
+                groups.push("system:authenticated".into());
+            }
+            (entry.token.clone(), User { name: entry.user.clone(), uid: String::new(), groups })
+        });
+        Tokens { fixed: fixed.collect(), issued: Mutex::default() }
+    }
+}
+
+/// The user of a request by its `Authorization` header, or else by the token in front of its path.
+pub fn authenticate(
+    shared: &Shared,
+    authorization: Option<&str>,
+    path: Option<&str>,
+) -> Result<User, ApiError> {
+    let Some(token) = authorization.and_then(|a| a.strip_prefix("Bearer ")).or(path) else {
+        return Ok(User::anonymous());
+    };
+    review(shared, token.trim(), &[]).map(|(user, _)| user).ok_or_else(ApiError::unauthorized)
+}
+
+/// Whose token it is, and for which audiences of those asked for.
+pub fn review(shared: &Shared, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+    let default = vec![DEFAULT_AUDIENCE.to_owned()];
+    if let Some(user) = shared.tokens.fixed.get(token) {
+        return Some((user.clone(), if audiences.is_empty() { default } else { audiences.to_vec() }));
+    }
+    let (namespace, name, uid, own) = {
+        let issued = locked(&shared.tokens.issued);
+        let entry = issued.get(token).filter(|e| e.expires > ident::unix_now())?;
+        (entry.namespace.clone(), entry.name.clone(), entry.uid.clone(), entry.audiences.clone())
+    };
+    let common: Vec<String> =
+        own.iter().filter(|a| audiences.is_empty() || audiences.contains(a)).cloned().collect();
+    if common.is_empty() {
+        return None;
+    }
+    let accounts = shared.place("", "serviceaccounts", &namespace).ok()?;
+    let account = shared.store.get(accounts.table, &key(&namespace, &name));
+    let now = account.map(|a| a.uid.to_string());
+    // The token of an account that is gone, or that is another one by now, is worth nothing.
+    if uid.is_some() && uid != now {
+        return None;
+    }
+    Some((User::service_account(&namespace, &name, &now.unwrap_or_default()), common))
+}
+
+/// Issues a token to a service account. Returns it with its end, in seconds since 1970.
+pub fn issue(
+    shared: &Shared,
+    namespace: &str,
+    name: &str,
+    uid: Option<String>,
+    audiences: Vec<String>,
+    seconds: Option<i64>,
+) -> (String, i64) {
+    let now = ident::unix_now();
+    let expires = now + seconds.unwrap_or(DEFAULT_LIFE_SECONDS);
+    let token = format!("sa.{namespace}.{name}.{}", shared.random.token());
+    let audiences = if audiences.is_empty() { vec![DEFAULT_AUDIENCE.to_owned()] } else { audiences };
+    let mut issued = locked(&shared.tokens.issued);
+    if issued.len() >= MAX_ISSUED {
+        issued.retain(|_, entry| entry.expires > now);
+        let first = issued.iter().min_by_key(|(_, e)| e.expires).map(|(token, _)| token.clone());
+        if let Some(first) = first.filter(|_| issued.len() >= MAX_ISSUED) {
+            issued.remove(&first);
+        }
+    }
+    let entry = Issued { namespace: namespace.into(), name: name.into(), uid, audiences, expires };
+    issued.insert(token.clone(), entry);
+    (token, expires)
+}

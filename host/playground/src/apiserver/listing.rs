@@ -1,0 +1,165 @@
+//! Lists: which objects a request means, and pages of them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+
+use super::Shared;
+use super::error::ApiError;
+use super::kinds::Kind;
+use super::query::{At, Continue, ListOptions, Query};
+use super::record::Record;
+use super::render::View;
+use super::selector::{FieldSelector, LabelSelector};
+use super::store::{Page, PageRequest, TableId, TooOld};
+
+/// A list is sent in chunks of about this size.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Which objects of a resource are meant.
+pub struct Filter {
+    /// Empty means every namespace.
+    pub namespace: String,
+    pub labels: LabelSelector,
+    pub fields: FieldSelector,
+}
+
+impl Filter {
+    pub fn parse(kind: &Kind, namespace: &str, query: &Query) -> Result<Self, ApiError> {
+        let known = super::fields::selectable(kind);
+        Ok(Filter {
+            namespace: namespace.to_owned(),
+            labels: LabelSelector::parse(query.get("labelSelector"))?,
+            fields: FieldSelector::parse(query.get("fieldSelector"), &known, &kind.kind)?,
+        })
+    }
+
+    pub fn selects(&self) -> bool {
+        !self.labels.is_empty() || !self.fields.is_empty()
+    }
+
+    pub fn matches(&self, record: &Record) -> bool {
+        (self.namespace.is_empty() || *record.namespace == *self.namespace)
+            && self.labels.matches(|name| record.label(name))
+            && self.fields.matches(|name| record.field(name))
+    }
+
+    fn prefix(&self) -> String {
+        if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) }
+    }
+
+    /// A page of what is meant. One object by name is looked up instead of searched.
+    pub fn page(
+        &self,
+        shared: &Shared,
+        table: TableId,
+        at: Option<u64>,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<Page, TooOld> {
+        let prefix = self.prefix();
+        if let (Some(name), None, false) = (self.fields.required("metadata.name"), after, prefix.is_empty()) {
+            let version = at.unwrap_or_else(|| shared.store.version());
+            let found = shared.store.get_at(table, &format!("{prefix}{name}"), version)?;
+            let items = found.into_iter().filter(|r| self.matches(r)).collect();
+            return Ok(Page { version, items, last: None, remaining: 0 });
+        }
+        let after = after.map(|after| format!("{prefix}{after}"));
+        shared.store.page(
+            table,
+            &PageRequest {
+                prefix: &prefix,
+                after: after.as_deref(),
+                at,
+                limit,
+                matches: &|r| self.matches(r),
+            },
+        )
+    }
+}
+
+/// Answers a list.
+pub async fn list(
+    shared: &Arc<Shared>,
+    table: TableId,
+    view: View,
+    filter: &Filter,
+    options: &ListOptions,
+) -> Result<Body, ApiError> {
+    let page = page(shared, table, filter, options).await?;
+    let prefix = filter.prefix();
+    let next = page.last.as_deref().map(|last| {
+        let after = last.strip_prefix(&prefix).unwrap_or(last).to_owned();
+        Continue { version: Some(page.version), after }.encode()
+    });
+    let remaining = next.as_ref().filter(|_| !filter.selects()).map(|_| page.remaining);
+    let head = view.list_head(page.version, next.as_deref(), remaining);
+    Ok(body(view, head, page.items))
+}
+
+async fn page(
+    shared: &Arc<Shared>,
+    table: TableId,
+    filter: &Filter,
+    options: &ListOptions,
+) -> Result<Page, ApiError> {
+    if let Some(token) = &options.token {
+        let version = token.version.map(|v| v.min(shared.store.version()));
+        let page = filter.page(shared, table, version, Some(&token.after), options.limit);
+        return page.map_err(|_| {
+            let inconsistent = Continue { version: None, after: token.after.clone() };
+            ApiError::continue_expired(inconsistent.encode())
+        });
+    }
+    let at = match options.at {
+        At::Newest => None,
+        At::NotOlderThan(version) => {
+            shared.wait_for_version(version).await?;
+            None
+        }
+        At::Exact(version) => {
+            shared.wait_for_version(version).await?;
+            Some(version)
+        }
+    };
+    filter.page(shared, table, at, None, options.limit).map_err(|_| ApiError::list_expired())
+}
+
+fn body(view: View, head: Vec<u8>, items: Vec<Arc<Record>>) -> Body {
+    let mut out = head;
+    let mut items = items.into_iter();
+    let mut first = true;
+    fill(&view, &mut out, &mut items, &mut first);
+    if items.as_slice().is_empty() {
+        out.extend_from_slice(b"]}");
+        return Body::from(out);
+    }
+    let rest = (view, items, first, Some(out));
+    Body::from_stream(futures::stream::unfold(rest, |(view, mut items, mut first, head)| async move {
+        let mut out = match head {
+            Some(head) => {
+                return Some((Ok::<_, std::io::Error>(Bytes::from(head)), (view, items, first, None)));
+            }
+            None => Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 4),
+        };
+        if items.as_slice().is_empty() {
+            return None;
+        }
+        fill(&view, &mut out, &mut items, &mut first);
+        if items.as_slice().is_empty() {
+            out.extend_from_slice(b"]}");
+        }
+        Some((Ok(Bytes::from(out)), (view, items, first, None)))
+    }))
+}
+
+fn fill(view: &View, out: &mut Vec<u8>, items: &mut std::vec::IntoIter<Arc<Record>>, first: &mut bool) {
+    while out.len() < CHUNK_BYTES {
+        let Some(record) = items.next() else { return };
+        if !std::mem::take(first) {
+            out.push(b',');
+        }
+        view.list_item(out, &record);
+    }
+}

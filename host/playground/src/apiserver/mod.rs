@@ -1,0 +1,55 @@
+//! A simulated Kubernetes API server: one store, one version counter, every version kept for a while.
+//!
+//! It answers kube clients and `kubectl` as a real server does where this project can tell the difference
+//! (see [`DIFFERENCES`] for where it does not), and lets tests do what a real one cannot be told to: compact,
+//! forget its watch window, break watches. It knows nothing of the workload that writes to it.
+//!
+//! The way of a request: `routes` → `objects` → `writing`/`deleting`/`listing`/`watching` → `store`.
+
+mod auth;
+mod base64;
+mod builtins;
+mod defaults;
+mod definitions;
+mod deleting;
+mod differences;
+mod discovery;
+mod error;
+mod fields;
+mod hooks;
+mod ident;
+mod kinds;
+mod listing;
+mod objects;
+mod patch;
+mod query;
+mod record;
+mod render;
+mod respond;
+mod reviews;
+mod rights;
+mod routes;
+mod selector;
+mod server;
+mod shared;
+mod store;
+mod subresources;
+mod tables;
+mod validate;
+mod watching;
+mod writing;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use auth::TokenUser;
+pub use differences::{DIFFERENCES, Difference};
+pub use server::{ApiServer, ApiServerError, ApiServerOptions, HistoryEntry, Serving};
+pub use store::HistoryLimits;
+pub use watching::Drop as WatchDrop;
+
+use shared::Shared;
+
+/// Takes a lock whose holders never leave half a change behind, so that a panic elsewhere is no reason to stop.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

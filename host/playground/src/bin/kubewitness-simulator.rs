@@ -1,0 +1,133 @@
+//! The simulated API server as a process of its own, for tests and for trying things by hand.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+const USAGE: &str = "\
+A simulated Kubernetes API server.
+
+Usage: kubewitness-simulator [OPTIONS]
+
+      --listen ADDR            where to listen [127.0.0.1:0]
+      --kubeconfig-out FILE    write the administrator's kubeconfig there
+      --enforce-rbac           let roles decide; otherwise everybody may do everything
+      --hooks                  serve /_sim/ for tests
+      --bookmark-every TIME    between bookmarks of a watch, such as 500ms or 60s [60s]
+      --future-wait TIME       how long a list waits for a version to come [1s]
+      --watch-timeout TIME     the longest a watch lasts [30m]
+      --history-age TIME       how long versions are kept; 0s keeps them whatever their age [5m]
+      --history-versions N     how many versions are kept [500000]
+      --watch-window N         changes of a resource that a watch can start from [102400]
+      --seed N                 repeatable uids, names and tokens
+  -h, --help                   this text
+";
+
+struct Arguments {
+    options: ApiServerOptions,
+    kubeconfig: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let result =
+        runtime.context("cannot start the runtime").and_then(|runtime| runtime.block_on(run(arguments)));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (server, serving) = ApiServer::bind(arguments.options).await?;
+    if let Some(path) = &arguments.kubeconfig {
+        std::fs::write(path, server.kubeconfig())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    println!("{}", server.url());
+    let stop = CancellationToken::new();
+    let serving = serving.serve(stop.clone());
+    tokio::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => return Ok(ended?),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    stop.cancel();
+    Ok(serving.await?)
+}
+
+fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Arguments>> {
+    let mut parsed = Arguments { options: ApiServerOptions::default(), kubeconfig: None };
+    let options = &mut parsed.options;
+    let mut arguments = arguments.peekable();
+    while let Some(argument) = arguments.next() {
+        let (name, inline) = match argument.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+            None => (argument, None),
+        };
+        let mut value = || match inline.clone().or_else(|| arguments.next()) {
+            Some(value) => Ok(value),
+            None => bail!("{name} needs a value"),
+        };
+        match name.as_str() {
+            "-h" | "--help" => return Ok(None),
+            "--enforce-rbac" => options.enforce_rbac = true,
+            "--hooks" => options.hooks = true,
+            "--listen" => options.listen = number(&name, &value()?)?,
+            "--kubeconfig-out" => parsed.kubeconfig = Some(value()?.into()),
+            "--bookmark-every" => options.bookmark_every = duration(&name, &value()?)?,
+            "--future-wait" => options.future_wait = duration(&name, &value()?)?,
+            "--watch-timeout" => options.watch_timeout = duration(&name, &value()?)?,
+            "--history-age" => {
+                options.history.age = Some(duration(&name, &value()?)?).filter(|age| !age.is_zero());
+            }
+            "--history-versions" => options.history.versions = number(&name, &value()?)?,
+            "--watch-window" => options.history.watch_window = number(&name, &value()?)?,
+            "--seed" => options.seed = Some(number(&name, &value()?)?),
+            other => bail!("unknown argument {other}"),
+        }
+    }
+    Ok(Some(parsed))
+}
+
+fn number<T>(name: &str, text: &str) -> anyhow::Result<T>
+where
+    T: std::str::FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    text.parse().with_context(|| format!("{name} cannot be {text}"))
+}
+
+fn duration(name: &str, text: &str) -> anyhow::Result<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let count: u64 = number(name, &text[..digits])?;
+    Ok(match &text[digits..] {
+        "ms" => Duration::from_millis(count),
+        "s" => Duration::from_secs(count),
+        "m" => Duration::from_secs(count * 60),
+        "h" => Duration::from_secs(count * 3600),
+        unit => bail!("{name} cannot be {text}: the unit {unit:?} is none of ms, s, m, h"),
+    })
+}
