@@ -99,7 +99,7 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
         Err(_) => {
             let problem = Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("This was not answered within {} seconds.", timeout.as_secs()),
+                format!("This was not answered within {} s.", timeout.as_secs()),
                 "Ask for less (a namespace, a limit), or try again.",
             );
             problem.answer(&path)

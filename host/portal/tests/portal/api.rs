@@ -1,0 +1,244 @@
+use axum::body::Body;
+use serde_json::{Value, json};
+
+use crate::fake::Fake;
+use crate::{ask, get, portal, request};
+
+/// Every route of the API and of the probes. `openapi_and_routes_agree` keeps it complete.
+const ROUTES: [(&str, &str); 13] = [
+    ("get", "/api/v1/status"),
+    ("get", "/api/v1/objects"),
+    ("get", "/api/v1/timeline"),
+    ("get", "/api/v1/states/{seq}/document"),
+    ("get", "/api/v1/plugins"),
+    ("get", "/api/v1/gaps"),
+    ("get", "/api/v1/deadletters"),
+    ("post", "/api/v1/deadletters/replay"),
+    ("get", "/api/v1/events"),
+    ("get", "/api/v1/openapi.json"),
+    ("get", "/healthz"),
+    ("get", "/readyz"),
+    ("get", "/metrics"),
+];
+
+#[tokio::test]
+async fn openapi_and_routes_agree() {
+    let portal = portal(Fake::default());
+    let openapi = get(&portal, "/api/v1/openapi.json").await.json();
+    let paths = openapi["paths"].as_object().unwrap();
+    assert_eq!(paths.len(), ROUTES.len());
+    for (method, path) in ROUTES {
+        let operations = paths[path].as_object().unwrap_or_else(|| panic!("{path} is not described"));
+        assert_eq!(operations.keys().collect::<Vec<_>>(), [method], "{path}");
+        // The other method is refused by the route itself, so the route is there and takes only one.
+        let other = if method == "get" { "POST" } else { "GET" };
+        let answer =
+            ask(&portal, request(other, &path.replace("{seq}", "1")).body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status, 405, "{path}");
+        assert!(answer.header("allow").to_lowercase().contains(method), "{path}");
+    }
+    for reference in references(&openapi) {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(openapi.pointer(pointer).is_some(), "{reference} points nowhere");
+    }
+}
+
+fn references(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .flat_map(|(key, value)| match (key.as_str(), value) {
+                ("$ref", Value::String(text)) => vec![text.clone()],
+                _ => references(value),
+            })
+            .collect(),
+        Value::Array(list) => list.iter().flat_map(references).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Checks an answer against the part of JSON Schema that the description uses.
+fn fits(openapi: &Value, schema: &Value, value: &Value, place: &str) {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return fits(openapi, openapi.pointer(&reference[1..]).unwrap(), value, reference);
+    }
+    let types: Vec<&str> = match &schema["type"] {
+        Value::Array(list) => list.iter().filter_map(Value::as_str).collect(),
+        other => other.as_str().into_iter().collect(),
+    };
+    let right = types.iter().any(|kind| match *kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        other => panic!("{other}"),
+    });
+    assert!(right, "{place}: {value} is none of {types:?}");
+    if let Some(allowed) = schema["enum"].as_array() {
+        assert!(allowed.contains(value), "{place}: {value}");
+    }
+    for element in value.as_array().into_iter().flatten() {
+        fits(openapi, &schema["items"], element, place);
+    }
+    if let (Some(members), Some(properties)) = (value.as_object(), schema["properties"].as_object()) {
+        for (name, member) in members {
+            let schema = properties.get(name).unwrap_or_else(|| panic!("{place}: `{name}` is not described"));
+            fits(openapi, schema, member, &format!("{place}/{name}"));
+        }
+        for name in schema["required"].as_array().into_iter().flatten() {
+            assert!(members.contains_key(name.as_str().unwrap()), "{place}: {name} is missing");
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_are_as_described() {
+    let portal = portal(Fake::default());
+    let openapi = get(&portal, "/api/v1/openapi.json").await.json();
+    for (path, address) in [
+        ("/api/v1/status", "/api/v1/status"),
+        ("/api/v1/objects", "/api/v1/objects?kind=Job&namespace=research&phase=running&limit=5"),
+        ("/api/v1/timeline", "/api/v1/timeline?kind=Job&namespace=research&name=llm-train-7"),
+        ("/api/v1/plugins", "/api/v1/plugins"),
+        ("/api/v1/gaps", "/api/v1/gaps"),
+        ("/api/v1/deadletters", "/api/v1/deadletters?plugin=notification"),
+    ] {
+        let answer = get(&portal, address).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.header("content-type")),
+            (200, "application/json"),
+            "{address}"
+        );
+        let operation = &openapi["paths"][path]["get"];
+        let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
+        fits(&openapi, schema, &answer.json(), address);
+    }
+}
+
+#[tokio::test]
+async fn objects_are_filtered_and_bounded() {
+    let portal = portal(Fake::default());
+    let running = get(&portal, "/api/v1/objects?phase=RUNNING").await.json();
+    assert!(running.as_array().unwrap().iter().all(|view| view["status"]["phase"] == "Running"));
+    assert_eq!(get(&portal, "/api/v1/objects?limit=3").await.json().as_array().unwrap().len(), 3);
+    for limit in ["0", "10001", "-1", "many"] {
+        let answer = get(&portal, &format!("/api/v1/objects?limit={limit}")).await;
+        assert_eq!(answer.status, 400, "{limit}");
+    }
+    let (message, hint) = get(&portal, "/api/v1/objects?phase=sleeping").await.problem();
+    assert!(message.contains("sleeping") && hint.contains("Running"), "{message} {hint}");
+}
+
+#[tokio::test]
+async fn unknown_and_repeated_parameters_are_refused_with_those_that_are_allowed() {
+    let portal = portal(Fake::default());
+    for path in
+        ["status", "objects", "timeline", "plugins", "gaps", "deadletters", "events", "states/1/document"]
+    {
+        let answer = get(&portal, &format!("/api/v1/{path}?colour=red")).await;
+        assert_eq!(answer.status, 400, "{path}");
+        let (message, hint) = answer.problem();
+        assert!(message.contains("colour") && hint.starts_with("It takes"), "{message} {hint}");
+    }
+    assert!(
+        get(&portal, "/api/v1/objects?x=1")
+            .await
+            .problem()
+            .1
+            .contains("source, kind, namespace, phase, limit")
+    );
+    assert_eq!(get(&portal, "/api/v1/objects?kind=Job&kind=Pod").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_timeline_is_by_uid_or_by_name_and_by_nothing_else() {
+    let portal = portal(Fake::default());
+    let by_uid = get(&portal, "/api/v1/timeline?uid=uid-train").await.json();
+    assert_eq!(by_uid, get(&portal, "/api/v1/timeline?kind=job&name=llm-train-7").await.json());
+    let counts = ["states", "related"].map(|part| by_uid[part].as_array().unwrap().len());
+    assert_eq!(counts, [9, 9]);
+    for unclear in ["", "kind=Job", "name=a", "namespace=a", "uid=a&name=b", "uid=a&kind=Job&name=b"] {
+        assert_eq!(get(&portal, &format!("/api/v1/timeline?{unclear}")).await.status, 400, "{unclear}");
+    }
+}
+
+#[tokio::test]
+async fn a_document_is_given_byte_for_byte() {
+    let portal = portal(Fake::default());
+    let line = include_str!("../../../core/testdata/jobs.jsonl").lines().nth(1).unwrap();
+    let answer = get(&portal, "/api/v1/states/1/document").await;
+    let object = kubewitness_core::project::frame(line.as_bytes()).unwrap().object;
+    assert_eq!(answer.text.as_bytes(), object);
+    let missing = get(&portal, "/api/v1/states/99/document").await;
+    assert_eq!(
+        (missing.status.as_u16(), missing.problem().0.as_str()),
+        (404, "there is no state at position 99")
+    );
+    assert_eq!(get(&portal, "/api/v1/states/first/document").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_replay_needs_a_reason_and_a_plugin_that_is_there() {
+    let portal = portal(Fake::default());
+    let replay = async |body: Value| {
+        let request =
+            request("POST", "/api/v1/deadletters/replay").header("content-type", "application/json");
+        ask(&portal, request.body(Body::from(body.to_string())).unwrap()).await
+    };
+    let done =
+        replay(json!({"plugin": "notification", "seqs": [7, 9], "reason": "fixed", "dry_run": true})).await;
+    assert_eq!(done.json(), json!({"replayed": 2, "dry_run": true}));
+    assert_eq!(replay(json!({"plugin": "notification", "reason": " "})).await.status, 400);
+    assert_eq!(replay(json!({"plugin": "", "reason": "x"})).await.status, 400);
+    assert_eq!(replay(json!({"plugin": "notification", "reason": "x".repeat(2000)})).await.status, 400);
+    assert_eq!(
+        replay(json!({"plugin": "notification", "reason": "x", "seqs": vec![1; 1001]})).await.status,
+        400
+    );
+    assert_eq!(replay(json!({"plugin": "nobody", "reason": "x"})).await.status, 404);
+    assert_eq!(replay(json!({"reason": "no plugin"})).await.status, 422);
+    assert_eq!(replay(json!({"plugin": "x".repeat(100_000), "reason": "x"})).await.status, 413);
+    let form = request("POST", "/api/v1/deadletters/replay").header("content-type", "text/plain");
+    assert_eq!(ask(&portal, form.body(Body::from("{}")).unwrap()).await.status, 415);
+}
+
+#[tokio::test]
+async fn what_is_not_there_says_where_to_look() {
+    let portal = portal(Fake::default());
+    let missing = get(&portal, "/api/v2/objects").await;
+    assert_eq!(missing.status, 404);
+    assert!(missing.problem().1.contains("openapi.json"));
+    let broken = get(&crate::portal(Fake { broken: true, ..Fake::default() }), "/api/v1/status").await;
+    assert_eq!((broken.status.as_u16(), broken.header("retry-after")), (503, "2"));
+    assert!(broken.problem().0.contains("disk I/O error"));
+}
+
+#[tokio::test]
+async fn probes_tell_alive_from_ready() {
+    let stopped = portal(Fake { ready: Err("the disk is full".into()), ..Fake::default() });
+    assert_eq!(get(&stopped, "/healthz").await.status, 200);
+    let ready = get(&stopped, "/readyz").await;
+    assert_eq!((ready.status.as_u16(), ready.text.as_str()), (503, "not ready: the disk is full\n"));
+    assert_eq!(get(&portal(Fake::default()), "/readyz").await.text, "ready\n");
+}
+
+#[tokio::test]
+async fn metrics_are_in_the_format_of_prometheus() {
+    let answer = get(&portal(Fake::default()), "/metrics").await;
+    assert_eq!(answer.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    for line in [
+        "# TYPE kubewitness_source_objects gauge",
+        "kubewitness_source_objects{source=\"jobs\"} 26",
+        "kubewitness_source_synced{source=\"pods\\\"\\\\\"} 0",
+        "kubewitness_plugin_dead{plugin=\"notification\"} 3",
+        "kubewitness_plugin_lag_seconds{plugin=\"notification\"} 10.8",
+        "kubewitness_plugin_active{plugin=\"notification\"} 0",
+        "kubewitness_journal_states 48211",
+        "kubewitness_ready 1",
+    ] {
+        assert!(answer.text.lines().any(|found| found == line), "{line} is not in\n{}", answer.text);
+    }
+}

@@ -1,0 +1,67 @@
+//! The portal as a client sees it: every route, every refusal, the live stream.
+
+#![allow(clippy::unwrap_used)]
+
+mod api;
+mod fake;
+mod guard;
+mod pages;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use fake::Fake;
+use http_body_util::BodyExt;
+use kubewitness_portal::PortalOptions;
+use serde_json::Value;
+use tower::ServiceExt;
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The message and the hint of a problem, which every refusal has.
+    pub fn problem(&self) -> (String, String) {
+        let json = self.json();
+        let text = |name: &str| json["error"][name].as_str().unwrap().to_owned();
+        (text("message"), text("hint"))
+    }
+}
+
+pub fn options() -> PortalOptions {
+    PortalOptions { request_timeout: Duration::from_secs(5), ..PortalOptions::default() }
+}
+
+pub fn portal(fake: Fake) -> Router {
+    kubewitness_portal::router(Arc::new(fake), &options())
+}
+
+pub async fn ask(router: &Router, request: Request<Body>) -> Answer {
+    let response = router.clone().oneshot(request).await.unwrap();
+    let (status, headers) = (response.status(), response.headers().clone());
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    Answer { status, headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
+}
+
+pub fn request(method: &str, path: &str) -> axum::http::request::Builder {
+    Request::builder().method(method).uri(path).header("host", "localhost:8787")
+}
+
+pub async fn get(router: &Router, path: &str) -> Answer {
+    ask(router, request("GET", path).body(Body::empty()).unwrap()).await
+}

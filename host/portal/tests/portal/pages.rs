@@ -1,0 +1,183 @@
+use axum::body::Body;
+
+use crate::fake::Fake;
+use crate::{Answer, ask, get, portal, request};
+
+/// What every page has, so that it can be read by keyboard, by screen reader and without script.
+fn check_page(answer: &Answer, path: &str) {
+    let text = &answer.text;
+    assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{path}");
+    for part in [
+        "<!DOCTYPE html>",
+        "<html lang=\"en\">",
+        "<main id=\"content\"",
+        "<nav aria-label=\"Main\"",
+        "class=\"skip\"",
+    ] {
+        assert!(text.contains(part), "{path} lacks {part}");
+    }
+    assert_eq!(text.matches("<h1").count(), 1, "{path}");
+    assert_eq!(text.matches("<table").count(), text.matches("<caption>").count(), "{path}");
+    for inline in ["<style", " style=", "onclick", "javascript:", "http://", "https://"] {
+        let text = text.replace("https://www.w3.org", "");
+        assert!(!text.contains(inline), "{path} has {inline}");
+    }
+    assert_eq!(text.matches("<script").count(), 1, "{path}");
+}
+
+#[tokio::test]
+async fn every_page_is_whole() {
+    let portal = portal(Fake::default());
+    for path in [
+        "/",
+        "/?kind=all",
+        "/?kind=Job&namespace=vision&phase=Running",
+        "/objects/uid-train",
+        "/states/1",
+        "/states/12",
+        "/states/3?from=1",
+        "/plugins",
+        "/deadletters",
+        "/deadletters?plugin=persistence",
+        "/deadletters?replayed=2",
+        "/gaps",
+    ] {
+        let answer = get(&portal, path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        check_page(&answer, path);
+    }
+    for (path, status) in [
+        ("/nowhere", 404),
+        ("/objects/nobody", 404),
+        ("/states/99", 404),
+        ("/states/x", 400),
+        ("/?phase=odd", 400),
+        ("/?x=1", 400),
+    ] {
+        let answer = get(&portal, path).await;
+        assert_eq!(answer.status.as_u16(), status, "{path}");
+        check_page(&answer, path);
+        assert!(answer.text.contains("class=\"hint\""), "{path}");
+    }
+    let broken = get(&crate::portal(Fake { broken: true, ..Fake::default() }), "/").await;
+    assert_eq!(broken.status, 503);
+    check_page(&broken, "a broken journal");
+}
+
+#[tokio::test]
+async fn jobs_are_counted_by_phase_and_filtered() {
+    let portal = portal(Fake::default());
+    let all = get(&portal, "/").await.text;
+    assert!(all.contains("26 objects, newest change first"));
+    assert!(all.contains("<b>4</b> Running"));
+    assert!(all.contains("data-after=\"18\"") && all.contains("data-kind=\"Job\""));
+    assert!(all.find("llm-train-7").unwrap() < all.find("resnet-sweep-12").unwrap());
+    let running = get(&portal, "/?phase=running&namespace=research").await.text;
+    assert!(running.contains("1 object, newest change first") && running.contains("llm-train-7"));
+    assert!(running.contains("<b>1</b> Queued"), "the figures of other phases stay, to go to them");
+}
+
+#[tokio::test]
+async fn names_are_text_and_never_markup() {
+    let text = get(&portal(Fake::default()), "/").await.text;
+    assert!(text.contains("&lt;b&gt;bold&lt;/b&gt;") && !text.contains("<b>bold"));
+    let hostile = get(&portal(Fake::default()), "/?kind=%22%3E%3Cscript%3Ealert(1)%3C/script%3E").await.text;
+    assert!(!hostile.contains("<script>alert"));
+}
+
+#[tokio::test]
+async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
+    let empty = portal(Fake { empty: true, ..Fake::default() });
+    let full = portal(Fake::default());
+    for (path, words) in [
+        ("/", "Nothing yet"),
+        ("/plugins", "No plugin yet"),
+        ("/deadletters", "Nothing is parked"),
+        ("/gaps", "No gaps"),
+    ] {
+        assert!(get(&empty, path).await.text.contains(words), "{path}");
+        assert!(!get(&full, path).await.text.contains(words), "{path}");
+    }
+    assert!(get(&full, "/?namespace=nowhere").await.text.contains("Nothing matches"));
+    assert!(get(&full, "/?kind=Deployment").await.text.contains("No Deployment has been witnessed"));
+    assert!(get(&full, "/deadletters?plugin=audit").await.text.contains("Nothing matches"));
+}
+
+#[tokio::test]
+async fn an_objects_story_is_a_picture_and_a_table() {
+    let text = get(&portal(Fake::default()), "/objects/uid-train").await.text;
+    assert!(text.contains("role=\"img\"") && text.contains("Phases of 3 objects"));
+    assert_eq!(text.matches("class=\"label\"").count(), 3, "one lane for the job, one a pod");
+    for words in ["Queued", "PreemptionByScheduler", "CompletionsReached", "What it owns", "/states/2?from=1"]
+    {
+        assert!(text.contains(words), "{words}");
+    }
+    assert!(text.contains("class=\"gap\""), "a hole is marked as a hole");
+}
+
+#[tokio::test]
+async fn documents_are_laid_out_and_compared() {
+    let portal = portal(Fake::default());
+    let whole = get(&portal, "/states/1").await.text;
+    assert!(whole.contains("\n  &quot;apiVersion&quot;: &quot;batch/v1&quot;"), "{whole}");
+    let changes = get(&portal, "/states/3?from=2").await.text;
+    assert!(changes.contains("<ins>+ ") && changes.contains("SuccessCriteriaMet"));
+    assert!(!changes.contains("f:conditions"), "the server's book-keeping is left out");
+    assert!(get(&portal, "/states/6?from=1").await.text.contains("No difference"));
+    assert!(get(&portal, "/states/12").await.text.contains("There is no document"));
+}
+
+#[tokio::test]
+async fn plugins_show_whether_their_figures_add_up() {
+    let text = get(&portal(Fake { ready: Err("the disk is full".into()), ..Fake::default() }), "/plugins")
+        .await
+        .text;
+    assert_eq!(text.matches("Every observed state is accounted for").count(), 2);
+    assert!(text.contains("200 states are not accounted for"));
+    assert!(text.contains("href=\"/deadletters?plugin=notification\""));
+    assert!(text.contains("did not answer within 10 s") && text.contains("Not ready. "));
+}
+
+#[tokio::test]
+async fn the_form_replays_what_was_chosen() {
+    let fake = std::sync::Arc::new(Fake::default());
+    let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+    let send = async |body: &'static str| {
+        let request = request("POST", "/deadletters/replay")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("sec-fetch-site", "same-origin");
+        ask(&portal, request.body(Body::from(body)).unwrap()).await
+    };
+    let done = send("plugin=notification&seq=7&seq=9&reason=the+disk+is+back").await;
+    assert_eq!((done.status.as_u16(), done.header("location")), (303, "/deadletters?replayed=2"));
+    let tried = send("plugin=notification&seq=7&reason=why+not&dry_run=true").await;
+    assert_eq!(tried.header("location"), "/deadletters?tried=1");
+    let seen = fake.replays.lock().unwrap().clone();
+    assert_eq!((seen[0].seqs.as_slice(), seen[0].reason.as_str()), (&[7, 9][..], "the disk is back"));
+    assert_eq!((seen[0].dry_run, seen[1].dry_run), (false, true));
+    for (body, status) in [
+        ("plugin=notification&reason=", 400),
+        ("plugin=notification&reason=x&colour=red", 400),
+        ("plugin=notification&reason=x&seq=a", 400),
+        ("plugin=nobody&reason=x", 404),
+    ] {
+        let answer = send(body).await;
+        assert_eq!(answer.status.as_u16(), status, "{body}");
+        check_page(&answer, body);
+    }
+}
+
+#[tokio::test]
+async fn assets_are_kept_by_their_checksum() {
+    let portal = portal(Fake::default());
+    let page = get(&portal, "/").await.text;
+    for (name, kind) in
+        [("portal.css", "text/css"), ("portal.js", "text/javascript"), ("icon.svg", "image/svg+xml")]
+    {
+        let start = page.find(&format!("/assets/{name}?v=")).unwrap();
+        let address = &page[start..start + page[start..].find('"').unwrap()];
+        let asset = get(&portal, address).await;
+        assert!(asset.header("content-type").starts_with(kind), "{address}");
+        assert!(asset.header("cache-control").contains("immutable"), "{address}");
+    }
+}
