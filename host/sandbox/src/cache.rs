@@ -201,3 +201,99 @@ fn private_file(path: &Path) -> io::Result<fs::File> {
 fn is_private(_path: &Path) -> io::Result<bool> {
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The smallest component there is.
+    const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
+    const DIGEST: &str = "0123";
+
+    struct Bench {
+        folder: tempfile::TempDir,
+        engine: Engine,
+    }
+
+    impl Bench {
+        fn with_one_kept() -> Self {
+            let bench = Self { folder: tempfile::tempdir().unwrap(), engine: Engine::default() };
+            bench.cache().store(DIGEST, &Component::from_binary(&bench.engine, EMPTY).unwrap());
+            bench
+        }
+
+        fn cache(&self) -> Cache {
+            Cache::open(self.folder.path(), &self.engine).unwrap()
+        }
+
+        fn is_trusted(&self, digest: &str) -> bool {
+            self.cache().load(&self.engine, digest).is_some()
+        }
+
+        fn file(&self) -> PathBuf {
+            self.folder.path().join(format!("{DIGEST}.cwasm"))
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_trusted_after_a_restart() {
+        let bench = Bench::with_one_kept();
+        assert!(bench.is_trusted(DIGEST));
+        assert!(!bench.is_trusted("4567"));
+        assert_eq!(fs::read_dir(bench.folder.path()).unwrap().count(), 2, "the key and the code");
+    }
+
+    #[test]
+    fn a_single_bit_anywhere_makes_it_untrusted() {
+        let bench = Bench::with_one_kept();
+        let good = fs::read(bench.file()).unwrap();
+        for place in [0, MAGIC.len(), MAGIC.len() + TAG - 1, MAGIC.len() + TAG, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[place] ^= 0x10;
+            fs::write(bench.file(), &bad).unwrap();
+            assert!(!bench.is_trusted(DIGEST), "byte {place}");
+        }
+        for length in [0, MAGIC.len(), MAGIC.len() + TAG, good.len() - 1] {
+            fs::write(bench.file(), &good[..length]).unwrap();
+            assert!(!bench.is_trusted(DIGEST), "{length} bytes");
+        }
+        fs::write(bench.file(), &good).unwrap();
+        assert!(bench.is_trusted(DIGEST));
+    }
+
+    #[test]
+    fn code_of_one_component_is_not_taken_for_another() {
+        let bench = Bench::with_one_kept();
+        fs::copy(bench.file(), bench.folder.path().join("4567.cwasm")).unwrap();
+        assert!(!bench.is_trusted("4567"));
+    }
+
+    #[test]
+    fn code_for_another_engine_is_not_loaded() {
+        let mut bench = Bench::with_one_kept();
+        bench.engine = Engine::new(wasmtime::Config::new().epoch_interruption(true)).unwrap();
+        assert!(!bench.is_trusted(DIGEST));
+    }
+
+    #[test]
+    fn a_new_key_trusts_nothing_of_the_old_one() {
+        let bench = Bench::with_one_kept();
+        fs::remove_file(bench.folder.path().join("key")).unwrap();
+        assert!(!bench.is_trusted(DIGEST));
+        fs::write(bench.folder.path().join("key"), "short").unwrap();
+        assert!(!bench.is_trusted(DIGEST));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_key_that_others_could_read_is_replaced() {
+        use std::os::unix::fs::PermissionsExt;
+        let bench = Bench::with_one_kept();
+        let key = bench.folder.path().join("key");
+        let mode = || fs::metadata(&key).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(!bench.is_trusted(DIGEST));
+        assert_eq!(mode(), 0o600);
+    }
+}

@@ -146,6 +146,10 @@ fn poll_timed<F: Future>(
     }
     let pause = clock.lock().pause(Instant::now());
     let Pause::Idle(left) = pause else { return Poll::Pending };
+    // A timer of no length would still wait for its next turn, again and again.
+    if left.is_zero() {
+        return Poll::Ready(Err(TimeUp));
+    }
     let mut sleep = Box::pin(tokio::time::sleep(left));
     if sleep.as_mut().poll(context).is_ready() {
         return Poll::Ready(Err(TimeUp));

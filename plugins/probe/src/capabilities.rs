@@ -57,8 +57,8 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
     })
 }
 
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8_lossy(&bytes).into_owned()
+fn text(bytes: impl AsRef<[u8]>) -> String {
+    String::from_utf8_lossy(bytes.as_ref()).into_owned()
 }
 
 fn tell<T: Debug>(answer: Result<T, Error>) -> String {

@@ -1,0 +1,335 @@
+//! The probe, compiled once, and grants whose sessions remember what was asked of them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use kubewitness_core::config::LimitsSpec;
+use kubewitness_core::ports::{
+    CallError, Delivery, Dialect, GrantError, Grants, Handler, HttpRequest, HttpResponse, KvWrite, LogLevel,
+    Outcome, Session, SqlValue, TableWrite,
+};
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
+use kubewitness_sandbox::{Component, Engine, EngineOptions, Plugin};
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+
+const PROBE: &str = "kubewitness_plugin_probe.wasm";
+
+/// The folder that `KUBEWITNESS_PLUGINS` names, or the target folder that this test was built in.
+fn probe_path() -> PathBuf {
+    let named = std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from);
+    let test = std::env::current_exe().expect("a running program has a path");
+    let built = test.ancestors().map(|folder| folder.join("wasm32-wasip2/plugin"));
+    let found = named.into_iter().chain(built).map(|folder| folder.join(PROBE)).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("{PROBE} is not built: run `cargo xtask plugins` first"))
+}
+
+pub fn probe_bytes() -> Vec<u8> {
+    std::fs::read(probe_path()).expect("the probe was just found")
+}
+
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
+    let engine = Engine::new(EngineOptions::default()).unwrap();
+    let ticking = engine.clone();
+    // For as long as the test program runs, whatever runtimes come and go.
+    #[allow(clippy::disallowed_methods)]
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(ticking.ticker(CancellationToken::new()));
+    });
+    engine
+});
+
+pub fn engine() -> Engine {
+    ENGINE.clone()
+}
+
+pub async fn probe() -> Component {
+    static PROBE: OnceCell<Component> = OnceCell::const_new();
+    PROBE.get_or_init(async || engine().load(&probe_bytes()).await.unwrap()).await.clone()
+}
+
+/// What the sessions of one plugin saw and what they answer.
+#[derive(Default)]
+pub struct Record {
+    /// `command` and `answer` of each line that the probe wrote.
+    pub answers: Vec<(String, String)>,
+    pub lines: usize,
+    pub committed: Vec<Vec<Seq>>,
+    pub rolled_back: usize,
+    pub open: usize,
+    pub most_open: usize,
+    pub written: Vec<TableWrite>,
+    pub statements: Vec<String>,
+    pub requests: Vec<HttpRequest>,
+    pub appended: Vec<Vec<u8>>,
+    pub documents: BTreeMap<Seq, &'static str>,
+    pub before: BTreeMap<Seq, &'static str>,
+}
+
+pub struct Fake {
+    pub config: &'static str,
+    pub granted: bool,
+    pub applied: HashSet<Seq>,
+    /// How long each query takes.
+    pub query: Duration,
+    /// How long each read of `kv` holds the thread.
+    pub kv_read: Duration,
+    pub commit: Result<(), GrantError>,
+    pub record: Arc<Mutex<Record>>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            config: "{}",
+            granted: true,
+            applied: HashSet::new(),
+            query: Duration::ZERO,
+            kv_read: Duration::ZERO,
+            commit: Ok(()),
+            record: Arc::default(),
+        }
+    }
+}
+
+pub struct Bench {
+    pub plugin: Plugin,
+    record: Arc<Mutex<Record>>,
+}
+
+impl Bench {
+    pub async fn new(fake: Fake, limits: LimitsSpec) -> Self {
+        let record = fake.record.clone();
+        let plugin = probe().await.plugin("probe", &limits, Arc::new(fake)).unwrap();
+        Self { plugin, record }
+    }
+
+    pub async fn plain() -> Self {
+        Self::new(Fake::default(), LimitsSpec::default()).await
+    }
+
+    /// One state a command, with positions from 1.
+    pub async fn run(&self, commands: &[&str]) -> Result<Outcome, CallError> {
+        let batch: Vec<_> = (1..).zip(commands).map(|(seq, command)| delivery(seq, command)).collect();
+        self.plugin.handle(&batch).await
+    }
+
+    /// What one command found out.
+    pub async fn ask(&self, command: &str) -> String {
+        self.run(&[command]).await.unwrap();
+        let (asked, answer) = self.record().answers.pop().expect("a command that was obeyed is answered");
+        assert_eq!(asked, command);
+        answer
+    }
+
+    pub fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap()
+    }
+}
+
+pub fn delivery(seq: Seq, command: &str) -> Delivery {
+    let object = Arc::new(ObjectRef {
+        group: "batch".into(),
+        version: "v1".into(),
+        kind: "Job".into(),
+        namespace: "default".into(),
+        name: format!("job-{seq}"),
+        uid: format!("uid-{seq}"),
+    });
+    let version = Version::new(&seq.to_string());
+    let state = State {
+        id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
+        seq,
+        source: "jobs".into(),
+        epoch: 0,
+        change: Change::Present,
+        object,
+        owner: None,
+        resource_version: version,
+        status: Arc::new(Status { phase: "Running".into(), message: command.into(), ..Status::default() }),
+        previous: None,
+        observed_ms: 1000 + seq,
+        late: false,
+    };
+    Delivery { state: Arc::new(state), attempt: 1 }
+}
+
+#[async_trait]
+impl Grants for Fake {
+    fn config(&self) -> &str {
+        self.config
+    }
+
+    async fn open(&self, _batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
+        let mut record = self.record.lock().unwrap();
+        record.open += 1;
+        record.most_open = record.most_open.max(record.open);
+        Ok(Box::new(FakeSession {
+            granted: self.granted,
+            applied: self.applied.clone(),
+            query: self.query,
+            kv_read: self.kv_read,
+            commit: self.commit.clone(),
+            record: self.record.clone(),
+            kv: BTreeMap::new(),
+        }))
+    }
+}
+
+struct FakeSession {
+    granted: bool,
+    applied: HashSet<Seq>,
+    query: Duration,
+    kv_read: Duration,
+    commit: Result<(), GrantError>,
+    record: Arc<Mutex<Record>>,
+    kv: BTreeMap<String, Vec<u8>>,
+}
+
+impl FakeSession {
+    fn granted(&self, what: &str) -> Result<MutexGuard<'_, Record>, GrantError> {
+        let denied = || GrantError::Denied(format!("{what} was not granted"));
+        self.granted.then(|| self.record.lock().unwrap()).ok_or_else(denied)
+    }
+}
+
+impl Drop for FakeSession {
+    fn drop(&mut self) {
+        self.record.lock().unwrap().open -= 1;
+    }
+}
+
+#[async_trait]
+impl Session for FakeSession {
+    fn applied(&self) -> &HashSet<Seq> {
+        &self.applied
+    }
+
+    fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError> {
+        self.granted(database).map(|_| Dialect::Sqlite)
+    }
+
+    async fn sql_execute(
+        &mut self,
+        database: &str,
+        statement: &str,
+        rows: Vec<Vec<SqlValue>>,
+    ) -> Result<u64, GrantError> {
+        self.granted(database)?.statements.push(statement.to_string());
+        Ok(rows.len() as u64)
+    }
+
+    async fn sql_write(&mut self, database: &str, write: TableWrite) -> Result<u64, GrantError> {
+        let rows = write.rows.len() as u64;
+        self.granted(database)?.written.push(write);
+        Ok(rows)
+    }
+
+    async fn sql_query(
+        &mut self,
+        database: &str,
+        _statement: &str,
+        _params: Vec<SqlValue>,
+    ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
+        drop(self.granted(database)?);
+        tokio::time::sleep(self.query).await;
+        Ok(vec![vec![SqlValue::Integer(7), SqlValue::Null, SqlValue::Text("seven".into())]])
+    }
+
+    async fn http_send(
+        &mut self,
+        destination: &str,
+        request: HttpRequest,
+    ) -> Result<HttpResponse, GrantError> {
+        if request.path == "/busy" {
+            return Err(GrantError::RateLimited { after_ms: 250 });
+        }
+        self.granted(destination)?.requests.push(request);
+        Ok(HttpResponse { status: 202, headers: Vec::new(), body: b"taken".to_vec() })
+    }
+
+    fn kv_get(&self, key: &str) -> Option<Vec<u8>> {
+        std::thread::sleep(self.kv_read);
+        self.kv.get(key).cloned()
+    }
+
+    fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
+        drop(self.granted("kv")?);
+        self.kv.insert(key.to_string(), value);
+        Ok(())
+    }
+
+    fn kv_delete(&mut self, key: &str) -> Result<(), GrantError> {
+        drop(self.granted("kv")?);
+        self.kv.remove(key);
+        Ok(())
+    }
+
+    fn kv_keys(&self, prefix: &str, limit: usize) -> Vec<String> {
+        self.kv.keys().filter(|key| key.starts_with(prefix)).take(limit).cloned().collect()
+    }
+
+    async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
+        let mut record = self.granted(ledger)?;
+        record.appended.extend(records);
+        Ok(record.appended.len() as u64)
+    }
+
+    async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError> {
+        Ok(self.granted(ledger)?.appended.last().cloned())
+    }
+
+    fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError> {
+        self.granted(key).map(|_| message.repeat(2))
+    }
+
+    async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        Ok(self.record.lock().unwrap().documents.get(&seq).map(|text| Bytes::from_static(text.as_bytes())))
+    }
+
+    async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        Ok(self.record.lock().unwrap().before.get(&seq).map(|text| Bytes::from_static(text.as_bytes())))
+    }
+
+    fn lister_get(&self, source: &str, _namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
+        self.granted(source).map(|_| (name == "there").then(|| Bytes::from_static(b"{}")))
+    }
+
+    fn lister_list(
+        &self,
+        source: &str,
+        _index: &str,
+        _key: &str,
+        _limit: usize,
+    ) -> Result<Vec<ObjectRef>, GrantError> {
+        self.granted(source).map(|_| vec![ObjectRef { name: "there".into(), ..ObjectRef::default() }])
+    }
+
+    fn log(&self, _level: LogLevel, message: &str, fields: &[(String, String)]) {
+        let mut record = self.record.lock().unwrap();
+        record.lines += 1;
+        if let ("probe", [(_, command), (_, answer)]) = (message, fields) {
+            record.answers.push((command.clone(), answer.clone()));
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        1234
+    }
+
+    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+        self.commit.clone()?;
+        self.record.lock().unwrap().committed.push(done.to_vec());
+        let kv = self.kv.iter().map(|(key, value)| KvWrite { key: key.clone(), value: Some(value.clone()) });
+        Ok(kv.collect())
+    }
+
+    async fn rollback(self: Box<Self>) {
+        self.record.lock().unwrap().rolled_back += 1;
+    }
+}

@@ -1,0 +1,109 @@
+//! Time, memory, and calls to the host.
+
+use std::time::Duration;
+
+use kubewitness_core::config::{self, LimitsSpec};
+use kubewitness_core::ports::CallError;
+
+use crate::fixture::{Bench, Fake};
+
+fn call(millis: u64) -> LimitsSpec {
+    LimitsSpec { call: config::Duration(Duration::from_millis(millis)), ..LimitsSpec::default() }
+}
+
+/// So short that a debug build on a busy machine still calls within it, and tests don't take long.
+const SHORT: u64 = 400;
+
+#[tokio::test]
+async fn an_endless_loop_ends_and_others_run_meanwhile() {
+    let bench = Bench::new(Fake::default(), call(SHORT)).await;
+    let mut turns = 0;
+    let others = async {
+        loop {
+            tokio::task::yield_now().await;
+            turns += 1;
+        }
+    };
+    // One thread for both: what computes for ever has to give way.
+    let outcome = tokio::select! {
+        outcome = bench.run(&["loop"]) => outcome,
+        () = others => unreachable!("it never ends"),
+    };
+    assert_eq!(outcome.unwrap_err(), CallError::Timeout { limit_ms: SHORT });
+    assert!(turns > 0);
+    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.ask("count").await, "0");
+}
+
+#[tokio::test]
+async fn a_sleep_is_the_guests_own_time() {
+    let bench = Bench::new(Fake::default(), call(SHORT)).await;
+    assert_eq!(bench.run(&["sleep 600000"]).await.unwrap_err(), CallError::Timeout { limit_ms: SHORT });
+    assert_eq!(bench.ask("sleep 1").await, "slept");
+}
+
+#[tokio::test]
+async fn time_that_the_host_takes_is_not_charged() {
+    let waits = Fake { query: Duration::from_millis(2 * SHORT), ..Fake::default() };
+    let bench = Bench::new(waits, call(SHORT)).await;
+    assert!(bench.ask("sql.query main select 1").await.starts_with("ok"));
+    let blocks = Fake { kv_read: Duration::from_millis(2 * SHORT), ..Fake::default() };
+    let bench = Bench::new(blocks, call(SHORT)).await;
+    assert_eq!(bench.ask("kv.get a").await, "ok: None");
+}
+
+#[tokio::test]
+async fn memory_past_the_limit_ends_the_call() {
+    let limits = LimitsSpec { memory: config::Bytes(16 << 20), ..LimitsSpec::default() };
+    let bench = Bench::new(Fake::default(), limits).await;
+    assert_eq!(bench.ask("eat 4").await, "ate 4");
+    assert_eq!(bench.run(&["eat 64"]).await.unwrap_err(), CallError::Memory { limit_bytes: 16 << 20 });
+    assert_eq!(bench.plugin.idle(), 0);
+}
+
+#[tokio::test]
+async fn a_guest_that_deals_with_a_refusal_of_memory_goes_on() {
+    let limits = LimitsSpec { memory: config::Bytes(16 << 20), ..LimitsSpec::default() };
+    let bench = Bench::new(Fake::default(), limits).await;
+    assert_eq!(bench.ask("try-eat 64").await, "refused");
+    assert_eq!(bench.ask("try-eat 1").await, "had");
+}
+
+#[tokio::test]
+async fn a_component_that_does_not_fit_its_memory_says_so() {
+    let limits = LimitsSpec { memory: config::Bytes(64 << 10), ..LimitsSpec::default() };
+    let bench = Bench::new(Fake::default(), limits).await;
+    assert_eq!(bench.run(&["done"]).await.unwrap_err(), CallError::Memory { limit_bytes: 64 << 10 });
+    assert_eq!(bench.record().rolled_back, 1);
+}
+
+#[tokio::test]
+async fn endless_recursion_is_a_trap() {
+    let bench = Bench::plain().await;
+    // Compilers keep a stack of their own in the guest's memory: whichever ends first.
+    let error = bench.run(&["recurse"]).await.unwrap_err();
+    assert!(matches!(&error, CallError::Trap(_)), "{error:?}");
+    assert_eq!(bench.ask("count").await, "0");
+}
+
+#[tokio::test]
+async fn calls_to_the_host_are_refused_past_their_number() {
+    let limits = LimitsSpec { host_calls: 50, ..LimitsSpec::default() };
+    let bench = Bench::new(Fake::default(), limits).await;
+    let flooded = bench.run(&["kv.flood 80", "log.flood 80"]).await;
+    assert!(flooded.is_ok(), "a refusal is an answer: {flooded:?}");
+    assert_eq!(bench.record().lines, 0, "lines past the limit are dropped");
+    // The next batch has all its calls again.
+    assert_eq!(bench.ask("kv.flood 40").await, "never refused");
+    bench.run(&["log.flood 80"]).await.unwrap();
+    assert_eq!(bench.record().lines, 51);
+}
+
+#[tokio::test]
+async fn bytes_of_one_call_are_refused_past_their_number() {
+    let limits = LimitsSpec { host_bytes: config::Bytes(1 << 20), ..LimitsSpec::default() };
+    let bench = Bench::new(Fake::default(), limits).await;
+    assert_eq!(bench.ask("kv.fill 1000000").await, "ok: ()");
+    let answer = bench.ask("kv.fill 2000000").await;
+    assert!(answer.starts_with("too large") && answer.contains("limits.hostBytes"), "{answer}");
+}

@@ -1,0 +1,122 @@
+//! Batches, verdicts, receipts, and the instances that handle them.
+
+use std::collections::HashSet;
+
+use kubewitness_core::config::LimitsSpec;
+use kubewitness_core::ports::{CallError, GrantError, Handler, KvWrite, Verdict};
+
+use crate::fixture::{Bench, Fake, delivery};
+
+#[tokio::test]
+async fn verdicts_come_back_in_order_and_only_what_is_done_gets_a_receipt() {
+    let bench = Bench::plain().await;
+    let outcome =
+        bench.run(&["done", "retry busy 50", "reject broken", "retry later", "kv.set a 1"]).await.unwrap();
+    let retry = |after_ms, reason: &str| Verdict::Retry { after_ms, reason: reason.to_string() };
+    let expected = [
+        Verdict::Done,
+        retry(Some(50), "busy"),
+        Verdict::Reject("broken".to_string()),
+        retry(None, "later"),
+        Verdict::Done,
+    ];
+    assert_eq!(outcome.verdicts, expected);
+    assert_eq!(outcome.kv, [KvWrite { key: "a".to_string(), value: Some(b"1".to_vec()) }]);
+    assert_eq!(bench.record().committed, [[1, 5]]);
+}
+
+#[tokio::test]
+async fn states_with_a_receipt_are_done_without_being_handed_over() {
+    let fake = Fake { applied: HashSet::from([1, 3]), ..Fake::default() };
+    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let outcome = bench.run(&["trap", "reject broken", "trap", "clock"]).await.unwrap();
+    let expected = [Verdict::Done, Verdict::Reject("broken".to_string()), Verdict::Done, Verdict::Done];
+    assert_eq!(outcome.verdicts, expected);
+    assert_eq!(bench.record().answers, [("clock".to_string(), "1234".to_string())]);
+    assert_eq!(bench.record().committed, [[4]]);
+}
+
+#[tokio::test]
+async fn a_batch_of_receipts_alone_calls_nobody() {
+    let fake = Fake { applied: HashSet::from([1, 2]), ..Fake::default() };
+    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    assert_eq!(bench.run(&["trap", "trap"]).await.unwrap().verdicts, [Verdict::Done, Verdict::Done]);
+    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.record().open, 0);
+}
+
+#[tokio::test]
+async fn a_trap_is_rolled_back_and_the_next_call_has_a_fresh_instance() {
+    let bench = Bench::plain().await;
+    assert_eq!(bench.ask("count").await, "0");
+    assert_eq!(bench.ask("count").await, "1");
+    let error = bench.run(&["kv.set a 1", "trap"]).await.unwrap_err();
+    let CallError::Trap(text) = &error else { panic!("{error:?}") };
+    assert!(text.contains("as commanded"), "the panic says why: {text}");
+    assert_eq!((bench.record().rolled_back, bench.plugin.idle()), (1, 0));
+    assert_eq!(bench.ask("count").await, "0");
+}
+
+#[tokio::test]
+async fn an_exit_ends_the_call_and_not_the_host() {
+    let error = Bench::plain().await.run(&["exit"]).await.unwrap_err();
+    assert!(matches!(&error, CallError::Trap(text) if text.contains("exited with")), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_number_of_verdicts_is_refused_with_both_numbers() {
+    let bench = Bench::plain().await;
+    let error = bench.run(&["done", "missing", "done"]).await.unwrap_err();
+    assert_eq!(error, CallError::Protocol("2 verdicts for 3 states".to_string()));
+    let error = bench.run(&["double"]).await.unwrap_err();
+    assert_eq!(error, CallError::Protocol("2 verdicts for 1 states".to_string()));
+    let record = bench.record();
+    assert_eq!((record.rolled_back, record.committed.len()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_verdict_of_tomorrow_is_refused() {
+    let error = Bench::plain().await.run(&["other defer"]).await.unwrap_err();
+    assert!(matches!(&error, CallError::Protocol(text) if text.contains("`defer`")), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_committed_is_not_done_and_not_the_plugins_fault() {
+    let fake =
+        Fake { commit: Err(GrantError::Unavailable("database is locked".to_string())), ..Fake::default() };
+    let error = Bench::new(fake, LimitsSpec::default()).await.run(&["done"]).await.unwrap_err();
+    assert!(!error.is_plugins_fault());
+    assert!(error.to_string().contains("database is locked"));
+}
+
+#[tokio::test]
+async fn batches_at_once_are_bounded_and_so_are_idle_instances() {
+    let fake = Fake { query: std::time::Duration::from_millis(20), ..Fake::default() };
+    let bench = Bench::new(fake, LimitsSpec { concurrency: 2, ..LimitsSpec::default() }).await;
+    let runs = (0..6).map(|_| bench.run(&["sql.query main select 1"]));
+    for outcome in futures::future::join_all(runs).await {
+        outcome.unwrap();
+    }
+    assert_eq!((bench.record().most_open, bench.plugin.idle()), (2, 2));
+}
+
+#[tokio::test]
+async fn an_instance_is_thrown_away_after_its_last_batch() {
+    let bench = Bench::plain().await;
+    for batch in 0..1000 {
+        assert_eq!(bench.ask("count").await, batch.to_string());
+    }
+    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.ask("count").await, "0");
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_midway_leaves_no_session_and_no_instance() {
+    let fake = Fake { query: std::time::Duration::from_secs(600), ..Fake::default() };
+    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let batch = [delivery(1, "sql.query main select 1")];
+    let call = bench.plugin.handle(&batch);
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(200), call).await.is_err());
+    assert_eq!((bench.record().open, bench.plugin.idle()), (0, 0));
+    assert_eq!(bench.ask("count").await, "0");
+}
