@@ -1,1 +1,95 @@
+//! Keeps evidence: one line a state in an append-only ledger, each with the hash of the line before
+//! it, so that whoever changes, removes or moves a line breaks every one that follows.
+//!
+//! It needs the grant `ledger: [{name: trail, …}]`, and with `sign` also `keys: [{name: trail, …}]`.
+//! `kubewitness audit verify` checks the chain; [`line`] says what is in a line.
 
+mod line;
+
+use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Verdict, documents, ledger};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::line::{Chain, hex};
+
+/// What the plugin calls its ledger and its key; the operator says which they are.
+const TRAIL: &str = "trail";
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The hash of each object as the API server wrote it. Costs a read of every document.
+    documents: bool,
+    /// The last line of each batch is signed, and with it all before it.
+    sign: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { documents: true, sign: false }
+    }
+}
+
+pub struct Audit;
+
+impl Plugin for Audit {
+    const NAME: &'static str = "audit";
+    type Config = Config;
+
+    fn about() -> About {
+        About { config_schema: include_str!("config.schema.json"), needs: vec![format!("ledger:{TRAIL}")] }
+    }
+
+    fn check(_: &Config) -> Vec<FieldError> {
+        Vec::new()
+    }
+
+    fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
+        match append(config, states) {
+            Ok(verdicts) => verdicts,
+            // A chain goes on in order or not at all.
+            Err(error) => vec![Verdict::retry(error.text()); states.len()],
+        }
+    }
+}
+
+kubewitness_sdk::export!(Audit);
+
+fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
+    // From here to the end of the batch the host keeps the ledger for this call alone.
+    let last = ledger::last(TRAIL)?;
+    let mut chain = Chain::after(last.as_deref())?;
+    let mut verdicts = Vec::with_capacity(states.len());
+    let mut lines = Vec::with_capacity(states.len());
+    for state in states {
+        match document_hash(config, state) {
+            Ok(document) => {
+                lines.push(chain.line(state, document.as_deref())?);
+                verdicts.push(Verdict::Done);
+            }
+            Err(error) => verdicts.push(Verdict::retry(error.text())),
+        }
+    }
+    if let Some(last) = lines.last_mut().filter(|_| config.sign) {
+        line::sign(last, &ledger::sign(TRAIL, chain.head().as_bytes())?);
+    }
+    if !lines.is_empty() {
+        ledger::append(TRAIL, &lines.into_iter().map(String::into_bytes).collect::<Vec<_>>())?;
+    }
+    Ok(verdicts)
+}
+
+/// `None` where there is no document, or one that is no text.
+fn document_hash(config: &Config, state: &State) -> Result<Option<String>, Error> {
+    if !config.documents || state.change == Change::Gap {
+        return Ok(None);
+    }
+    match documents::json(state.seq) {
+        Ok(document) => Ok(document.map(|text| hex(&Sha256::digest(text)))),
+        Err(Error::Invalid(_) | Error::TooLarge(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,106 @@
+//! Writes every state to a database: `object_status` has the newest of each object, and
+//! `object_history` has all of them. The tables are made where they are missing.
+//!
+//! It needs the grant `sql: [{name: main, …}]`. What a batch writes is one transaction with the
+//! receipt of its states, so a repeat changes nothing.
 
+mod rows;
+mod tables;
+
+use std::cell::Cell;
+
+use kubewitness_sdk::sql::{self, TableWrite};
+use kubewitness_sdk::{About, Error, Plugin, State, Verdict};
+use serde::Deserialize;
+
+/// What the plugin calls its database; the operator says which one it is.
+const DATABASE: &str = "main";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Indexes for people who look up one object: each costs the hot path as much again.
+    index: bool,
+}
+
+pub struct Persistence;
+
+impl Plugin for Persistence {
+    const NAME: &'static str = "persistence";
+    type Config = Config;
+
+    fn about() -> About {
+        About { config_schema: include_str!("config.schema.json"), needs: vec![format!("sql:{DATABASE}")] }
+    }
+
+    fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
+        match ready(config).and_then(|()| write(states)) {
+            Ok(()) => vec![Verdict::Done; states.len()],
+            // One bad row fails the statement of all; alone it fails alone.
+            Err(Error::Invalid(_) | Error::TooLarge(_)) if states.len() > 1 => {
+                states.iter().map(one).collect()
+            }
+            Err(error) => vec![Verdict::from(error); states.len()],
+        }
+    }
+}
+
+kubewitness_sdk::export!(Persistence);
+
+thread_local! {
+    /// This instance has seen the tables. Only a shortcut: [`write`] finds out where they are gone.
+    static SEEN: Cell<bool> = const { Cell::new(false) };
+}
+
+fn ready(config: &Config) -> Result<(), Error> {
+    if !SEEN.get() {
+        tables::prepare(DATABASE, config.index)?;
+        SEEN.set(true);
+    }
+    Ok(())
+}
+
+fn one(state: &State) -> Verdict {
+    match write(std::slice::from_ref(state)) {
+        Ok(()) => Verdict::Done,
+        Err(error) => Verdict::from(error),
+    }
+}
+
+fn write(states: &[State]) -> Result<(), Error> {
+    let written = write_tables(states);
+    if let Err(Error::Invalid(message)) = &written
+        && message.contains("no such table")
+    {
+        // Made in a call that was undone, or removed by somebody: the next try makes them again.
+        SEEN.set(false);
+        return Err(Error::Unavailable(message.clone()));
+    }
+    written
+}
+
+fn write_tables(states: &[State]) -> Result<(), Error> {
+    let history = TableWrite {
+        table: tables::HISTORY.to_string(),
+        columns: rows::history_columns(),
+        key: tables::HISTORY_KEY.map(str::to_string).to_vec(),
+        on_conflict: sql::OnConflict::Ignore,
+        rows: states.iter().map(rows::history).collect(),
+    };
+    sql::write(DATABASE, &history)?;
+    let current: Vec<_> = states.iter().filter(|state| rows::is_current(state)).map(rows::status).collect();
+    if current.is_empty() {
+        return Ok(());
+    }
+    let status = TableWrite {
+        table: tables::STATUS.to_string(),
+        columns: rows::status_columns(),
+        key: vec!["uid".to_string()],
+        on_conflict: sql::OnConflict::ReplaceOlder("seq".to_string()),
+        rows: current,
+    };
+    sql::write(DATABASE, &status).map(drop)
+}
+
+#[cfg(test)]
+mod tests;

@@ -41,6 +41,7 @@ pub mod capability;
 mod plugin;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+pub mod time;
 
 /// Generated from `wit/`; plugins use the re-exports.
 #[doc(hidden)]

@@ -1,0 +1,113 @@
+//! A line of the trail: one JSON object.
+//!
+//! ```text
+//! {"n":2,"prev":"<hash of line 1>","id":"…",…,"document_sha256":"…","hash":"…","signature":"…"}
+//! ```
+//!
+//! `hash` is SHA-256, in hex, over `prev` and the line's own text without `hash` and `signature`:
+//! the exact bytes, so that nobody has to agree on how JSON is written. The first line has number
+//! 1 and sixty-four zeros as `prev`. `signature` is Ed25519, in hex, over the text of `hash`.
+
+use kubewitness_sdk::{Change, Error, State, time};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Everything that is hashed, in this order.
+#[derive(Serialize)]
+struct Body<'a> {
+    n: u64,
+    prev: &'a str,
+    id: &'a str,
+    seq: u64,
+    source: &'a str,
+    change: &'a str,
+    api_group: &'a str,
+    kind: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+    resource_version: &'a str,
+    phase: &'a str,
+    reason: &'a str,
+    observed_at: String,
+    document_sha256: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Last {
+    n: u64,
+    hash: String,
+}
+
+/// The end of the trail, to which lines are added.
+#[derive(Debug)]
+pub struct Chain {
+    n: u64,
+    head: String,
+}
+
+impl Chain {
+    pub fn after(last: Option<&[u8]>) -> Result<Self, Error> {
+        let Some(last) = last else { return Ok(Self { n: 0, head: START.to_string() }) };
+        match serde_json::from_slice::<Last>(last) {
+            Ok(last) if last.hash.len() == START.len() => Ok(Self { n: last.n, head: last.hash }),
+            _ => Err(Error::Unavailable("the ledger's last line is not one of a trail".to_string())),
+        }
+    }
+
+    pub fn head(&self) -> &str {
+        &self.head
+    }
+
+    pub fn line(&mut self, state: &State, document: Option<&str>) -> Result<String, Error> {
+        let object = &state.object;
+        let body = Body {
+            n: self.n + 1,
+            prev: &self.head,
+            id: &state.id,
+            seq: state.seq,
+            source: &state.source,
+            change: change(state.change),
+            api_group: &object.group,
+            kind: &object.kind,
+            namespace: &object.namespace,
+            name: &object.name,
+            uid: &object.uid,
+            resource_version: &state.resource_version,
+            phase: if state.change == Change::Gone { "Deleted" } else { &state.status.phase },
+            reason: &state.status.reason,
+            observed_at: time::rfc3339(state.observed_ms),
+            document_sha256: document,
+        };
+        let mut text = serde_json::to_string(&body).map_err(|error| Error::Invalid(error.to_string()))?;
+        let hash = hex(&Sha256::new().chain_update(&self.head).chain_update(&text).finalize());
+        text.truncate(text.len() - 1);
+        text.push_str(&format!(",\"hash\":\"{hash}\"}}"));
+        self.n += 1;
+        self.head = hash;
+        Ok(text)
+    }
+}
+
+/// Adds the signature behind the hash.
+pub fn sign(line: &mut String, signature: &[u8]) {
+    line.truncate(line.len() - 1);
+    line.push_str(&format!(",\"signature\":\"{}\"}}", hex(signature)));
+}
+
+fn change(change: Change) -> &'static str {
+    match change {
+        Change::Present => "present",
+        Change::Gone => "gone",
+        Change::Left => "left",
+        Change::Gap => "gap",
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: [char; 16] =
+        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]).collect()
+}

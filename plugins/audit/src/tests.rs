@@ -1,0 +1,127 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use kubewitness_sdk::testing;
+use serde_json::Value;
+
+use super::*;
+
+/// A ledger in memory, with documents that a test can make unreadable.
+#[derive(Default)]
+struct Host {
+    records: RefCell<Vec<Vec<u8>>>,
+    unreadable: Option<(u64, Error)>,
+}
+
+impl testing::Host for Host {
+    fn document(&self, seq: u64) -> Result<Option<String>, Error> {
+        match &self.unreadable {
+            Some((unreadable, error)) if *unreadable == seq => Err(error.clone()),
+            _ => Ok(Some(format!("{{\"seq\":{seq}}}"))),
+        }
+    }
+
+    fn ledger_append(&self, ledger: &str, records: &[Vec<u8>]) -> Result<u64, Error> {
+        assert_eq!(ledger, "trail");
+        self.records.borrow_mut().extend_from_slice(records);
+        Ok(self.records.borrow().len() as u64)
+    }
+
+    fn ledger_last(&self, _: &str) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.records.borrow().last().cloned())
+    }
+
+    fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, Error> {
+        assert_eq!((key, message.len()), ("trail", 64));
+        Ok(vec![0xab; 2])
+    }
+}
+
+fn handle(host: &Rc<Host>, config: &Config, seqs: &[u64]) -> Vec<Verdict> {
+    let states: Vec<_> = seqs.iter().map(|seq| testing::state(*seq, "a", "Running")).collect();
+    testing::with_host(host.clone(), || Audit::handle(config, &states))
+}
+
+fn lines(host: &Rc<Host>) -> Vec<(String, Value)> {
+    let records = host.records.borrow();
+    let line = |record: &Vec<u8>| {
+        (String::from_utf8(record.clone()).unwrap(), serde_json::from_slice(record).unwrap())
+    };
+    records.iter().map(line).collect()
+}
+
+#[test]
+fn lines_are_chained_over_batches() {
+    let host = Rc::new(Host::default());
+    assert_eq!(handle(&host, &Config::default(), &[1, 2]), [Verdict::Done, Verdict::Done]);
+    handle(&host, &Config::default(), &[3]);
+    let mut prev = "0".repeat(64);
+    for (index, (text, line)) in lines(&host).into_iter().enumerate() {
+        assert_eq!(
+            (line["n"].as_u64(), line["prev"].as_str()),
+            (Some(index as u64 + 1), Some(prev.as_str()))
+        );
+        // As the module says it: over the hash before, and the text without the hash.
+        let (body, _) = text.rsplit_once(",\"hash\":").unwrap();
+        prev = hex(&Sha256::digest(format!("{prev}{body}}}")));
+        assert_eq!(line["hash"], prev.as_str());
+    }
+    assert_eq!(lines(&host).len(), 3);
+}
+
+#[test]
+fn a_line_says_what_was_witnessed() {
+    let host = Rc::new(Host::default());
+    let mut state = testing::state(7, "train", "Running");
+    state.change = Change::Gone;
+    testing::with_host(host.clone(), || Audit::handle(&Config::default(), &[state]));
+    let (text, line) = lines(&host).remove(0);
+    assert!(text.starts_with("{\"n\":1,\"prev\":\"000"), "{text}");
+    assert_eq!(
+        (&line["change"], &line["phase"], &line["seq"]),
+        (&"gone".into(), &"Deleted".into(), &7.into())
+    );
+    assert_eq!(line["document_sha256"], hex(&Sha256::digest("{\"seq\":7}")));
+    assert_eq!(line["observed_at"], "1970-01-01T00:00:00.000Z");
+}
+
+#[test]
+fn a_batch_is_signed_on_its_last_line() {
+    let host = Rc::new(Host::default());
+    let config = Config { sign: true, documents: false };
+    handle(&host, &config, &[1, 2]);
+    let lines = lines(&host);
+    assert_eq!((&lines[0].1["signature"], &lines[1].1["signature"]), (&Value::Null, &"abab".into()));
+    assert!(lines[1].0.ends_with(",\"signature\":\"abab\"}"));
+    assert_eq!(lines[1].1["document_sha256"], Value::Null);
+    handle(&host, &config, &[3]);
+}
+
+#[test]
+fn a_state_whose_document_cannot_be_read_now_waits_and_the_chain_goes_on() {
+    let host = Rc::new(Host { unreadable: Some((2, Error::Unavailable("slow".into()))), ..Host::default() });
+    let verdicts = handle(&host, &Config::default(), &[1, 2, 3]);
+    assert!(matches!(verdicts.as_slice(), [Verdict::Done, Verdict::Retry(_), Verdict::Done]), "{verdicts:?}");
+    let numbers: Vec<_> =
+        lines(&host).iter().map(|(_, line)| (line["n"].as_u64(), line["seq"].as_u64())).collect();
+    assert_eq!(numbers, [(Some(1), Some(1)), (Some(2), Some(3))]);
+}
+
+#[test]
+fn a_document_that_is_no_text_leaves_its_hash_out() {
+    let host = Rc::new(Host { unreadable: Some((1, Error::Invalid("not UTF-8".into()))), ..Host::default() });
+    assert_eq!(handle(&host, &Config::default(), &[1]), [Verdict::Done]);
+    assert_eq!(lines(&host)[0].1["document_sha256"], Value::Null);
+}
+
+#[test]
+fn a_ledger_of_something_else_is_not_continued() {
+    let host = Rc::new(Host::default());
+    host.records.borrow_mut().push(b"hello".to_vec());
+    let verdicts = handle(&host, &Config::default(), &[1]);
+    assert!(
+        matches!(&verdicts[0], Verdict::Retry(retry) if retry.reason.contains("last line")),
+        "{verdicts:?}"
+    );
+    assert_eq!(host.records.borrow().len(), 1);
+}

@@ -1,0 +1,140 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use kubewitness_sdk::http::Response;
+use kubewitness_sdk::testing;
+use serde_json::json;
+
+use super::*;
+
+/// A destination that answers in the order of the list, then with 200.
+#[derive(Default)]
+struct Destination {
+    answers: RefCell<Vec<Result<u16, Error>>>,
+    sent: RefCell<Vec<Request>>,
+}
+
+impl testing::Host for Destination {
+    fn http_send(&self, destination: &str, request: &Request) -> Result<Response, Error> {
+        assert_eq!(destination, "people");
+        self.sent.borrow_mut().push(request.clone());
+        let mut answers = self.answers.borrow_mut();
+        let status = if answers.is_empty() { Ok(200) } else { answers.remove(0) };
+        Ok(Response { status: status?, headers: vec![], body: vec![] })
+    }
+}
+
+fn config(value: Value) -> Config {
+    serde_json::from_value(value).unwrap()
+}
+
+fn handle(
+    answers: Vec<Result<u16, Error>>,
+    config: &Config,
+    states: &[State],
+) -> (Vec<Verdict>, Vec<Request>) {
+    let destination = Rc::new(Destination { answers: RefCell::new(answers), ..Destination::default() });
+    let verdicts = testing::with_host(destination.clone(), || Notification::handle(config, states));
+    let sent = destination.sent.take();
+    (verdicts, sent)
+}
+
+fn moved(seq: u64, name: &str, from: &str, to: &str) -> State {
+    let mut state = testing::state(seq, name, to);
+    state.previous = Some(testing::status(from));
+    state
+}
+
+#[test]
+fn a_transition_is_posted_with_its_id_and_the_standard_template() {
+    let (verdicts, sent) = handle(vec![], &Config::default(), &[moved(7, "train", "Pending", "Running")]);
+    assert_eq!(verdicts, [Verdict::Done]);
+    let [request] = sent.as_slice() else { panic!("{} requests", sent.len()) };
+    assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", ""));
+    assert!(request.headers.contains(&("idempotency-key".into(), "jobs/0/batch/Job/train/7".into())));
+    let body: Value = serde_json::from_slice(&request.body).unwrap();
+    assert_eq!(body["text"], "Job default/train: Running");
+    assert_eq!((&body["previousPhase"], &body["attempt"]), (&json!("Pending"), &json!(0)));
+    assert_eq!(
+        (&body["exitCode"], &body["ownerName"], &body["late"]),
+        (&Value::Null, &Value::Null, &json!(false))
+    );
+    assert_eq!(body["observedAt"], "1970-01-01T00:00:00.000Z");
+}
+
+#[test]
+fn what_is_no_transition_is_done_without_a_word() {
+    let mut gap = moved(2, "a", "Running", "Running");
+    gap.change = Change::Gap;
+    let mut left = moved(3, "b", "Running", "Failed");
+    left.change = Change::Left;
+    let (verdicts, sent) =
+        handle(vec![], &Config::default(), &[moved(1, "a", "Running", "Running"), gap, left]);
+    assert_eq!((verdicts, sent.len()), (vec![Verdict::Done; 3], 0));
+}
+
+#[test]
+fn only_the_phases_that_were_asked_for_are_posted() {
+    let mut gone = moved(3, "c", "Running", "Running");
+    gone.change = Change::Gone;
+    let config = config(json!({"phases": ["Failed", "Deleted"]}));
+    let states = [moved(1, "a", "Running", "Failed"), moved(2, "b", "Running", "Succeeded"), gone];
+    let (_, sent) = handle(vec![], &config, &states);
+    let phases: Vec<Value> = sent
+        .iter()
+        .map(|request| serde_json::from_slice::<Value>(&request.body).unwrap()["phase"].clone())
+        .collect();
+    assert_eq!(phases, ["Failed", "Deleted"]);
+}
+
+#[test]
+fn a_template_keeps_types_and_fills_texts() {
+    let config = config(json!({
+        "path": "hooks/jobs",
+        "headers": {"x-team": "ai"},
+        "template": {"blocks": [{"n": "{{ attempt }}", "text": "{{name}}: {{previousPhase}} → {{phase}} ({{exitCode}})"}]},
+    }));
+    assert_eq!(Notification::check(&config), []);
+    let (_, sent) = handle(vec![], &config, &[moved(1, "a", "Running", "Failed")]);
+    let body: Value = serde_json::from_slice(&sent[0].body).unwrap();
+    assert_eq!(body, json!({"blocks": [{"n": 0, "text": "a: Running → Failed ()"}]}));
+    assert_eq!(sent[0].path, "hooks/jobs");
+    assert!(sent[0].headers.contains(&("x-team".into(), "ai".into())));
+}
+
+#[test]
+fn a_value_that_looks_like_a_placeholder_is_not_filled_again() {
+    let config = config(json!({"template": "{{message}} {{name}}"}));
+    let mut state = moved(1, "a", "Running", "Failed");
+    state.status.message = "{{uid}}\"".into();
+    let (_, sent) = handle(vec![], &config, &[state]);
+    assert_eq!(serde_json::from_slice::<Value>(&sent[0].body).unwrap(), json!("{{uid}}\" a"));
+}
+
+#[test]
+fn a_wrong_configuration_names_its_field() {
+    let config = config(json!({
+        "template": {"a": ["{{phase}} {{fase}}"]}, "headers": {"Content-Type": "x"}, "path": "../x",
+    }));
+    let fields: Vec<_> = Notification::check(&config).into_iter().map(|fault| fault.path).collect();
+    assert_eq!(fields, ["template.a[0]", "headers.Content-Type", "path"]);
+}
+
+#[test]
+fn each_state_has_its_own_verdict() {
+    let states = [moved(1, "a", "Running", "Failed"), moved(2, "b", "x", "y"), moved(3, "c", "x", "y")];
+    let (verdicts, sent) = handle(vec![Ok(503), Ok(200), Ok(410)], &Config::default(), &states);
+    assert!(
+        matches!(verdicts.as_slice(), [Verdict::Retry(_), Verdict::Done, Verdict::Reject(_)]),
+        "{verdicts:?}"
+    );
+    assert_eq!(sent.len(), 3);
+}
+
+#[test]
+fn a_destination_that_is_down_is_asked_once_a_batch() {
+    let states = [moved(1, "a", "x", "y"), moved(2, "b", "y", "y"), moved(3, "c", "x", "y")];
+    let (verdicts, sent) = handle(vec![Err(Error::RateLimited(70))], &Config::default(), &states);
+    let limited = Verdict::retry_after(70, "rate limited");
+    assert_eq!((verdicts, sent.len()), (vec![limited.clone(), Verdict::Done, limited], 1));
+}
