@@ -105,8 +105,8 @@ fn row(view: &DeadLetterView) -> Markup {
         tr {
             td { input type="checkbox" name="seq" value=(letter.seq) aria-label=(choose) disabled[letter.replaying]; }
             td.num { a href={ "/states/" (letter.seq) } { (letter.seq) } }
-            td { (object_link(&view.object)) }
-            td { (badge(&view.phase)) @if letter.replaying { " " span.mark { "replaying" } } }
+            td.object { (object_link(&view.object)) }
+            td.keep { (badge(&view.phase)) @if letter.replaying { " " span.mark { "replaying" } } }
             td.num { (letter.attempts) }
             td.wide { span.message title=(letter.error) { (letter.error) } }
             td.when { (at(letter.last_ms)) }

@@ -40,7 +40,7 @@ fn table(gaps: &[Gap]) -> Markup {
             } }
             tbody { @for gap in gaps.iter().take(ROWS) { tr {
                 td { (gap.source) }
-                td { @match &gap.object { Some(object) => (object_link(object)), None => { "the whole source" } } }
+                td.object { @match &gap.object { Some(object) => (object_link(object)), None => { "the whole source" } } }
                 td.num { (bound(&gap.after)) }
                 td.num { (bound(&gap.before)) }
                 td.num { (gap.epoch) }

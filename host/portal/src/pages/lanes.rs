@@ -91,6 +91,13 @@ fn bar(lane: &Lane, scale: &Scale, y: f64) -> Markup {
         @for state in &lane.states {
             @let x = round(scale.x(state.observed_ms));
             line.tick x1=(x) x2=(x) y1=(y + BAR) y2=(y + BAR + 4.0) {}
+            @if state.change == Change::Gap {
+                g {
+                    title { "Versions are missing here" }
+                    line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
+                    line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
+                }
+            }
         }
     }
 }

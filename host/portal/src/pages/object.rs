@@ -135,8 +135,8 @@ fn state_row(state: &Witnessed, before: Option<&Witnessed>, named: bool) -> Mark
         tr.gap[state.change == Change::Gap] {
             td.num { (state.seq) }
             td.when { (at(state.observed_ms)) }
-            @if named { td { (object_link(&state.object)) } }
-            td {
+            @if named { td.object { (object_link(&state.object)) } }
+            td.keep {
                 span.same[same] { (badge(&status.phase)) }
                 @match state.change {
                     Change::Present => {}
@@ -148,7 +148,7 @@ fn state_row(state: &Witnessed, before: Option<&Witnessed>, named: bool) -> Mark
             td.num { @if status.attempt > 0 { (status.attempt) } }
             td.wide { (why(status)) }
             td.num { (state.resource_version) }
-            td {
+            td.keep {
                 a href={ "/states/" (state.seq) } { "show" }
                 @if let Some(before) = before { " · " a href={ "/states/" (state.seq) "?from=" (before.seq) } { "changes" } }
             }
