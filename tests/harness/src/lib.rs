@@ -20,7 +20,7 @@ pub use poll::{until, until_ok};
 pub use process::{Ended, Process};
 pub use scratch::{Scratch, free_port};
 pub use simulator::{Requests, Simulator, SimulatorOptions};
-pub use truth::{Truth, TruthEntry, compare, compare_newest};
+pub use truth::{Truth, TruthEntry, TruthObject, compare, compare_newest};
 
 /// Whether a missing tool is a failure rather than a skipped test.
 pub fn nothing_may_be_skipped() -> bool {

@@ -16,6 +16,8 @@ const START_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct SimulatorOptions {
     pub enforce_rbac: bool,
+    /// Such as `1s`; left out, as rarely as a real one does.
+    pub bookmark_every: Option<String>,
     /// More of its own flags.
     pub args: Vec<String>,
 }
@@ -28,7 +30,9 @@ pub struct Simulator {
     client: reqwest::Client,
 }
 
-/// How often each verb was asked of each resource, such as `list batch/jobs` or `watch pods`.
+/// How often each verb was asked of each resource, such as `list jobs.batch` or `watch pods`. A
+/// list of one item, which asks how far the server is or for one old version, is a `list-one`;
+/// what was refused for want of rights begins with `forbidden`.
 pub type Requests = BTreeMap<String, u64>;
 
 impl Simulator {
@@ -36,8 +40,11 @@ impl Simulator {
     pub async fn start(folder: &Path, options: &SimulatorOptions) -> Result<Self> {
         let kubeconfig = folder.join("simulator.kubeconfig");
         let mut command = Command::new(simulator_binary()?);
-        command.args(["--listen", "127.0.0.1:0", "--hooks", "--bookmark-every", "1s", "--kubeconfig-out"]);
+        command.args(["--listen", "127.0.0.1:0", "--hooks", "--kubeconfig-out"]);
         command.arg(&kubeconfig).args(&options.args);
+        if let Some(pause) = &options.bookmark_every {
+            command.args(["--bookmark-every", pause]);
+        }
         if options.enforce_rbac {
             command.arg("--enforce-rbac");
         }

@@ -1,0 +1,10 @@
+//! End to end: the built programs as processes of their own, the real kubectl, and the
+//! simulated API server against recordings of a real one.
+
+mod cluster;
+mod conformance;
+mod kubectl;
+mod playground;
+mod restart;
+mod run;
+mod support;

@@ -1,0 +1,79 @@
+//! `kubewitness playground`: one command, no network, and what it leaves behind agrees.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    Ended, Platform, Process, Scratch, command_json, free_port, kubewitness_binary, plugins_folder,
+};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::support::proofs;
+
+const WITHIN: Duration = Duration::from_secs(240);
+
+#[tokio::test]
+async fn it_ends_by_itself_with_0_and_journal_tables_trail_and_notifications_agree() {
+    let run = async || -> Result<()> {
+        let scratch = Scratch::new("playground")?;
+        let data = scratch.path().join("data");
+        let listen = format!("127.0.0.1:{}", free_port()?);
+        let mut command = Command::new(kubewitness_binary()?);
+        command.args([
+            "playground",
+            "--for",
+            "10s",
+            "--rate",
+            "60",
+            "--seed",
+            "5",
+            "--listen",
+            &listen,
+            "--data",
+        ]);
+        command.arg(&data).env("KUBEWITNESS_PLUGINS", plugins_folder()?).env("HOME", scratch.path());
+        let mut process = Process::start("playground", &mut command, scratch.path())?;
+        let ended = process.wait(WITHIN).await?;
+        ensure!(ended == Ended::Code(0), "it ended with {ended:?}; {}", process.say());
+        ensure!(process.stdout().contains("Complete"), "{}", process.say());
+        ensure!(
+            !process.stdout().contains('\u{1b}'),
+            "no colours where there is no terminal: {}",
+            process.say()
+        );
+        agree(&data).await.with_context(|| process.say())
+    };
+    if let Err(error) = run().await {
+        panic!("{error:#}");
+    }
+}
+
+async fn agree(data: &std::path::Path) -> Result<()> {
+    for file in ["journal.db", "platform.db", "notifications.jsonl", "audit/trail.jsonl"] {
+        ensure!(data.join(file).is_file(), "{file} is missing");
+    }
+    proofs(data).await?;
+    let journal =
+        command_json(&["journal", "verify", "--data", &data.to_string_lossy(), "-o", "json"]).await?;
+    let states = journal["states_checked"]
+        .as_i64()
+        .or(journal["statesChecked"].as_i64())
+        .context("how many states")?;
+    let mut platform = Platform::open(&data.join("platform.db")).await?;
+    ensure!(states > 50, "only {states} states in ten seconds");
+    ensure!(platform.count().await? == states, "{} rows, {states} states", platform.count().await?);
+    let lines = |file: &str| -> Result<Vec<Value>> {
+        let text = std::fs::read_to_string(data.join(file))?;
+        text.lines()
+            .map(|line| serde_json::from_str(line).with_context(|| format!("{file}: {line}")))
+            .collect()
+    };
+    let trail = lines("audit/trail.jsonl")?;
+    ensure!(trail.len() as i64 == states, "{} lines in the trail, {states} states", trail.len());
+    let notifications = lines("notifications.jsonl")?;
+    let keys: HashSet<_> = notifications.iter().filter_map(|line| line["key"].as_str()).collect();
+    ensure!(!keys.is_empty() && keys.len() == notifications.len(), "every notification has a key of its own");
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! Killed at any moment and started again, it has every version that the API server had, once
+//! and in order, and did not list to get there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{Kubewitness, Platform, Requests, RunOptions, Scratch, Simulator, until};
+
+use crate::support::{
+    AUDIT, Load, SOURCES, example_copy, plugin_manifest, proofs, same_story, simulator, write,
+};
+
+const KILLS: u64 = 20;
+/// Every fourth kill comes while it still starts.
+const EARLY: u64 = 4;
+const SEED: u64 = 42;
+const RATE: f64 = 150.0;
+const CATCH_UP: Duration = Duration::from_secs(180);
+
+/// A number below `limit` for each round of a seed.
+fn moment(seed: u64, round: u64, limit: u64) -> Duration {
+    let mut z =
+        seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(round.wrapping_mul(0xBF58_476D_1CE4_E5B9));
+    z = (z ^ (z >> 30)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    Duration::from_millis((z ^ (z >> 31)) % limit)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_version_is_there_exactly_once_in_order_after_kills_at_twenty_moments_under_load() {
+    let scratch = Scratch::new("restart").expect("a folder");
+    let simulator = simulator(&scratch).await.expect("the simulator starts");
+    let load = Load::start(&simulator, SEED, RATE);
+    if let Err(error) = crown(&scratch, &simulator, load).await {
+        panic!("seed {SEED}: {error:#}");
+    }
+}
+
+async fn crown(scratch: &Scratch, simulator: &Simulator, load: Load) -> Result<()> {
+    let config = example_copy(scratch)?;
+    write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
+    let options = RunOptions {
+        kubeconfig: simulator.kubeconfig().to_path_buf(),
+        config: Some(config),
+        data: scratch.folder("data")?,
+        ..RunOptions::default()
+    };
+    let warm = first_sync(&options, scratch.path(), simulator).await?;
+    for round in 0..KILLS {
+        let mut kubewitness = Kubewitness::start(&format!("run-{round:02}"), &options, scratch.path())?;
+        if round % EARLY == 0 {
+            tokio::time::sleep(moment(SEED, round, 1500)).await;
+        } else {
+            grows(&mut kubewitness, &options.data).await.with_context(|| format!("round {round}"))?;
+            tokio::time::sleep(moment(SEED, round, 700)).await;
+        }
+        kubewitness.kill().await?;
+    }
+    let mut last = Kubewitness::start("run-last", &options, scratch.path())?;
+    grows(&mut last, &options.data).await?;
+    let report = load.stop().await?;
+    ensure!(report.errors == 0, "the workload met {} errors", report.errors);
+    everything_arrives(&mut last, simulator, &options.data).await?;
+    no_lists(&warm, &simulator.requests().await?)?;
+    last.stop().await?;
+    same_story(simulator, &options.data).await?;
+    proofs(&options.data).await
+}
+
+/// The first start may list, once; gives the counts of requests from then on.
+async fn first_sync(options: &RunOptions, logs: &Path, simulator: &Simulator) -> Result<Requests> {
+    let mut first = Kubewitness::start("run-first", options, logs)?;
+    first.answers().await?;
+    let synced = |status: &kubewitness_core::views::StatusView| {
+        let sources = &status.sources;
+        sources.len() == SOURCES.len()
+            && sources.iter().all(|source| source.synced && !source.checkpoint.is_empty())
+    };
+    first.status_when(CATCH_UP, "the first lists", synced).await?;
+    grows(&mut first, &options.data).await?;
+    first.kill().await?;
+    simulator.requests().await
+}
+
+/// Waits until more is in the history than when it was asked.
+async fn grows(kubewitness: &mut Kubewitness, data: &Path) -> Result<()> {
+    let path = data.join("platform.db");
+    let count = async || match Platform::open(&path).await {
+        Ok(mut platform) => platform.count().await.unwrap_or(0),
+        Err(_) => 0,
+    };
+    let before = count().await;
+    let grown = until(CATCH_UP, "the history to grow", async || {
+        if let Some(ended) = kubewitness.process().ended()? {
+            anyhow::bail!("it ended with {ended:?}");
+        }
+        Ok((count().await > before).then_some(()))
+    });
+    let grown = grown.await;
+    grown.with_context(|| kubewitness.process().say())
+}
+
+/// Waits until the journal has as many states as the API server has versions, all delivered.
+async fn everything_arrives(kubewitness: &mut Kubewitness, simulator: &Simulator, data: &Path) -> Result<()> {
+    let mut versions = 0;
+    for (_, group, resource) in SOURCES {
+        versions += simulator.truth(group, resource).await?.entries.len() as u64;
+    }
+    let what = format!("{versions} states to be delivered");
+    let delivered = kubewitness.status_when(CATCH_UP, &what, |status| {
+        status.plugins.len() == 2
+            && status.plugins.iter().all(|plugin| plugin.waiting == 0 && plugin.delivered == versions)
+    });
+    if let Err(error) = delivered.await {
+        // What is missing says more than how many.
+        let story = same_story(simulator, data).await;
+        return Err(error.context(format!("{story:?}")));
+    }
+    Ok(())
+}
+
+fn no_lists(warm: &Requests, now: &Requests) -> Result<()> {
+    for (_, group, resource) in SOURCES {
+        let suffix = if group.is_empty() { String::new() } else { format!(".{group}") };
+        let key = format!("list {resource}{suffix}");
+        let count = |requests: &Requests| requests.get(&key).copied().unwrap_or(0);
+        ensure!(count(warm) >= 1, "`{key}` was never counted: {warm:?}");
+        ensure!(
+            count(now) == count(warm),
+            "a warm restart listed {resource}: {} lists, then {}",
+            count(warm),
+            count(now)
+        );
+        let watches = now.get(&format!("watch {resource}{suffix}")).copied().unwrap_or(0);
+        ensure!(watches > KILLS / 2, "only {watches} watches of {resource} were started");
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! What the end-to-end tests of `kubewitness` itself share.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kubewitness_harness::{
+    Platform, Scratch, Simulator, SimulatorOptions, command_json, compare, compare_newest, project_root,
+};
+use kubewitness_playground::workload::{self, WorkloadError, WorkloadOptions, WorkloadReport};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// The folder that the documentation shows first; tests use it as it stands.
+pub fn example() -> PathBuf {
+    project_root().join("deploy").join("examples").join("jobs-to-sqlite")
+}
+
+/// A copy of the example that a test may change, with a second database and a ledger to grant.
+pub fn example_copy(scratch: &Scratch) -> Result<PathBuf> {
+    let folder = scratch.folder("config")?;
+    for entry in std::fs::read_dir(example()).context("the example")? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), folder.join(entry.file_name()))?;
+    }
+    let host = std::fs::read_to_string(folder.join("host.yaml")).context("the example's host.yaml")?;
+    let more = "\n        - {name: second, sqlite: {path: second.db}}\n      ledgers:\n        - {name: trail, path: audit/trail.jsonl}\n";
+    write(&folder, "host.yaml", &format!("{}{more}", host.trim_end()))?;
+    Ok(folder)
+}
+
+pub const SOURCES: [(&str, &str, &str); 2] = [("jobs", "batch", "jobs"), ("pods", "", "pods")];
+
+pub const AUDIT: &str = "module: {file: audit.wasm}
+subscribe:
+  - {source: jobs, mode: every, start: beginning}
+  - {source: pods, mode: every, start: beginning}
+grants:
+  ledger: [{name: trail, ledger: trail}]
+delivery: {batch: 64}";
+
+/// What the API server had is what the tables hold, for every source.
+pub async fn same_story(simulator: &Simulator, data: &Path) -> Result<()> {
+    let mut platform = Platform::open(&data.join("platform.db")).await?;
+    for (source, group, resource) in SOURCES {
+        let truth = simulator.truth(group, resource).await?;
+        let history = platform.history(source).await?;
+        compare(&truth, &history).with_context(|| format!("object_history of {source}"))?;
+        let status = platform.status(source).await?;
+        compare_newest(&history, &status).with_context(|| format!("object_status of {source}"))?;
+    }
+    Ok(())
+}
+
+/// What `kubewitness journal verify` and `audit verify` say of a data folder.
+pub async fn proofs(data: &Path) -> Result<()> {
+    let folder = data.to_string_lossy();
+    let journal = command_json(&["journal", "verify", "--data", &folder, "-o", "json"]).await?;
+    anyhow::ensure!(journal["ok"] == true, "journal verify said {journal}");
+    let trail = data.join("audit").join("trail.jsonl");
+    if trail.is_file() {
+        let audit = command_json(&["audit", "verify", &trail.to_string_lossy(), "-o", "json"]).await?;
+        anyhow::ensure!(audit["ok"] == true, "audit verify said {audit}");
+    }
+    Ok(())
+}
+
+pub async fn simulator(scratch: &Scratch) -> Result<Simulator> {
+    let options = SimulatorOptions { bookmark_every: Some("1s".to_owned()), ..SimulatorOptions::default() };
+    Simulator::start(scratch.path(), &options).await
+}
+
+/// A workload in the background.
+pub struct Load {
+    stop: CancellationToken,
+    work: JoinHandle<Result<WorkloadReport, WorkloadError>>,
+}
+
+impl Load {
+    #[allow(clippy::disallowed_methods)]
+    pub fn start(simulator: &Simulator, seed: u64, rate: f64) -> Self {
+        let options = WorkloadOptions {
+            url: simulator.url().to_owned(),
+            token: Some(simulator.token().to_owned()),
+            seed,
+            rate,
+            keep_finished: std::time::Duration::from_secs(3),
+            ..WorkloadOptions::default()
+        };
+        let stop = CancellationToken::new();
+        let work = tokio::spawn(workload::run(options, Arc::default(), stop.clone()));
+        Self { stop, work }
+    }
+
+    pub async fn stop(self) -> Result<WorkloadReport> {
+        self.stop.cancel();
+        Ok(self.work.await.context("the workload panicked")??)
+    }
+}
+
+/// A ConfigMap with one plugin.
+pub fn plugin_manifest(name: &str, spec: &str) -> String {
+    let spec: String = spec.trim().lines().map(|line| format!("      {line}\n")).collect();
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  labels:\n    kubewitness.dev/plugin: \"true\"\n\
+         data:\n  plugin.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Plugin\n    metadata: {{name: {name}}}\n    \
+         spec:\n{spec}"
+    )
+}
+
+pub fn write(folder: &Path, file: &str, text: &str) -> Result<()> {
+    std::fs::write(folder.join(file), text).with_context(|| format!("writing {file}"))
+}
+
+/// A Job that nothing drives.
+pub fn job(name: &str) -> Value {
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default", "annotations": {"kubewitness.dev/channel": "cli"}},
+        "spec": {"template": {"spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "trainer", "image": "registry.example.com/train:1"}],
+        }}},
+    })
+}
+
+pub async fn create_job(simulator: &Simulator, name: &str) -> Result<()> {
+    let path = "/apis/batch/v1/namespaces/default/jobs";
+    let (status, answer) = simulator.request(reqwest::Method::POST, path, Some(&job(name))).await?;
+    anyhow::ensure!(status == 201, "creating {name} answered {status}: {answer}");
+    Ok(())
+}
