@@ -14,6 +14,7 @@ mod load;
 mod pause;
 mod reader;
 mod run;
+mod verdicts;
 
 use std::sync::Arc;
 

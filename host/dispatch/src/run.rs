@@ -8,15 +8,13 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::lanes::{Lanes, Now, Settled};
+use kubewitness_core::lanes::Lanes;
 use kubewitness_core::limits;
-use kubewitness_core::ports::{
-    Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, Outcome, Verdict,
-};
+use kubewitness_core::ports::{Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, Outcome};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::breaker::{Allowed, Breaker, Failure};
+use crate::breaker::{Allowed, Breaker};
 use crate::handle::{Command, Shared};
 use crate::interest::Interest;
 use crate::keeper::Keeper;
@@ -38,9 +36,9 @@ pub(crate) struct Parts {
     pub commands: mpsc::Receiver<Command>,
 }
 
-struct Called {
-    batch: Vec<Delivery>,
-    result: Result<Outcome, CallError>,
+pub(crate) struct Called {
+    pub batch: Vec<Delivery>,
+    pub result: Result<Outcome, CallError>,
 }
 
 struct Recalled {
@@ -69,16 +67,16 @@ enum Event {
 }
 
 pub(crate) struct Run {
-    parts: Parts,
+    pub(crate) parts: Parts,
     newest: watch::Receiver<Seq>,
-    lanes: Lanes,
+    pub(crate) lanes: Lanes,
     interest: Arc<Interest>,
     reader: Reader,
-    keeper: Keeper,
-    breaker: Breaker,
+    pub(crate) keeper: Keeper,
+    pub(crate) breaker: Breaker,
     /// Parts of batches in which something failed, to be called before anything else.
-    splits: Vec<Vec<Delivery>>,
-    last_error: Option<Arc<str>>,
+    pub(crate) splits: Vec<Vec<Delivery>>,
+    pub(crate) last_error: Option<Arc<str>>,
     is_deaf: bool,
     is_orphaned: bool,
 }
@@ -187,83 +185,6 @@ impl Run {
                 }
                 .boxed(),
             );
-        }
-    }
-
-    fn on_called(&mut self, Called { batch, result }: Called) {
-        let now = Now::read(&*self.parts.clock);
-        let result = result.and_then(|outcome| match outcome.verdicts.len() {
-            verdicts if verdicts == batch.len() => Ok(outcome),
-            verdicts => Err(CallError::Protocol(format!("{verdicts} verdicts for {} states", batch.len()))),
-        });
-        match result {
-            Ok(outcome) => self.on_verdicts(&batch, outcome, now),
-            Err(error) => self.on_failure(batch, &error, now),
-        }
-        if self.breaker.is_open() {
-            for part in std::mem::take(&mut self.splits).into_iter().rev() {
-                self.give_back(&part);
-            }
-        }
-    }
-
-    fn on_verdicts(&mut self, batch: &[Delivery], outcome: Outcome, now: Now) {
-        let fruitless = outcome.verdicts.iter().all(|verdict| matches!(verdict, Verdict::Retry { .. }));
-        let mut finished = 0;
-        let mut complaint = None;
-        for (delivery, verdict) in batch.iter().zip(outcome.verdicts) {
-            if let Verdict::Retry { reason, .. } | Verdict::Reject(reason) = &verdict {
-                complaint = Some(Arc::from(reason.as_str()));
-            }
-            let settled = self.lanes.finish(delivery.state.seq, verdict, now);
-            finished += usize::from(matches!(settled, Settled::Delivered | Settled::Parked));
-        }
-        if finished > 0 || !outcome.kv.is_empty() {
-            self.keeper.finished(finished, outcome.kv);
-        }
-        if fruitless {
-            self.breaker.failed(Failure::Fruitless, is_fresh(batch), now.elapsed);
-        } else {
-            self.breaker.succeeded();
-        }
-        if complaint.is_some() || self.lanes.stats().retrying == 0 {
-            self.last_error = complaint;
-        }
-    }
-
-    fn on_failure(&mut self, mut batch: Vec<Delivery>, error: &CallError, now: Now) {
-        let text = error.to_string();
-        tracing::warn!(
-            plugin = self.parts.options.plugin,
-            states = batch.len(),
-            error = text,
-            "a call failed"
-        );
-        self.last_error = Some(text.as_str().into());
-        if !error.is_plugins_fault() {
-            self.give_back(&batch);
-            self.breaker.failed(Failure::Unavailable, is_fresh(&batch), now.elapsed);
-        } else if let [delivery] = &batch[..] {
-            let verdict = Verdict::Retry { after_ms: None, reason: text };
-            if self.lanes.finish(delivery.state.seq, verdict, now) == Settled::Parked {
-                self.keeper.finished(1, Vec::new());
-            }
-            self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
-        } else if self.breaker.is_open() {
-            self.give_back(&batch);
-            self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
-        } else {
-            // Each state is of another lane, so the halves may be called in any order.
-            let second = batch.split_off(batch.len() / 2);
-            self.splits.extend([second, batch]);
-            self.breaker.suspected();
-        }
-    }
-
-    /// The states go first in line again, in their order, and no try is counted.
-    fn give_back(&mut self, batch: &[Delivery]) {
-        for delivery in batch.iter().rev() {
-            self.lanes.give_back(delivery.state.seq);
         }
     }
 
@@ -448,10 +369,6 @@ impl Run {
         }
         Ok(())
     }
-}
-
-fn is_fresh(batch: &[Delivery]) -> bool {
-    batch.iter().any(|delivery| delivery.attempt == 1)
 }
 
 /// The end of what is in the slot, which is empty then; never, where nothing is.

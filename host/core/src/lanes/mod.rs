@@ -21,7 +21,11 @@
 //! position stays finished: that it is owed is kept by the letter itself.
 
 mod lane;
+mod options;
 mod positions;
+
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;
 
@@ -30,64 +34,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lane::{Failed, Head, Lane, Place, Prior, Slot};
+pub use options::{LaneOptions, Now};
 pub use positions::holes;
 use positions::{Open, Positions};
 
-use crate::clock::Clock;
-use crate::config::{DeliverySpec, OnDeadLetter};
+use crate::config::OnDeadLetter;
 use crate::limits;
 use crate::ports::{DeadLetter, Delivery, Progress, Verdict};
 use crate::state::{LaneKey, Seq, State};
-
-#[derive(Clone, Debug)]
-pub struct LaneOptions {
-    pub plugin: String,
-    /// States held at once.
-    pub window: usize,
-    /// Of these, what one lane may hold.
-    pub depth: usize,
-    /// Positions held without their states.
-    pub deferred: usize,
-    /// Tries after the first.
-    pub retries: u32,
-    pub backoff: Duration,
-    pub max_backoff: Duration,
-    pub on_dead_letter: OnDeadLetter,
-}
-
-impl LaneOptions {
-    pub fn new(plugin: &str, delivery: &DeliverySpec) -> Self {
-        Self {
-            plugin: plugin.to_owned(),
-            window: limits::LANE_WINDOW,
-            depth: limits::LANE_DEPTH,
-            deferred: limits::LANE_DEFERRED,
-            retries: delivery.retries,
-            backoff: delivery.backoff.0,
-            max_backoff: delivery.max_backoff.0,
-            on_dead_letter: delivery.on_dead_letter,
-        }
-    }
-
-    /// The pause after a state failed this often.
-    fn pause(&self, tries: u32) -> Duration {
-        let factor = 1u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.backoff.saturating_mul(factor).min(self.max_backoff)
-    }
-}
-
-/// A moment: `elapsed` decides, `wall_ms` is for the records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Now {
-    pub elapsed: Duration,
-    pub wall_ms: u64,
-}
-
-impl Now {
-    pub fn read(clock: &dyn Clock) -> Self {
-        Self { elapsed: clock.elapsed(), wall_ms: clock.now_ms() }
-    }
-}
 
 /// What became of a state that was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

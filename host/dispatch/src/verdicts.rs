@@ -1,0 +1,92 @@
+//! What a call came to: verdicts into the lanes, failures into halves or back-off.
+
+use std::sync::Arc;
+
+use kubewitness_core::lanes::{Now, Settled};
+use kubewitness_core::ports::{CallError, Delivery, Outcome, Verdict};
+
+use crate::breaker::Failure;
+use crate::run::{Called, Run};
+
+impl Run {
+    pub(crate) fn on_called(&mut self, Called { batch, result }: Called) {
+        let now = Now::read(&*self.parts.clock);
+        let result = result.and_then(|outcome| match outcome.verdicts.len() {
+            verdicts if verdicts == batch.len() => Ok(outcome),
+            verdicts => Err(CallError::Protocol(format!("{verdicts} verdicts for {} states", batch.len()))),
+        });
+        match result {
+            Ok(outcome) => self.on_verdicts(&batch, outcome, now),
+            Err(error) => self.on_failure(batch, &error, now),
+        }
+        if self.breaker.is_open() {
+            for part in std::mem::take(&mut self.splits).into_iter().rev() {
+                self.give_back(&part);
+            }
+        }
+    }
+
+    fn on_verdicts(&mut self, batch: &[Delivery], outcome: Outcome, now: Now) {
+        let fruitless = outcome.verdicts.iter().all(|verdict| matches!(verdict, Verdict::Retry { .. }));
+        let mut finished = 0;
+        let mut complaint = None;
+        for (delivery, verdict) in batch.iter().zip(outcome.verdicts) {
+            if let Verdict::Retry { reason, .. } | Verdict::Reject(reason) = &verdict {
+                complaint = Some(Arc::from(reason.as_str()));
+            }
+            let settled = self.lanes.finish(delivery.state.seq, verdict, now);
+            finished += usize::from(matches!(settled, Settled::Delivered | Settled::Parked));
+        }
+        if finished > 0 || !outcome.kv.is_empty() {
+            self.keeper.finished(finished, outcome.kv);
+        }
+        if fruitless {
+            self.breaker.failed(Failure::Fruitless, is_fresh(batch), now.elapsed);
+        } else {
+            self.breaker.succeeded();
+        }
+        if complaint.is_some() || self.lanes.stats().retrying == 0 {
+            self.last_error = complaint;
+        }
+    }
+
+    fn on_failure(&mut self, mut batch: Vec<Delivery>, error: &CallError, now: Now) {
+        let text = error.to_string();
+        tracing::warn!(
+            plugin = self.parts.options.plugin,
+            states = batch.len(),
+            error = text,
+            "a call failed"
+        );
+        self.last_error = Some(text.as_str().into());
+        if !error.is_plugins_fault() {
+            self.give_back(&batch);
+            self.breaker.failed(Failure::Unavailable, is_fresh(&batch), now.elapsed);
+        } else if let [delivery] = &batch[..] {
+            let verdict = Verdict::Retry { after_ms: None, reason: text };
+            if self.lanes.finish(delivery.state.seq, verdict, now) == Settled::Parked {
+                self.keeper.finished(1, Vec::new());
+            }
+            self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
+        } else if self.breaker.is_open() {
+            self.give_back(&batch);
+            self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
+        } else {
+            // Each state is of another lane, so the halves may be called in any order.
+            let second = batch.split_off(batch.len() / 2);
+            self.splits.extend([second, batch]);
+            self.breaker.suspected();
+        }
+    }
+
+    /// The states go first in line again, in their order, and no try is counted.
+    fn give_back(&mut self, batch: &[Delivery]) {
+        for delivery in batch.iter().rev() {
+            self.lanes.give_back(delivery.state.seq);
+        }
+    }
+}
+
+fn is_fresh(batch: &[Delivery]) -> bool {
+    batch.iter().any(|delivery| delivery.attempt == 1)
+}

@@ -1,0 +1,213 @@
+//! A journal in memory that checks every save against the one before.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, KvWrite, Progress, Save};
+use kubewitness_core::state::StateId;
+use kubewitness_core::{Change, ObjectRef, Seq, State, Status, Version};
+use tokio::sync::watch;
+
+use crate::rng::Rng;
+
+#[derive(Default)]
+pub struct Kept {
+    pub progress: HashMap<String, Progress>,
+    pub letters: BTreeMap<(String, Seq), DeadLetter>,
+    pub kv: Vec<KvWrite>,
+    pub replays: Vec<(Vec<Seq>, String, String)>,
+    pub saves: usize,
+    /// States given out by `read`.
+    pub read: usize,
+    pub refuse: Option<fn() -> JournalError>,
+    states: BTreeMap<Seq, Arc<State>>,
+}
+
+pub struct Journal {
+    kept: Mutex<Kept>,
+    newest: watch::Sender<Seq>,
+    rng: Mutex<Rng>,
+    /// Each operation takes up to so long.
+    slowness_ms: u64,
+}
+
+pub fn state(seq: Seq, source: &str, object: &str, phase: &str) -> State {
+    let status = |phase: &str| Arc::new(Status { phase: phase.into(), ..Status::default() });
+    State {
+        id: StateId::parse(&format!("{source}/0/{object}/{seq}")),
+        seq,
+        source: source.into(),
+        epoch: 0,
+        change: Change::Present,
+        object: Arc::new(ObjectRef { name: object.into(), ..ObjectRef::default() }),
+        owner: None,
+        resource_version: Version::new(&seq.to_string()),
+        status: status(phase),
+        previous: Some(status("Running")),
+        observed_ms: 1_000_000 + seq,
+        late: false,
+    }
+}
+
+impl Journal {
+    pub fn new(seed: u64, slowness_ms: u64) -> Arc<Self> {
+        let (newest, _) = watch::channel(0);
+        Arc::new(Self { kept: Mutex::default(), newest, rng: Mutex::new(Rng::new(seed)), slowness_ms })
+    }
+
+    pub fn with<T>(&self, look: impl FnOnce(&mut Kept) -> T) -> T {
+        look(&mut self.kept.lock().unwrap())
+    }
+
+    /// Appends states of these objects to the source `jobs`.
+    pub fn append(&self, objects: impl IntoIterator<Item = usize>) {
+        for object in objects {
+            self.append_one("jobs", &format!("job-{object}"), "Failed");
+        }
+    }
+
+    pub fn append_one(&self, source: &str, object: &str, phase: &str) -> Seq {
+        let seq = *self.newest.borrow() + 1;
+        self.with(|kept| kept.states.insert(seq, Arc::new(state(seq, source, object, phase))));
+        self.newest.send_replace(seq);
+        seq
+    }
+
+    pub fn newest_seq(&self) -> Seq {
+        *self.newest.borrow()
+    }
+
+    pub fn states(&self) -> Vec<Arc<State>> {
+        self.with(|kept| kept.states.values().cloned().collect())
+    }
+
+    pub fn dead(&self, plugin: &str) -> Vec<Seq> {
+        self.with(|kept| kept.letters.keys().filter(|(of, _)| of == plugin).map(|(_, seq)| *seq).collect())
+    }
+
+    /// Whether a state may no longer be handed over: its end is durable.
+    pub fn is_finished(&self, plugin: &str, seq: Seq) -> bool {
+        self.with(|kept| {
+            let Some(progress) = kept.progress.get(plugin) else { return false };
+            let finished =
+                seq <= progress.cursor || progress.above.iter().any(|(a, b)| (a..=b).contains(&&seq));
+            finished && kept.letters.get(&(plugin.to_owned(), seq)).is_none_or(|letter| !letter.replaying)
+        })
+    }
+
+    async fn pass(&self) -> Result<(), JournalError> {
+        let wait = self.rng.lock().unwrap().below(self.slowness_ms + 1);
+        if wait > 0 {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+        match self.with(|kept| kept.refuse) {
+            Some(error) => Err(error()),
+            None => Ok(()),
+        }
+    }
+
+    fn check(before: &Progress, after: &Progress) {
+        assert!(after.cursor >= before.cursor, "the cursor went back: {before:?} {after:?}");
+        assert!(after.delivered >= before.delivered && after.filtered >= before.filtered);
+        for start in &before.sources {
+            let moved =
+                after.sources.iter().any(|other| other.source == start.source && other.after != start.after);
+            assert!(!moved, "the start of {} was moved", start.source);
+        }
+        for (first, last) in &before.above {
+            for seq in *first..=*last {
+                let finished =
+                    seq <= after.cursor || after.above.iter().any(|(a, b)| (a..=b).contains(&&seq));
+                assert!(finished, "{seq} was finished and is not any more");
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Backlog for Journal {
+    fn newest(&self) -> watch::Receiver<Seq> {
+        self.newest.subscribe()
+    }
+
+    async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError> {
+        self.pass().await?;
+        Ok(self.with(|kept| {
+            let states: Vec<_> =
+                kept.states.range(after + 1..).take(limit).map(|(_, state)| state.clone()).collect();
+            kept.read += states.len();
+            states
+        }))
+    }
+
+    async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
+        self.pass().await?;
+        Ok(self.with(|kept| seqs.iter().filter_map(|seq| kept.states.get(seq).cloned()).collect()))
+    }
+
+    async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {
+        self.pass().await?;
+        Ok(self.with(|kept| {
+            let states = kept.states.range(after + 1..=through).map(|(_, state)| state);
+            states.filter(|state| sources.contains(&state.source)).count() as u64
+        }))
+    }
+
+    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError> {
+        self.pass().await?;
+        Ok(self.with(|kept| kept.progress.get(plugin).cloned()))
+    }
+
+    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError> {
+        self.pass().await?;
+        self.with(|kept| {
+            if let Some(before) = kept.progress.get(plugin).filter(|before| !before.sources.is_empty()) {
+                Self::check(before, &save.progress);
+            }
+            kept.saves += 1;
+            kept.progress.insert(plugin.to_owned(), save.progress);
+            for letter in save.parked {
+                kept.letters.insert((plugin.to_owned(), letter.seq), letter);
+            }
+            for seq in save.revived {
+                assert!(kept.letters.remove(&(plugin.to_owned(), seq)).is_some(), "{seq} was no dead letter");
+            }
+            kept.kv.extend(save.kv);
+        });
+        // A kill between the commit and its answer is the worst moment.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
+        self.pass().await?;
+        let of = |letter: &&DeadLetter| letter.plugin == plugin;
+        Ok(self.with(|kept| kept.letters.values().filter(of).cloned().collect()))
+    }
+
+    async fn mark_replaying(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        self.pass().await?;
+        self.with(|kept| {
+            for seq in seqs {
+                kept.letters.get_mut(&(plugin.to_owned(), *seq)).unwrap().replaying = true;
+            }
+            kept.replays.push((seqs.to_vec(), who.to_owned(), why.to_owned()));
+        });
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn kv(&self, _plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+        Ok(Vec::new())
+    }
+}

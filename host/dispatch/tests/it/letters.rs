@@ -1,0 +1,116 @@
+//! Dead letters: what a lane does behind one, and how it is taken back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kubewitness_core::config::OnDeadLetter;
+use kubewitness_core::ports::Verdict;
+use kubewitness_dispatch::DispatchOptions;
+
+use crate::journal::Journal;
+use crate::plugin::Plugin;
+use crate::{options, start};
+
+fn hold() -> DispatchOptions {
+    let mut options = options("p");
+    options.delivery.on_dead_letter = OnDeadLetter::Hold;
+    options
+}
+
+/// Rejects the first state of the first object until it is mended.
+fn picky(journal: &Arc<Journal>) -> (Arc<Plugin>, Arc<AtomicBool>) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let is_mended = mended.clone();
+    let plugin = Plugin::new("p", journal, move |batch| {
+        let bad = |seq| seq == 1 && !is_mended.load(Ordering::Relaxed);
+        let verdict = |seq| if bad(seq) { Verdict::Reject("no such table".into()) } else { Verdict::Done };
+        (1, Ok(batch.iter().map(|delivery| verdict(delivery.state.seq)).collect()))
+    });
+    (plugin, mended)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_goes_on_behind_a_dead_letter_or_waits_as_the_operator_says() {
+    for (policy, expected) in [(options("p"), vec![2, 3, 4]), (hold(), vec![2, 4])] {
+        let journal = Journal::new(1, 1);
+        journal.append([1, 2, 1, 2]);
+        let (plugin, _) = picky(&journal);
+        let running = start(policy, &journal, &plugin);
+        running.until("parked", |stats| stats.dead == 1).await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let stats = running.stats();
+        assert_eq!((stats.delivered, stats.waiting), (expected.len() as u64, 3 - expected.len() as u64));
+        assert_eq!(plugin.applied(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_lane_is_still_held_after_a_restart_and_goes_on_after_the_replay() {
+    let journal = Journal::new(1, 1);
+    journal.append([1, 2, 1, 2]);
+    let (plugin, mended) = picky(&journal);
+    let running = start(hold(), &journal, &plugin);
+    running.until("parked", |stats| stats.dead == 1 && stats.delivered == 2).await;
+    running.end().await.unwrap();
+
+    let running = start(hold(), &journal, &plugin);
+    let stats = running.until("started", |stats| stats.started).await;
+    assert_eq!((stats.observed, stats.delivered, stats.dead, stats.waiting), (4, 2, 1, 1));
+    journal.append([1]);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(plugin.applied(), [2, 4]);
+
+    mended.store(true, Ordering::Relaxed);
+    assert_eq!(running.handle.replay(vec![1, 77], "ada", "the table is there").await.unwrap(), 1);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered, stats.dead), (5, 5, 0));
+    assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].clone()), [1, 3, 5]);
+    running.end().await.unwrap();
+    assert_eq!(journal.dead("p"), [0; 0]);
+    let who = (vec![1], "ada".to_owned(), "the table is there".to_owned());
+    assert_eq!(journal.with(|kept| kept.replays.clone()), [who]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_that_fails_again_is_parked_again_with_all_its_attempts() {
+    let journal = Journal::new(1, 1);
+    journal.append([1]);
+    let (plugin, _) = picky(&journal);
+    let running = start(options("p"), &journal, &plugin);
+    running.until("parked", |stats| stats.dead == 1).await;
+    running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
+    assert_eq!(running.handle.replay(Vec::new(), "ada", "again").await.unwrap(), 1);
+    let parked =
+        |attempts| journal.with(|kept| kept.letters.values().any(|l| l.attempts == attempts && !l.replaying));
+    running.until("parked again", |stats| stats.dead == 1 && parked(2)).await;
+    assert_eq!(plugin.with(|seen| seen.handed.clone()), [(1, 1), (1, 2)]);
+    assert_eq!(running.handle.replay(vec![5], "ada", "nothing there").await.unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_survives_a_kill_and_counts_as_waiting_meanwhile() {
+    let journal = Journal::new(1, 1);
+    journal.append([1, 2, 3]);
+    let (plugin, mended) = picky(&journal);
+    let running = start(options("p"), &journal, &plugin);
+    running.until("parked", |stats| stats.dead == 1 && stats.delivered == 2).await;
+    running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
+    let slow = Plugin::new("p", &journal, |_| (3_600_000, Ok(Vec::new())));
+    running.kill().await;
+
+    let running = start(options("p"), &journal, &slow);
+    running.until("started", |stats| stats.started).await;
+    assert_eq!(running.handle.replay(Vec::new(), "ada", "again").await.unwrap(), 1);
+    let stats = running.stats();
+    assert_eq!((stats.observed, stats.delivered, stats.dead, stats.waiting), (3, 2, 0, 1));
+    running.until("it is being called", |_| slow.with(|seen| seen.calls == 1)).await;
+    running.kill().await;
+
+    mended.store(true, Ordering::Relaxed);
+    let running = start(options("p"), &journal, &plugin);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered, stats.dead), (3, 3, 0));
+    running.end().await.unwrap();
+    assert_eq!(journal.dead("p"), [0; 0]);
+}

@@ -1,0 +1,241 @@
+//! Start, flow, restart, drain, abort, and a journal that refuses.
+
+use std::time::Duration;
+
+use kubewitness_core::config::{Mode, Start};
+use kubewitness_core::limits;
+use kubewitness_core::ports::{CallError, JournalError, Verdict};
+use kubewitness_dispatch::{DispatchError, DispatchOptions};
+use tokio::time::Instant;
+
+use crate::journal::Journal;
+use crate::plugin::{Plugin, done};
+use crate::{options, start, subscribe};
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_dispatcher_hands_over_without_waiting_for_a_tick() {
+    let journal = Journal::new(1, 0);
+    let plugin = Plugin::new("p", &journal, |batch| (0, Ok(vec![Verdict::Done; batch.len()])));
+    let running = start(options("p"), &journal, &plugin);
+    running.until_idle().await;
+    for round in 1..=5 {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let before = Instant::now();
+        journal.append([7]);
+        while running.handle.cursor() < round {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(before.elapsed(), Duration::ZERO);
+    }
+    running.end().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_goes_in_full_batches_over_all_calls_at_once() {
+    let journal = Journal::new(1, 2);
+    journal.append((0..10_000).map(|n| n % 5000));
+    let plugin = Plugin::new("p", &journal, |batch| (20, Ok(vec![Verdict::Done; batch.len()])));
+    let running = start(options("p"), &journal, &plugin);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered), (10_000, 10_000));
+    let (calls, at_once) = plugin.with(|seen| (seen.calls, seen.most_in_flight));
+    assert!(calls <= 10_000 / 64 + 10, "{calls} calls");
+    assert_eq!(at_once, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_moves_in_order_one_call_at_a_time() {
+    let journal = Journal::new(1, 0);
+    journal.append(std::iter::repeat_n(1, 500));
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(options("p"), &journal, &plugin);
+    running.until_idle().await;
+    let applied = plugin.with(|seen| seen.applied["jobs/job-1"].clone());
+    assert_eq!(applied, (1..=500).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_holds_a_window_while_the_figures_count_everything() {
+    let journal = Journal::new(1, 0);
+    journal.append((0..100_000).map(|n| n % 20_000));
+    let plugin = Plugin::new("p", &journal, |_| (0, Err(CallError::Unavailable("no database".into()))));
+    let running = start(options("p"), &journal, &plugin);
+    let stats = running.until("counted", |stats| stats.observed == 100_000).await;
+    assert_eq!((stats.waiting, stats.lag_seq), (100_000, 100_000));
+    assert_eq!(stats.oldest_unfinished_ms, Some(1_000_001));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    journal.append(0..1000);
+    running.until("counted again", |stats| stats.waiting == 101_000).await;
+    assert!(journal.with(|kept| kept.read) <= limits::LANE_WINDOW);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_object_with_a_long_queue_leaves_the_window_to_the_others() {
+    let journal = Journal::new(1, 0);
+    journal.append(std::iter::repeat_n(1, 20_000));
+    journal.append(std::iter::repeat_n(2, 5));
+    let never = |seq| if seq == 1 { retry(Some(3_600_000)) } else { Verdict::Done };
+    let plugin =
+        Plugin::new("p", &journal, move |batch| (0, Ok(batch.iter().map(|d| never(d.state.seq)).collect())));
+    let running = start(options("p"), &journal, &plugin);
+    let stats = running.until("the other object is through", |stats| stats.delivered == 5).await;
+    assert_eq!((stats.waiting, stats.retrying), (20_000, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn now_stays_the_moment_it_was_across_restarts() {
+    let journal = Journal::new(1, 0);
+    journal.append([1, 2, 3]);
+    let plugin = Plugin::new("p", &journal, done);
+    let now = || DispatchOptions {
+        subscriptions: vec![subscribe("jobs", Mode::Every, Start::Now)],
+        ..options("p")
+    };
+    let running = start(now(), &journal, &plugin);
+    running.until("started", |stats| stats.started).await;
+    running.kill().await;
+    journal.append([1, 2]);
+    let running = start(now(), &journal, &plugin);
+    assert_eq!(running.until_idle().await.observed, 2);
+    assert_eq!(plugin.applied(), [4, 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_source_begins_where_its_subscription_says() {
+    let journal = Journal::new(1, 0);
+    for source in ["jobs", "pods", "nodes"] {
+        journal.append_one(source, "a", "Running");
+    }
+    let plugin = Plugin::new("p", &journal, done);
+    let mut both = options("p");
+    both.subscriptions.push(subscribe("pods", Mode::Transitions, Start::Now));
+    let running = start(both.clone(), &journal, &plugin);
+    running.until_idle().await;
+    for (source, phase) in
+        [("jobs", "Running"), ("pods", "Running"), ("pods", "Failed"), ("nodes", "Running")]
+    {
+        journal.append_one(source, "a", phase);
+    }
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered, stats.filtered), (4, 3, 1));
+    assert_eq!(plugin.applied(), [1, 4, 6]);
+    running.end().await.unwrap();
+
+    // A source that is added begins where the plugin is, and the others go on.
+    both.subscriptions.push(subscribe("nodes", Mode::Every, Start::Beginning));
+    journal.append_one("nodes", "a", "Running");
+    let running = start(both, &journal, &plugin);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered), (5, 4));
+    assert_eq!(plugin.applied(), [1, 4, 6, 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn states_of_other_sources_move_the_cursor_and_call_nobody() {
+    let journal = Journal::new(1, 0);
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(options("p"), &journal, &plugin);
+    for _ in 0..3000 {
+        journal.append_one("pods", "a", "Running");
+    }
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, plugin.with(|seen| seen.calls)), (0, 0));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(journal.with(|kept| kept.progress["p"].cursor), 3000, "retention waits for it");
+    assert!(journal.with(|kept| kept.saves) <= 4, "and is not worth many saves");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_calls_in_progress_and_begins_none() {
+    let journal = Journal::new(1, 0);
+    journal.append(0..1000);
+    let plugin = Plugin::new("p", &journal, |batch| (5_000, Ok(vec![Verdict::Done; batch.len()])));
+    let running = start(options("p"), &journal, &plugin);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let handle = running.handle.clone();
+    running.end().await.unwrap();
+    assert_eq!(plugin.with(|seen| seen.calls), 4);
+    assert_eq!(journal.with(|kept| kept.progress["p"].delivered), 256);
+    assert_eq!(handle.stats().delivered, 256, "the last figures stay");
+    assert!(matches!(handle.replay(Vec::new(), "me", "why").await, Err(DispatchError::Stopped)));
+
+    let quick = Plugin::new("p", &journal, done);
+    let stats = start(options("p"), &journal, &quick).until_idle().await;
+    assert_eq!((stats.observed, stats.delivered), (1000, 1000));
+    assert_eq!(quick.effects().len(), 1000 - 256);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_gives_up_at_its_deadline_and_an_abort_at_once() {
+    let journal = Journal::new(1, 0);
+    journal.append(0..10);
+    let plugin = Plugin::new("p", &journal, |_| (3_600_000, Ok(Vec::new())));
+    for abort in [false, true] {
+        let running = start(options("p"), &journal, &plugin);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = Instant::now();
+        if abort {
+            running.abort.cancel();
+        }
+        running.end().await.unwrap();
+        let expected = if abort { Duration::ZERO } else { limits::DRAIN };
+        assert!(before.elapsed() >= expected && before.elapsed() < expected + Duration::from_millis(100));
+    }
+    assert_eq!(journal.with(|kept| kept.progress["p"].cursor), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_journal_that_is_full_for_a_while_costs_time_only() {
+    let journal = Journal::new(1, 0);
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(options("p"), &journal, &plugin);
+    running.until_idle().await;
+    journal.append(0..100);
+    running.until("some are delivered", |stats| stats.delivered > 0).await;
+    journal.with(|kept| kept.refuse = Some(|| JournalError::Unavailable("the disk is full".into())));
+    journal.append(std::iter::repeat_n(5, 100));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let calls = plugin.with(|seen| seen.calls);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(plugin.with(|seen| seen.calls), calls, "what can't be kept is not done");
+    journal.with(|kept| kept.refuse = None);
+    let stats = running.until_idle().await;
+    running.end().await.unwrap();
+    assert_eq!(stats.delivered, 200);
+    assert!(plugin.effects().values().all(|times| *times == 1));
+    let kv: Vec<_> = journal.with(|kept| kept.kv.iter().filter_map(|write| write.value.clone()).collect());
+    let kv: Vec<u64> = kv.iter().map(|value| std::str::from_utf8(value).unwrap().parse().unwrap()).collect();
+    assert_eq!(kv.len(), plugin.with(|seen| seen.calls), "each call's writes are kept once");
+    assert!(kv.is_sorted(), "in the order of the calls: {kv:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_journal_in_doubt_ends_the_dispatcher() {
+    let journal = Journal::new(1, 0);
+    let plugin = Plugin::new("p", &journal, done);
+    let mut running = start(options("p"), &journal, &plugin);
+    running.until_idle().await;
+    journal.with(|kept| kept.refuse = Some(|| JournalError::Fatal("fsync failed".into())));
+    journal.append([1]);
+    let ended = (&mut running.task).await.unwrap();
+    assert!(matches!(ended, Err(DispatchError::Journal(JournalError::Fatal(_)))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_journal_under_an_old_progress_is_refused() {
+    let journal = Journal::new(1, 0);
+    journal.append(0..5);
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(options("p"), &journal, &plugin);
+    running.until_idle().await;
+    running.end().await.unwrap();
+    let other = Journal::new(1, 0);
+    let progress = journal.with(|kept| kept.progress["p"].clone());
+    other.with(|kept| kept.progress.insert("p".into(), progress));
+    let mut running = start(options("p"), &other, &Plugin::new("p", &other, done));
+    assert!((&mut running.task).await.unwrap().is_err());
+}
+
+pub fn retry(after_ms: Option<u64>) -> Verdict {
+    Verdict::Retry { after_ms, reason: "not yet".into() }
+}

@@ -1,0 +1,115 @@
+//! Dispatch against a journal in memory and plugins by script, in simulated time.
+
+// Helpers of tests are tests too.
+#![allow(clippy::unwrap_used)]
+
+mod breaker;
+mod journal;
+mod letters;
+mod life;
+mod plugin;
+mod rng;
+mod simulation;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::{DeliverySpec, Mode, Start};
+use kubewitness_dispatch::{
+    DispatchError, DispatchHandle, DispatchOptions, DispatchStats, Dispatcher, Subscription,
+};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::journal::Journal;
+use crate::plugin::Plugin;
+
+struct SimulatedClock(Instant);
+
+impl Clock for SimulatedClock {
+    fn now_ms(&self) -> u64 {
+        2_000_000 + self.0.elapsed().as_millis() as u64
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+fn subscribe(source: &str, mode: Mode, start: Start) -> Subscription {
+    Subscription { source: source.into(), mode, start }
+}
+
+fn options(plugin: &str) -> DispatchOptions {
+    DispatchOptions {
+        plugin: plugin.into(),
+        subscriptions: vec![subscribe("jobs", Mode::Every, Start::Beginning)],
+        delivery: DeliverySpec::default(),
+        concurrency: 4,
+    }
+}
+
+/// A dispatcher that runs; dropping it kills it.
+struct Running {
+    handle: DispatchHandle,
+    drain: CancellationToken,
+    abort: CancellationToken,
+    task: JoinHandle<Result<(), DispatchError>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[allow(clippy::disallowed_methods)]
+fn start(options: DispatchOptions, journal: &Arc<Journal>, plugin: &Arc<Plugin>) -> Running {
+    let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
+    let clock = Arc::new(SimulatedClock(Instant::now()));
+    let (dispatcher, handle) = Dispatcher::new(options, journal.clone(), plugin.clone(), clock);
+    let task = tokio::spawn(dispatcher.run(drain.clone(), abort.clone()));
+    Running { handle, drain, abort, task }
+}
+
+fn assert_adds_up(stats: &DispatchStats) {
+    assert_eq!(stats.observed, stats.delivered + stats.filtered + stats.dead + stats.waiting, "{stats:?}");
+}
+
+impl Running {
+    fn stats(&self) -> DispatchStats {
+        let stats = self.handle.stats();
+        assert_adds_up(&stats);
+        stats
+    }
+
+    /// Runs simulated time until the figures are so.
+    async fn until(&self, what: &str, is_so: impl Fn(&DispatchStats) -> bool) -> DispatchStats {
+        for _ in 0..200_000 {
+            let stats = self.stats();
+            assert!(!self.task.is_finished(), "it ended before {what}");
+            if is_so(&stats) {
+                return stats;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("never {what}: {:?}", self.stats());
+    }
+
+    async fn until_idle(&self) -> DispatchStats {
+        self.until("idle", |stats| stats.started && stats.lag_seq == 0 && stats.waiting == 0).await
+    }
+
+    async fn end(mut self) -> Result<(), DispatchError> {
+        self.drain.cancel();
+        (&mut self.task).await.unwrap()
+    }
+
+    async fn kill(mut self) {
+        self.task.abort();
+        let ended = (&mut self.task).await;
+        assert!(ended.is_err_and(|error| error.is_cancelled()), "it ended by itself");
+    }
+}

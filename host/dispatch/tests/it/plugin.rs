@@ -1,0 +1,141 @@
+//! A plugin by a script, which checks what it is handed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Verdict};
+
+use crate::journal::Journal;
+
+/// What a call does: how long it takes, and what it answers.
+pub type Script = dyn Fn(&[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) + Send + Sync;
+
+#[derive(Default)]
+pub struct Seen {
+    pub calls: usize,
+    /// Every hand-over, in the order in which calls began.
+    pub handed: Vec<(Seq, u32)>,
+    /// What took effect, per object, with repeats.
+    pub applied: HashMap<String, Vec<Seq>>,
+    pub most_in_flight: usize,
+    in_flight: HashSet<String>,
+    calls_in_flight: usize,
+}
+
+pub struct Plugin {
+    pub name: String,
+    pub seen: Mutex<Seen>,
+    journal: Arc<Journal>,
+    script: Box<Script>,
+}
+
+impl Plugin {
+    pub fn new(
+        name: &str,
+        journal: &Arc<Journal>,
+        script: impl Fn(&[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            seen: Mutex::default(),
+            journal: journal.clone(),
+            script: Box::new(script),
+        })
+    }
+
+    pub fn with<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.seen.lock().unwrap())
+    }
+
+    /// How often each state took effect.
+    pub fn effects(&self) -> BTreeMap<Seq, usize> {
+        let mut effects = BTreeMap::new();
+        self.with(|seen| {
+            for seq in seen.applied.values().flatten() {
+                *effects.entry(*seq).or_default() += 1;
+            }
+        });
+        effects
+    }
+
+    pub fn applied(&self) -> Vec<Seq> {
+        self.effects().into_keys().collect()
+    }
+
+    fn begin(&self, batch: &[Delivery]) {
+        for delivery in batch {
+            let finished = self.journal.is_finished(&self.name, delivery.state.seq);
+            assert!(!finished, "{} was handed over after its end was durable", delivery.state.seq);
+        }
+        self.with(|seen| {
+            seen.calls += 1;
+            seen.calls_in_flight += 1;
+            seen.most_in_flight = seen.most_in_flight.max(seen.calls_in_flight);
+            for Delivery { state, attempt } in batch {
+                seen.handed.push((state.seq, *attempt));
+                assert!(
+                    seen.in_flight.insert(object(&state.source, &state.object.name)),
+                    "two calls for one object"
+                );
+            }
+        });
+    }
+
+    fn apply(&self, batch: &[Delivery], verdicts: &[Verdict]) {
+        self.with(|seen| {
+            for (Delivery { state, .. }, verdict) in batch.iter().zip(verdicts) {
+                if *verdict == Verdict::Done {
+                    let applied = seen.applied.entry(object(&state.source, &state.object.name)).or_default();
+                    applied.push(state.seq);
+                }
+            }
+        });
+    }
+}
+
+fn object(source: &str, name: &str) -> String {
+    format!("{source}/{name}")
+}
+
+/// Ends the call in the books, also where its future is dropped.
+struct InFlight<'a>(&'a Plugin, Vec<String>);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.with(|seen| {
+            seen.calls_in_flight -= 1;
+            for object in &self.1 {
+                seen.in_flight.remove(object);
+            }
+        });
+    }
+}
+
+#[async_trait]
+impl Handler for Plugin {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        assert!(!batch.is_empty());
+        self.begin(batch);
+        let objects = batch.iter().map(|d| object(&d.state.source, &d.state.object.name)).collect();
+        let _books = InFlight(self, objects);
+        let (takes_ms, answer) = (self.script)(batch);
+        if takes_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(takes_ms)).await;
+        }
+        tokio::task::yield_now().await;
+        let verdicts = answer?;
+        self.apply(batch, &verdicts);
+        // The effect is there, the verdict isn't known yet: a kill may come in between.
+        tokio::task::yield_now().await;
+        let last = batch.last().map_or(0, |delivery| delivery.state.seq);
+        let kv = vec![KvWrite { key: "last".into(), value: Some(last.to_string().into_bytes()) }];
+        Ok(Outcome { verdicts, kv })
+    }
+}
+
+pub fn done(batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
+    (1, Ok(vec![Verdict::Done; batch.len()]))
+}
