@@ -8,3 +8,4 @@ mod playground;
 mod restart;
 mod run;
 mod support;
+mod workload;
