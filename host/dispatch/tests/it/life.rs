@@ -74,12 +74,22 @@ async fn a_failing_object_with_a_long_queue_leaves_the_window_to_the_others() {
     let journal = Journal::new(1, 0);
     journal.append(std::iter::repeat_n(1, 20_000));
     journal.append(std::iter::repeat_n(2, 5));
-    let never = |seq| if seq == 1 { retry(Some(3_600_000)) } else { Verdict::Done };
-    let plugin =
-        Plugin::new("p", &journal, move |batch| (0, Ok(batch.iter().map(|d| never(d.state.seq)).collect())));
+    let late = |seq, attempt| if (seq, attempt) == (1, 1) { retry(Some(3_600_000)) } else { Verdict::Done };
+    let plugin = Plugin::new("p", &journal, move |batch| {
+        (0, Ok(batch.iter().map(|delivery| late(delivery.state.seq, delivery.attempt)).collect()))
+    });
     let running = start(options("p"), &journal, &plugin);
     let stats = running.until("the other object is through", |stats| stats.delivered == 5).await;
     assert_eq!((stats.waiting, stats.retrying), (20_000, 1));
+    // A restart in this state finds what was set aside, and what was not.
+    running.end().await.unwrap();
+    let running = start(options("p"), &journal, &plugin);
+    let stats = running.until("started", |stats| stats.started).await;
+    assert_eq!((stats.observed, stats.delivered), (20_005, 5));
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    running.until_idle().await;
+    let applied = plugin.with(|seen| seen.applied["jobs/job-1"].clone());
+    assert_eq!(applied, (1..=20_000).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
