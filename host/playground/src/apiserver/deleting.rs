@@ -1,15 +1,16 @@
 //! Deleting objects: preconditions, finalizers, what they own, and the contents of a namespace.
 //!
-//! What garbage collection and the namespace controller do later in a real cluster is done here before the
-//! request is answered.
+//! What garbage collection does later in a real cluster is done here before the request is answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::Shared;
 use super::error::ApiError;
 use super::ident;
+use super::locked;
 use super::query::Query;
 use super::record::Record;
 use super::writing::{self, Outcome, Part, Place};
@@ -18,6 +19,9 @@ const FOREGROUND: &str = "foregroundDeletion";
 
 /// The Job controller removes this from the Pods of a Job that is gone; there is none here.
 const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+/// How long the contents of a namespace outlive the request to delete it.
+const NAMESPACE_LINGERS: Duration = Duration::from_millis(750);
 
 /// Attempts at a deletion that keeps being overtaken by changes.
 const MAX_RACES: usize = 64;
@@ -228,7 +232,7 @@ pub fn finish_foreground(shared: &Shared, place: &Place, name: &str) {
     }
 }
 
-/// Marks a namespace, deletes what is in it, and then the namespace if nothing holds.
+/// Marks a namespace. Its contents go a moment later, as in a real cluster: `kubectl delete -k` names them too.
 fn delete_namespace(shared: &Shared, place: &Place, name: &str) -> Result<Deleted, ApiError> {
     let outcome = writing::change(shared, place, name, Part::Whole, false, &|old| {
         let mut new = old.clone();
@@ -238,6 +242,27 @@ fn delete_namespace(shared: &Shared, place: &Place, name: &str) -> Result<Delete
         new["status"]["phase"] = "Terminating".into();
         Ok(new)
     })?;
+    Ok(Deleted::Waiting(outcome))
+}
+
+/// Empties the namespaces that have been terminating for long enough. To be called now and then.
+pub fn empty_namespaces(shared: &Shared) {
+    loop {
+        let name = {
+            let mut terminating = locked(&shared.terminating);
+            match terminating.front() {
+                Some((since, _)) if since.elapsed() >= NAMESPACE_LINGERS => terminating.pop_front(),
+                _ => None,
+            }
+        };
+        match name {
+            Some((_, name)) => empty_namespace(shared, &name),
+            None => return,
+        }
+    }
+}
+
+fn empty_namespace(shared: &Shared, name: &str) {
     for (table, records) in shared.store.in_namespace(name) {
         for record in records {
             let Some(content) = shared.place_of(table, &record.key()) else { continue };
@@ -248,7 +273,6 @@ fn delete_namespace(shared: &Shared, place: &Place, name: &str) -> Result<Delete
         }
     }
     finish_namespace(shared, name);
-    Ok(Deleted::Waiting(outcome))
 }
 
 /// Removes a namespace that is terminating and empty.

@@ -27,7 +27,7 @@ pub const DIFFERENCES: &[Difference] = &[
         "there is no kubelet that could confirm the end of its containers",
     ),
     difference(
-        "garbage collection and the deletion of a namespace's contents happen before the request is answered",
+        "what a deleted object owned goes before the request is answered, what was in a namespace within a second or two",
         "tests need no waiting, and the versions written are the same",
     ),
     difference(

@@ -48,6 +48,7 @@ pub fn handle(
             json!({"deleted": shared.store.remove_together(table, &keys), "version": shared.store.version()})
         }
         ("GET", "version") => json!({"version": shared.store.version()}),
+        ("GET", "requests") => shared.requests.to_value(),
         ("GET", "history") => return history(shared, query),
         _ => return Err(ApiError::no_such_resource()),
     };

@@ -25,6 +25,7 @@ mod patch;
 mod query;
 mod record;
 mod render;
+mod requests;
 mod respond;
 mod reviews;
 mod rights;
@@ -38,6 +39,9 @@ mod tables;
 mod validate;
 mod watching;
 mod writing;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -233,10 +233,6 @@ fn patch_object(
     }
     let outcome = writing::change(shared, place, name, part, dry, &|old| {
         let mut new = old.clone();
-        // Without a version in the patch it is for any.
-        if let Some(metadata) = new["metadata"].as_object_mut() {
-            metadata.remove("resourceVersion");
-        }
         let kind = &place.kind.kind;
         match how {
             PatchType::Json => {
@@ -303,13 +299,7 @@ fn apply(
                 other => return show(request, place, 201, &other?),
             }
         }
-        let outcome = writing::change(shared, place, name, part, dry, &|old| {
-            let mut old = old.clone();
-            if let Some(metadata) = old["metadata"].as_object_mut() {
-                metadata.remove("resourceVersion");
-            }
-            merge(&old)
-        });
+        let outcome = writing::change(shared, place, name, part, dry, &merge);
         match outcome {
             Err(error) if error.code == 404 && !status => {}
             other => return show(request, place, 200, &other?),

@@ -114,7 +114,7 @@ const NOT_OLDER: &str = "NotOlderThan";
 impl ListOptions {
     pub fn parse(query: &Query) -> Result<Self, ApiError> {
         let (version, matching) = (query.get("resourceVersion"), query.get("resourceVersionMatch"));
-        check(list_causes(query))?;
+        check(&list_causes(query))?;
         let limit = number(query, "limit")?.filter(|n| *n > 0);
         let limit = limit.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         if query.has("continue") && !query.get("continue").is_empty() {
@@ -149,7 +149,7 @@ impl ListOptions {
 
 impl WatchOptions {
     pub fn parse(query: &Query) -> Result<Self, ApiError> {
-        check(watch_causes(query))?;
+        check(&watch_causes(query))?;
         let version = match query.get("resourceVersion") {
             "" => None,
             text => Some(parse_version(text).map_err(ApiError::unknown)?),
@@ -168,11 +168,11 @@ impl WatchOptions {
     }
 }
 
-fn check(causes: Vec<Cause>) -> Result<(), ApiError> {
+fn check(causes: &[Cause]) -> Result<(), ApiError> {
     if causes.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", &causes))
+    Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", causes))
 }
 
 fn list_causes(query: &Query) -> Vec<Cause> {

@@ -16,6 +16,7 @@ use super::error::ApiError;
 use super::hooks;
 use super::objects;
 use super::query::{Query, percent_decode};
+use super::requests;
 use super::respond;
 use super::rights::{self, Action};
 
@@ -102,8 +103,14 @@ async fn answer(shared: &Arc<Shared>, parts: &Parts, body: Body) -> Result<Respo
     if let Route::Object(path) = route {
         let headers = parts.headers.clone();
         let incoming = Incoming { path, method: parts.method.clone(), query, headers, user };
+        let key = requests::key(&incoming);
+        shared.requests.count(&key);
         let body = read(shared, body).await?;
-        return objects::handle(shared, incoming, &body).await;
+        let answer = objects::handle(shared, incoming, &body).await;
+        if answer.as_ref().is_err_and(|error| error.code == 403) {
+            shared.requests.count(&format!("forbidden {key}"));
+        }
+        return answer;
     }
     may_read(shared, &user, parts.method.as_str(), path)?;
     Ok(fixed(shared, &route, parts))

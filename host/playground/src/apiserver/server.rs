@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::{self, TokenUser};
+use super::deleting;
 use super::error::ApiError;
 use super::rights::{self, MASTERS};
 use super::routes;
@@ -23,8 +24,8 @@ use super::writing;
 /// The token of the user `admin` when none is given.
 const ADMIN_TOKEN: &str = "admin";
 
-/// Between looks at the age of the history.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Between looks at the age of the history and at namespaces to be emptied.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
 
 /// Connections that do not end by themselves are left behind after this long.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -231,7 +232,10 @@ impl Serving {
             tokio::select! {
                 ended = &mut serving => return ended.map_err(ApiServerError::Serve),
                 () = stop.cancelled() => break,
-                _ = sweep.tick() => shared.store.compact_by_age(),
+                _ = sweep.tick() => {
+                    shared.store.compact_by_age();
+                    deleting::empty_namespaces(&shared);
+                }
             }
         }
         shared.stop.cancel();

@@ -1,9 +1,11 @@
 //! What every request sees: the store, the kinds that are served, tokens and rights, and what follows from a
 //! write (definitions come and go, namespaces and owners finish).
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -17,6 +19,7 @@ use super::ident::Random;
 use super::kinds::{Kind, Registry};
 use super::locked;
 use super::record::{Record, key};
+use super::requests::Requests;
 use super::rights::Rights;
 use super::server::ApiServerOptions;
 use super::store::{PageRequest, Store, TableId};
@@ -34,6 +37,9 @@ pub struct Shared {
     pub stop: CancellationToken,
     pub drops: watch::Sender<(u64, Drop)>,
     pub watches: AtomicUsize,
+    pub requests: Requests,
+    /// Namespaces that are to be emptied, and since when.
+    pub terminating: Mutex<VecDeque<(Instant, String)>>,
 }
 
 impl Shared {
@@ -48,6 +54,8 @@ impl Shared {
             stop: CancellationToken::new(),
             drops: watch::Sender::new((0, Drop::Clean)),
             watches: AtomicUsize::new(0),
+            requests: Requests::default(),
+            terminating: Mutex::default(),
             options,
         }
     }
@@ -122,10 +130,11 @@ impl Shared {
             self.reload_definitions();
         }
         if place.kind.is("", "Namespace") {
-            if record.field("status.phase") == Some("Terminating") {
-                deleting::finish_namespace(self, &record.name);
-            } else {
+            if record.field("status.phase") != Some("Terminating") {
                 self.furnish(&record.name);
+            } else {
+                // Perhaps what held it was just removed.
+                locked(&self.terminating).push_back((Instant::now(), record.name.to_string()));
             }
         }
     }

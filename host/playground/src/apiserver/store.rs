@@ -550,3 +550,6 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

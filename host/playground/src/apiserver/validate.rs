@@ -91,10 +91,10 @@ fn check_spec(kind: &Kind, object: &Map<String, Value>, causes: &mut Vec<Cause>)
                 causes.push(Cause::invalid_raw(field, &n.to_string(), "must be greater than 0"));
             }
         }
-        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
-            if object.get("roleRef").is_none_or(|r| r["name"].as_str().unwrap_or_default().is_empty()) {
-                causes.push(Cause::required("roleRef.name", ""));
-            }
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
+            if object.get("roleRef").is_none_or(|r| r["name"].as_str().unwrap_or_default().is_empty()) =>
+        {
+            causes.push(Cause::required("roleRef.name", ""));
         }
         _ => {}
     }
@@ -166,10 +166,11 @@ fn check_immutable(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Valu
             let value = new.get("roleRef").unwrap_or(&null).to_string();
             causes.push(Cause::invalid_raw("roleRef", &value, "cannot change roleRef"));
         }
-        ("", "ConfigMap" | "Secret") if old.get("immutable") == Some(&Value::Bool(true)) => {
-            if old.get("data") != new.get("data") || old.get("binaryData") != new.get("binaryData") {
-                causes.push(Cause::forbidden("data", "field is immutable when `immutable` is set"));
-            }
+        ("", "ConfigMap" | "Secret")
+            if old.get("immutable") == Some(&Value::Bool(true))
+                && ["data", "binaryData"].iter().any(|field| old.get(*field) != new.get(*field)) =>
+        {
+            causes.push(Cause::forbidden("data", "field is immutable when `immutable` is set"));
         }
         _ => {}
     }

@@ -1,0 +1,126 @@
+use serde_json::json;
+
+use super::*;
+
+fn draft(name: &str, n: u64) -> Draft {
+    let object = json!({
+        "metadata": {"name": name, "namespace": "a", "uid": format!("uid-{name}"), "labels": {"n": n.to_string()}},
+        "data": {"n": n},
+    });
+    Draft::new(object.as_object().unwrap(), &[])
+}
+
+fn store() -> (Store, TableId) {
+    let store = Store::new(HistoryLimits { age: None, ..HistoryLimits::default() }, true);
+    let table = store.table("things");
+    (store, table)
+}
+
+fn names(store: &Store, table: TableId, at: Option<u64>) -> Vec<(String, u64)> {
+    let request = PageRequest { prefix: "a/", after: None, at, limit: None, matches: &|_| true };
+    store.page(table, &request).unwrap().items.iter().map(|r| (r.name.to_string(), r.version)).collect()
+}
+
+fn events(store: &Store, table: TableId, after: u64, max: usize) -> (Vec<u64>, u64) {
+    let batch = store.changes_after(table, after, max).unwrap();
+    (batch.changes.iter().map(|c| c.record.version).collect(), batch.upto)
+}
+
+#[test]
+fn a_write_for_another_version_is_refused() {
+    let (store, table) = store();
+    let first = store.put(table, draft("x", 1), None).unwrap();
+    assert!(store.put(table, draft("x", 2), None).is_err());
+    let second = store.put(table, draft("x", 2), Some(first.version)).unwrap();
+    assert!(store.put(table, draft("x", 3), Some(first.version)).is_err());
+    assert!(store.remove(table, "a/x", first.version).is_err());
+    assert_eq!(store.remove(table, "a/x", second.version).unwrap().version, 3);
+    assert_eq!(store.version(), 3);
+}
+
+#[test]
+fn every_past_version_can_be_listed_until_it_is_compacted() {
+    let (store, table) = store();
+    store.put(table, draft("x", 1), None).unwrap();
+    store.put(table, draft("x", 2), Some(1)).unwrap();
+    store.put(table, draft("y", 1), None).unwrap();
+    store.remove(table, "a/x", 2).unwrap();
+    assert_eq!(names(&store, table, Some(1)), [("x".into(), 1)]);
+    assert_eq!(names(&store, table, Some(3)), [("x".into(), 2), ("y".into(), 3)]);
+    assert_eq!(names(&store, table, None), [("y".into(), 3)]);
+    assert_eq!(store.compact(Some(3)), 3);
+    assert_eq!(names(&store, table, Some(3)), [("x".into(), 2), ("y".into(), 3)]);
+    assert_eq!(store.get_at(table, "a/x", 2).unwrap_err(), TooOld { oldest: 3 });
+    store.compact(None);
+    assert_eq!(names(&store, table, None), [("y".into(), 3)]);
+}
+
+#[test]
+fn a_batch_never_splits_a_version() {
+    let (store, table) = store();
+    for name in ["x", "y", "z"] {
+        store.put(table, draft(name, 1), None).unwrap();
+    }
+    let keys = ["a/x", "a/y", "a/z", "a/none"].map(str::to_owned);
+    assert_eq!(store.remove_together(table, &keys), 3);
+    assert_eq!(events(&store, table, 2, 2), (vec![3, 4, 4, 4], 4));
+    assert_eq!(events(&store, table, 0, 2), (vec![1, 2], 2));
+    assert_eq!(events(&store, table, 4, 2), (vec![], 4));
+}
+
+#[test]
+fn a_watch_window_can_be_shorter_than_the_history() {
+    let (store, table) = store();
+    store.put(table, draft("x", 1), None).unwrap();
+    store.put(table, draft("x", 2), Some(1)).unwrap();
+    store.forget_watch_window();
+    assert_eq!(store.changes_after(table, 1, 9).unwrap_err(), TooOld { oldest: 2 });
+    assert_eq!(names(&store, table, Some(1)), [("x".into(), 1)]);
+    store.put(table, draft("x", 3), Some(2)).unwrap();
+    assert_eq!(events(&store, table, 2, 9), (vec![3], 3));
+}
+
+#[test]
+fn limits_compact_by_themselves_and_the_truth_stays() {
+    let limits = HistoryLimits { versions: 100, age: None, ..HistoryLimits::default() };
+    let store = Store::new(limits, true);
+    let table = store.table("things");
+    let mut last = None;
+    for n in 0..1000 {
+        last = Some(store.put(table, draft("x", n), last).unwrap().version);
+    }
+    assert!(store.get_at(table, "a/x", 800).is_err());
+    assert_eq!(store.get_at(table, "a/x", 950).unwrap().unwrap().version, 950);
+    let (truth, dropped) = store.truth(Some(table));
+    assert_eq!((truth.len(), dropped), (1000, 0));
+    assert_eq!((truth[0].event, truth[1].event), (Event::Added, Event::Modified));
+}
+
+#[test]
+fn owners_find_what_they_own() {
+    let (store, table) = store();
+    let object = json!({"metadata": {
+        "name": "p", "namespace": "a", "uid": "u", "ownerReferences": [{"uid": "owner"}],
+    }});
+    store.put(table, Draft::new(object.as_object().unwrap(), &[]), None).unwrap();
+    assert_eq!(store.owned_by("owner"), [(table, Arc::from("a/p"))]);
+    store.remove(table, "a/p", 1).unwrap();
+    assert!(store.owned_by("owner").is_empty());
+}
+
+#[test]
+fn pages_continue_where_they_ended() {
+    let (store, table) = store();
+    for n in 0..5 {
+        store.put(table, draft(&format!("p{n}"), n), None).unwrap();
+    }
+    let even = |r: &Record| r.label("n").is_some_and(|n| n != "1");
+    let page = |after: Option<&str>| {
+        let request = PageRequest { prefix: "a/", after, at: Some(5), limit: Some(2), matches: &even };
+        store.page(table, &request).unwrap()
+    };
+    let first = page(None);
+    assert_eq!((first.items.len(), first.remaining, first.last.as_deref()), (2, 2, Some("a/p2")));
+    let second = page(Some("a/p2"));
+    assert_eq!((second.items.len(), second.remaining, second.last), (2, 0, None));
+}
