@@ -70,7 +70,7 @@
       const figure = link.querySelector("b");
       const now = Math.max(0, Number(figure.textContent.replace(/\D/g, "")) + by);
       figure.textContent = String(now);
-      link.hidden = now === 0;
+      link.classList.toggle("none", now === 0);
     };
 
     const why = (cell, status) => {
@@ -161,7 +161,7 @@
     // Said aloud now and then, not for each change.
     setInterval(() => {
       if (!changes) return;
-      const told = [...document.querySelectorAll(".counts a:not([hidden])")].map((link) => link.textContent.trim());
+      const told = [...document.querySelectorAll(".counts a:not(.none)")].map((link) => link.textContent.trim());
       summary.textContent = `${changes} changes. ${told.join(", ")}.`;
       changes = 0;
     }, 15000);

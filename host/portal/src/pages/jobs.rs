@@ -127,13 +127,13 @@ fn filters(asked: &Asked, namespaces: &std::collections::BTreeSet<String>) -> Ma
     }
 }
 
-/// One link a phase; the script changes the figures and shows those that were 0.
+/// One link a phase, those without objects as well: what comes and goes would move the rows.
 fn counts_bar(asked: &Asked, counts: &BTreeMap<&str, u64>) -> Markup {
     html! {
         nav.counts aria-label="By phase" {
             @for phase in PHASES {
                 @let count = counts.get(phase).copied().unwrap_or(0);
-                a href=(asked.address(Some(phase))) data-phase=(phase) hidden[count == 0]
+                a.none[count == 0] href=(asked.address(Some(phase))) data-phase=(phase)
                     aria-current=[(asked.phase == Some(phase)).then_some("true")] {
                     b { (figure(count)) } " " (phase)
                 }
@@ -164,7 +164,7 @@ fn table(objects: &[ObjectView], asked: &Asked, after: u64) -> Markup {
     let count = objects.len() as u64;
     let cut = objects.len() > ROWS;
     html! {
-        button #fresh.fresh type="button" hidden {}
+        div.over { button #fresh.fresh type="button" hidden {} }
         div.scroll {
             table #objects.dense hidden[objects.is_empty()] data-after=(after) data-kind=(if asked.every_kind() { "" } else { &asked.kind })
                 data-namespace=[asked.namespace.as_deref()] data-phase=[asked.phase] {

@@ -46,7 +46,7 @@ pub(super) async fn page(
         }
         div.head { h1 { (object.name) } (badge(&last.status.phase)) }
         p.lead { (why(&last.status)) }
-        a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {}
+        div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
         (facts(first, last, view.states.len()))
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" }
