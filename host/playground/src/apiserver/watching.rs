@@ -49,6 +49,9 @@ pub enum Drop {
     Cut,
 }
 
+/// Long enough for a connection to send what it holds.
+const FLUSH: Duration = Duration::from_millis(5);
+
 /// The beginning of a frame that never ends.
 const CUT_FRAME: &[u8] = b"{\"type\":\"MODIFIED\",\"object\":{\"ki";
 
@@ -157,7 +160,11 @@ impl Watcher {
             match std::mem::replace(&mut self.ending, Ending::Finished) {
                 Ending::Open => self.ending = Ending::Open,
                 Ending::Finished => return None,
-                Ending::Breaks => return Some(Err(io::Error::from(io::ErrorKind::ConnectionReset))),
+                Ending::Breaks => {
+                    // What was written before leaves the connection while this waits.
+                    tokio::time::sleep(FLUSH).await;
+                    return Some(Err(io::Error::from(io::ErrorKind::ConnectionReset)));
+                }
             }
             if let Some(frames) = self.initial_frames() {
                 return Some(Ok(frames));
