@@ -23,7 +23,9 @@ struct Plugin {
 
 impl Plugin {
     fn state(&mut self, state: &State) {
-        let Some(start) = self.progress.sources.iter().find(|start| start.source == state.source) else { return };
+        let Some(start) = self.progress.sources.iter().find(|start| start.source == state.source) else {
+            return;
+        };
         if state.seq <= start.after {
             return;
         }
@@ -44,7 +46,10 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    pub async fn load(connection: &mut SqliteConnection, findings: &mut Findings) -> Result<Self, JournalError> {
+    pub async fn load(
+        connection: &mut SqliteConnection,
+        findings: &mut Findings,
+    ) -> Result<Self, JournalError> {
         let rows: Vec<(String, String)> = sqlx::query_as("SELECT name, progress FROM plugins ORDER BY name")
             .fetch_all(connection)
             .await
@@ -55,7 +60,11 @@ impl Accounts {
             match serde_json::from_str(&body) {
                 Ok(progress) => plugins.push(Plugin { name, progress, passed: 0, observed: 0, finished: 0 }),
                 Err(error) => {
-                    findings.add(code::CURSOR, None, format!("the progress of {name} does not decode: {error}"));
+                    findings.add(
+                        code::CURSOR,
+                        None,
+                        format!("the progress of {name} does not decode: {error}"),
+                    );
                 }
             }
         }
@@ -69,7 +78,11 @@ impl Accounts {
         }
     }
 
-    pub async fn finish(self, connection: &mut SqliteConnection, findings: &mut Findings) -> Result<(), JournalError> {
+    pub async fn finish(
+        self,
+        connection: &mut SqliteConnection,
+        findings: &mut Findings,
+    ) -> Result<(), JournalError> {
         self.streams(connection, findings).await.map_err(classify)?;
         self.segments(connection, findings).await.map_err(classify)?;
         for plugin in &self.plugins {
@@ -79,9 +92,14 @@ impl Accounts {
         Ok(())
     }
 
-    async fn streams(&self, connection: &mut SqliteConnection, findings: &mut Findings) -> Result<(), sqlx::Error> {
+    async fn streams(
+        &self,
+        connection: &mut SqliteConnection,
+        findings: &mut Findings,
+    ) -> Result<(), sqlx::Error> {
         let text = "SELECT id, source, epoch, checkpoint, states FROM streams ORDER BY source, epoch";
-        let rows: Vec<(i64, String, u32, Option<String>, i64)> = sqlx::query_as(text).fetch_all(connection).await?;
+        let rows: Vec<(i64, String, u32, Option<String>, i64)> =
+            sqlx::query_as(text).fetch_all(connection).await?;
         let mut totals: HashMap<i64, u64> = HashMap::new();
         for ((_, stream), states) in &self.tallies {
             *totals.entry(*stream).or_default() += states;
@@ -90,14 +108,23 @@ impl Accounts {
         for (id, source, epoch, checkpoint, states) in rows {
             let counted = totals.remove(&id).unwrap_or_default();
             if counted != states as u64 {
-                let text = format!("{source} has {counted} states in epoch {epoch}, and its counter says {states}");
+                let text =
+                    format!("{source} has {counted} states in epoch {epoch}, and its counter says {states}");
                 findings.add(code::COUNT, None, text);
             }
             if checkpoint.is_some_and(|checkpoint| checkpoint.is_empty()) {
-                findings.add(code::CHECKPOINT, None, format!("{source} has an empty checkpoint in epoch {epoch}"));
+                findings.add(
+                    code::CHECKPOINT,
+                    None,
+                    format!("{source} has an empty checkpoint in epoch {epoch}"),
+                );
             }
             if before.as_ref().is_some_and(|(last, name)| *name == source && *last > id) {
-                findings.add(code::CHECKPOINT, None, format!("epoch {epoch} of {source} is older than the one before"));
+                findings.add(
+                    code::CHECKPOINT,
+                    None,
+                    format!("epoch {epoch} of {source} is older than the one before"),
+                );
             }
             before = Some((id, source));
         }
@@ -107,17 +134,27 @@ impl Accounts {
         Ok(())
     }
 
-    async fn segments(&self, connection: &mut SqliteConnection, findings: &mut Findings) -> Result<(), sqlx::Error> {
+    async fn segments(
+        &self,
+        connection: &mut SqliteConnection,
+        findings: &mut Findings,
+    ) -> Result<(), sqlx::Error> {
         let rows: Vec<(i64, i64, i64)> =
             sqlx::query_as("SELECT segment, stream, states FROM tallies").fetch_all(connection).await?;
-        let kept: BTreeMap<_, _> =
-            rows.into_iter().map(|(segment, stream, states)| ((segment as u64, stream), states as u64)).collect();
-        for place in self.tallies.keys().chain(kept.keys().filter(|place| !self.tallies.contains_key(place))) {
+        let kept: BTreeMap<_, _> = rows
+            .into_iter()
+            .map(|(segment, stream, states)| ((segment as u64, stream), states as u64))
+            .collect();
+        for place in self.tallies.keys().chain(kept.keys().filter(|place| !self.tallies.contains_key(place)))
+        {
             let (counted, says) = (self.tallies.get(place), kept.get(place));
             if counted != says {
                 let (first, stream) = (place.0 * SEGMENT, place.1);
-                let (counted, says) = (counted.copied().unwrap_or_default(), says.copied().unwrap_or_default());
-                let text = format!("stream {stream} has {counted} states from position {first}, its tally says {says}");
+                let (counted, says) =
+                    (counted.copied().unwrap_or_default(), says.copied().unwrap_or_default());
+                let text = format!(
+                    "stream {stream} has {counted} states from position {first}, its tally says {says}"
+                );
                 findings.add(code::COUNT, Some(first), text);
             }
         }
@@ -128,19 +165,34 @@ impl Accounts {
         let (name, newest) = (&plugin.name, self.newest);
         let Progress { start, cursor, above, sources, .. } = &plugin.progress;
         if *cursor > newest {
-            findings.add(code::CURSOR, Some(*cursor), format!("the cursor of {name} is ahead of the newest state, {newest}"));
+            findings.add(
+                code::CURSOR,
+                Some(*cursor),
+                format!("the cursor of {name} is ahead of the newest state, {newest}"),
+            );
         }
         if start > cursor {
-            findings.add(code::CURSOR, Some(*cursor), format!("the cursor of {name} is before its start, {start}"));
+            findings.add(
+                code::CURSOR,
+                Some(*cursor),
+                format!("the cursor of {name} is before its start, {start}"),
+            );
         }
         for source in sources.iter().filter(|source| source.after > newest) {
-            let text = format!("{name} starts with {} after {}, and the newest is {newest}", source.source, source.after);
+            let text = format!(
+                "{name} starts with {} after {}, and the newest is {newest}",
+                source.source, source.after
+            );
             findings.add(code::CURSOR, None, text);
         }
         let mut last = *cursor;
         for (from, through) in above {
             if *from <= last || through < from || *through > newest {
-                findings.add(code::CURSOR, Some(*from), format!("{name} has an impossible finished range {from} to {through}"));
+                findings.add(
+                    code::CURSOR,
+                    Some(*from),
+                    format!("{name} has an impossible finished range {from} to {through}"),
+                );
             }
             last = *through;
         }
@@ -148,7 +200,11 @@ impl Accounts {
 }
 
 /// Every finished position was delivered or filtered, or left a letter, parked or taken back.
-async fn letters(connection: &mut SqliteConnection, plugin: &Plugin, findings: &mut Findings) -> Result<(), sqlx::Error> {
+async fn letters(
+    connection: &mut SqliteConnection,
+    plugin: &Plugin,
+    findings: &mut Findings,
+) -> Result<(), sqlx::Error> {
     let Plugin { name, progress, observed, finished, .. } = plugin;
     let text = "SELECT count(*), coalesce(sum(replaying = 0), 0) FROM letters WHERE plugin = ?";
     let (all, parked): (i64, i64) = sqlx::query_as(text).bind(name).fetch_one(&mut *connection).await?;
@@ -169,7 +225,11 @@ async fn letters(connection: &mut SqliteConnection, plugin: &Plugin, findings: &
                 WHERE l.plugin = ? AND s.seq IS NULL LIMIT 100";
     let orphans: Vec<(i64, i64)> = sqlx::query_as(text).bind(name).fetch_all(connection).await?;
     for (seq, _) in orphans {
-        findings.add(code::LETTER, Some(seq as u64), format!("{name} has a dead letter of a state that is not there"));
+        findings.add(
+            code::LETTER,
+            Some(seq as u64),
+            format!("{name} has a dead letter of a state that is not there"),
+        );
     }
     Ok(())
 }

@@ -25,10 +25,6 @@ const DOCUMENTS: usize = 64 << 20;
 pub(super) struct Seen {
     pub identity: Identity,
     pub newest: Option<Version>,
-    /// As the states tell it.
-    pub live: bool,
-    /// It ended at some time; a repeated end is not journaled again.
-    pub ended: bool,
 }
 
 #[derive(Default)]
@@ -67,7 +63,8 @@ impl Chains {
         let expected = if tail == 0 { 0 } else { seq - tail };
         if envelope.back != expected {
             let (back, uid) = (envelope.back, &identity.object.uid);
-            let text = format!("the state before of {uid} lies {expected} positions back, and it says {back}");
+            let text =
+                format!("the state before of {uid} lies {expected} positions back, and it says {back}");
             findings.add(code::CHAIN, Some(seq), text);
         }
     }
@@ -80,13 +77,18 @@ impl Chains {
             Change::Gap => envelope.key.gap_bounds().is_some(),
         };
         if !key_fits {
-            findings.add(code::ID, seq, format!("its key {:?} does not make the id {}", envelope.key, state.id));
+            findings.add(
+                code::ID,
+                seq,
+                format!("its key {:?} does not make the id {}", envelope.key, state.id),
+            );
         }
-        let fresh = || Seen { identity: identity.clone(), newest: None, live: false, ended: false };
+        let fresh = || Seen { identity: identity.clone(), newest: None };
         let seen = self.seen.entry(envelope.object).or_insert_with(fresh);
         let is_version = matches!(state.change, Change::Present | Change::Left);
         let version = &state.resource_version;
-        let older = seen.newest.as_ref().is_some_and(|newest| version.compare(newest) == Some(Ordering::Less));
+        let older =
+            seen.newest.as_ref().is_some_and(|newest| version.compare(newest) == Some(Ordering::Less));
         if is_version && older != state.late {
             let newest = seen.newest.as_ref().map_or("none", Version::as_str);
             let marked = if state.late { "is marked late" } else { "is not marked late" };
@@ -100,8 +102,6 @@ impl Chains {
         if is_version || !version.as_str().is_empty() {
             seen.newest = Some(version.clone());
         }
-        seen.live = state.change == Change::Present;
-        seen.ended |= !seen.live;
     }
 
     async fn document(

@@ -7,8 +7,8 @@ use kubewitness_core::document::{checksum, unpack};
 use kubewitness_core::ports::JournalError;
 use sqlx::SqliteConnection;
 
-use super::chains::Chains;
 use super::Findings;
+use super::chains::Chains;
 use crate::memory::Identity;
 use crate::report::code;
 use crate::rows::Key;
@@ -41,7 +41,11 @@ pub(super) async fn check(
         for row in &rows {
             after = row.object;
             if let Some(problem) = wrong(chains, row) {
-                findings.add(code::CURRENT, Some(row.newest), format!("current object {}: {problem}", row.object));
+                findings.add(
+                    code::CURRENT,
+                    Some(row.newest),
+                    format!("current object {}: {problem}", row.object),
+                );
             }
             if let Some(seen) = chains.seen.get(&row.object)
                 && live.insert(&seen.identity, row.object).is_some()
@@ -54,7 +58,6 @@ pub(super) async fn check(
             break;
         }
     }
-    missing(chains, &live, findings);
     ends(connection, chains, &live, findings).await.map_err(classify)
 }
 
@@ -101,19 +104,8 @@ fn wrong(chains: &Chains, row: &Row) -> Option<String> {
     }
 }
 
-/// Live objects that are not kept. One that ended before may have ended again since: the repeat
-/// has the id of the first end, and leaves no state.
-fn missing(chains: &Chains, live: &HashMap<&Identity, i64>, findings: &mut Findings) {
-    for (identity, (tail, object)) in &chains.tails {
-        let is_live = chains.seen.get(object).is_some_and(|seen| seen.live && !seen.ended);
-        if is_live && !live.contains_key(identity) {
-            let uid = &identity.object.uid;
-            findings.add(code::CURRENT, Some(*tail), format!("{uid} is there and is not kept as current"));
-        }
-    }
-}
-
-/// Of the objects that ended.
+/// Objects that are not kept as current must have been ended by the writer, at their last state.
+/// (Not always by a state: an object can leave its selector at a version that is there already.)
 async fn ends(
     connection: &mut SqliteConnection,
     chains: &Chains,
@@ -135,7 +127,11 @@ async fn ends(
             let is_kept = live.get(&seen.identity) == Some(object);
             if number == *object && !is_kept && tail.map(|tail| tail as u64) != Some(end) {
                 let uid = &seen.identity.object.uid;
-                findings.add(code::CHAIN, Some(end), format!("the chain of {uid} ends here, and {tail:?} is kept"));
+                let (code, text) = match tail {
+                    None => (code::CURRENT, format!("{uid} has not ended and is not kept as current")),
+                    Some(tail) => (code::CHAIN, format!("the chain of {uid} ends here, and {tail} is kept")),
+                };
+                findings.add(code, Some(end), text);
             }
         }
         if (rows.len() as i64) < PAGE {

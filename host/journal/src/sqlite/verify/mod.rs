@@ -99,7 +99,11 @@ async fn states(
             let seq: i64 = row.try_get(0).map_err(classify)?;
             if seq != last + 1 {
                 let (from, to) = (last + 1, seq - 1);
-                findings.add(code::SEQUENCE, Some(seq as u64), format!("positions {from} to {to} are missing before it"));
+                findings.add(
+                    code::SEQUENCE,
+                    Some(seq as u64),
+                    format!("positions {from} to {to} are missing before it"),
+                );
             }
             last = seq;
             findings.report.states_checked += 1;

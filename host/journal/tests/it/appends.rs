@@ -1,0 +1,303 @@
+//! Appending: positions, duplicates, lateness, epochs, current objects, documents.
+
+use kubewitness_core::limits::DELTA_CHAIN;
+use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness};
+use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::{Change, Gap, Version};
+
+use crate::support::{Desk, SOURCE, document, gap, in_source, job, of, present, seqs, state, status};
+
+#[tokio::test]
+async fn states_get_positions_in_order_and_come_back_whole() {
+    let desk = Desk::new().await;
+    let mut first = present(&job(1), 10);
+    first.owner = Some(job(99));
+    first.previous = Some(status("Pending"));
+    let given = [first, present(&job(2), 11), state(&job(1), Change::Gone, "12")];
+    let appended = desk.append(given.to_vec()).await;
+    assert_eq!((seqs(&appended), appended.newest), (vec![Some(1), Some(2), Some(3)], 3));
+
+    let desk = desk.reopen().await;
+    let states = desk.journal.read(0, 10).await.unwrap();
+    for (index, (state, given)) in states.iter().zip(&given).enumerate() {
+        assert_eq!(state.seq, index as u64 + 1);
+        assert_eq!((&state.id, &state.object, &state.owner), (&given.id, &given.object, &given.owner));
+        assert_eq!((&state.status, &state.previous), (&given.status, &given.previous));
+        assert_eq!((&state.resource_version, state.change), (&given.resource_version, given.change));
+        assert_eq!((state.observed_ms, &*state.source, state.epoch), (given.observed_ms, SOURCE, 0));
+        assert_eq!(desk.journal.document(state.seq).await.unwrap().unwrap(), given.document);
+    }
+    assert_eq!(states.len(), 3);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_is_there_already_is_not_journaled_again() {
+    let desk = Desk::new().await;
+    let batch = vec![
+        present(&job(1), 10),
+        present(&job(1), 11),
+        state(&job(2), Change::Gone, "12"),
+        gap(&job(3), "1", "5"),
+    ];
+    desk.append(batch.clone()).await;
+    // In the same process, after a restart, and twice within one batch.
+    assert_eq!(seqs(&desk.append(batch.clone()).await), [None, None, None, None]);
+    let desk = desk.reopen().await;
+    let again = [batch.clone(), vec![present(&job(1), 13), present(&job(1), 13)], batch].concat();
+    let appended = desk.append(again).await;
+    assert_eq!(appended.seqs.iter().flatten().collect::<Vec<_>>(), [&5]);
+    assert_eq!(appended.newest, 5);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_deletion_without_a_version_is_the_same_as_one_with() {
+    let desk = Desk::new().await;
+    let appended = desk.append(vec![present(&job(1), 10), state(&job(1), Change::Gone, "11")]).await;
+    assert_eq!(appended.newest, 2);
+    assert_eq!(seqs(&desk.append(vec![state(&job(1), Change::Gone, "")]).await), [None]);
+}
+
+#[tokio::test]
+async fn an_older_version_is_journaled_late_and_does_not_move_the_object_back() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 10), present(&job(1), 100)]).await;
+    desk.append(vec![present(&job(1), 20), state(&job(2), Change::Present, "5")]).await;
+    let states = desk.journal.read(0, 10).await.unwrap();
+    assert_eq!(states.iter().map(|state| state.late).collect::<Vec<_>>(), [false, false, true, false]);
+    let warm = desk.journal.warm(SOURCE).await.unwrap();
+    let versions: Vec<_> = warm.objects.iter().map(|current| current.resource_version.as_str()).collect();
+    assert_eq!(versions, ["100", "5"]);
+    let desk = desk.reopen().await;
+    desk.append(vec![present(&job(1), 30), present(&job(1), 101)]).await;
+    let states = desk.journal.read(4, 10).await.unwrap();
+    assert_eq!(states.iter().map(|state| state.late).collect::<Vec<_>>(), [true, false]);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn versions_of_any_length_keep_their_order() {
+    let desk = Desk::new().await;
+    let long = "340282366920938463463374607431768211456";
+    desk.append(vec![present(&job(1), 999_999_999_999_999_999), state(&job(1), Change::Present, long)]).await;
+    let again =
+        vec![state(&job(1), Change::Present, long), state(&job(1), Change::Present, "1000000000000000000")];
+    assert_eq!(seqs(&desk.append(again).await), [None, Some(3)]);
+    let states = desk.journal.read(0, 10).await.unwrap();
+    assert_eq!(states.iter().map(|state| state.late).collect::<Vec<_>>(), [false, false, true]);
+    assert_eq!(states[1].resource_version, Version::new(long));
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn versions_that_do_not_compare_keep_the_order_of_arrival() {
+    let desk = Desk::new().await;
+    let batch: Vec<_> =
+        ["abc", "007", "0", "abd"].map(|version| state(&job(1), Change::Present, version)).into();
+    assert_eq!(desk.append(batch.clone()).await.newest, 4);
+    let desk = desk.reopen().await;
+    assert_eq!(seqs(&desk.append(batch).await), [None; 4]);
+    assert!(desk.journal.read(0, 10).await.unwrap().iter().all(|state| !state.late));
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_gone_and_the_left_are_no_longer_current() {
+    let desk = Desk::new().await;
+    desk.append((1..=4).map(|n| present(&job(n), n as u64)).collect()).await;
+    desk.append(vec![state(&job(1), Change::Gone, "5"), state(&job(2), Change::Left, "6")]).await;
+    desk.append(vec![state(&job(3), Change::Gone, "")]).await;
+    let warm = desk.journal.warm(SOURCE).await.unwrap();
+    assert_eq!(warm.objects.len(), 1);
+    let current = &warm.objects[0];
+    assert_eq!((&current.object, current.seq), (&job(4), 4));
+    let unpacked = kubewitness_core::document::unpack(&current.packed).unwrap();
+    assert_eq!(unpacked, document(&job(4), "4"));
+    // What left may come back.
+    let desk = desk.reopen().await;
+    desk.append(vec![present(&job(2), 9)]).await;
+    assert_eq!(desk.journal.warm(SOURCE).await.unwrap().objects.len(), 2);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn an_object_that_was_taken_for_gone_is_current_again_when_it_is_seen() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 10), state(&job(1), Change::Gone, "")]).await;
+    assert_eq!(seqs(&desk.append(vec![present(&job(1), 10)]).await), [None]);
+    assert_eq!(desk.journal.warm(SOURCE).await.unwrap().objects.len(), 1);
+    assert_eq!(seqs(&desk.append(vec![state(&job(1), Change::Gone, "")]).await), [None]);
+    assert!(desk.journal.warm(SOURCE).await.unwrap().objects.is_empty());
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_checkpoint_is_kept_with_the_states() {
+    let desk = Desk::new().await;
+    assert!(desk.journal.warm(SOURCE).await.unwrap().checkpoint.is_none());
+    let append = of(SOURCE, 0, vec![present(&job(1), 10)]);
+    desk.journal.append(Append { checkpoint: Some(Version::new("10")), ..append }).await.unwrap();
+    desk.append(vec![present(&job(1), 11)]).await;
+    let bookmark = Append { checkpoint: Some(Version::new("15")), ..of("pods", 0, vec![]) };
+    desk.journal.append(bookmark).await.unwrap();
+    let desk = desk.reopen().await;
+    assert_eq!(desk.journal.warm(SOURCE).await.unwrap().checkpoint, Some(Version::new("10")));
+    assert_eq!(desk.journal.warm("pods").await.unwrap().checkpoint, Some(Version::new("15")));
+}
+
+#[tokio::test]
+async fn a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_seen() {
+    let desk = Desk::new().await;
+    let append = of(SOURCE, 0, vec![present(&job(1), 500), present(&job(2), 501)]);
+    desk.journal.append(Append { checkpoint: Some(Version::new("501")), ..append }).await.unwrap();
+    let in_epoch = |number, change, version| in_source(SOURCE, 1, &job(number), change, version);
+    let first = vec![in_epoch(1, Change::Present, "20")];
+    assert_eq!(desk.journal.append(of(SOURCE, 1, first)).await.unwrap().seqs, [Some(3)]);
+    let desk = desk.reopen().await;
+    let warm = desk.journal.warm(SOURCE).await.unwrap();
+    assert_eq!((warm.epoch, warm.checkpoint, warm.objects.len()), (1, None, 2));
+    assert!(!desk.journal.read(2, 1).await.unwrap()[0].late);
+    desk.journal.append(of(SOURCE, 1, vec![in_epoch(2, Change::Gone, "")])).await.unwrap();
+    assert_eq!(desk.journal.warm(SOURCE).await.unwrap().objects.len(), 1);
+    // The old epoch is over, and its history is still one story.
+    let stale = desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 502)])).await;
+    assert!(matches!(stale, Err(JournalError::Invalid(_))), "{stale:?}");
+    assert_eq!(desk.journal.document_before(3).await.unwrap().unwrap(), document(&job(1), "500"));
+    let query = TimelineQuery { uid: Some(job(1).uid.clone()), ..TimelineQuery::default() };
+    assert_eq!(desk.journal.timeline(&query).await.unwrap().states.len(), 2);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_same_object_in_two_sources_is_two_stories() {
+    let desk = Desk::new().await;
+    let in_other = in_source("urgent", 0, &job(1), Change::Present, "10");
+    desk.append(vec![present(&job(1), 10)]).await;
+    assert_eq!(desk.journal.append(of("urgent", 0, vec![in_other])).await.unwrap().seqs, [Some(2)]);
+    assert_eq!(desk.journal.document_before(2).await.unwrap(), None);
+    assert_eq!(desk.journal.warm("urgent").await.unwrap().objects.len(), 1);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn documents_are_exact_over_more_versions_than_a_chain_has_steps() {
+    let desk = Desk::new().await;
+    let versions = 3 * u64::from(DELTA_CHAIN);
+    for version in 1..=versions {
+        let mut state = present(&job(1), version);
+        // Now the right base, now a wrong one, now none.
+        state.base = match version % 5 {
+            0 => None,
+            1 => Some(document(&job(2), "77")),
+            _ => Some(document(&job(1), &(version - 1).to_string())),
+        };
+        desk.append(vec![state]).await;
+    }
+    let desk = desk.reopen().await;
+    for version in 1..=versions {
+        let expected = document(&job(1), &version.to_string());
+        assert_eq!(desk.journal.document(version).await.unwrap().unwrap(), expected);
+        let before = (version > 1).then(|| document(&job(1), &(version - 1).to_string()));
+        assert_eq!(desk.journal.document_before(version).await.unwrap(), before);
+    }
+    assert_eq!(desk.journal.document(versions + 1).await.unwrap(), None);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_document_before_steps_over_gaps() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1), gap(&job(1), "1", "5"), present(&job(1), 5)]).await;
+    assert_eq!(desk.journal.document_before(3).await.unwrap().unwrap(), document(&job(1), "1"));
+    assert_eq!(desk.journal.document(2).await.unwrap().unwrap(), gap(&job(1), "1", "5").document);
+}
+
+#[tokio::test]
+async fn gaps_and_poison_are_kept_once() {
+    let desk = Desk::new().await;
+    let hole = Gap {
+        source: SOURCE.into(),
+        object: None,
+        epoch: 0,
+        after: "5".into(),
+        before: String::new(),
+        reason: "HistoryReplaced".into(),
+        message: "the server was restored".into(),
+        recorded_ms: 7,
+    };
+    let poison = Poison { raw: "{\"cut".into(), error: "unexpected end".into(), observed_ms: 9 };
+    let append = Append {
+        gaps: vec![hole.clone()],
+        poison: vec![poison],
+        ..of(SOURCE, 0, vec![gap(&job(1), "1", "5")])
+    };
+    desk.journal.append(append.clone()).await.unwrap();
+    desk.journal.append(append).await.unwrap();
+    let gaps = desk.journal.gaps().await.unwrap();
+    assert_eq!(gaps.len(), 2);
+    assert!(gaps.contains(&hole) && gaps.iter().any(|gap| gap.object.as_ref() == Some(&*job(1))));
+    let poison = desk.journal.poison(None, 10).await.unwrap();
+    assert_eq!(poison.len(), 1);
+    assert_eq!((&*poison[0].raw, poison[0].error.as_str()), (&b"{\"cut"[..], "unexpected end"));
+    let counters = desk.journal.source_counters().await.unwrap();
+    assert_eq!((counters[0].states, counters[0].gaps, counters[0].poison), (1, 2, 1));
+    assert_eq!(counters[0].last_event_ms, Some(1_700_000_000_000));
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else() {
+    let desk = Desk::new().await;
+    let mut wrong = present(&job(1), 10);
+    wrong.id = present(&job(1), 11).id;
+    let mut nameless = (*job(2)).clone();
+    nameless.uid.clear();
+    let nameless = present(&nameless.into(), 1);
+    let (wrong, good, nameless) = tokio::join!(
+        desk.journal.append(of(SOURCE, 0, vec![wrong])),
+        desk.journal.append(of(SOURCE, 0, vec![present(&job(3), 10)])),
+        desk.journal.append(of(SOURCE, 0, vec![nameless])),
+    );
+    assert!(matches!(wrong, Err(JournalError::Invalid(_))), "{wrong:?}");
+    assert!(matches!(nameless, Err(JournalError::Invalid(_))), "{nameless:?}");
+    assert_eq!(good.unwrap().seqs, [Some(1)]);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
+    let desk = Desk::new().await;
+    let owned = |number: usize, version: u64, owner: usize| {
+        let mut pod = (*job(number)).clone();
+        (pod.kind, pod.group) = ("Pod".into(), String::new());
+        let mut state = in_source("pods", 0, &pod.into(), Change::Present, &version.to_string());
+        state.owner = Some(job(owner));
+        state
+    };
+    let mut second = (*job(1)).clone();
+    second.uid = "another".into();
+    desk.append(vec![present(&job(1), 1), state(&job(1), Change::Gone, "4"), present(&second.into(), 5)])
+        .await;
+    let pods = vec![owned(11, 2, 1), owned(12, 3, 2), owned(11, 6, 1)];
+    desk.journal.append(of("pods", 0, pods)).await.unwrap();
+    // The same kind of object lies below the pod.
+    let mut deeper = in_source("pods", 0, &job(13), Change::Present, "7");
+    deeper.owner = owned(11, 2, 1).object.into();
+    desk.journal.append(of("pods", 0, vec![deeper])).await.unwrap();
+
+    let by_name = TimelineQuery {
+        kind: Some("jobs".into()),
+        namespace: Some(job(1).namespace.clone()),
+        name: Some("train-1".into()),
+        ..TimelineQuery::default()
+    };
+    let story = desk.journal.timeline(&by_name).await.unwrap();
+    assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(story.related.iter().map(|state| state.seq).collect::<Vec<_>>(), [4, 6, 7]);
+    let by_uid = TimelineQuery { uid: Some(job(1).uid.clone()), limit: Some(1), ..TimelineQuery::default() };
+    let story = desk.journal.timeline(&by_uid).await.unwrap();
+    assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), [2]);
+    let unknown = TimelineQuery { name: Some("nobody".into()), ..TimelineQuery::default() };
+    assert!(desk.journal.timeline(&unknown).await.unwrap().states.is_empty());
+}

@@ -1,0 +1,179 @@
+//! What dispatch reads and saves.
+
+use std::sync::Arc;
+
+use kubewitness_core::ports::{Backlog, DeadLetter, KvWrite, Progress, Save, SourceStart, Witness};
+use kubewitness_core::{Change, Seq, StateId};
+use kubewitness_journal::Journal;
+
+use crate::support::{Desk, PATIENCE, SOURCE, in_source, job, of, present};
+
+fn letter(seq: Seq) -> DeadLetter {
+    DeadLetter {
+        plugin: "audit".into(),
+        seq,
+        id: StateId::parse("jobs/0/x"),
+        attempts: 3,
+        error: "no".into(),
+        first_ms: 1,
+        last_ms: 2,
+        replaying: false,
+    }
+}
+
+fn progress(cursor: Seq, delivered: u64, dead: u64) -> Progress {
+    let sources = vec![SourceStart { source: SOURCE.into(), after: 0 }];
+    Progress { cursor, delivered, dead, sources, ..Progress::default() }
+}
+
+#[tokio::test]
+async fn progress_letters_and_keys_are_saved_together() {
+    let desk = Desk::new().await;
+    desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
+    assert_eq!(desk.journal.progress("audit").await.unwrap(), None);
+    let save = Save {
+        progress: progress(4, 2, 2),
+        parked: vec![letter(2), letter(3)],
+        revived: vec![],
+        kv: vec![
+            KvWrite { key: "a".into(), value: Some(vec![1]) },
+            KvWrite { key: "b".into(), value: Some(vec![2]) },
+            KvWrite { key: "a".into(), value: Some(vec![3]) },
+        ],
+    };
+    desk.journal.save("audit", save.clone()).await.unwrap();
+    let desk = desk.reopen().await;
+    assert_eq!(desk.journal.progress("audit").await.unwrap(), Some(save.progress));
+    assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(2), letter(3)]);
+    assert!(desk.journal.dead_letters("other").await.unwrap().is_empty());
+    assert_eq!(desk.journal.kv("audit").await.unwrap(), [("a".into(), vec![3]), ("b".into(), vec![2])]);
+    let with_states = desk.journal.letters_with_states(None).await.unwrap();
+    assert_eq!(with_states.iter().map(|(_, state)| state.seq).collect::<Vec<_>>(), [2, 3]);
+    desk.assert_sound().await;
+
+    desk.journal.mark_replaying("audit", &[2], "ann", "the sink is back").await.unwrap();
+    assert!(desk.journal.dead_letters("audit").await.unwrap()[0].replaying);
+    desk.assert_sound().await;
+    let record = desk.journal.replays(Some("audit")).await.unwrap().remove(0);
+    assert_eq!((record.who.as_str(), record.why.as_str(), record.seqs), ("ann", "the sink is back", vec![2]));
+
+    let kv = vec![KvWrite { key: "a".into(), value: None }];
+    let save = Save { progress: progress(4, 3, 1), revived: vec![2], kv, ..Save::default() };
+    desk.journal.save("audit", save).await.unwrap();
+    assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(3)]);
+    assert_eq!(desk.journal.kv("audit").await.unwrap(), [("b".into(), vec![2])]);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn reading_from_memory_and_from_disk_give_the_same() {
+    let desk = Desk::new().await;
+    for chunk in 0..5u64 {
+        desk.append((0..10).map(|n| present(&job(n as usize), chunk * 10 + n + 1)).collect()).await;
+    }
+    let mut all = Vec::new();
+    while let Some(last) = desk.journal.read(all.len() as Seq, 7).await.unwrap().last() {
+        all.extend(desk.journal.read(all.len() as Seq, 7).await.unwrap());
+        assert_eq!(all.len() as Seq, last.seq);
+    }
+    assert_eq!(all.iter().map(|state| state.seq).collect::<Vec<_>>(), (1..=50).collect::<Vec<Seq>>());
+    let wanted: Vec<Seq> = vec![3, 50, 999, 17, 0];
+    let single = desk.journal.read_at(&wanted).await.unwrap();
+    assert_eq!(single.iter().map(|state| state.seq).collect::<Vec<_>>(), [3, 17, 50]);
+    assert_eq!(single[2], all[49]);
+    let whole = desk.reopen().await;
+    assert_eq!(whole.journal.read(0, 100).await.unwrap(), all);
+}
+
+#[tokio::test]
+async fn counting_agrees_with_the_states_over_segments_and_sources() {
+    let desk = Desk::new().await;
+    let mut sources = Vec::new();
+    for chunk in 0..12u64 {
+        let name = ["jobs", "pods", "nodes"][chunk as usize % 3];
+        let states = (0..200).map(|n| {
+            let version = (chunk * 200 + n + 1).to_string();
+            in_source(name, 0, &job(n as usize), Change::Present, &version)
+        });
+        desk.journal.append(of(name, 0, states.collect())).await.unwrap();
+        sources.extend(std::iter::repeat_n(name, 200));
+    }
+    let two: [Arc<str>; 2] = ["jobs".into(), "nodes".into()];
+    for (after, through) in
+        [(0, 2400), (0, 1), (5, 5), (100, 1023), (1023, 1024), (1000, 2300), (2395, 9999), (9, 2)]
+    {
+        let expected =
+            (after + 1..=through.min(2400)).filter(|seq| sources[*seq as usize - 1] != "pods").count();
+        assert_eq!(
+            desk.journal.count(&two, after, through).await.unwrap(),
+            expected as u64,
+            "({after}, {through}]"
+        );
+    }
+    assert_eq!(desk.journal.count(&[], 0, 2400).await.unwrap(), 0);
+    assert_eq!(desk.journal.stats().await.unwrap().states, 2400);
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
+    let desk = Desk::new().await;
+    let appends = (0..40usize).map(|n| {
+        let journal = desk.journal.clone();
+        async move {
+            let source = format!("source-{n}");
+            let states = (1..=5).map(|v| in_source(&source, 0, &job(n), Change::Present, &format!("{v}")));
+            let appended = journal.append(of(&source, 0, states.collect())).await.unwrap();
+            journal.save(&source, Save::default()).await.unwrap();
+            appended.seqs.into_iter().flatten().collect::<Vec<_>>()
+        }
+    });
+    let mut seqs = tokio::time::timeout(PATIENCE, futures::future::join_all(appends)).await.unwrap().concat();
+    seqs.sort_unstable();
+    assert_eq!(seqs, (1..=200).collect::<Vec<Seq>>());
+    assert_eq!(*desk.journal.newest().borrow(), 200);
+    desk.assert_sound().await;
+}
+
+/// Appends that are dropped at any moment; each leaves either all or nothing behind.
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_the_journal_whole() {
+    let desk = Desk::new().await;
+    for round in 0..60u64 {
+        let abandoned = desk.append_soon(round * 2 + 1);
+        let mut abandoned = std::pin::pin!(abandoned);
+        // A few polls, each after a yield, so that it is dropped in different places.
+        for _ in 0..round % 12 {
+            if futures::poll!(&mut abandoned).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+            std::thread::yield_now();
+        }
+    }
+    let appended = desk.append(vec![present(&job(1), 1000)]).await;
+    assert_eq!(appended.seqs[0], Some(appended.newest));
+    let states = desk.journal.read(0, 1000).await.unwrap();
+    assert_eq!(states.len() as u64, appended.newest);
+    desk.assert_sound().await;
+}
+
+impl Desk {
+    async fn append_soon(&self, version: u64) {
+        let states = vec![present(&job(1), version), present(&job(2), version + 1)];
+        let journal: &Journal = &self.journal;
+        journal.append(of(SOURCE, 0, states)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn newest_wakes_those_who_wait() {
+    let desk = Desk::new().await;
+    let mut newest = desk.journal.newest();
+    let waiting = async {
+        newest.changed().await.unwrap();
+        *newest.borrow()
+    };
+    let (seen, _) = tokio::join!(waiting, desk.append(vec![present(&job(1), 1), present(&job(2), 2)]));
+    assert_eq!(seen, 2);
+}

@@ -1,0 +1,88 @@
+//! A process that appends is killed at any moment: what it said was durable is there.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use kubewitness_core::Version;
+use kubewitness_core::ports::{Append, Backlog, Documents, Witness};
+use kubewitness_journal::{Journal, verify};
+
+use crate::support::{SOURCE, document, job, of, options, present};
+
+/// Set for the child: the path of its journal.
+const PATH: &str = "KUBEWITNESS_TEST_CRASH_JOURNAL";
+
+const ROUNDS: u64 = 12;
+const OBJECTS: usize = 7;
+
+/// Not a test of its own: what the child runs. Without the variable it does nothing.
+#[test]
+fn child_appends_until_it_is_killed() {
+    let Ok(path) = std::env::var(PATH) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let journal = Journal::open(path.as_ref(), options()).await.unwrap();
+        let mut version = *journal.newest().borrow();
+        loop {
+            let size = 1 + version % 9;
+            let states: Vec<_> =
+                (version + 1..=version + size).map(|v| present(&job(v as usize % OBJECTS), v)).collect();
+            version += size;
+            let checkpoint = Some(Version::new(&version.to_string()));
+            let appended = journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "durable {}", appended.newest).unwrap();
+            out.flush().unwrap();
+        }
+    });
+}
+
+/// Runs the child, kills it after so many answers and a moment more. Returns what it last said.
+fn killed_after(path: &std::path::Path, answers: usize, moment: Duration) -> u64 {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash::child_appends_until_it_is_killed", "--nocapture"])
+        .env(PATH, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut said = 0;
+    let mut left = answers;
+    let durable =
+        |line: &str| line.rsplit_once("durable ").and_then(|(_, seq)| seq.trim().parse::<u64>().ok());
+    while left > 0 {
+        let line = lines.next().expect("the child goes on until it is killed").unwrap();
+        if let Some(seq) = durable(&line) {
+            said = seq;
+            left -= 1;
+        }
+    }
+    std::thread::sleep(moment);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What it had said before it died counts too.
+    lines.map_while(Result::ok).filter_map(|line| durable(&line)).last().unwrap_or(said).max(said)
+}
+
+#[tokio::test]
+async fn nothing_that_was_acknowledged_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    for round in 0..ROUNDS {
+        let moment = Duration::from_micros(round * 1_373 % 9_000);
+        let said = killed_after(&path, 1 + (round as usize * 5) % 17, moment);
+        let report = verify(&path).await.unwrap();
+        assert!(report.ok, "round {round}: {:#?}", report.problems);
+        let journal = Journal::open(&path, options()).await.unwrap();
+        let newest = *journal.newest().borrow();
+        assert!(newest >= said, "round {round}: it said {said}, and there are {newest}");
+        let warm = journal.warm(SOURCE).await.unwrap();
+        // Every position's version is the position: the checkpoint is that of the last append.
+        assert_eq!(warm.checkpoint, Some(Version::new(&newest.to_string())));
+        assert_eq!(warm.objects.len(), OBJECTS.min(newest as usize));
+        let expected = document(&job(newest as usize % OBJECTS), &newest.to_string());
+        assert_eq!(journal.document(newest).await.unwrap().unwrap(), expected);
+        journal.close().await.unwrap();
+    }
+}

@@ -1,0 +1,149 @@
+//! Each kind of damage is planted, and found under its code.
+
+use kubewitness_core::ports::{
+    Append, Backlog, DeadLetter, JournalError, Progress, Save, SourceStart, Witness,
+};
+use kubewitness_core::{Change, StateId, Version};
+use kubewitness_journal::{Journal, code, verify};
+use sqlx::{ConnectOptions, Connection};
+
+use crate::support::{Desk, SOURCE, job, of, options, present, state};
+
+/// A journal with something of everything, closed.
+async fn sound() -> Desk {
+    let desk = Desk::new().await;
+    for version in 0..40u64 {
+        let states = (0..5).map(|n| present(&job(n), version * 5 + n as u64 + 1)).collect();
+        let checkpoint = Some(Version::new(&(version * 5 + 5).to_string()));
+        desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+    }
+    desk.append(vec![state(&job(4), Change::Gone, "300")]).await;
+    let sources = vec![SourceStart { source: SOURCE.into(), after: 0 }];
+    let progress = Progress {
+        cursor: 100,
+        above: vec![(103, 104), (110, 110)],
+        delivered: 90,
+        filtered: 12,
+        dead: 1,
+        sources,
+        ..Progress::default()
+    };
+    let letter = DeadLetter {
+        plugin: "audit".into(),
+        seq: 50,
+        id: StateId::parse("x"),
+        attempts: 1,
+        error: "no".into(),
+        first_ms: 1,
+        last_ms: 1,
+        replaying: false,
+    };
+    desk.journal.save("audit", Save { progress, parked: vec![letter], ..Save::default() }).await.unwrap();
+    desk.assert_sound().await;
+    desk.journal.close().await.unwrap();
+    desk
+}
+
+async fn damage(desk: &Desk, sql: &'static str) {
+    let mut connection =
+        sqlx::sqlite::SqliteConnectOptions::new().filename(desk.path()).connect().await.unwrap();
+    let done = sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    assert!(done.rows_affected() > 0, "{sql} changed nothing");
+    connection.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn each_kind_of_damage_is_found_under_its_code() {
+    let planted = [
+        (code::SEQUENCE, "DELETE FROM states WHERE seq = 77"),
+        (code::ENVELOPE, "UPDATE states SET observed_ms = observed_ms + 1 WHERE seq = 60"),
+        (code::ENVELOPE, "UPDATE states SET seq = seq + 1000 WHERE seq = 200"),
+        (code::ENVELOPE, "UPDATE statuses SET body = replace(body, 'Running', 'Failed')"),
+        (code::ENVELOPE, "UPDATE objects SET name = 'other' WHERE id = 2"),
+        // Two rows change places.
+        (
+            code::ENVELOPE,
+            "UPDATE states SET seq = -1 WHERE seq = 20; UPDATE states SET seq = 20 WHERE seq = 21; \
+             UPDATE states SET seq = 21 WHERE seq = -1",
+        ),
+        (
+            code::DOCUMENT,
+            "UPDATE states SET document = CAST(substr(document, 1, length(document) - 1) || x'00' AS BLOB) WHERE seq = 42",
+        ),
+        (code::DOCUMENT, "UPDATE states SET document = x'' WHERE seq = 90"),
+        (code::DOCUMENT, "UPDATE anchors SET document = substr(document, 1, 40)"),
+        (code::CURRENT, "UPDATE current SET newest = newest - 5, tail = tail - 5 WHERE object = 1"),
+        (code::CURRENT, "UPDATE current SET tail = tail - 5 WHERE object = 1"),
+        (code::CURRENT, "DELETE FROM current WHERE object = 1"),
+        (
+            code::CURRENT,
+            "UPDATE current SET packed = (SELECT packed FROM current WHERE object = 2) WHERE object = 1",
+        ),
+        (code::CHAIN, "UPDATE objects SET tail = tail - 5 WHERE tail IS NOT NULL"),
+        (code::CHECKPOINT, "UPDATE streams SET checkpoint = ''"),
+        (code::COUNT, "UPDATE streams SET states = states + 1"),
+        (code::COUNT, "UPDATE tallies SET states = states - 1"),
+        (code::CURSOR, "UPDATE plugins SET progress = json_set(progress, '$.cursor', 9999)"),
+        (code::CURSOR, "UPDATE plugins SET progress = json_set(progress, '$.above', json('[[90,95]]'))"),
+        (code::CURSOR, "UPDATE plugins SET progress = 'nonsense'"),
+        (code::COMPLETENESS, "UPDATE plugins SET progress = json_set(progress, '$.delivered', 91)"),
+        (code::COMPLETENESS, "UPDATE plugins SET progress = json_set(progress, '$.cursor', 99)"),
+        (code::COMPLETENESS, "UPDATE plugins SET progress = json_set(progress, '$.dead', 2)"),
+        (code::COMPLETENESS, "DELETE FROM letters"),
+        (code::LETTER, "UPDATE letters SET seq = 5000"),
+    ];
+    for (expected, sql) in planted {
+        let desk = sound().await;
+        damage(&desk, sql).await;
+        let report = desk.verify().await;
+        assert!(!report.ok, "{sql} was not found");
+        let codes: Vec<_> = report.problems.iter().map(|problem| problem.code.as_str()).collect();
+        assert!(codes.contains(&expected), "{sql} was found as {:#?}", report.problems);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_row_is_an_error_that_names_its_position_and_never_other_bytes() {
+    let desk = sound().await;
+    damage(&desk, "UPDATE states SET document = CAST(x'00' || document AS BLOB) WHERE seq = 42").await;
+    damage(&desk, "UPDATE states SET flags = flags | 4 WHERE seq = 60").await;
+    let desk = Desk { journal: Journal::open(&desk.path(), options()).await.unwrap(), folder: desk.folder };
+    use kubewitness_core::ports::Documents;
+    let error = desk.journal.document(42).await.unwrap_err();
+    assert!(matches!(&error, JournalError::Fatal(text) if text.contains("42")), "{error}");
+    let error = desk.journal.read(55, 10).await.unwrap_err();
+    assert!(matches!(&error, JournalError::Fatal(text) if text.contains("60")), "{error}");
+}
+
+#[tokio::test]
+async fn a_torn_page_is_refused_and_reported() {
+    let desk = sound().await;
+    let bytes = std::fs::read(desk.path()).unwrap();
+    let mut found = 0;
+    for page in 1..bytes.len() / 4096 {
+        let mut torn = bytes.clone();
+        torn[page * 4096..(page + 1) * 4096].fill(0xA5);
+        std::fs::write(desk.path(), torn).unwrap();
+        let whole = verify(&desk.path()).await;
+        found += usize::from(whole.map_or(true, |report| !report.ok));
+    }
+    // A page that is on the free list holds nothing.
+    assert!(found * 10 >= (bytes.len() / 4096 - 1) * 9, "{found} of {}", bytes.len() / 4096 - 1);
+}
+
+#[tokio::test]
+async fn it_verifies_beside_a_running_writer() {
+    let desk = Desk::new().await;
+    let writing = async {
+        for version in 1..200 {
+            desk.append(vec![present(&job(1), version)]).await;
+        }
+    };
+    let verifying = async {
+        for _ in 0..5 {
+            desk.assert_sound().await;
+        }
+    };
+    tokio::join!(writing, verifying);
+    assert_eq!(desk.verify().await.states_checked, 199);
+}

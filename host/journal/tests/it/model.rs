@@ -1,0 +1,137 @@
+//! Random appends against a model that is too simple to be wrong.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use kubewitness_core::ports::{Backlog, Documents, Witness, Witnessed};
+use kubewitness_core::{Change, Seq, Version};
+use proptest::prelude::*;
+
+use crate::support::{Desk, SOURCE, gap, job, state};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(Vec<(usize, u8, u64)>),
+    Reopen,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let one = (0usize..4, 0u8..10, 1u64..30);
+    prop_oneof![
+        8 => proptest::collection::vec(one, 1..12).prop_map(Step::Append),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize, Bytes>) -> Witnessed {
+    let text = version.to_string();
+    let mut state = match change {
+        0 => state(&job(object), Change::Gone, if version % 2 == 0 { &text } else { "" }),
+        1 => state(&job(object), Change::Left, &text),
+        2 => gap(&job(object), &text, &(version + 5).to_string()),
+        _ => state(&job(object), Change::Present, &text),
+    };
+    state.base = bases.get(&object).cloned();
+    state
+}
+
+#[derive(Default)]
+struct Model {
+    /// Id, late, document, object.
+    states: Vec<(String, bool, Bytes, usize)>,
+    newest: HashMap<usize, u64>,
+    current: BTreeMap<usize, u64>,
+}
+
+impl Model {
+    fn append(&mut self, object: usize, state: &Witnessed) -> Option<Seq> {
+        let known = self.states.iter().any(|(id, ..)| id == state.id.as_str());
+        let version: Option<u64> = state.resource_version.as_str().parse().ok();
+        let newest = self.newest.get(&object).copied();
+        let stale = version.is_some_and(|version| newest.is_some_and(|newest| version < newest));
+        let is_version = matches!(state.change, Change::Present | Change::Left);
+        if state.change != Change::Gap {
+            // What is seen decides, but for an older version, or an older end that was known.
+            let heard = if is_version || known { !stale } else { true };
+            if heard {
+                match state.change {
+                    Change::Present => drop(self.current.insert(object, version.unwrap())),
+                    _ => drop(self.current.remove(&object)),
+                }
+                if let Some(version) = version.filter(|_| !known || state.change == Change::Present) {
+                    self.newest.insert(object, version);
+                }
+            }
+        }
+        if known {
+            return None;
+        }
+        let late = is_version && stale;
+        self.states.push((state.id.as_str().into(), late, state.document.clone(), object));
+        Some(self.states.len() as Seq)
+    }
+
+    fn document_before(&self, index: usize) -> Option<Bytes> {
+        let (_, _, _, object) = self.states[index];
+        let mut before = self.states[..index].iter().rev().filter(|(_, _, _, other)| *other == object);
+        before
+            .find(|(id, _, document, _)| !id.contains("/gap:") && !document.is_empty())
+            .map(|(_, _, document, _)| document.clone())
+    }
+}
+
+async fn run(steps: Vec<Step>) {
+    let mut desk = Desk::new().await;
+    let mut model = Model::default();
+    let mut bases = HashMap::new();
+    for step in steps {
+        match step {
+            Step::Reopen => desk = desk.reopen().await,
+            Step::Append(states) => {
+                let batch: Vec<_> = states.iter().map(|one| witnessed(*one, &bases)).collect();
+                for (one, state) in states.iter().zip(&batch) {
+                    bases.insert(one.0, state.document.clone());
+                }
+                let expected: Vec<_> =
+                    states.iter().zip(&batch).map(|(one, state)| model.append(one.0, state)).collect();
+                assert_eq!(desk.append(batch).await.seqs, expected);
+            }
+        }
+        let warm = desk.journal.warm(SOURCE).await.unwrap();
+        let current: BTreeMap<_, _> = warm
+            .objects
+            .iter()
+            .map(|current| {
+                let number = (0..4).find(|n| job(*n) == current.object).unwrap();
+                assert_eq!(
+                    kubewitness_core::document::unpack(&current.packed).unwrap(),
+                    crate::support::document(&current.object, current.resource_version.as_str())
+                );
+                (number, current.resource_version.clone())
+            })
+            .collect();
+        let expected: BTreeMap<_, _> = model
+            .current
+            .iter()
+            .map(|(object, version)| (*object, Version::new(&version.to_string())))
+            .collect();
+        assert_eq!(current, expected);
+    }
+    let states = desk.journal.read(0, 10_000).await.unwrap();
+    assert_eq!(states.len(), model.states.len());
+    for (index, (state, (id, late, document, _))) in states.iter().zip(&model.states).enumerate() {
+        assert_eq!((state.id.as_str(), state.late, state.seq), (id.as_str(), *late, index as Seq + 1));
+        assert_eq!(&desk.journal.document(state.seq).await.unwrap().unwrap(), document);
+        assert_eq!(desk.journal.document_before(state.seq).await.unwrap(), model.document_before(index));
+    }
+    desk.assert_sound().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_appends_leave_what_a_naive_model_says(steps in proptest::collection::vec(step(), 1..12)) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(steps));
+    }
+}

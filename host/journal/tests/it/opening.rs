@@ -1,0 +1,66 @@
+//! Whose file it is.
+
+use kubewitness_core::ports::{Backlog, JournalError, Witness};
+use kubewitness_journal::{Journal, OpenError, verify};
+use sqlx::{ConnectOptions, Connection};
+
+use crate::support::{Desk, SOURCE, job, of, options, present};
+
+async fn edit(path: &std::path::Path, sql: &'static str) {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
+    let mut connection = options.connect().await.unwrap();
+    sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+async fn refused(path: &std::path::Path) -> OpenError {
+    Journal::open(path, options()).await.err().unwrap()
+}
+
+#[tokio::test]
+async fn a_second_writer_is_told_that_the_journal_is_in_use() {
+    let desk = Desk::new().await;
+    assert!(matches!(refused(&desk.path()).await, OpenError::InUse(_)));
+    let path = desk.path();
+    desk.journal.close().await.unwrap();
+    Journal::open(&path, options()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_closed_journal_refuses_and_does_not_hang() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    desk.journal.close().await.unwrap();
+    let late = desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await;
+    assert!(matches!(late, Err(JournalError::Unavailable(_))), "{late:?}");
+    assert!(matches!(desk.journal.stats().await, Err(JournalError::Unavailable(_))));
+    assert_eq!(*desk.journal.newest().borrow(), 1);
+}
+
+#[tokio::test]
+async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
+    let desk = Desk::new().await;
+    desk.journal.close().await.unwrap();
+    edit(&desk.path(), "PRAGMA user_version = 99").await;
+    let error = refused(&desk.path()).await;
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error}");
+    assert!(matches!(verify(&desk.path()).await, Err(OpenError::Newer { .. })));
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_journal_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text.db");
+    std::fs::write(&text, "this is a letter to a friend, long enough to be no empty file".repeat(20))
+        .unwrap();
+    assert!(matches!(refused(&text).await, OpenError::NotAJournal { .. }));
+    let other = folder.path().join("other.db");
+    edit(&other, "CREATE TABLE letters (body TEXT)").await;
+    let before = std::fs::read(&other).unwrap();
+    let error = refused(&other).await;
+    assert!(matches!(error, OpenError::NotAJournal { .. }), "{error}");
+    assert_eq!(std::fs::read(&other).unwrap(), before);
+    let missing = folder.path().join("missing.db");
+    assert!(matches!(verify(&missing).await, Err(OpenError::Unavailable { .. })));
+    assert!(!missing.exists());
+}

@@ -1,0 +1,152 @@
+//! States made by hand.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kubewitness_core::document::pack;
+use kubewitness_core::ports::{Append, Appended, Witness, Witnessed};
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, StateId, Status, Version};
+use kubewitness_journal::{Journal, JournalOptions, VerifyReport, verify};
+use tempfile::TempDir;
+
+pub const SOURCE: &str = "jobs";
+
+/// A journal in a folder of its own.
+pub struct Desk {
+    pub folder: TempDir,
+    pub journal: Journal,
+}
+
+impl Desk {
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = open(folder.path().join("journal.db")).await;
+        Self { folder, journal }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("journal.db")
+    }
+
+    /// Closed and opened again, as another process would.
+    pub async fn reopen(self) -> Self {
+        self.journal.close().await.unwrap();
+        let Self { folder, .. } = self;
+        let journal = open(folder.path().join("journal.db")).await;
+        Self { folder, journal }
+    }
+
+    pub async fn verify(&self) -> VerifyReport {
+        verify(&self.path()).await.unwrap()
+    }
+
+    pub async fn assert_sound(&self) {
+        let report = self.verify().await;
+        assert!(report.ok, "{:#?}", report.problems);
+    }
+
+    pub async fn append(&self, states: Vec<Witnessed>) -> Appended {
+        self.journal.append(of(SOURCE, 0, states)).await.unwrap()
+    }
+}
+
+pub async fn open(path: PathBuf) -> Journal {
+    Journal::open(&path, options()).await.unwrap()
+}
+
+/// Little is kept in memory, so that reads reach the disk.
+pub fn options() -> JournalOptions {
+    JournalOptions { recent: 8, ..JournalOptions::default() }
+}
+
+pub fn of(source: &str, epoch: u32, states: Vec<Witnessed>) -> Append {
+    Append { source: source.into(), epoch, states, ..Append::default() }
+}
+
+pub fn job(number: usize) -> Arc<ObjectRef> {
+    Arc::new(ObjectRef {
+        group: "batch".into(),
+        version: "v1".into(),
+        kind: "Job".into(),
+        namespace: format!("team-{}", number % 3),
+        name: format!("train-{number}"),
+        uid: format!("ad7a6354-87c8-4ba7-883d-{number:012x}"),
+    })
+}
+
+pub fn status(phase: &str) -> Arc<Status> {
+    Arc::new(Status { phase: phase.into(), total: 1, ..Status::default() })
+}
+
+/// About 1 KB, of which little changes from one version to the next.
+pub fn document(object: &ObjectRef, version: &str) -> Bytes {
+    let ObjectRef { namespace, name, uid, .. } = object;
+    let filler: String = (0..40).map(|n| format!("\"field-{n}\":\"{}\",", n * 7919 % 1000)).collect();
+    let text = format!(
+        "{{\"kind\":\"Job\",\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"{namespace}\",\"uid\":\"{uid}\",\
+         \"resourceVersion\":\"{version}\"}},\"spec\":{{{filler}\"x\":1}},\"status\":{{\"at\":\"{version}\"}}}}"
+    );
+    text.into()
+}
+
+pub fn in_source(
+    source: &str,
+    epoch: u32,
+    object: &Arc<ObjectRef>,
+    change: Change,
+    version: &str,
+) -> Witnessed {
+    let version = Version::new(version);
+    let document = match change {
+        Change::Present | Change::Left => document(object, version.as_str()),
+        Change::Gone | Change::Gap => Bytes::new(),
+    };
+    Witnessed {
+        id: StateId::of(source, epoch, object, change, &version, None),
+        change,
+        object: object.clone(),
+        owner: None,
+        resource_version: version,
+        status: status("Running"),
+        previous: None,
+        observed_ms: 1_700_000_000_000,
+        packed: pack(&document),
+        document,
+        base: None,
+    }
+}
+
+pub fn state(object: &Arc<ObjectRef>, change: Change, version: &str) -> Witnessed {
+    in_source(SOURCE, 0, object, change, version)
+}
+
+pub fn present(object: &Arc<ObjectRef>, version: u64) -> Witnessed {
+    state(object, Change::Present, &version.to_string())
+}
+
+pub fn gap(object: &Arc<ObjectRef>, after: &str, before: &str) -> Witnessed {
+    let gap = Gap {
+        source: SOURCE.into(),
+        object: Some((**object).clone()),
+        epoch: 0,
+        after: after.into(),
+        before: before.into(),
+        reason: "Compacted".into(),
+        message: "the server no longer has them".into(),
+        recorded_ms: 1,
+    };
+    let version = Version::new(before);
+    let mut state = state(object, Change::Gap, before);
+    state.id = StateId::of(SOURCE, 0, object, Change::Gap, &version, Some(&gap));
+    state.document = serde_json::to_vec(&gap).unwrap().into();
+    state
+}
+
+pub fn seqs(appended: &Appended) -> Vec<Option<Seq>> {
+    appended.seqs.clone()
+}
+
+/// Generous: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
