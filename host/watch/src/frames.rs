@@ -118,8 +118,9 @@ mod tests {
 
     #[test]
     fn an_oversized_frame_is_told_once_and_the_next_one_is_whole() {
-        for chunks in [&[b"0123456789ab\nok\n".as_slice()][..], &[b"01234567", b"89ab", b"cd", b"\nok\n"][..]]
-        {
+        let whole: &[&[u8]] = &[b"0123456789ab\nok\n"];
+        let parts: &[&[u8]] = &[b"01234567", b"89ab", b"cd", b"\nok\n"];
+        for chunks in [whole, parts] {
             let (lines, _) = split(10, chunks);
             assert_eq!(lines.len(), 2, "{lines:?}");
             assert!(

@@ -44,11 +44,10 @@ pub(crate) enum Input {
         document: Bytes,
         anew: bool,
     },
-    /// A comparison no longer found it. The last content and the version of the deletion are
-    /// there where walking back showed them.
+    /// A comparison no longer found it. The version of its deletion is there where walking back
+    /// showed it.
     Vanished {
         object: Arc<ObjectRef>,
-        last: Option<Bytes>,
         version: Option<Version>,
     },
     ObjectHole(Arc<ObjectRef>, Hole),

@@ -16,6 +16,7 @@ mod course;
 mod discovery;
 mod document;
 mod draft;
+mod exact;
 mod frames;
 mod handle;
 mod input;

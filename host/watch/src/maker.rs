@@ -85,11 +85,11 @@ impl Maker {
     }
 
     /// An object that a comparison no longer found.
-    pub fn vanished(&mut self, object: &ObjectRef, last: Option<Bytes>, version: Option<Version>) {
+    pub fn vanished(&mut self, object: &ObjectRef, version: Option<Version>) {
         let known = self.draft.known(&self.parts.shared.read(), &object.uid);
         // Its end may have been witnessed since: by a new uid under its name.
         if let Some(known) = known {
-            self.gone(&known, last.unwrap_or_default(), version.unwrap_or_else(|| Version::new("")));
+            self.gone(&known, version.unwrap_or_else(|| Version::new("")));
         }
     }
 
@@ -154,13 +154,17 @@ impl Maker {
             (self.draft.known(&cache, uid), self.draft.rival(&cache, namespace, name, uid))
         };
         let judgement = judge(
-            &Seen { event: seen.event, version: &seen.version, matches: self.matches(&seen.envelope) },
+            &Seen {
+                event: seen.event,
+                version: &seen.version,
+                matches: matches(&self.parts, &seen.envelope),
+            },
             known.as_ref().map(|known| &known.version),
             rival.as_ref().map(|rival| &rival.version),
         );
         if let Some(rival) = rival.filter(|_| judgement.rival_gone) {
             // Its deletion was missed, so that neither a version nor a last content is known.
-            self.gone(&rival, Bytes::new(), Version::new(""));
+            self.gone(&rival, Version::new(""));
         }
         let counters = &self.parts.shared.counters;
         match judgement.meaning {
@@ -171,11 +175,6 @@ impl Maker {
             Meaning::Stale => count(&counters.stale, 1),
             Meaning::Outside => {}
         }
-    }
-
-    fn matches(&self, envelope: &Envelope<'_>) -> bool {
-        let wanted = &self.parts.spec.match_labels;
-        wanted.iter().all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
     }
 
     fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
@@ -194,7 +193,8 @@ impl Maker {
         self.push(Made { change, object, owner, version, status, previous, document, base }, None);
     }
 
-    fn gone(&mut self, known: &Known, last: Bytes, version: Version) {
+    /// Of an object whose deletion was not watched: there is no last content.
+    fn gone(&mut self, known: &Known, version: Version) {
         let made = Made {
             change: Change::Gone,
             object: Arc::clone(&known.object),
@@ -202,8 +202,8 @@ impl Maker {
             version,
             status: self.statuses.share(Rules::deleted(&known.status), None),
             previous: Some(Arc::clone(&known.status)),
-            base: (!last.is_empty()).then(|| known.document()).flatten(),
-            document: last,
+            document: Bytes::new(),
+            base: None,
         };
         self.push(made, None);
     }
@@ -258,6 +258,13 @@ pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
         name: envelope.name.to_string(),
         uid: envelope.uid.to_string(),
     }
+}
+
+/// Whether an object is in the source's scope. Decided here and not by the server, so that
+/// leaving the scope doesn't look like a deletion.
+pub(crate) fn matches(parts: &Parts, envelope: &Envelope<'_>) -> bool {
+    let mut wanted = parts.spec.match_labels.iter();
+    wanted.all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
 }
 
 fn unknown() -> Arc<Status> {

@@ -1,12 +1,10 @@
 //! A list, compared with what was witnessed. What differs is read back version by version before
-//! the newer state goes on; what is no longer there has ended. All requests are here; which one
-//! is next is decided by [`compare`] and [`Walk`].
+//! the newer state goes on; what is no longer there has ended.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -15,27 +13,23 @@ use kubewitness_core::document::unpack;
 use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
 
-use crate::backoff::{Backoff, Dice};
 use crate::course::ListReason;
 use crate::discovery::Resource;
 use crate::document::with_kind;
+use crate::exact::{Ended, Exact};
 use crate::handle::count;
 use crate::input::{Hole, Input, reason};
 use crate::judge::{Compared, compare};
-use crate::maker::reference;
+use crate::maker::{matches, reference};
 use crate::reader::{Closed, sync};
 use crate::request::Failure;
 use crate::source::Parts;
-use crate::walkback::{Answer, Next, Walk, Walked, after, between};
+use crate::walkback::{Walked, after, between};
 
 /// A paged list whose pages expire this often is asked for in one piece: the server is slower
 /// than its own compaction.
 const PAGED_TRIES: u32 = 3;
-
-/// Tries of one exact list after the first, while its failure can pass.
-const ASK_TRIES: u32 = 4;
 
 /// How a list ended.
 pub(crate) enum Listed {
@@ -70,13 +64,10 @@ pub(crate) struct Relist {
     parts: Arc<Parts>,
     inputs: mpsc::Sender<Input>,
     resource: Resource,
+    exact: Exact,
     reason: ListReason,
     /// Everything up to here was witnessed.
     baseline: Option<Version>,
-    requests: AtomicU32,
-    /// The server can't be asked for old versions: said once, then not tried again.
-    refused: AtomicBool,
-    since: Instant,
 }
 
 /// An object that was there before the list, found by its uid.
@@ -103,12 +94,27 @@ impl Hash for Unseen {
     }
 }
 
+/// What comes of a listed object.
+enum Found {
+    Send(Input),
+    ReadBack(Moved),
+}
+
 /// A listed object of which versions may be missing below.
 struct Moved {
     object: ObjectRef,
     floor: Version,
     version: Version,
     document: Bytes,
+    /// Another uid that had its name, with the version it was witnessed at.
+    rival: Option<(Arc<ObjectRef>, Version)>,
+}
+
+/// A moved object with what was missed.
+struct ReadBack {
+    moved: Moved,
+    walked: Walked,
+    rival_ended: Option<(Arc<ObjectRef>, Ended)>,
 }
 
 /// What an attempt goes through.
@@ -127,17 +133,8 @@ impl Relist {
         reason: &ListReason,
         baseline: Option<Version>,
     ) -> Self {
-        let (requests, refused) = (AtomicU32::new(parts.tuning.walk.requests), AtomicBool::new(false));
-        Self {
-            parts,
-            inputs,
-            resource,
-            reason: reason.clone(),
-            baseline,
-            requests,
-            refused,
-            since: Instant::now(),
-        }
+        let exact = Exact::new(Arc::clone(&parts), resource.clone());
+        Self { parts, inputs, resource, exact, reason: reason.clone(), baseline }
     }
 
     pub async fn run(self) -> Result<Listed, Closed> {
@@ -206,18 +203,16 @@ impl Relist {
             attempt.unseen.remove(envelope.uid.as_ref());
             let document =
                 with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
-            if let Some(step) = self.item(&envelope, document, at)? {
-                match step {
-                    Found::Send(input) => self.send(input).await?,
-                    Found::Walk(object) => moved.push(object),
-                }
+            match self.item(&envelope, document, at)? {
+                Some(Found::Send(input)) => self.send(input).await?,
+                Some(Found::ReadBack(object)) => moved.push(object),
+                None => {}
             }
         }
-        let concurrency = self.parts.tuning.walk.concurrency.max(1);
-        let mut walks =
-            stream::iter(moved.into_iter().map(|object| self.walk(object))).buffer_unordered(concurrency);
-        while let Some((object, walked)) = walks.next().await {
-            self.walked(object, walked).await?;
+        let reading = moved.into_iter().map(|object| self.read_back(object));
+        let mut read = stream::iter(reading).buffer_unordered(self.concurrency());
+        while let Some(read) = read.next().await {
+            self.was_read_back(read).await?;
         }
         Ok(())
     }
@@ -237,41 +232,57 @@ impl Relist {
         let floor = match compare(&version, known.map(|known| &known.resource_version)) {
             Compared::Same => return Ok(None),
             Compared::Behind => return Err(Broken::OtherHistory(at.clone())),
-            Compared::Moved => known.map(|known| known.resource_version.clone()),
+            Compared::Moved => known.map(|known| self.floor(&known.resource_version)),
             // Before the first list there is no story to be told whole.
-            Compared::New => self.baseline.clone().filter(|_| self.in_scope(envelope)),
+            Compared::New => self.baseline.clone().filter(|_| matches(&self.parts, envelope)),
         };
-        Ok(Some(match floor {
-            Some(floor) => {
-                Found::Walk(Moved { object: reference(&self.parts, envelope), floor, version, document })
-            }
-            None => Found::Send(Input::Item { document, anew: false }),
-        }))
+        let Some(floor) = floor else { return Ok(Some(Found::Send(Input::Item { document, anew: false }))) };
+        let rival = cache
+            .by_name(&envelope.namespace, &envelope.name)
+            .filter(|held| *held.object.uid != *envelope.uid)
+            .map(|held| (Arc::clone(&held.object), held.resource_version.clone()));
+        let object = reference(&self.parts, envelope);
+        Ok(Some(Found::ReadBack(Moved { object, floor, version, document, rival })))
     }
 
-    fn in_scope(&self, envelope: &Envelope<'_>) -> bool {
-        let wanted = &self.parts.spec.match_labels;
-        wanted.iter().all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
+    // ---- what was missed -----------------------------------------------------------------
+
+    /// What lies below a listed object, and how the bearer of its name before it ended.
+    async fn read_back(&self, moved: Moved) -> ReadBack {
+        let walked = self.exact.versions(&moved.object, &moved.floor, &moved.version).await;
+        let rival_ended = match &moved.rival {
+            Some((rival, witnessed)) => {
+                let taken = walked.oldest.as_ref().unwrap_or(&moved.version);
+                let ended = self.exact.end(rival, &self.floor(witnessed), taken).await;
+                Some((Arc::clone(rival), ended))
+            }
+            None => None,
+        };
+        ReadBack { moved, walked, rival_ended }
     }
 
-    // ---- walking back --------------------------------------------------------------------
+    async fn was_read_back(&self, read: ReadBack) -> Result<(), Closed> {
+        if let Some((rival, ended)) = read.rival_ended {
+            self.has_ended(rival, ended).await?;
+        }
+        self.walked(Arc::new(read.moved.object), read.walked).await?;
+        self.send(Input::Item { document: read.moved.document, anew: false }).await
+    }
 
-    async fn walk(&self, moved: Moved) -> (Moved, Walked) {
-        let budget = self.parts.tuning.walk.requests_per_object;
-        let mut walk = Walk::new(&moved.object.uid, self.floor(&moved.floor), moved.version.clone(), budget);
-        let walked = loop {
-            let at = match walk.next() {
-                Next::Ask(at) => at,
-                Next::Done(walked) => break walked,
-            };
-            if !self.may_ask() {
-                break walk.end(Some((reason::BUDGET, "reading them back would have taken too long")));
-            }
-            if let Some(walked) = walk.answered(self.ask(&moved.object, &at).await) {
-                break walked;
-            }
-        };
-        (moved, walked)
+    async fn has_ended(&self, object: Arc<ObjectRef>, ended: Ended) -> Result<(), Closed> {
+        self.walked(Arc::clone(&object), ended.walked).await?;
+        self.send(Input::Vanished { object, version: ended.version }).await
+    }
+
+    async fn walked(&self, object: Arc<ObjectRef>, walked: Walked) -> Result<(), Closed> {
+        count(&self.parts.shared.counters.walked, walked.found.len() as u64);
+        if let Some(hole) = walked.hole {
+            self.send(Input::ObjectHole(object, hole)).await?;
+        }
+        for document in walked.found {
+            self.send(Input::Item { document, anew: false }).await?;
+        }
+        Ok(())
     }
 
     /// Below what nothing of an object is missing: its witnessed version, or the baseline, up to
@@ -283,125 +294,29 @@ impl Relist {
         }
     }
 
-    fn may_ask(&self) -> bool {
-        self.since.elapsed() < self.parts.tuning.walk.time
-            && self
-                .requests
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
-                .is_ok()
-    }
-
-    /// The object of this name as it was at one version.
-    async fn ask(&self, object: &ObjectRef, at: &Version) -> Answer {
-        if self.refused.load(Ordering::Relaxed) {
-            return Answer::Refused("the server doesn't read old versions".to_string());
-        }
-        count(&self.parts.shared.counters.walk_backs, 1);
-        let address = self
-            .resource
-            .collection_of(&object.namespace)
-            .with("fieldSelector", &format!("metadata.name={}", object.name))
-            .with("resourceVersion", at.as_str())
-            .with("resourceVersionMatch", "Exact")
-            .with("limit", "1");
-        let answer = match self.patiently(address.as_str()).await {
-            Ok(bytes) => self.exact(&bytes, object, at),
-            Err(failure) if failure.is_expired() => Ok(Answer::Compacted),
-            Err(failure) => Err(failure.to_string()),
-        };
-        answer.unwrap_or_else(|why| {
-            if !self.refused.swap(true, Ordering::Relaxed) {
-                tracing::warn!(source = %self.parts.spec.name, "missed versions can't be read back: {why}");
-            }
-            Answer::Refused(why)
-        })
-    }
-
-    /// A server that is busy or away for a moment doesn't cost a version.
-    async fn patiently(&self, address: &str) -> Result<Bytes, Failure> {
-        let tuning = &self.parts.tuning;
-        let (mut backoff, mut dice) =
-            (Backoff::new(tuning.first_pause, tuning.longest_pause), Dice::new(tuning.seed));
-        for _ in 0..ASK_TRIES {
-            match self.parts.api.get(address).await {
-                Err(failure) if failure.is_passing() => {
-                    sleep(backoff.next(&mut dice, failure.retry_after())).await
-                }
-                answered => return answered,
-            }
-        }
-        self.parts.api.get(address).await
-    }
-
-    fn exact(&self, bytes: &Bytes, object: &ObjectRef, at: &Version) -> Result<Answer, String> {
-        let page = project::list_page(bytes).map_err(|error| error.to_string())?;
-        // A server that doesn't know the parameter answers with what is there now.
-        if page.resource_version != at.as_str() {
-            return Err(format!("an exact list at {at} was answered for {}", page.resource_version));
-        }
-        let items = page.items.iter().map(|item| (item, project::envelope(item)));
-        for (item, envelope) in items {
-            let envelope = envelope.map_err(|error| error.to_string())?;
-            if envelope.name != *object.name || envelope.namespace != *object.namespace {
-                continue;
-            }
-            let document = with_kind(
-                bytes.slice_ref(item),
-                &envelope,
-                &self.parts.spec.api_version,
-                &self.parts.spec.kind,
-            );
-            return Ok(Answer::Item {
-                uid: envelope.uid.to_string(),
-                version: Version::new(&envelope.resource_version),
-                document,
-            });
-        }
-        Ok(Answer::Nobody)
-    }
-
-    async fn walked(&self, moved: Moved, walked: Walked) -> Result<(), Closed> {
-        count(&self.parts.shared.counters.walked, walked.found.len() as u64);
-        // Another uid had the name: what came of it between its last version and its end is lost.
-        let rival = {
-            let cache = self.parts.shared.read();
-            let rival = cache.by_name(&moved.object.namespace, &moved.object.name);
-            rival.filter(|rival| rival.object.uid != moved.object.uid).cloned()
-        };
-        if let Some(rival) = rival {
-            let why = "it was deleted, and its name given to another object, while nothing was watched";
-            let hole = between(&self.floor(&rival.resource_version), &moved.version, reason::EXPIRED, why);
-            self.hole(rival.object, hole).await?;
-        }
-        self.hole(Arc::new(moved.object), walked.hole).await?;
-        for document in walked.found {
-            self.send(Input::Item { document, anew: false }).await?;
-        }
-        self.send(Input::Item { document: moved.document, anew: false }).await
+    fn concurrency(&self) -> usize {
+        self.parts.tuning.walk.concurrency.max(1)
     }
 
     // ---- the end of a list ---------------------------------------------------------------
 
     async fn complete(&self, version: Version, attempt: Attempt) -> Result<(), Broken> {
-        // Rivals have ended by the names that others took; the writer knows them by then.
+        // Those whose name was taken have ended already; the cache shows it by then.
         sync(&self.inputs).await?;
+        let mut vanished = Vec::new();
         for Unseen(object) in attempt.unseen {
-            let Some(known) =
-                self.parts.shared.read().by_uid(&object.uid).map(|held| held.resource_version.clone())
-            else {
-                continue;
-            };
-            if attempt.unread > 0 && !self.has_ended(&object).await? {
-                continue;
+            let held = self.parts.shared.read().by_uid(&object.uid).map(|held| held.resource_version.clone());
+            let Some(witnessed) = held else { continue };
+            if attempt.unread == 0 || self.is_absent(&object).await? {
+                vanished.push((object, witnessed));
             }
-            if self.reason == ListReason::Expired {
-                let why = "it was deleted while nothing was watched";
-                let end = Version::new(&after(&version));
-                self.hole(Arc::clone(&object), between(&self.floor(&known), &end, reason::EXPIRED, why))
-                    .await?;
-            }
-            self.send(Input::Vanished { object, last: None, version: None }).await?;
         }
+        let ending = vanished.into_iter().map(|(object, witnessed)| self.ended(object, witnessed, &version));
+        let mut ending = stream::iter(ending).buffer_unordered(self.concurrency());
+        while let Some((object, ended)) = ending.next().await {
+            self.has_ended(object, ended).await?;
+        }
+        drop(ending);
         if let Some(hole) = self.source_hole(&version) {
             self.send(Input::SourceHole(hole)).await?;
         }
@@ -409,8 +324,23 @@ impl Relist {
         Ok(())
     }
 
+    async fn ended(
+        &self,
+        object: Arc<ObjectRef>,
+        witnessed: Version,
+        listed: &Version,
+    ) -> (Arc<ObjectRef>, Ended) {
+        // What another history did in between can't be asked of this one.
+        let ended = if self.reason == ListReason::Replaced {
+            Ended { version: None, walked: Walked::default() }
+        } else {
+            self.exact.end(&object, &self.floor(&witnessed), listed).await
+        };
+        (object, ended)
+    }
+
     /// Asked for by name, because the list had items that could not be read.
-    async fn has_ended(&self, object: &ObjectRef) -> Result<bool, Failure> {
+    async fn is_absent(&self, object: &ObjectRef) -> Result<bool, Failure> {
         let collection = self.resource.collection_of(&object.namespace);
         match self.parts.api.get(&format!("{}/{}", collection.as_str(), object.name)).await {
             Ok(bytes) => Ok(project::envelope(&bytes).is_ok_and(|found| found.uid != *object.uid)),
@@ -440,20 +370,7 @@ impl Relist {
         }
     }
 
-    async fn hole(&self, object: Arc<ObjectRef>, hole: Option<Hole>) -> Result<(), Closed> {
-        match hole {
-            Some(hole) => self.send(Input::ObjectHole(object, hole)).await,
-            None => Ok(()),
-        }
-    }
-
     async fn send(&self, input: Input) -> Result<(), Closed> {
         self.inputs.send(input).await.map_err(|_| Closed)
     }
-}
-
-/// What comes of a listed object.
-enum Found {
-    Send(Input),
-    Walk(Moved),
 }

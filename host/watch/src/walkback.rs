@@ -34,6 +34,8 @@ pub(crate) struct Walked {
     pub found: Vec<Bytes>,
     /// What is missing below them.
     pub hole: Option<Hole>,
+    /// The version of the oldest that was found.
+    pub oldest: Option<Version>,
 }
 
 #[derive(Debug)]
@@ -107,7 +109,66 @@ impl Walk {
     pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> Walked {
         let mut found = std::mem::take(&mut self.found);
         found.reverse();
-        Walked { found, hole: hole.and_then(|(reason, why)| between(&self.floor, &self.oldest, reason, why)) }
+        let hole = hole.and_then(|(reason, why)| between(&self.floor, &self.oldest, reason, why));
+        Walked { oldest: (!found.is_empty()).then(|| self.oldest.clone()), found, hole }
+    }
+}
+
+/// The search for the end of an object that was there at one version and no longer at another.
+/// A uid lives once, without a break, so that halving finds the version at which it was deleted.
+#[derive(Debug)]
+pub(crate) struct Search {
+    uid: String,
+    /// It was there, or nobody can tell any more.
+    there: u128,
+    /// It was not.
+    absent: u128,
+    last: Option<(Version, Bytes)>,
+    /// Whether `there` is where compaction has been.
+    compacted: bool,
+}
+
+/// Where the search is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sought {
+    Ask(Version),
+    /// The version of the deletion, `None` where compaction hides it, and the last content that
+    /// was found above the floor.
+    Ended {
+        version: Option<Version>,
+        last: Option<(Version, Bytes)>,
+    },
+}
+
+impl Search {
+    /// `None` where versions can't be halved.
+    pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
+        let number = |version: &Version| version.as_str().parse().ok().filter(|_| version.is_comparable());
+        let (there, absent) = (number(there)?, number(absent)?);
+        Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false })
+    }
+
+    pub fn next(&self) -> Sought {
+        if self.there + 1 < self.absent {
+            let middle = self.there + (self.absent - self.there) / 2;
+            return Sought::Ask(Version::new(&middle.to_string()));
+        }
+        let version = (!self.compacted).then(|| Version::new(&self.absent.to_string()));
+        Sought::Ended { version, last: self.last.clone() }
+    }
+
+    /// `Err`: the server can't be asked.
+    pub fn answered(&mut self, at: &Version, answer: Answer) -> Result<(), String> {
+        let at: u128 = at.as_str().parse().map_err(|_| format!("`{at}` is not a number"))?;
+        match answer {
+            Answer::Item { uid, version, document } if uid == self.uid => {
+                (self.there, self.compacted, self.last) = (at, false, Some((version, document)));
+            }
+            Answer::Item { .. } | Answer::Nobody => self.absent = at,
+            Answer::Compacted => (self.there, self.compacted) = (at, true),
+            Answer::Refused(why) => return Err(why),
+        }
+        Ok(())
     }
 }
 
@@ -196,6 +257,48 @@ mod tests {
         assert_eq!(walked(&[7, 9, 12], 5, 12, 0, 100), (vec![7, 9], None, 3));
     }
 
+    fn ended(
+        versions: &[u64],
+        deleted: u64,
+        there: u64,
+        absent: u64,
+        compacted: u64,
+    ) -> (Option<u64>, Option<u64>) {
+        let mut search = Search::new("u", &v(there), &v(absent)).unwrap();
+        loop {
+            match search.next() {
+                Sought::Ended { version, last } => {
+                    let number = |version: Version| version.as_str().parse().unwrap();
+                    return (version.map(number), last.map(|(version, _)| number(version)));
+                }
+                Sought::Ask(ask) => {
+                    let at: u64 = ask.as_str().parse().unwrap();
+                    let answer = match versions.iter().rev().find(|version| **version <= at) {
+                        _ if at < compacted => Answer::Compacted,
+                        Some(version) if at < deleted => {
+                            Answer::Item { uid: "u".into(), version: v(*version), document: Bytes::new() }
+                        }
+                        _ => Answer::Nobody,
+                    };
+                    search.answered(&ask, answer).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_object_is_found_by_halving() {
+        assert_eq!(ended(&[5, 7, 9], 13, 5, 40, 0), (Some(13), Some(9)));
+        assert_eq!(ended(&[5], 6, 5, 7, 0), (Some(6), None));
+        assert_eq!(ended(&[5], 6, 5, 6, 0), (Some(6), None));
+    }
+
+    #[test]
+    fn an_end_that_compaction_hides_is_not_guessed() {
+        assert_eq!(ended(&[5, 7, 9], 13, 5, 40, 20), (None, None));
+        assert_eq!(ended(&[5, 7, 9], 13, 5, 40, 12), (Some(13), Some(9)));
+    }
+
     #[test]
     fn neighbours_are_not_asked_for() {
         assert_eq!(walked(&[11, 12], 11, 12, 0, 100), (vec![], None, 0));
@@ -203,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_compaction_took_is_a_hole_with_exact_bounds() {
-        assert_eq!(walked(&[5, 7, 9, 12], 5, 12, 8, 100), (vec![9], Some((5, 9)), 2));
+        assert_eq!(walked(&[5, 7, 9, 12], 5, 12, 9, 100), (vec![9], Some((5, 9)), 2));
     }
 
     #[test]

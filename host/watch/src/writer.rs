@@ -124,7 +124,7 @@ impl Writer {
             Input::Item { document, anew } => {
                 self.maker.object(document, if anew { Event::Anew } else { Event::Present });
             }
-            Input::Vanished { object, last, version } => self.maker.vanished(&object, last, version),
+            Input::Vanished { object, version } => self.maker.vanished(&object, version),
             Input::ObjectHole(object, hole) => self.maker.object_hole(object, &hole),
             Input::SourceHole(hole) => self.maker.source_hole(&hole),
             Input::Listed(version) => {

@@ -1,0 +1,137 @@
+//! Random lives of objects, random faults, kills at any append: every version that the server
+//! had is witnessed once and in order, or lies in a gap; and no gap of an object is false.
+
+use std::collections::{BTreeMap, HashSet};
+
+use kubewitness_core::state::Change;
+
+use super::world::Reply;
+use super::*;
+
+/// One seed replays the choices; the moments at which they meet the source are the machine's.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn live(world: &World, dice: &mut Dice) {
+    let names = world.names();
+    let spare = |dice: &mut Dice| names[dice.below(names.len() as u64) as usize].clone();
+    match dice.below(10) {
+        0..=2 if names.len() < 12 => {
+            let name = format!("job-{}", dice.below(16));
+            if !names.contains(&name) {
+                world.create(&name, json!({}));
+            }
+        }
+        3 if !names.is_empty() => world.delete(&spare(dice)),
+        _ if !names.is_empty() => world.update(&spare(dice)),
+        _ => {}
+    }
+}
+
+fn fault(world: &World, dice: &mut Dice) {
+    match dice.below(12) {
+        0 => world.close(),
+        1 => world.cut(),
+        2 => world.bookmark(),
+        3 => {
+            world.forget();
+            world.cut();
+        }
+        4 => {
+            world.compact();
+            world.cut();
+        }
+        5 => world.spoil_once("watch=true", Reply::status(410, "Expired")),
+        6 => world.spoil_once("limit=1", Reply::status(503, "ServiceUnavailable")),
+        7 => world.spoil_once("continue=", Reply::status(410, "Expired")),
+        8 => {
+            let log = world.log();
+            if !log.is_empty() {
+                world.send(&log[dice.below(log.len() as u64) as usize].line());
+            }
+        }
+        9 => world.send("{\"type\":\"ADDED\",\"object\":{}}\n"),
+        _ => {}
+    }
+}
+
+async fn run(seed: u64) {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut running = Running::start(&world, &memory).await;
+    running.watching(&world).await;
+    for _ in 0..12 {
+        for _ in 0..dice.below(30) {
+            live(&world, &mut dice);
+            if dice.below(4) == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        fault(&world, &mut dice);
+        if dice.below(3) == 0 {
+            memory.die_after(Some(dice.below(4) as u32));
+            live(&world, &mut dice);
+            tokio::time::sleep(Duration::from_millis(dice.below(20))).await;
+            running.task.abort();
+            memory.die_after(None);
+            running = Running::start(&world, &memory).await;
+        }
+    }
+    world.create("end", json!({}));
+    until(&format!("seed {seed}: level"), || memory.current() == world.live()).await;
+    running.stop().await;
+    check(seed, &world, &memory);
+}
+
+fn check(seed: u64, world: &World, memory: &Memory) {
+    let states = memory.states();
+    assert!(memory.poison().len() <= 12, "seed {seed}");
+    let (mut order, mut witnessed) = (BTreeMap::new(), HashSet::new());
+    for state in states.iter().filter(|state| state.change == Change::Present) {
+        let version: u64 = state.resource_version.as_str().parse().unwrap();
+        let before = order.insert(state.object.uid.clone(), version);
+        assert!(before.is_none_or(|before| before < version), "seed {seed}: {state:?} came after {before:?}");
+        assert!(witnessed.insert((state.object.uid.clone(), version)), "seed {seed}: twice");
+    }
+    let gone: HashSet<_> =
+        states.iter().filter(|s| s.change == Change::Gone).map(|s| s.object.uid.clone()).collect();
+    let bounds =
+        |after: &str, before: &str| (after.parse::<u64>().unwrap_or(0), before.parse().unwrap_or(u64::MAX));
+    let holes: Vec<_> = states
+        .iter()
+        .filter(|state| state.change == Change::Gap)
+        .map(|state| {
+            let gap: kubewitness_core::Gap = serde_json::from_slice(&state.document).unwrap();
+            (state.object.uid.clone(), bounds(&gap.after, &gap.before))
+        })
+        .collect();
+    let wide: Vec<_> = memory.source_gaps().iter().map(|gap| bounds(&gap.after, &gap.before)).collect();
+    let within = |version: u64, (after, before): (u64, u64)| version > after && version < before;
+    for entry in world.log() {
+        let in_hole = holes.iter().any(|(uid, hole)| uid == entry.uid() && within(entry.version, *hole));
+        if entry.kind == "DELETED" {
+            let known = states.iter().any(|state| state.object.uid == entry.uid());
+            assert!(!known || gone.contains(entry.uid()), "seed {seed}: {entry:?} has no end");
+        } else if witnessed.contains(&(entry.uid().to_string(), entry.version)) {
+            assert!(!in_hole, "seed {seed}: {entry:?} lies in a gap and was witnessed");
+        } else {
+            let in_wide = wide.iter().any(|hole| within(entry.version, *hole));
+            assert!(in_hole || in_wide, "seed {seed}: {entry:?} is neither witnessed nor in a gap");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_version_is_witnessed_once_and_in_order_or_lies_in_a_gap() {
+    for seed in 1..=12 {
+        run(seed).await;
+    }
+}

@@ -1,0 +1,95 @@
+//! A source against a small API server over real sockets, and a journal in memory.
+
+// A helper of a test fails as the test itself would; its tasks end with the test's runtime.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod faults;
+mod history;
+mod memory;
+mod ordinary;
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::SourceSpec;
+use kubewitness_core::status::Rules;
+use kubewitness_watch::{
+    ConnectOptions, Connection, Listers, Source, SourceError, SourceHandle, Tuning, connect,
+};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use memory::Memory;
+use world::{World, until};
+
+/// Short times, small pages.
+fn tuning() -> Tuning {
+    Tuning {
+        page: 3,
+        first_pause: Duration::from_millis(10),
+        longest_pause: Duration::from_millis(50),
+        checkpoint_every: Duration::from_millis(20),
+        seed: Some(1),
+        ..Tuning::default()
+    }
+}
+
+async fn connected(world: &World) -> Connection {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", world.address)}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "ml"}}]});
+    std::fs::write(&path, config.to_string()).unwrap();
+    connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap()
+}
+
+fn spec(more: Value) -> SourceSpec {
+    let mut value = json!({"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"});
+    value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(value).unwrap()
+}
+
+/// A source that runs until it is stopped, as in a process.
+struct Running {
+    handle: SourceHandle,
+    listers: Listers,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), SourceError>>,
+}
+
+impl Running {
+    async fn start(world: &World, memory: &Arc<Memory>) -> Self {
+        Self::start_with(world, memory, spec(json!({})), tuning()).await
+    }
+
+    async fn start_with(world: &World, memory: &Arc<Memory>, spec: SourceSpec, tuning: Tuning) -> Self {
+        let listers = Listers::default();
+        let connection = connected(world).await;
+        let (clock, rules) = (Arc::new(SystemClock::default()), Arc::new(Rules::builtin()));
+        let (source, handle) =
+            Source::new(&connection, spec, Arc::clone(memory) as _, clock, rules, listers.clone());
+        listers.add(handle.clone());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(source.with_tuning(tuning).run(stop.clone()));
+        Self { handle, listers, stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+
+    async fn watching(&self, world: &World) {
+        until("the source watches", || world.watches() > 0 && self.handle.view().synced).await;
+    }
+}
+
+/// Waits until what was witnessed is what is there.
+async fn level(world: &World, memory: &Memory) {
+    until("the journal's current objects equal the server's", || memory.current() == world.live()).await;
+}

@@ -1,0 +1,144 @@
+//! A journal in memory that keeps the rules of a real one: one transaction an append, idempotent
+//! by id, and a checkpoint an epoch.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use kubewitness_core::Version;
+use kubewitness_core::ports::{Append, Appended, Current, JournalError, Poison, Warm, Witness, Witnessed};
+use kubewitness_core::state::{Change, Gap};
+
+#[derive(Default)]
+struct Kept {
+    epoch: u32,
+    checkpoints: BTreeMap<u32, Version>,
+    states: Vec<Witnessed>,
+    ids: HashSet<String>,
+    current: HashMap<String, Current>,
+    gaps: Vec<Gap>,
+    poison: Vec<Poison>,
+    failures: Vec<JournalError>,
+    /// A state at which the process dies: the append that holds it is refused for good.
+    appends_left: Option<u32>,
+}
+
+#[derive(Default)]
+pub struct Memory {
+    kept: Mutex<Kept>,
+}
+
+impl Memory {
+    pub fn states(&self) -> Vec<Witnessed> {
+        self.kept.lock().unwrap().states.clone()
+    }
+
+    /// `change uid version`, in order, without gaps.
+    pub fn story(&self) -> Vec<String> {
+        let told = |state: &Witnessed| {
+            format!("{} {} {}", state.change.as_str(), state.object.name, state.resource_version)
+        };
+        self.states().iter().filter(|state| state.change != Change::Gap).map(told).collect()
+    }
+
+    pub fn story_of(&self, name: &str) -> Vec<String> {
+        self.story().into_iter().filter(|told| told.split(' ').nth(1) == Some(name)).collect()
+    }
+
+    /// Of single objects: name, reason and bounds.
+    pub fn object_gaps(&self) -> Vec<(String, Gap)> {
+        let gaps = self.states().into_iter().filter(|state| state.change == Change::Gap);
+        gaps.map(|state| (state.object.name.clone(), serde_json::from_slice(&state.document).unwrap()))
+            .collect()
+    }
+
+    pub fn source_gaps(&self) -> Vec<Gap> {
+        self.kept.lock().unwrap().gaps.clone()
+    }
+
+    pub fn poison(&self) -> Vec<Poison> {
+        self.kept.lock().unwrap().poison.clone()
+    }
+
+    pub fn checkpoint(&self) -> Option<String> {
+        let kept = self.kept.lock().unwrap();
+        kept.checkpoints.get(&kept.epoch).map(ToString::to_string)
+    }
+
+    pub fn set_checkpoint(&self, version: u64) {
+        let mut kept = self.kept.lock().unwrap();
+        let epoch = kept.epoch;
+        kept.checkpoints.insert(epoch, Version::new(&version.to_string()));
+    }
+
+    /// uid → version of what is there now.
+    pub fn current(&self) -> BTreeMap<String, String> {
+        let kept = self.kept.lock().unwrap();
+        kept.current.iter().map(|(uid, held)| (uid.clone(), held.resource_version.to_string())).collect()
+    }
+
+    pub fn fail_next(&self, failures: Vec<JournalError>) {
+        self.kept.lock().unwrap().failures = failures;
+    }
+
+    /// After this many appends the process is as good as killed.
+    pub fn die_after(&self, appends: Option<u32>) {
+        self.kept.lock().unwrap().appends_left = appends;
+    }
+}
+
+#[async_trait]
+impl Witness for Memory {
+    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+        let mut kept = self.kept.lock().unwrap();
+        if let Some(failure) = kept.failures.pop() {
+            return Err(failure);
+        }
+        if let Some(left) = &mut kept.appends_left {
+            *left = left.checked_sub(1).ok_or_else(|| JournalError::Fatal("killed".to_string()))?;
+        }
+        assert!(append.epoch >= kept.epoch, "an epoch never shrinks");
+        kept.epoch = append.epoch;
+        let mut appended = Appended::default();
+        for state in append.states {
+            if !kept.ids.insert(state.id.as_str().to_string()) {
+                appended.seqs.push(None);
+                continue;
+            }
+            let seq = kept.states.len() as u64 + 1;
+            appended.seqs.push(Some(seq));
+            match state.change {
+                Change::Present => {
+                    let current = Current {
+                        object: state.object.clone(),
+                        owner: state.owner.clone(),
+                        resource_version: state.resource_version.clone(),
+                        status: state.status.clone(),
+                        seq,
+                        observed_ms: state.observed_ms,
+                        packed: state.packed.clone(),
+                    };
+                    kept.current.insert(state.object.uid.clone(), current);
+                }
+                Change::Gone | Change::Left => {
+                    kept.current.remove(&state.object.uid);
+                }
+                Change::Gap => {}
+            }
+            kept.states.push(state);
+        }
+        kept.poison.extend(append.poison);
+        kept.gaps.extend(append.gaps);
+        if let Some(checkpoint) = append.checkpoint {
+            kept.checkpoints.insert(append.epoch, checkpoint);
+        }
+        appended.newest = kept.states.len() as u64;
+        Ok(appended)
+    }
+
+    async fn warm(&self, _source: &str) -> Result<Warm, JournalError> {
+        let kept = self.kept.lock().unwrap();
+        let checkpoint = kept.checkpoints.get(&kept.epoch).cloned();
+        Ok(Warm { epoch: kept.epoch, checkpoint, objects: kept.current.values().cloned().collect() })
+    }
+}
