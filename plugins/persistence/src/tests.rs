@@ -6,13 +6,15 @@ use kubewitness_sdk::{Change, testing};
 
 use super::*;
 
+type Refusal = Box<dyn Fn(&TableWrite) -> Option<Error>>;
+
 /// A database that remembers what it was sent, and refuses what a test tells it to.
 #[derive(Default)]
 struct Database {
     statements: RefCell<Vec<String>>,
     writes: RefCell<Vec<TableWrite>>,
     version: RefCell<Option<i64>>,
-    refuse: RefCell<Option<Box<dyn Fn(&TableWrite) -> Option<Error>>>>,
+    refuse: RefCell<Option<Refusal>>,
 }
 
 impl testing::Host for Database {

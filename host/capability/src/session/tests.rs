@@ -66,7 +66,7 @@ impl World {
     }
 }
 
-fn plugin(grants: serde_json::Value) -> PluginSpec {
+fn plugin(grants: impl serde::Serialize) -> PluginSpec {
     serde_json::from_value(json!({
         "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}], "grants": grants, "config": {"a": 1},
     }))

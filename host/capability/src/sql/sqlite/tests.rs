@@ -181,25 +181,59 @@ async fn connections_open_many_times_over() {
     }
 }
 
-/// Figures, on demand: `cargo test --release … -- --ignored --nocapture figures`.
+/// Figures of two tables as wide as a sink's, on demand:
+/// `cargo test --release -p kubewitness-capability figures -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "prints figures"]
 async fn figures_of_a_sink() {
+    const OBJECTS: i64 = 5000;
     let store = store().await;
-    let mut seq = 0;
+    let words: Vec<_> = (0..15).map(|n| format!("w{n}")).collect();
+    let create = |table: &str, key: &str| {
+        let words: Vec<_> = words.iter().map(|word| format!("{word} TEXT")).collect();
+        format!(
+            "CREATE TABLE {table} (id TEXT, seq BIGINT, version TEXT, uid TEXT, {}, UNIQUE ({key}))",
+            words.join(", ")
+        )
+    };
+    let mut transaction = store.sqlite.begin().await.unwrap();
+    transaction.execute(&create("status", "uid"), vec![vec![]]).await.unwrap();
+    transaction.execute(&create("history", "version, id"), vec![vec![]]).await.unwrap();
+    transaction.commit(&receipt("setup", &[])).await.unwrap();
+    let columns: Vec<_> =
+        ["id", "seq", "version", "uid"].into_iter().map(str::to_owned).chain(words.clone()).collect();
+    let row = |seq: i64| {
+        let uid =
+            format!("{:016x}-uid-of-an-object", (seq * 7919 % OBJECTS).wrapping_mul(0x1e37_79b9_7f4a_7c15));
+        let mut row = vec![
+            SqlValue::Text(format!("jobs/0/batch/Job/{uid}/{seq}")),
+            SqlValue::Integer(seq),
+            SqlValue::Text(seq.to_string()),
+            SqlValue::Text(uid),
+        ];
+        row.extend((0..15).map(|n| SqlValue::Text(format!("some word {n}"))));
+        row
+    };
+    let mut seq = 1_000_000;
     for batch in [1, 16, 64, 256] {
-        let start = Instant::now();
-        let calls = 20_000 / batch.max(10);
+        let (start, calls) = (Instant::now(), 40_000 / batch.max(20));
         for _ in 0..calls {
+            let rows: Vec<_> = (seq..seq + batch).map(row).collect();
+            let write = |table: &str, key: &[&str], on_conflict| TableWrite {
+                table: table.into(),
+                columns: columns.clone(),
+                key: key.iter().map(|name| (*name).to_owned()).collect(),
+                on_conflict,
+                rows: rows.clone(),
+            };
             let mut transaction = store.sqlite.begin().await.unwrap();
-            let rows =
-                (0..batch).map(|n| row(&format!("uid-{:08x}-{n}", (seq + n) % 5000), seq + n)).collect();
-            transaction.write(write(newer(), rows)).await.unwrap();
-            seq += batch;
-            let seqs: Vec<_> = (seq - batch..seq).map(|n| n as Seq).collect();
+            transaction.write(write("history", &["version", "id"], OnConflict::Ignore)).await.unwrap();
+            let newest = OnConflict::ReplaceOlder { newer: "seq".into() };
+            transaction.write(write("status", &["uid"], newest)).await.unwrap();
+            let seqs: Vec<_> = (seq..seq + batch).map(|n| n as Seq).collect();
             transaction.commit(&receipt("t", &seqs)).await.unwrap();
+            seq += batch;
         }
-        let each = start.elapsed() / (calls * batch) as u32;
-        println!("batch {batch}: {each:?} a row");
+        println!("batch {batch}: {:?} a state", start.elapsed() / (calls * batch) as u32);
     }
 }
