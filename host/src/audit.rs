@@ -41,7 +41,11 @@ impl fmt::Display for Report {
         match (self.first_bad_line, &self.what) {
             (Some(line), Some(what)) => write!(f, "line {line}: {what}; the {} before it hold", self.lines),
             _ if self.lines == 0 => f.write_str("no lines yet"),
-            _ => write!(f, "{} lines, {} of them signed, unbroken; the newest is {}", self.lines, self.signed, self.head),
+            _ => write!(
+                f,
+                "{} lines, {} of them signed, unbroken; the newest is {}",
+                self.lines, self.signed, self.head
+            ),
         }
     }
 }
@@ -91,7 +95,9 @@ fn check(bytes: &[u8], before: &Report, ids: &mut HashSet<[u8; 16]>) -> Result<(
         return Err(format!("it has number {}: a line before it was removed, added or moved", line.n));
     }
     if line.prev != before.head {
-        return Err("it does not follow from the line before it: one of the two was changed or replaced".into());
+        return Err(
+            "it does not follow from the line before it: one of the two was changed or replaced".into()
+        );
     }
     let own = hex(&Sha256::new().chain_update(&line.prev).chain_update(body).chain_update("}").finalize());
     if own != hash {

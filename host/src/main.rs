@@ -1,1 +1,55 @@
-fn main() {}
+//! `kubewitness`: parse, run, return.
+
+mod audit;
+mod cli;
+mod commands;
+mod config;
+mod controller;
+mod logs;
+mod playground;
+mod run;
+mod tasks;
+mod time;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use commands::{End, Ended};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The one TLS provider of the process; installing it twice would be our own fault.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("kubewitness: starting the runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(dispatch(cli.command)) {
+        Ok(End::Fine) => ExitCode::SUCCESS,
+        Ok(End::Failed) => ExitCode::from(3),
+        Err(error) => {
+            eprintln!("kubewitness: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn dispatch(command: Command) -> Ended {
+    match command {
+        Command::Playground(args) => playground::playground(args).await,
+        Command::Run(args) => run::run(args).await,
+        Command::Status(args) => commands::status(args).await,
+        Command::Jobs(args) => commands::jobs(args).await,
+        Command::Timeline(args) => commands::timeline(args).await,
+        Command::Plugins(args) => commands::plugins(args).await,
+        Command::DeadLetters(args) => commands::dead_letters(args).await,
+        Command::Journal(args) => commands::journal(args).await,
+        Command::Audit(args) => commands::audit(args),
+        Command::Check(args) => commands::check(args).await,
+    }
+}

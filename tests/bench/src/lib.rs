@@ -1,1 +1,46 @@
+//! What the benchmarks feed the stages with: Jobs of about 2.2 KB, as a real API server writes
+//! them, whose versions differ as a Job's versions do.
 
+use std::fmt::Write;
+
+/// A Job as the server would send it: `job` says which, `step` which of its versions.
+pub fn job(job: usize, step: usize, version: u64) -> String {
+    let mut text = String::with_capacity(2400);
+    let (active, ready, failed) = (1 + step % 3, step % 3, step / 40);
+    let minute = step % 60;
+    write!(
+        text,
+        r#"{{"apiVersion":"batch/v1","kind":"Job","metadata":{{"name":"train-{job:05}","namespace":"team-{team}","uid":"{uid}","resourceVersion":"{version}","generation":1,"creationTimestamp":"2026-01-01T00:00:00Z","labels":{{"batch.kubernetes.io/controller-uid":"{uid}","batch.kubernetes.io/job-name":"train-{job:05}","controller-uid":"{uid}","job-name":"train-{job:05}","kueue.x-k8s.io/queue-name":"gpu"}},"annotations":{{"kubewitness.dev/channel":"portal"}},"managedFields":[{managed}]}},"spec":{{"parallelism":3,"completions":3,"backoffLimit":6,"completionMode":"NonIndexed","suspend":false,"selector":{{"matchLabels":{{"batch.kubernetes.io/controller-uid":"{uid}"}}}},"template":{{"metadata":{{"labels":{{"batch.kubernetes.io/controller-uid":"{uid}","job-name":"train-{job:05}"}}}},"spec":{{"containers":[{{"name":"train","image":"registry.example/train:1.4.2","command":["python","-m","train","--config","/etc/train/{job}.yaml"],"resources":{{"limits":{{"cpu":"8","memory":"64Gi","nvidia.com/gpu":"1"}}}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],"restartPolicy":"Never","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{{}},"schedulerName":"default-scheduler"}}}}}},"status":{{"startTime":"2026-01-01T00:{minute:02}:00Z","active":{active},"ready":{ready},"failed":{failed},"terminating":0,"uncountedTerminatedPods":{{}},"conditions":[{{"type":"Suspended","status":"False","lastProbeTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:{minute:02}:00Z","reason":"JobResumed","message":"Job resumed"}}]}}}}"#,
+        team = job % 20,
+        uid = uid(job),
+        managed = MANAGED,
+    )
+    .expect("writing to a string does not fail");
+    text
+}
+
+pub fn uid(job: usize) -> String {
+    // Spread like real uids, so that no index profits from their order.
+    let mixed = (job as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    format!(
+        "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
+        mixed >> 32,
+        mixed & 0xffff,
+        mixed >> 52,
+        mixed >> 20 & 0xfff,
+        job
+    )
+}
+
+const MANAGED: &str = r#"{"manager":"portal","operation":"Update","apiVersion":"batch/v1","time":"2026-01-01T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{".":{},"f:kubewitness.dev/channel":{}}},"f:spec":{"f:backoffLimit":{},"f:completions":{},"f:parallelism":{},"f:template":{"f:spec":{"f:containers":{}}}}}},{"manager":"kube-controller-manager","operation":"Update","apiVersion":"batch/v1","time":"2026-01-01T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:active":{},"f:ready":{},"f:startTime":{},"f:terminating":{}}},"subresource":"status"}"#;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_job_is_a_json_object_of_about_two_kilobytes() {
+        let job = super::job(7, 3, 12_345);
+        let value: serde_json::Value = serde_json::from_str(&job).unwrap();
+        assert_eq!(value["metadata"]["resourceVersion"], "12345");
+        assert!((2_000..2_800).contains(&job.len()), "{} bytes", job.len());
+    }
+}

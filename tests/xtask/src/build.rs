@@ -80,7 +80,8 @@ pub fn plugins() -> Result<()> {
     let folder = plugins_folder();
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     for plugin in PLUGINS {
-        let built = target().join(WASM_TARGET).join("plugin").join(format!("kubewitness_plugin_{plugin}.wasm"));
+        let built =
+            target().join(WASM_TARGET).join("plugin").join(format!("kubewitness_plugin_{plugin}.wasm"));
         copy_if_changed(&built, &folder.join(format!("{plugin}.wasm")))?;
     }
     Ok(())

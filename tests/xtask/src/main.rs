@@ -38,7 +38,9 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         "test" => run::test(args),
         "build" => match args {
             [] => build::everything(build::Profile::Dev).map(|()| ExitCode::SUCCESS),
-            [flag] if flag == "--release" => build::everything(build::Profile::Release).map(|()| ExitCode::SUCCESS),
+            [flag] if flag == "--release" => {
+                build::everything(build::Profile::Release).map(|()| ExitCode::SUCCESS)
+            }
             _ => bail!("`build` takes --release or nothing"),
         },
         "plugins" => build::plugins().map(|()| ExitCode::SUCCESS),

@@ -10,7 +10,12 @@ use crate::services;
 pub fn playground(args: &[String]) -> Result<ExitCode> {
     build::everything(Profile::Dev)?;
     let binary = build::target().join("debug").join("kubewitness");
-    replace(Command::new(&binary).arg("playground").args(args).env("KUBEWITNESS_PLUGINS", build::plugins_folder()))
+    replace(
+        Command::new(&binary)
+            .arg("playground")
+            .args(args)
+            .env("KUBEWITNESS_PLUGINS", build::plugins_folder()),
+    )
 }
 
 /// Becomes the command, so that signals and the terminal are its own.
@@ -41,11 +46,12 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
 }
 
 pub fn bench(args: &[String]) -> Result<ExitCode> {
-    build::plugins()?;
+    build::everything(Profile::Release)?;
     step("running the benchmarks");
     let mut command = cargo();
     command.args(["bench", "--locked", "--package", "kubewitness-bench"]).args(args);
-    check(command.env("KUBEWITNESS_PLUGINS", build::plugins_folder()))?;
+    command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+    check(command.env("KUBEWITNESS_BIN_DIR", build::target().join("release")))?;
     Ok(ExitCode::SUCCESS)
 }
 

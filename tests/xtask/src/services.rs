@@ -10,8 +10,10 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 2] =
-    [Tool { program: "chromium", package: "chromium" }, Tool { program: "kubectl", package: "kubernetes-client" }];
+const TOOLS: [Tool; 2] = [
+    Tool { program: "chromium", package: "chromium" },
+    Tool { program: "kubectl", package: "kubernetes-client" },
+];
 
 /// Tries to install what is missing, as root on a Debian machine; the names of what is still missing.
 pub fn ensure() -> Vec<&'static str> {

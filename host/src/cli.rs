@@ -1,0 +1,252 @@
+//! The command line: what there is, in the order in which a newcomer meets it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use kubewitness_core::config::Duration;
+
+/// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed
+/// plugins.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubewitness",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    after_help = "Begin with `kubewitness playground`: a simulated cluster, nothing else needed.\n\
+                  Exit codes: 0 fine, 1 error, 2 usage, 3 a check failed."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// A simulated cluster with training jobs, the controller, three plugins and the portal
+    Playground(PlaygroundArgs),
+    /// The controller: in a cluster, against a kubeconfig, or from a folder of manifests
+    Run(RunArgs),
+    /// Sources, plugins and the journal, with the completeness figures
+    Status(QueryArgs),
+    /// The jobs that are there now, with their status
+    Jobs(JobsArgs),
+    /// One object's story, oldest first
+    Timeline(TimelineArgs),
+    /// The plugins: state, lag, last error
+    Plugins(QueryArgs),
+    /// States that were parked after their last try
+    #[command(subcommand, name = "deadletters")]
+    DeadLetters(DeadLetters),
+    /// Proofs about a journal
+    #[command(subcommand)]
+    Journal(Journal),
+    /// Proofs about an audit trail
+    #[command(subcommand)]
+    Audit(Audit),
+    /// A folder of manifests, one manifest or one component: what exactly does not fit
+    Check(CheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PlaygroundArgs {
+    /// Jobs to submit in total; 0 keeps submitting
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub jobs: u64,
+    /// Changes of state a second
+    #[arg(long, default_value_t = 20.0, value_name = "R", value_parser = positive)]
+    pub rate: f64,
+    /// End by itself after this time, such as 30s or 5m
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// The same seed gives the same jobs with the same lives
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    pub seed: u64,
+    /// Where journal, database, audit trail and notifications go
+    #[arg(long, default_value = "kubewitness-data", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Address of the portal and API
+    #[arg(long, default_value = "127.0.0.1:8787", value_name = "ADDR")]
+    pub listen: SocketAddr,
+    #[command(flatten)]
+    pub plugins: PluginArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 100_000.0 => Ok(rate),
+        _ => Err("write a number above 0, at most 100000".into()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse()
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// A folder of manifests; without it, the labelled ConfigMaps of the namespace are read
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+    /// Where the journal and caches go
+    #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Address of the portal and API
+    #[arg(long, env = "KUBEWITNESS_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Where /healthz, /readyz and /metrics are served as well, to the network if need be
+    #[arg(long, value_name = "ADDR")]
+    pub health_listen: Option<SocketAddr>,
+    /// The kubeconfig (otherwise $KUBECONFIG, ~/.kube/config, or the pod's service account)
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// The namespace of the ConfigMaps (otherwise the context's, or the pod's own)
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub plugins: PluginArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PluginArgs {
+    /// Where `module: {file: …}` is looked for after the manifest's own folder
+    #[arg(long, env = "KUBEWITNESS_PLUGINS", value_name = "DIR")]
+    pub plugins: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// What is logged, such as `info` or `kubewitness_watch=debug`
+    #[arg(long, env = "KUBEWITNESS_LOG", default_value = "info", value_name = "FILTER")]
+    pub log: String,
+    /// One JSON object a line instead of text
+    #[arg(long)]
+    pub log_json: bool,
+}
+
+/// For commands that ask a running controller.
+#[derive(Debug, Args)]
+pub struct QueryArgs {
+    /// The controller to ask
+    #[arg(long, env = "KUBEWITNESS_SERVER", default_value = "http://127.0.0.1:8787", value_name = "URL")]
+    pub server: String,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// Only this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Only this phase, such as Running
+    #[arg(long)]
+    pub phase: Option<String>,
+    /// Another kind than Job; `all` for every kind
+    #[arg(long, default_value = "Job")]
+    pub kind: String,
+    /// At most so many
+    #[arg(long, default_value_t = 500)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TimelineArgs {
+    /// KIND/NAME, such as job/train-7, or a uid
+    pub object: String,
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// At most so many states
+    #[arg(long, default_value_t = 500)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DeadLetters {
+    /// What is parked, and why
+    List {
+        /// Only this plugin's
+        #[arg(long)]
+        plugin: Option<String>,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// Hands parked states to their plugin again, in order
+    Replay {
+        #[arg(long)]
+        plugin: String,
+        /// One position of the journal, or several; without it, all of the plugin's
+        #[arg(long, value_delimiter = ',')]
+        seq: Vec<u64>,
+        /// Why: it is kept with the replay
+        #[arg(long)]
+        reason: String,
+        /// Only count
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Journal {
+    /// Order, ids, deltas, checkpoints, cursors and every plugin's completeness
+    Verify {
+        /// The controller's data folder, or the journal's file
+        #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
+        data: PathBuf,
+        #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Audit {
+    /// That no line of a ledger was changed, removed or moved
+    Verify {
+        /// The ledger's file
+        file: PathBuf,
+        #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// A folder, a manifest (.yaml) or a component (.wasm)
+    pub path: PathBuf,
+    #[command(flatten)]
+    pub plugins: PluginArgs,
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

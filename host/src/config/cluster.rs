@@ -1,0 +1,82 @@
+//! Configuration from labelled ConfigMaps of one namespace.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use anyhow::Result;
+use kubewitness_core::config::{HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL};
+use kubewitness_watch::Connection;
+use kubewitness_watch::configmaps::{self, ConfigMapDoc, ConfigMaps};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Snapshot;
+use super::manifest::{Entry, Origin, Problem};
+
+/// The ConfigMaps as they were last seen: events are written about them.
+#[derive(Clone, Default)]
+pub struct Maps(Arc<RwLock<Vec<ConfigMapDoc>>>);
+
+impl Maps {
+    pub fn get(&self, name: &str) -> Option<ConfigMapDoc> {
+        let maps = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        maps.iter().find(|map| map.name == name).cloned()
+    }
+
+    fn set(&self, maps: Vec<ConfigMapDoc>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = maps;
+    }
+}
+
+/// Follows the namespace until `stop`. Nothing is sent before the first complete list.
+pub async fn follow(
+    connection: Connection,
+    namespace: String,
+    maps: Maps,
+    sender: watch::Sender<Option<Snapshot>>,
+    stop: CancellationToken,
+) -> Result<()> {
+    let (raw, mut changes) = watch::channel(configmaps::Snapshot::default());
+    let selectors = [format!("{HOST_LABEL}=true"), format!("{PLUGIN_LABEL}=true")];
+    let selectors: Vec<_> = selectors.iter().map(String::as_str).collect();
+    let watching = ConfigMaps::new(connection.client, &namespace, &selectors).run(raw, stop);
+    let forwarding = async {
+        while changes.changed().await.is_ok() {
+            let seen = changes.borrow_and_update().clone();
+            if seen.synced {
+                maps.set(seen.maps.clone());
+                sender.send_replace(Some(snapshot(&namespace, &seen.maps)));
+            } else if let Some(condition) = seen.condition {
+                // Not known is not empty: what runs, or last ran, goes on.
+                let place = format!("configmaps of the namespace {namespace}");
+                let problem = Problem { place, line: None, field: String::new(), message: condition };
+                sender.send_replace(Some(Snapshot { problems: vec![problem], ..Snapshot::default() }));
+            }
+        }
+    };
+    tokio::join!(watching, forwarding);
+    Ok(())
+}
+
+fn snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for map in maps {
+        let labelled = |label: &str| map.labels.get(label).map(String::as_str) == Some("true");
+        let (key, list) = match (labelled(HOST_LABEL), labelled(PLUGIN_LABEL)) {
+            (true, _) => (HOST_KEY, &mut snapshot.hosts),
+            (_, true) => (PLUGIN_KEY, &mut snapshot.plugins),
+            _ => continue,
+        };
+        list.push(Entry {
+            config_map: map.name.clone(),
+            origin: Origin {
+                place: format!("configmap {namespace}/{} {key}", map.name),
+                first_line: 1,
+                folder: None,
+            },
+            // A missing key is an empty document, which is refused as such.
+            text: map.data.get(key).cloned().unwrap_or_default(),
+            binary: map.binary_data.clone(),
+        });
+    }
+    snapshot
+}

@@ -1,0 +1,201 @@
+//! From a text to a checked manifest, or to every fault of it with file, line and field.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::tree::Tree;
+
+/// Where a manifest was found, as a person would look for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// A file's path, or `configmap NAMESPACE/NAME`.
+    pub place: String,
+    /// The line of `place` at which the manifest's own first line stands.
+    pub first_line: usize,
+    /// The folder that a relative component path starts from.
+    pub folder: Option<PathBuf>,
+}
+
+/// One host or plugin document, not yet understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The ConfigMap's name: what its status and events are about.
+    pub config_map: String,
+    pub origin: Origin,
+    pub text: String,
+    pub binary: BTreeMap<String, Vec<u8>>,
+}
+
+/// A fault with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub place: String,
+    pub line: Option<usize>,
+    pub field: String,
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, ": {}", self.field)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// A manifest that parsed, with its lines at hand for later faults.
+#[derive(Clone, Debug)]
+pub struct Parsed<Spec> {
+    pub name: String,
+    pub spec: Spec,
+    pub entry: Entry,
+    tree: Tree,
+}
+
+impl<Spec> Parsed<Spec> {
+    pub fn problems(&self, faults: Vec<Fault>) -> Vec<Problem> {
+        faults
+            .into_iter()
+            .map(|fault| located(&self.entry.origin, &self.tree, fault.field, fault.message))
+            .collect()
+    }
+}
+
+pub fn parse_host(entry: &Entry) -> Result<Parsed<HostSpec>, Vec<Problem>> {
+    let parsed = parse::<HostSpec>(entry, "Host")?;
+    let faults = parsed.spec.check();
+    if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
+}
+
+/// Names are checked against `host`; the component is not looked at.
+pub fn parse_plugin(entry: &Entry, host: &HostSpec) -> Result<Parsed<PluginSpec>, Vec<Problem>> {
+    let parsed = parse::<PluginSpec>(entry, "Plugin")?;
+    let faults = parsed.spec.check(host);
+    if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
+}
+
+fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spec>, Vec<Problem>> {
+    let origin = &entry.origin;
+    let whole = |line: usize, message: String| {
+        let line = Some(origin.first_line + line - 1);
+        vec![Problem { place: origin.place.clone(), line, field: String::new(), message }]
+    };
+    let mut trees = Tree::parse(&entry.text).map_err(|error| whole(error.line.max(1), error.message))?;
+    let tree = match trees.len() {
+        1 => trees.remove(0),
+        0 => return Err(whole(1, format!("is empty: write one {kind} document"))),
+        _ => {
+            return Err(whole(
+                trees[1].line,
+                format!("has several documents: one {kind} document is expected"),
+            ));
+        }
+    };
+    let json = tree.to_json();
+    let fault = |field: &str, message: String| vec![located(origin, &tree, field.to_string(), message)];
+    if json["apiVersion"] != Value::from(API_VERSION) {
+        return Err(fault(
+            "apiVersion",
+            format!("is {}: this version reads `{API_VERSION}`", shown(&json["apiVersion"])),
+        ));
+    }
+    if json["kind"] != Value::from(kind) {
+        return Err(fault("kind", format!("is {}, and `{kind}` is expected here", shown(&json["kind"]))));
+    }
+    let manifest: Manifest<Spec> = serde_path_to_error::deserialize(&json).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { String::new() } else { path };
+        fault(&field, error.into_inner().to_string())
+    })?;
+    Ok(Parsed { name: manifest.metadata.name, spec: manifest.spec, entry: entry.clone(), tree })
+}
+
+fn located(origin: &Origin, tree: &Tree, field: String, message: String) -> Problem {
+    let line = Some(origin.first_line + tree.line_of(&field) - 1);
+    Problem { place: origin.place.clone(), line, field, message }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "missing".into(),
+        Value::String(text) => format!("`{text}`"),
+        other => format!("`{other}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(text: &str) -> Entry {
+        Entry {
+            config_map: "p".into(),
+            origin: Origin { place: "plugins.yaml".into(), first_line: 10, folder: None },
+            text: text.into(),
+            binary: BTreeMap::new(),
+        }
+    }
+
+    fn host() -> HostSpec {
+        let text = "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec:\n  sources:\n    - {name: jobs, apiVersion: batch/v1, kind: Job}\n";
+        parse_host(&entry(text)).unwrap().spec
+    }
+
+    fn plugin_problems(spec: &str) -> Vec<String> {
+        let text = format!(
+            "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\nmetadata: {{name: p}}\nspec:\n{spec}"
+        );
+        parse_plugin(&entry(&text), &host()).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_fault_names_file_line_and_field() {
+        let problems = plugin_problems("  module: {file: a.wasm}\n  subscribe:\n    - source: pods\n");
+        assert_eq!(
+            problems,
+            ["plugins.yaml:16: spec.subscribe[0].source: the host has no source `pods`; it has jobs"]
+        );
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused_where_it_stands() {
+        let problems = plugin_problems(
+            "  module: {file: a.wasm}\n  subscribe: [{source: jobs}]\n  delivery:\n    batsh: 3\n",
+        );
+        assert!(
+            problems[0].starts_with("plugins.yaml:17: spec.delivery.batsh: unknown field `batsh`"),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_is_refused_where_it_stands() {
+        let problems = plugin_problems(
+            "  module: {file: a.wasm}\n  subscribe: [{source: jobs}]\n  limits:\n    call: soon\n",
+        );
+        assert!(
+            problems[0].starts_with("plugins.yaml:17: spec.limits.call: `soon` is not a duration"),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn another_kind_of_document_is_refused() {
+        let problems = parse_host(&entry("apiVersion: v1\nkind: Host\n")).unwrap_err();
+        assert_eq!(
+            problems[0].to_string(),
+            "plugins.yaml:10: apiVersion: is `v1`: this version reads `kubewitness.dev/v1alpha1`"
+        );
+        assert!(parse_host(&entry("")).unwrap_err()[0].to_string().contains("is empty"));
+    }
+}

@@ -1,0 +1,184 @@
+//! YAML with a line for every value, so that a fault can say where it is.
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_saphyr::Spanned;
+
+/// A YAML document. Lines count from 1 within the text that was parsed.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    pub line: usize,
+    node: Node,
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    Map(Vec<(String, Tree)>),
+    List(Vec<Tree>),
+    Scalar(Value),
+}
+
+/// Why a text is not YAML.
+#[derive(Debug)]
+pub struct NotYaml {
+    pub line: usize,
+    pub message: String,
+}
+
+impl Tree {
+    /// All documents of a text; empty ones are left out.
+    pub fn parse(text: &str) -> Result<Vec<Self>, NotYaml> {
+        let documents: Vec<Spanned<Node>> = serde_saphyr::from_multiple(text).map_err(|error| NotYaml {
+            line: error.location().map_or(1, |at| at.line() as usize),
+            message: error.without_snippet().to_string(),
+        })?;
+        let trees = documents.into_iter().map(Self::from_spanned);
+        Ok(trees.filter(|tree| !matches!(tree.node, Node::Scalar(Value::Null))).collect())
+    }
+
+    fn from_spanned(spanned: Spanned<Node>) -> Self {
+        Self { line: spanned.referenced.line() as usize, node: spanned.value }
+    }
+
+    pub fn get(&self, key: &str) -> Option<&Self> {
+        match &self.node {
+            Node::Map(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, tree)| tree),
+            _ => None,
+        }
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Self)> {
+        let entries = match &self.node {
+            Node::Map(entries) => entries.as_slice(),
+            _ => &[],
+        };
+        entries.iter().map(|(name, tree)| (name.as_str(), tree))
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        match &self.node {
+            Node::Scalar(Value::String(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn to_json(&self) -> Value {
+        match &self.node {
+            Node::Map(entries) => {
+                Value::Object(entries.iter().map(|(name, tree)| (name.clone(), tree.to_json())).collect())
+            }
+            Node::List(items) => Value::Array(items.iter().map(Self::to_json).collect()),
+            Node::Scalar(value) => value.clone(),
+        }
+    }
+
+    /// The line of a field such as `spec.subscribe[0].source`, or of its nearest parent that is
+    /// there.
+    pub fn line_of(&self, field: &str) -> usize {
+        let mut tree = self;
+        for step in field.split(['.', '[']).filter(|step| !step.is_empty()) {
+            let next = match (&tree.node, step.strip_suffix(']').map(str::parse::<usize>)) {
+                (Node::List(items), Some(Ok(index))) => items.get(index),
+                _ => tree.get(step),
+            };
+            match next {
+                Some(next) => tree = next,
+                None => break,
+            }
+        }
+        tree.line
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        Node::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element::<Spanned<Node>>()? {
+            items.push(Tree::from_spanned(item));
+        }
+        Ok(Node::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((key, value)) = access.next_entry::<String, Spanned<Node>>()? {
+            entries.push((key, Tree::from_spanned(value)));
+        }
+        Ok(Node::Map(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "apiVersion: v1\nspec:\n  subscribe:\n    - source: jobs\n      mode: every\n    - source: pods\n  on: true\n";
+
+    #[test]
+    fn every_field_has_its_line() {
+        let tree = &Tree::parse(TEXT).unwrap()[0];
+        assert_eq!(tree.line_of("spec.subscribe[1].source"), 6);
+        assert_eq!(tree.line_of("spec.on"), 7);
+        assert_eq!(tree.line_of("spec.subscribe[0].nowhere"), 4);
+        assert_eq!(tree.to_json()["spec"]["subscribe"][1]["source"], "pods");
+        assert_eq!(tree.to_json()["spec"]["on"], true);
+    }
+
+    #[test]
+    fn a_text_of_several_documents_keeps_the_lines_of_each() {
+        let trees = Tree::parse("a: 1\n---\n# nothing\n---\nb: 2\n").unwrap();
+        assert_eq!(trees.len(), 2);
+        assert_eq!(trees[1].line_of("b"), 5);
+    }
+
+    #[test]
+    fn what_is_not_yaml_is_refused_with_its_line() {
+        assert_eq!(Tree::parse("a: 1\nb: [1\n").unwrap_err().line, 2);
+    }
+}

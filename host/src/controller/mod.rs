@@ -1,0 +1,181 @@
+//! The controller: opens the journal, watches its configuration, and runs what it names.
+//! One line a stage; the stages themselves are crates.
+
+mod control;
+pub mod modules;
+pub mod plugins;
+mod report;
+mod shared;
+mod sources;
+mod views;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kubewitness_core::clock::SystemClock;
+use kubewitness_core::views::Views;
+use kubewitness_journal::{Journal, JournalOptions};
+use kubewitness_sandbox::{Engine, EngineOptions};
+use kubewitness_watch::Connection;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::last_good::LastGood;
+use crate::config::{Snapshot, cluster, folder};
+use crate::tasks::{Fate, Tasks};
+use control::Control;
+use report::{Cluster, Reporter};
+use shared::Shared;
+
+/// How often a folder is looked at. A person who saved a file waits no longer than this.
+const FOLDER_POLL: Duration = Duration::from_secs(1);
+
+pub enum ConfigFrom {
+    Folder(PathBuf),
+    Namespace(String),
+}
+
+pub struct Options {
+    pub connection: Connection,
+    pub config: ConfigFrom,
+    pub data: PathBuf,
+    pub listen: SocketAddr,
+    pub health_listen: Option<SocketAddr>,
+    pub plugin_folders: Vec<PathBuf>,
+}
+
+/// A controller that runs. `stop` drains it, `abort` ends its calls at once.
+pub struct Controller {
+    tasks: Tasks,
+    /// Portal and ticker end last: people may watch the draining.
+    after: CancellationToken,
+    control: tokio::task::JoinHandle<()>,
+    journal: Journal,
+    pub views: Arc<dyn Views>,
+    pub address: SocketAddr,
+}
+
+impl Controller {
+    pub async fn start(options: Options, stop: CancellationToken, abort: CancellationToken) -> Result<Self> {
+        let listener = TcpListener::bind(options.listen).await.with_context(|| {
+            format!("listening on {}: name another address with --listen", options.listen)
+        })?;
+        let address = listener.local_addr().context("asking for the address of the portal")?;
+        std::fs::create_dir_all(&options.data)
+            .with_context(|| format!("making {}", options.data.display()))?;
+        let journal = Journal::open(&options.data.join("journal.db"), JournalOptions::default()).await?;
+        let engine =
+            Engine::new(EngineOptions { cache: Some(options.data.join("cache")), ..Default::default() })?;
+        let (tasks, after) = (Tasks::new(stop.clone()), CancellationToken::new());
+        let (ticker, ticking) = (engine.clone(), after.clone());
+        tasks.spawn("ticker", Fate::Finite, async move {
+            ticker.ticker(ticking).await;
+            Ok(())
+        });
+        let shared = Arc::new(Shared::default());
+        let views: Arc<dyn Views> = Arc::new(views::HostViews::new(shared.clone(), journal.clone()));
+        serve(&tasks, listener, options.health_listen, &views, &after).await?;
+        let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &stop);
+        let clock = Arc::new(SystemClock::default());
+        let witness = Arc::new(journal.clone());
+        let sources =
+            sources::Sources::new(options.connection, witness, clock.clone(), shared.clone(), tasks.clone());
+        let plugins = plugins::Plugins::new(
+            engine,
+            journal.clone(),
+            clock,
+            shared,
+            tasks.clone(),
+            options.plugin_folders,
+            abort,
+        );
+        let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
+        let control = Control::new(options.data, sources, plugins, Reporter::new(cluster), last_good)?;
+        let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop));
+        Ok(Self { tasks, after, control, journal, views, address })
+    }
+
+    /// Waits for `stop` and for everything to drain.
+    pub async fn finish(self) -> Result<()> {
+        // How it ended was told to the supervisor, which answers below.
+        self.control.await.ok();
+        self.after.cancel();
+        let result = self.tasks.finish().await;
+        let closed = self.journal.close().await.context("closing the journal");
+        result.and(closed)
+    }
+}
+
+async fn serve(
+    tasks: &Tasks,
+    listener: TcpListener,
+    health: Option<SocketAddr>,
+    views: &Arc<dyn Views>,
+    after: &CancellationToken,
+) -> Result<()> {
+    let options = kubewitness_portal::PortalOptions::default();
+    let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());
+    tasks.spawn("portal", Fate::Finite, async move { Ok(portal.await?) });
+    if let Some(address) = health {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("listening on {address} (--health-listen)"))?;
+        let health = kubewitness_portal::serve_health(listener, views.clone(), after.clone());
+        tasks.spawn("health", Fate::Finite, async move { Ok(health.await?) });
+    }
+    Ok(())
+}
+
+/// Starts to watch the configuration. `None` until it was read once.
+fn configure(
+    tasks: &Tasks,
+    from: &ConfigFrom,
+    connection: &Connection,
+    stop: &CancellationToken,
+) -> (watch::Receiver<Option<Snapshot>>, Option<Cluster>) {
+    let (sender, receiver) = watch::channel(None);
+    match from {
+        ConfigFrom::Folder(path) => {
+            tasks.spawn("configuration", Fate::Essential, poll_folder(path.clone(), sender, stop.clone()));
+            (receiver, None)
+        }
+        ConfigFrom::Namespace(namespace) => {
+            let maps = cluster::Maps::default();
+            let watching =
+                cluster::follow(connection.clone(), namespace.clone(), maps.clone(), sender, stop.clone());
+            tasks.spawn("configuration", Fate::Essential, watching);
+            let cluster = Cluster { connection: connection.clone(), namespace: namespace.clone(), maps };
+            (receiver, Some(cluster))
+        }
+    }
+}
+
+async fn poll_folder(
+    path: PathBuf,
+    sender: watch::Sender<Option<Snapshot>>,
+    stop: CancellationToken,
+) -> Result<()> {
+    let mut seen = None;
+    let mut interval = tokio::time::interval(FOLDER_POLL);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            _ = interval.tick() => {}
+        }
+        let fingerprint = folder::fingerprint(&path);
+        if fingerprint.is_some() && fingerprint == seen {
+            continue;
+        }
+        let snapshot = folder::read(&path)
+            .unwrap_or_else(|problem| Snapshot { problems: vec![problem], ..Snapshot::default() });
+        // An unreadable folder is looked at again each time, and told once.
+        if sender.borrow().as_ref() != Some(&snapshot) {
+            sender.send_replace(Some(snapshot));
+        }
+        seen = fingerprint;
+    }
+}

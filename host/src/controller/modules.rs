@@ -1,0 +1,90 @@
+//! Finds a plugin's component: beside its manifest, in the plugin folders, or in this binary.
+
+use std::path::{Path, PathBuf};
+
+use kubewitness_core::config::{Fault, PluginSpec};
+use sha2::{Digest, Sha256};
+
+use crate::config::manifest::{Parsed, Problem};
+
+include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// A component larger than this is a mistake: the shipped ones are under 1 MiB.
+const COMPONENT_BYTES: u64 = 64 << 20;
+
+/// Where an installed binary looks by itself: the image's folder, and those of a checkout.
+pub fn default_folders(named: Option<PathBuf>) -> Vec<PathBuf> {
+    let mut folders: Vec<_> = named.into_iter().collect();
+    if let Some(beside) = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf())) {
+        folders.push(beside.join("plugins"));
+        folders.push(beside.join("..").join("plugins"));
+    }
+    folders.push(PathBuf::from("/usr/share/kubewitness/plugins"));
+    folders
+}
+
+/// The component's bytes, with the digest that the manifest asks for.
+pub fn find(parsed: &Parsed<PluginSpec>, folders: &[PathBuf]) -> Result<Vec<u8>, Vec<Problem>> {
+    let module = &parsed.spec.module;
+    let bytes = match (&module.file, &module.config_map_key) {
+        (Some(file), _) => read_file(file, parsed.entry.origin.folder.as_deref(), folders)
+            .map_err(|message| parsed.problems(vec![Fault { field: "spec.module.file".into(), message }]))?,
+        (None, Some(key)) => parsed.entry.binary.get(key).cloned().ok_or_else(|| {
+            let keys: Vec<_> = parsed.entry.binary.keys().map(String::as_str).collect();
+            let message = format!("the ConfigMap's binaryData has no `{key}`; it has [{}]", keys.join(", "));
+            parsed.problems(vec![Fault { field: "spec.module.configMapKey".into(), message }])
+        })?,
+        (None, None) => Vec::new(),
+    };
+    let digest = digest(&bytes);
+    match &module.sha256 {
+        Some(wanted) if !wanted.eq_ignore_ascii_case(&digest) => {
+            let message = format!("the component that was found has the digest {digest}");
+            Err(parsed.problems(vec![Fault { field: "spec.module.sha256".into(), message }]))
+        }
+        _ => Ok(bytes),
+    }
+}
+
+pub fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
+    let candidates: Vec<_> = beside.into_iter().chain(folders.iter().map(PathBuf::as_path)).collect();
+    for folder in &candidates {
+        let path = folder.join(file);
+        match path.metadata() {
+            Ok(metadata) if metadata.len() > COMPONENT_BYTES => {
+                return Err(format!("{} is larger than {} MiB", path.display(), COMPONENT_BYTES >> 20));
+            }
+            Ok(metadata) if metadata.is_file() => {
+                return std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    let name = file.strip_suffix(".wasm").unwrap_or(file);
+    if let Some((_, bytes)) = EMBEDDED.iter().find(|(embedded, _)| *embedded == name) {
+        return Ok(bytes.to_vec());
+    }
+    let looked: Vec<_> = candidates.iter().map(|folder| folder.display().to_string()).collect();
+    Err(format!("`{file}` is not there; looked in {}. Name its folder with --plugins", looked.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifests_own_folder_comes_first_and_a_missing_file_says_where_it_was_looked_for() {
+        let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(far.path().join("p.wasm"), b"far").unwrap();
+        let folders = [far.path().to_path_buf()];
+        assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"far");
+        std::fs::write(near.path().join("p.wasm"), b"near").unwrap();
+        assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"near");
+        let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
+        assert!(error.contains(&far.path().display().to_string()), "{error}");
+    }
+}

@@ -1,0 +1,216 @@
+//! The plugins that run, and how one is put in the place of another: a change is parsed,
+//! checked and compiled before it is taken; then the old version drains and the new one goes on
+//! from the cursor. A change that does not pass leaves what runs as it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kubewitness_capability::{Backing, Capabilities};
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::{HostSpec, PluginSpec};
+use kubewitness_core::limits;
+use kubewitness_core::ports::Backlog;
+use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
+use kubewitness_journal::Journal;
+use kubewitness_sandbox::{Component, Engine};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::modules;
+use super::shared::{Phase, PluginState, Shared};
+use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
+use crate::tasks::{Fate, Tasks};
+
+/// A configuration that passed every check, ready to run.
+#[derive(Clone)]
+pub struct Candidate {
+    pub parsed: Parsed<PluginSpec>,
+    pub component: Component,
+    pub bytes: Arc<[u8]>,
+}
+
+struct Running {
+    candidate: Candidate,
+    drain: CancellationToken,
+    abort: CancellationToken,
+    task: JoinHandle<()>,
+    handle: DispatchHandle,
+}
+
+pub struct Plugins {
+    pub engine: Engine,
+    pub journal: Journal,
+    pub clock: Arc<dyn Clock>,
+    pub shared: Arc<Shared>,
+    pub tasks: Tasks,
+    pub folders: Vec<std::path::PathBuf>,
+    /// Stops calls at once, whoever drains.
+    pub abort: CancellationToken,
+    running: BTreeMap<String, Running>,
+}
+
+impl Plugins {
+    pub fn new(
+        engine: Engine,
+        journal: Journal,
+        clock: Arc<dyn Clock>,
+        shared: Arc<Shared>,
+        tasks: Tasks,
+        folders: Vec<std::path::PathBuf>,
+        abort: CancellationToken,
+    ) -> Self {
+        Self { engine, journal, clock, shared, tasks, folders, abort, running: BTreeMap::new() }
+    }
+
+    /// Parses, finds, compiles and checks. Nothing that runs is touched.
+    pub async fn examine(&self, entry: &Entry, host: &HostSpec) -> Result<Candidate, Vec<Problem>> {
+        let parsed = parse_plugin(entry, host)?;
+        let bytes = modules::find(&parsed, &self.folders)?;
+        examine_component(&self.engine, parsed, bytes).await
+    }
+
+    pub fn is_running(&self, name: &str) -> bool {
+        self.running.contains_key(name)
+    }
+
+    /// The plugin that a ConfigMap's last good version runs as.
+    pub fn name_of(&self, config_map: &str) -> Option<String> {
+        let mut all = self.running.iter();
+        all.find(|(_, running)| running.candidate.parsed.entry.config_map == config_map)
+            .map(|(name, _)| name.clone())
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.running.keys().cloned().collect()
+    }
+
+    pub fn digest(&self, name: &str) -> String {
+        self.running
+            .get(name)
+            .map(|running| running.candidate.component.digest().to_string())
+            .unwrap_or_default()
+    }
+
+    pub fn runs(&self, candidate: &Candidate) -> bool {
+        self.running.get(&candidate.parsed.name).is_some_and(|running| {
+            running.candidate.parsed.spec == candidate.parsed.spec
+                && running.candidate.component.digest() == candidate.component.digest()
+        })
+    }
+
+    /// Takes the candidate. If it can't be started after all, what ran before runs again.
+    pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+        let name = candidate.parsed.name.clone();
+        let before = self.stop(&name).await;
+        let Err(error) = self.start(candidate, capabilities).await else { return Ok(()) };
+        if let Some(before) = before {
+            self.start(before, capabilities).await.with_context(|| {
+                format!("and the version before can't be started again (first: {error:#})")
+            })?;
+        }
+        Err(error)
+    }
+
+    async fn start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+        let (name, spec) = (candidate.parsed.name.clone(), &candidate.parsed.spec);
+        let progress = self.journal.progress(&name).await.context("reading its progress")?;
+        let backing = Backing {
+            documents: Arc::new(self.journal.clone()),
+            lister: Arc::new(self.shared.listers.clone()),
+            clock: self.clock.clone(),
+            kv: self.journal.kv(&name).await.context("reading its kv")?,
+            cursor: progress.map_or(0, |progress| progress.cursor),
+        };
+        let grants =
+            capabilities.grants(&name, spec, backing).await.context("opening what it was granted")?;
+        let plugin = candidate.component.plugin(&name, &spec.limits, grants).context("instantiating it")?;
+        let options = DispatchOptions {
+            plugin: name.clone(),
+            subscriptions: subscriptions(spec),
+            delivery: spec.delivery.clone(),
+            concurrency: spec.limits.concurrency,
+        };
+        let (dispatcher, handle) =
+            Dispatcher::new(options, Arc::new(self.journal.clone()), Arc::new(plugin), self.clock.clone());
+        let (drain, abort) = (CancellationToken::new(), self.abort.child_token());
+        let (drained, aborted, task_name) = (drain.clone(), abort.clone(), name.clone());
+        let task = self.tasks.spawn(format!("plugin {name}"), Fate::Finite, async move {
+            dispatcher.run(drained, aborted).await.with_context(|| format!("dispatching to `{task_name}`"))
+        });
+        self.shared.set_plugin(
+            &name,
+            PluginState {
+                phase: Phase::Active,
+                digest: candidate.component.digest().to_string(),
+                message: None,
+                handle: Some(handle.clone()),
+            },
+        );
+        self.running.insert(name, Running { candidate, drain, abort, task, handle });
+        Ok(())
+    }
+
+    /// Drains one plugin; what it did not finish is there for whoever goes on from its cursor.
+    pub async fn stop(&mut self, name: &str) -> Option<Candidate> {
+        let running = self.running.remove(name)?;
+        self.shared.set_phase(name, Phase::Draining, None);
+        Some(drain(name, running).await)
+    }
+
+    pub async fn shut_down(&mut self) {
+        let all = std::mem::take(&mut self.running);
+        for (name, running) in &all {
+            self.shared.set_phase(name, Phase::Draining, None);
+            running.drain.cancel();
+        }
+        futures::future::join_all(all.into_iter().map(async |(name, running)| drain(&name, running).await))
+            .await;
+    }
+
+    /// Where each plugin's cursor is: what lies behind it needs no receipts.
+    pub fn cursors(&self) -> Vec<(String, kubewitness_core::Seq)> {
+        self.running.iter().map(|(name, running)| (name.clone(), running.handle.cursor())).collect()
+    }
+}
+
+async fn drain(name: &str, running: Running) -> Candidate {
+    let Running { candidate, drain, abort, mut task, .. } = running;
+    drain.cancel();
+    if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {
+        warn!(plugin = name, "did not drain within {} s: its calls are stopped", limits::DRAIN.as_secs());
+        abort.cancel();
+        // How it ended was told to the supervisor.
+        task.await.ok();
+    }
+    info!(plugin = name, "drained");
+    candidate
+}
+
+fn subscriptions(spec: &PluginSpec) -> Vec<Subscription> {
+    let subscription = |s: &kubewitness_core::config::SubscribeSpec| Subscription {
+        source: s.source.as_str().into(),
+        mode: s.mode,
+        start: s.start,
+    };
+    spec.subscribe.iter().map(subscription).collect()
+}
+
+/// The one judge of a component: `kubewitness check` asks it too.
+pub async fn examine_component(
+    engine: &Engine,
+    parsed: Parsed<PluginSpec>,
+    bytes: Vec<u8>,
+) -> Result<Candidate, Vec<Problem>> {
+    let refused = |message: String| {
+        let fault = kubewitness_core::config::Fault { field: "spec.module".into(), message };
+        parsed.problems(vec![fault])
+    };
+    let component = engine.load(&bytes).await.map_err(|error| refused(error.to_string()))?;
+    let faults = component.check(&parsed.spec).await.map_err(|error| refused(error.to_string()))?;
+    if !faults.is_empty() {
+        return Err(parsed.problems(faults));
+    }
+    Ok(Candidate { parsed, component, bytes: bytes.into() })
+}

@@ -1,0 +1,137 @@
+//! Tells what became of each configuration: in the log, and in the cluster as one status
+//! ConfigMap a plugin and an Event on the ConfigMap that the operator wrote.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::config::STATUS_LABEL;
+use kubewitness_watch::Connection;
+use kubewitness_watch::configmaps::{self, ConfigMapDoc, RecordType};
+use tracing::{error, info, warn};
+
+use super::shared::Phase;
+use crate::config::cluster::Maps;
+
+/// What became of one plugin's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub plugin: String,
+    pub config_map: String,
+    pub phase: Phase,
+    pub digest: String,
+    pub message: Option<String>,
+}
+
+/// Where reports go beside the log.
+#[derive(Clone)]
+pub struct Cluster {
+    pub connection: Connection,
+    pub namespace: String,
+    pub maps: Maps,
+}
+
+pub struct Reporter {
+    cluster: Option<Cluster>,
+    /// What was told last. One that could not be written to the cluster is not in `written`.
+    told: BTreeMap<String, Report>,
+    written: BTreeMap<String, Report>,
+}
+
+impl Reporter {
+    pub fn new(cluster: Option<Cluster>) -> Self {
+        Self { cluster, told: BTreeMap::new(), written: BTreeMap::new() }
+    }
+
+    pub async fn tell(&mut self, report: Report) {
+        if self.told.insert(report.plugin.clone(), report.clone()).as_ref() != Some(&report) {
+            log(&report);
+        }
+        self.write(&report).await;
+    }
+
+    /// The plugin was taken out: so is its status.
+    pub async fn forget(&mut self, plugin: &str) {
+        self.told.remove(plugin);
+        self.written.remove(plugin);
+        info!(plugin, "removed");
+        let Some(cluster) = &self.cluster else { return };
+        let name = status_name(plugin);
+        if let Err(error) =
+            configmaps::delete_status(&cluster.connection.client, &cluster.namespace, &name).await
+        {
+            warn!(plugin, "its status ConfigMap {name} can't be deleted: {error}");
+        }
+    }
+
+    /// Tries again what could not be written.
+    pub async fn catch_up(&mut self) {
+        for report in self.told.values().cloned().collect::<Vec<_>>() {
+            self.write(&report).await;
+        }
+    }
+
+    async fn write(&mut self, report: &Report) {
+        let Some(cluster) = &self.cluster else { return };
+        if self.written.get(&report.plugin) == Some(report) {
+            return;
+        }
+        match write_status(cluster, report).await {
+            Ok(()) => {
+                self.written.insert(report.plugin.clone(), report.clone());
+            }
+            Err(error) => warn!(plugin = report.plugin, "its status can't be written, trying again: {error}"),
+        }
+    }
+}
+
+fn log(report: &Report) {
+    let (plugin, digest) = (&report.plugin, &report.digest);
+    match (report.phase, &report.message) {
+        (Phase::Active, _) => info!(plugin, digest, "active"),
+        (Phase::Failed, message) => {
+            error!(plugin, "not loaded: {}", message.as_deref().unwrap_or("no reason was given"));
+        }
+        (phase, message) => {
+            warn!(plugin, digest, phase = phase.as_str(), "{}", message.as_deref().unwrap_or_default());
+        }
+    }
+}
+
+fn status_name(plugin: &str) -> String {
+    format!("kubewitness-status-{plugin}")
+}
+
+async fn write_status(cluster: &Cluster, report: &Report) -> Result<(), configmaps::WriteError> {
+    let labels = BTreeMap::from([
+        (STATUS_LABEL.to_string(), "true".to_string()),
+        ("kubewitness.dev/phase".to_string(), report.phase.as_str().to_string()),
+        // A label holds 63 characters; 12 tell components apart, and data has the whole digest.
+        ("kubewitness.dev/digest".to_string(), report.digest.chars().take(12).collect()),
+    ]);
+    let data = BTreeMap::from([
+        ("plugin".to_string(), report.plugin.clone()),
+        ("configMap".to_string(), report.config_map.clone()),
+        ("phase".to_string(), report.phase.as_str().to_string()),
+        ("digest".to_string(), report.digest.clone()),
+        ("message".to_string(), report.message.clone().unwrap_or_default()),
+    ]);
+    let name = status_name(&report.plugin);
+    configmaps::write_status(&cluster.connection.client, &cluster.namespace, &name, &labels, &data).await?;
+    if let Some(about) = cluster.maps.get(&report.config_map) {
+        emit(cluster, &about, report).await;
+    }
+    Ok(())
+}
+
+/// An event is a courtesy: the status ConfigMap says the same, so a failure is only logged.
+async fn emit(cluster: &Cluster, about: &ConfigMapDoc, report: &Report) {
+    let (kind, reason, text) = match report.phase {
+        Phase::Active => (RecordType::Normal, "PluginActive", format!("plugin {} is active", report.plugin)),
+        _ => (RecordType::Warning, "PluginRefused", report.message.clone().unwrap_or_default()),
+    };
+    let sent =
+        configmaps::emit_event(&cluster.connection.client, &cluster.namespace, about, kind, reason, &text)
+            .await;
+    if let Err(error) = sent {
+        warn!(plugin = report.plugin, "an event can't be written: {error}");
+    }
+}

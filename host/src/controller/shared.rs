@@ -1,0 +1,104 @@
+//! What runs, for those who ask: written by the controller's loop, read by the views.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
+use kubewitness_dispatch::DispatchHandle;
+use kubewitness_watch::{Listers, SourceHandle};
+
+/// How a plugin stands, apart from its figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Being checked and compiled for the first time.
+    Starting,
+    Active,
+    /// A newer configuration was refused; the last good one runs.
+    Degraded,
+    /// Nothing runs: there is no good configuration.
+    Failed,
+    Draining,
+}
+
+impl Phase {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Active => "active",
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct PluginState {
+    pub phase: Phase,
+    pub digest: String,
+    pub message: Option<String>,
+    pub handle: Option<DispatchHandle>,
+}
+
+#[derive(Default)]
+pub struct Shared {
+    pub listers: Listers,
+    sources: RwLock<BTreeMap<String, SourceHandle>>,
+    plugins: RwLock<BTreeMap<String, PluginState>>,
+    /// Faults of the configuration as a whole.
+    problems: RwLock<Vec<String>>,
+}
+
+impl Shared {
+    pub fn add_source(&self, handle: SourceHandle) {
+        self.listers.add(handle.clone());
+        write(&self.sources).insert(handle.name().to_string(), handle);
+    }
+
+    pub fn remove_source(&self, name: &str) {
+        self.listers.remove(name);
+        write(&self.sources).remove(name);
+    }
+
+    pub fn sources(&self) -> Vec<SourceHandle> {
+        read(&self.sources).values().cloned().collect()
+    }
+
+    pub fn set_plugin(&self, name: &str, state: PluginState) {
+        write(&self.plugins).insert(name.to_string(), state);
+    }
+
+    pub fn set_phase(&self, name: &str, phase: Phase, message: Option<String>) {
+        if let Some(state) = write(&self.plugins).get_mut(name) {
+            state.phase = phase;
+            state.message = message;
+        }
+    }
+
+    pub fn remove_plugin(&self, name: &str) {
+        write(&self.plugins).remove(name);
+    }
+
+    pub fn plugins(&self) -> BTreeMap<String, PluginState> {
+        read(&self.plugins).clone()
+    }
+
+    pub fn plugin(&self, name: &str) -> Option<PluginState> {
+        read(&self.plugins).get(name).cloned()
+    }
+
+    pub fn set_problems(&self, problems: Vec<String>) {
+        *write(&self.problems) = problems;
+    }
+
+    pub fn problems(&self) -> Vec<String> {
+        read(&self.problems).clone()
+    }
+}
+
+fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

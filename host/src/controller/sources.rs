@@ -1,0 +1,112 @@
+//! The sources that run: one list-watch each, started and stopped as the configuration says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::SourceSpec;
+use kubewitness_core::ports::Witness;
+use kubewitness_core::status::Rules;
+use kubewitness_watch::{Connection, Listers, Source};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::shared::Shared;
+use crate::tasks::{Fate, Tasks};
+
+struct Running {
+    spec: SourceSpec,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// What every source is built from.
+pub struct Sources {
+    pub connection: Connection,
+    pub witness: Arc<dyn Witness>,
+    pub clock: Arc<dyn Clock>,
+    pub rules: Arc<Rules>,
+    pub listers: Listers,
+    pub shared: Arc<Shared>,
+    pub tasks: Tasks,
+    running: BTreeMap<String, Running>,
+}
+
+impl Sources {
+    pub fn new(
+        connection: Connection,
+        witness: Arc<dyn Witness>,
+        clock: Arc<dyn Clock>,
+        shared: Arc<Shared>,
+        tasks: Tasks,
+    ) -> Self {
+        let rules = Arc::new(Rules::builtin());
+        let listers = shared.listers.clone();
+        Self { connection, witness, clock, rules, listers, shared, tasks, running: BTreeMap::new() }
+    }
+
+    /// A source whose settings changed is stopped before it starts again: two at once would
+    /// witness the same versions twice.
+    pub async fn reconcile(&mut self, wanted: &[SourceSpec]) {
+        let is_wanted = |running: &Running| wanted.contains(&running.spec);
+        let names: Vec<_> = self
+            .running
+            .iter()
+            .filter(|(_, running)| !is_wanted(running))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in names {
+            self.stop(&name).await;
+        }
+        for spec in wanted {
+            if !self.running.contains_key(&spec.name) {
+                self.start(spec);
+            }
+        }
+    }
+
+    fn start(&mut self, spec: &SourceSpec) {
+        info!(source = spec.name, kind = spec.kind, "starting");
+        let (source, handle) = Source::new(
+            &self.connection,
+            spec.clone(),
+            self.witness.clone(),
+            self.clock.clone(),
+            self.rules.clone(),
+            self.listers.clone(),
+        );
+        self.shared.add_source(handle);
+        let stop = CancellationToken::new();
+        let (token, name) = (stop.clone(), spec.name.clone());
+        let task = self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
+            source.run(token.clone()).await.with_context(|| format!("witnessing the source `{name}`"))?;
+            if !token.is_cancelled() {
+                bail!("the source `{name}` ended before it should");
+            }
+            Ok(())
+        });
+        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stop, task });
+    }
+
+    async fn stop(&mut self, name: &str) {
+        if let Some(running) = self.running.remove(name) {
+            info!(source = name, "stopping");
+            running.stop.cancel();
+            // How it ended was told to the supervisor; here only that it has.
+            running.task.await.ok();
+            self.shared.remove_source(name);
+        }
+    }
+
+    /// Ends all of them, at once.
+    pub async fn shut_down(&mut self) {
+        for running in self.running.values() {
+            running.stop.cancel();
+        }
+        for running in std::mem::take(&mut self.running).into_values() {
+            running.task.await.ok();
+        }
+    }
+}

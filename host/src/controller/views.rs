@@ -1,0 +1,247 @@
+//! Answers for people and scripts, from the journal, the cache and the dispatchers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::ports::{Backlog, Current, Documents, JournalError, Lister};
+use kubewitness_core::views::{
+    DeadLetterView, JournalView, ObjectQuery, ObjectView, PluginView, ReplayRequest, ReplayView, SourceView,
+    StatusView, TimelineQuery, TimelineView, ViewError, Views,
+};
+use kubewitness_core::{Gap, ObjectRef, Seq, State};
+use kubewitness_dispatch::{DispatchError, DispatchStats};
+use kubewitness_journal::{Journal, SourceCounters};
+use tokio::sync::watch;
+
+use super::shared::{Phase, PluginState, Shared};
+use crate::time;
+
+/// A page of objects is never longer than this, whatever was asked for.
+const OBJECTS: usize = 10_000;
+
+pub struct HostViews {
+    shared: Arc<Shared>,
+    journal: Journal,
+    clock: SystemClock,
+}
+
+impl HostViews {
+    pub fn new(shared: Arc<Shared>, journal: Journal) -> Self {
+        Self { shared, journal, clock: SystemClock::default() }
+    }
+
+    fn plugin_views(&self) -> Vec<PluginView> {
+        let now_ms = self.clock.now_ms();
+        self.shared.plugins().into_iter().map(|(name, state)| plugin_view(name, &state, now_ms)).collect()
+    }
+
+    fn currents(&self, query: &ObjectQuery, source: &str) -> Vec<Current> {
+        let listers = &self.shared.listers;
+        match &query.namespace {
+            Some(namespace) => listers.list(source, "namespace", namespace, usize::MAX),
+            None => listers.list(source, "", "", usize::MAX),
+        }
+    }
+}
+
+fn unavailable(error: impl ToString) -> ViewError {
+    ViewError::Unavailable(error.to_string())
+}
+
+#[async_trait]
+impl Views for HostViews {
+    async fn status(&self) -> Result<StatusView, ViewError> {
+        let counters = self.journal.source_counters().await.map_err(unavailable)?;
+        let counters: BTreeMap<_, _> = counters.into_iter().map(|c| (c.source.clone(), c)).collect();
+        let sources = self.shared.sources();
+        let sources = sources
+            .iter()
+            .map(|handle| source_view(handle, counters.get(handle.name()).cloned().unwrap_or_default()));
+        let sources = sources.collect();
+        let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;
+        Ok(StatusView { sources, plugins: self.plugin_views(), journal })
+    }
+
+    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+        let limit = query.limit.unwrap_or(OBJECTS).min(OBJECTS);
+        let mut found = Vec::new();
+        for handle in self.shared.sources() {
+            let source = handle.name();
+            if query.source.as_deref().is_some_and(|wanted| wanted != source) {
+                continue;
+            }
+            for current in self.currents(query, source) {
+                if matches(&current, query) {
+                    found.push((source.to_string(), current));
+                }
+            }
+        }
+        // What changed last comes first.
+        found.sort_by_key(|(_, current)| std::cmp::Reverse(current.seq));
+        found.truncate(limit);
+        Ok(found.into_iter().map(|(source, current)| object_view(source, current)).collect())
+    }
+
+    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+        self.journal.timeline(query).await.map_err(|error| match error {
+            JournalError::Invalid(message) => ViewError::Invalid(message),
+            other => unavailable(other),
+        })
+    }
+
+    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        let document = self.journal.document(seq).await.map_err(unavailable)?;
+        let missing = || ViewError::NotFound(format!("the journal has no document at position {seq}"));
+        Ok(document.ok_or_else(missing)?.to_vec())
+    }
+
+    async fn gaps(&self) -> Result<Vec<Gap>, ViewError> {
+        self.journal.gaps().await.map_err(unavailable)
+    }
+
+    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+        let letters = self.journal.letters_with_states(plugin).await.map_err(unavailable)?;
+        let view = |(letter, state): (_, Arc<State>)| DeadLetterView {
+            letter,
+            object: (*state.object).clone(),
+            phase: state.status.phase.clone(),
+        };
+        Ok(letters.into_iter().map(view).collect())
+    }
+
+    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+        if request.reason.trim().is_empty() {
+            return Err(ViewError::Invalid("say why in `reason`: it is kept with the replay".into()));
+        }
+        let plugin = self.shared.plugin(&request.plugin);
+        let unknown = || ViewError::NotFound(format!("no plugin is called `{}`", request.plugin));
+        let handle = plugin.ok_or_else(unknown)?.handle;
+        if request.dry_run {
+            let letters = self.journal.dead_letters(&request.plugin).await.map_err(unavailable)?;
+            let chosen = |seq| request.seqs.is_empty() || request.seqs.contains(&seq);
+            let replayed =
+                letters.iter().filter(|letter| !letter.replaying && chosen(letter.seq)).count() as u64;
+            return Ok(ReplayView { replayed, dry_run: true });
+        }
+        let idle = || ViewError::Unavailable(format!("the plugin `{}` does not run", request.plugin));
+        let handle = handle.ok_or_else(idle)?;
+        let replayed = handle.replay(request.seqs.clone(), "api", &request.reason).await.map_err(
+            |error| match error {
+                DispatchError::Journal(JournalError::Invalid(message)) => ViewError::Invalid(message),
+                other => unavailable(other),
+            },
+        )?;
+        Ok(ReplayView { replayed, dry_run: false })
+    }
+
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
+        self.journal.read(after, limit).await.map_err(unavailable)
+    }
+
+    fn newest(&self) -> watch::Receiver<Seq> {
+        self.journal.newest()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        let sources = self.shared.sources();
+        if let Some(problem) = self.shared.problems().first() {
+            return Err(problem.clone());
+        }
+        if sources.is_empty() {
+            return Err("no source is configured yet".into());
+        }
+        for handle in sources {
+            let view = handle.view();
+            if let Some(condition) = view.condition {
+                return Err(format!("source {}: {condition}", handle.name()));
+            }
+            if !view.synced {
+                return Err(format!("source {} has not listed yet", handle.name()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn source_view(handle: &kubewitness_watch::SourceHandle, counters: SourceCounters) -> SourceView {
+    let view = handle.view();
+    SourceView {
+        name: handle.name().to_string(),
+        objects: view.objects as u64,
+        checkpoint: counters.checkpoint,
+        epoch: view.epoch,
+        synced: view.synced,
+        gaps: counters.gaps,
+        poison: counters.poison,
+        last_event_at: counters.last_event_ms.map(time::rfc3339),
+    }
+}
+
+fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
+    let stats = state.handle.as_ref().map(|handle| handle.stats()).unwrap_or_default();
+    let lag_seconds = stats.oldest_unfinished_ms.map_or(0.0, |ms| now_ms.saturating_sub(ms) as f64 / 1000.0);
+    PluginView {
+        name,
+        state: phase(state, &stats).as_str().into(),
+        digest: state.digest.clone(),
+        observed: stats.observed,
+        delivered: stats.delivered,
+        filtered: stats.filtered,
+        dead: stats.dead,
+        waiting: stats.waiting,
+        retrying: stats.retrying,
+        lag_seq: stats.lag_seq,
+        lag_seconds,
+        message: state.message.clone().or(stats.last_error),
+    }
+}
+
+/// A plugin whose calls fail is not well, whatever its configuration.
+fn phase(state: &PluginState, stats: &DispatchStats) -> Phase {
+    match state.phase {
+        Phase::Active if stats.open => Phase::Degraded,
+        Phase::Active if !stats.started => Phase::Starting,
+        phase => phase,
+    }
+}
+
+fn matches(current: &Current, query: &ObjectQuery) -> bool {
+    let kind = |wanted: &str| is_kind(&current.object, wanted);
+    query.kind.as_deref().is_none_or(kind)
+        && query.phase.as_deref().is_none_or(|phase| current.status.phase.eq_ignore_ascii_case(phase))
+}
+
+/// `Job`, `job` and `jobs` are one kind.
+fn is_kind(object: &ObjectRef, wanted: &str) -> bool {
+    let kind = object.kind.to_ascii_lowercase();
+    let wanted = wanted.to_ascii_lowercase();
+    wanted == kind || wanted.strip_suffix('s') == Some(&kind)
+}
+
+fn object_view(source: String, current: Current) -> ObjectView {
+    ObjectView {
+        source,
+        object: (*current.object).clone(),
+        owner: current.owner.map(|owner| (*owner).clone()),
+        resource_version: current.resource_version.to_string(),
+        status: (*current.status).clone(),
+        seq: current.seq,
+        observed_at: time::rfc3339(current.observed_ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_found_as_people_write_it() {
+        let job = ObjectRef { kind: "Job".into(), ..ObjectRef::default() };
+        for wanted in ["Job", "job", "jobs", "Jobs"] {
+            assert!(is_kind(&job, wanted), "{wanted}");
+        }
+        assert!(!is_kind(&job, "Pod"));
+    }
+}

@@ -1,0 +1,31 @@
+//! Where the log goes: progress and reasons to standard error, data stays on standard output.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Mutex;
+
+use anyhow::{Context, Result};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt;
+
+use crate::cli::LogArgs;
+
+pub fn to_stderr(args: &LogArgs) -> Result<()> {
+    let builder = fmt().with_env_filter(filter(args)?).with_writer(std::io::stderr);
+    let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let result = if args.log_json { builder.json().try_init() } else { builder.with_ansi(ansi).try_init() };
+    result.map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
+}
+
+/// For commands whose terminal shows something else.
+pub fn to_file(args: &LogArgs, path: &Path) -> Result<()> {
+    let file =
+        std::fs::File::create(path).with_context(|| format!("making the log file {}", path.display()))?;
+    let builder = fmt().with_env_filter(filter(args)?).with_writer(Mutex::new(file)).with_ansi(false);
+    builder.try_init().map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
+}
+
+fn filter(args: &LogArgs) -> Result<EnvFilter> {
+    EnvFilter::try_new(&args.log)
+        .with_context(|| format!("`{}` is not a log filter: write such as `info`", args.log))
+}

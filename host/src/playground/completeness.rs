@@ -1,0 +1,90 @@
+//! The proof at the end: what the cluster had, against what was witnessed and delivered.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use kubewitness_core::Change;
+use kubewitness_core::views::{PluginView, Views};
+use tokio_util::sync::CancellationToken;
+
+use super::World;
+
+/// Long enough for the slowest machine to catch up with what the workload wrote last.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// States read from the journal in one go.
+const PAGE: usize = 4096;
+
+pub struct Completeness {
+    /// Versions and deletions that the cluster had, of the kinds that are watched.
+    pub existed: usize,
+    /// Of those, the ones that the journal has.
+    pub witnessed: usize,
+    pub plugins: Vec<PluginView>,
+    pub notifications: u64,
+}
+
+impl Completeness {
+    pub fn is_complete(&self) -> bool {
+        self.existed == self.witnessed
+            && !self.plugins.is_empty()
+            && self.plugins.iter().all(|plugin| {
+                plugin.waiting == 0
+                    && plugin.dead == 0
+                    && plugin.lag_seq == 0
+                    && plugin.observed == plugin.delivered + plugin.filtered
+            })
+    }
+}
+
+/// One version of one object, or its deletion.
+type Key = (String, Option<String>);
+
+/// Waits until everything is delivered, or until patience or the user ends it.
+pub async fn settle(world: &World, views: &dyn Views, abort: &CancellationToken) -> Result<Completeness> {
+    world.is_quiet().await;
+    let truth = truth(world);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = views.status().await?;
+        let witnessed = witnessed(views).await?;
+        let completeness = Completeness {
+            existed: truth.len(),
+            witnessed: truth.intersection(&witnessed).count(),
+            plugins: status.plugins,
+            notifications: world.receiver.received.load(std::sync::atomic::Ordering::Relaxed),
+        };
+        if completeness.is_complete() || Instant::now() > deadline || abort.is_cancelled() {
+            return Ok(completeness);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn truth(world: &World) -> HashSet<Key> {
+    let mut keys = HashSet::new();
+    for (group, resource) in [("batch", "jobs"), ("", "pods")] {
+        for record in world.api.history(group, resource) {
+            let version = (record.event != "DELETED").then(|| record.version.to_string());
+            keys.insert((record.uid.clone(), version));
+        }
+    }
+    keys
+}
+
+async fn witnessed(views: &dyn Views) -> Result<HashSet<Key>> {
+    let mut keys = HashSet::new();
+    let mut after = 0;
+    loop {
+        let states = views.states_after(after, PAGE).await?;
+        let Some(last) = states.last() else { return Ok(keys) };
+        if last.seq <= after {
+            return Err(anyhow!("the journal gave position {} after {after}", last.seq));
+        }
+        after = last.seq;
+        for state in states {
+            let version = (state.change == Change::Present).then(|| state.resource_version.to_string());
+            keys.insert((state.object.uid.clone(), version));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `kubewitness playground`: a simulated cluster with training jobs that come and go, the real
+//! controller, the three plugins, SQLite and the portal, in one process.
+
+mod completeness;
+mod folder;
+mod summary;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kubewitness_core::views::Views;
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
+use kubewitness_playground::receiver::{self, ReceiverProgress};
+use kubewitness_playground::workload::{self, WorkloadOptions, WorkloadProgress};
+use kubewitness_watch::{ConnectOptions, connect};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::PlaygroundArgs;
+use crate::commands::{End, Ended};
+use crate::controller::{ConfigFrom, Controller, Options, modules};
+use crate::logs;
+use crate::tasks::{Fate, Tasks, signals};
+
+/// Everything around the controller: what a cluster and its people would be.
+pub struct World {
+    pub api: ApiServer,
+    pub workload: Arc<WorkloadProgress>,
+    pub receiver: Arc<ReceiverProgress>,
+    tasks: Tasks,
+    /// Ends the submitting and driving of jobs.
+    quiet: CancellationToken,
+    /// Ends the cluster and the receiver.
+    end: CancellationToken,
+    driving: Option<tokio::task::JoinHandle<()>>,
+}
+
+/// The first lists of an empty cluster take a moment; what takes longer is broken.
+const FIRST_LISTS: Duration = Duration::from_secs(30);
+
+pub async fn playground(args: PlaygroundArgs) -> Ended {
+    folder::prepare(&args.data)?;
+    logs::to_file(&args.log, &args.data.join("kubewitness.log"))?;
+    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+    let listening = Tasks::new(stop.clone());
+    listening.spawn("signals", Fate::Finite, signals(stop.clone(), abort.clone()));
+    let result = play(&args, &stop, &abort).await;
+    abort.cancel();
+    listening.finish().await?;
+    result
+}
+
+async fn play(args: &PlaygroundArgs, stop: &CancellationToken, abort: &CancellationToken) -> Ended {
+    let mut world = World::start(args, stop).await?;
+    let kubeconfig = args.data.join("kubeconfig");
+    let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
+    // The controller outlives the workload: it has to deliver what the workload still wrote.
+    let draining = CancellationToken::new();
+    let options = Options {
+        connection,
+        config: ConfigFrom::Folder(args.data.join("config")),
+        data: args.data.clone(),
+        listen: args.listen,
+        health_listen: None,
+        plugin_folders: modules::default_folders(args.plugins.plugins.clone()),
+    };
+    let controller = Controller::start(options, draining.clone(), abort.clone()).await?;
+    summary::greet(args, controller.address);
+    // A version that came and went before the first list was nobody's to witness.
+    tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)).await.with_context(|| {
+        format!("the controller is not ready: {}/kubewitness.log says why", args.data.display())
+    })?;
+    world.submit(args);
+    tokio::select! {
+        result = summary::show(&world, &*controller.views) => result?,
+        () = stop.cancelled() => {}
+        () = draining.cancelled() => {}
+        () = until(args) => {}
+        () = world.finished_jobs(args) => {}
+    }
+    world.quiet.cancel();
+    let completeness = completeness::settle(&world, &*controller.views, abort).await;
+    draining.cancel();
+    controller.finish().await?;
+    world.finish().await?;
+    let completeness = completeness?;
+    summary::farewell(&completeness, &args.data);
+    Ok(if completeness.is_complete() { End::Fine } else { End::Failed })
+}
+
+async fn ready(views: &dyn Views) {
+    while views.ready().is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn until(args: &PlaygroundArgs) {
+    match args.duration {
+        Some(duration) => tokio::time::sleep(duration.0).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl World {
+    async fn start(args: &PlaygroundArgs, stop: &CancellationToken) -> Result<Self> {
+        let tasks = Tasks::new(stop.clone());
+        let end = CancellationToken::new();
+        let options = ApiServerOptions { keep_truth: true, ..ApiServerOptions::default() };
+        let (api, serving) = ApiServer::bind(options).await.context("starting the simulated cluster")?;
+        let ending = end.clone();
+        tasks.spawn("cluster", Fate::Finite, async move { Ok(serving.serve(ending).await?) });
+        write(&args.data.join("kubeconfig"), &api.kubeconfig())?;
+
+        let listener =
+            TcpListener::bind("127.0.0.1:0").await.context("starting the receiver of notifications")?;
+        let address = listener.local_addr().context("asking for the receiver's address")?;
+        folder::configure(&args.data, &format!("http://{address}"))?;
+        let receiver = Arc::new(ReceiverProgress::default());
+        let file = args.data.join("notifications.jsonl");
+        let receiving = receiver::serve(listener, file, receiver.clone(), end.clone());
+        tasks.spawn("receiver", Fate::Finite, async move { Ok(receiving.await?) });
+
+        let workload = Arc::default();
+        Ok(Self { api, workload, receiver, tasks, quiet: CancellationToken::new(), end, driving: None })
+    }
+
+    /// Begins to submit jobs and to drive them through their lives.
+    fn submit(&mut self, args: &PlaygroundArgs) {
+        let options = WorkloadOptions {
+            url: self.api.url(),
+            token: Some(self.api.admin_token().to_string()),
+            jobs: args.jobs,
+            rate: args.rate,
+            seed: args.seed,
+            ..WorkloadOptions::default()
+        };
+        let working = workload::run(options, self.workload.clone(), self.quiet.clone());
+        self.driving = Some(self.tasks.spawn("workload", Fate::Finite, async move {
+            working.await.context("driving the training jobs")?;
+            Ok(())
+        }));
+    }
+
+    /// With a number of jobs, the playground ends when the last one is gone; with an end by
+    /// the clock it stays for people to look at until then.
+    async fn finished_jobs(&self, args: &PlaygroundArgs) {
+        if args.jobs == 0 || args.duration.is_some() {
+            return std::future::pending().await;
+        }
+        self.is_quiet().await;
+    }
+
+    /// Waits until the workload has written its last.
+    pub async fn is_quiet(&self) {
+        while self.driving.as_ref().is_some_and(|driving| !driving.is_finished()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn finish(self) -> Result<()> {
+        self.end.cancel();
+        self.tasks.finish().await
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}

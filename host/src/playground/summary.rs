@@ -1,0 +1,135 @@
+//! What the terminal shows: a live summary, or plain lines where it is not a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use kubewitness_core::views::{StatusView, Views};
+
+use super::World;
+use super::completeness::Completeness;
+use crate::cli::PlaygroundArgs;
+use crate::commands::plugins_table;
+
+const LIVE: Duration = Duration::from_millis(500);
+const PLAIN: Duration = Duration::from_secs(5);
+
+pub fn greet(args: &PlaygroundArgs, address: SocketAddr) {
+    let data = args.data.display();
+    let server = if address.port() == 8787 { String::new() } else { format!(" --server http://{address}") };
+    println!(
+        "\
+Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothing leaves this machine.
+
+  open   http://{address}                         the portal: jobs, timelines, plugins
+  try    kubewitness jobs{server}
+         kubewitness timeline job/NAME -n team-vision{server}
+         kubewitness status{server}
+         kubectl --kubeconfig {data}/kubeconfig get jobs -A -w
+         sqlite3 {data}/platform.db 'select phase, count(*) from object_status group by phase'
+         tail -f {data}/notifications.jsonl
+  edit   {data}/config/*.yaml                     plugins come, change and go while it runs
+  log    {data}/kubewitness.log
+
+Ctrl-C ends it and proves that nothing was lost.
+"
+    );
+}
+
+/// Shows figures until it is dropped.
+pub async fn show(world: &World, views: &dyn Views) -> Result<()> {
+    let live = io::stdout().is_terminal();
+    let started = Instant::now();
+    let mut drawn = 0;
+    let mut interval = tokio::time::interval(if live { LIVE } else { PLAIN });
+    loop {
+        interval.tick().await;
+        let status = views.status().await?;
+        if live {
+            let text = panel(world, &status, started.elapsed());
+            redraw(drawn, &text)?;
+            drawn = text.lines().count();
+        } else {
+            println!("{}", line(world, &status, started.elapsed()));
+        }
+    }
+}
+
+/// Writes over what was drawn before, line by line, so that nothing flickers.
+fn redraw(drawn: usize, text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    if drawn > 0 {
+        write!(out, "\x1b[{drawn}A")?;
+    }
+    for line in text.lines() {
+        writeln!(out, "{line}\x1b[K")?;
+    }
+    write!(out, "\x1b[J")?;
+    Ok(out.flush()?)
+}
+
+fn cluster(world: &World) -> String {
+    let load = |figure: &std::sync::atomic::AtomicU64| figure.load(Ordering::Relaxed);
+    let work = &world.workload;
+    format!(
+        "{} jobs submitted, {} running, {} finished, {} deleted; {} writes",
+        load(&work.submitted),
+        load(&work.running),
+        load(&work.finished),
+        load(&work.deleted),
+        load(&work.writes)
+    )
+}
+
+fn panel(world: &World, status: &StatusView, elapsed: Duration) -> String {
+    format!(
+        "{:>4} s  cluster  {}\n        journal  {} states, {} KiB; {} notifications received\n\n{}",
+        elapsed.as_secs(),
+        cluster(world),
+        status.journal.states,
+        status.journal.bytes / 1024,
+        world.receiver.received.load(Ordering::Relaxed),
+        plugins_table(&status.plugins)
+    )
+}
+
+fn line(world: &World, status: &StatusView, elapsed: Duration) -> String {
+    let plugins: Vec<_> = status
+        .plugins
+        .iter()
+        .map(|plugin| format!("{} {}/{}", plugin.name, plugin.delivered + plugin.filtered, plugin.observed))
+        .collect();
+    format!(
+        "{} s: {}; journal {} states; {}",
+        elapsed.as_secs(),
+        cluster(world),
+        status.journal.states,
+        plugins.join(", ")
+    )
+}
+
+pub fn farewell(completeness: &Completeness, data: &Path) {
+    println!(
+        "\nThe cluster had {} versions of Jobs and Pods (deletions counted); the journal has {} of them.\n\n{}\n\
+         {} notifications were received.",
+        completeness.existed,
+        completeness.witnessed,
+        plugins_table(&completeness.plugins),
+        completeness.notifications
+    );
+    if completeness.is_complete() {
+        println!("Complete: every version was witnessed, and every plugin was handed each of its states.");
+    } else {
+        println!(
+            "NOT complete: what is missing is in the figures above; {}/kubewitness.log says why.",
+            data.display()
+        );
+    }
+    println!(
+        "\nProve it again: kubewitness journal verify --data {0}; kubewitness audit verify {0}/audit/trail.jsonl",
+        data.display()
+    );
+}
