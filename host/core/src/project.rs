@@ -156,12 +156,56 @@ fn is_null(value: &mut Scanner<'_>) -> Result<bool, ProjectError> {
     Ok(null)
 }
 
+/// [`frame`] and [`envelope`] in one pass, for the hot path: no byte of the metadata is looked
+/// at twice. Bookmarks and errors have no envelope.
+pub fn project(line: &[u8]) -> Result<(Frame<'_>, Option<Envelope<'_>>), ProjectError> {
+    utf8(line)?;
+    let (mut kind, mut object, mut read) = (None, None, None);
+    let mut scanner = Scanner::new(line);
+    scanner.members(|key, value| {
+        if kind.is_none() && key.is(b"type") {
+            kind = Some(event_type(value.text()?)?);
+        } else if object.is_none() && key.is(b"object") {
+            if value.peek() != b'{' {
+                return Err(value.wrong("an object"));
+            }
+            if kind.is_some_and(EventType::has_envelope) {
+                let (bytes, envelope) = value.taken(|value| read_envelope(value, Flow::Next))?;
+                (object, read) = (Some(bytes), Some(envelope));
+            } else {
+                object = Some(value.value()?);
+            }
+        } else {
+            value.skip()?;
+        }
+        Ok(Flow::Next)
+    })?;
+    scanner.end()?;
+    let kind = kind.ok_or(ProjectError::Missing("type"))?;
+    let object = object.ok_or(ProjectError::Missing("object"))?;
+    if read.is_none() && kind.has_envelope() {
+        read = Some(envelope(object)?);
+    }
+    Ok((Frame { kind, object }, read))
+}
+
+impl EventType {
+    fn has_envelope(self) -> bool {
+        matches!(self, Self::Added | Self::Modified | Self::Deleted)
+    }
+}
+
 /// Reads the envelope of an object that [`frame`] or [`list_page`] cut out: what comes after
 /// the metadata is not looked at again.
 pub fn envelope(object: &[u8]) -> Result<Envelope<'_>, ProjectError> {
+    read_envelope(&mut Scanner::new(object), Flow::Enough)
+}
+
+/// `then` says what to do once everything is there: leave, or check the rest too.
+fn read_envelope<'a>(object: &mut Scanner<'a>, then: Flow) -> Result<Envelope<'a>, ProjectError> {
     let mut envelope = Envelope::default();
     let (mut has_version, mut has_kind, mut has_metadata) = (false, false, false);
-    Scanner::new(object).members(|key, value| {
+    object.members(|key, value| {
         if !has_metadata && key.is(b"metadata") {
             has_metadata = true;
             metadata(value, &mut envelope)?;
@@ -174,7 +218,7 @@ pub fn envelope(object: &[u8]) -> Result<Envelope<'_>, ProjectError> {
         } else {
             value.skip()?;
         }
-        Ok(if has_version && has_kind && has_metadata { Flow::Enough } else { Flow::Next })
+        Ok(if has_version && has_kind && has_metadata { then } else { Flow::Next })
     })?;
     let required = [
         (has_metadata, "metadata"),

@@ -97,13 +97,17 @@ pub(crate) enum Flow {
 pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Levels of [`Self::members`] and [`Self::elements`] that are open.
+    depth: u32,
 }
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, at: 0, depth: 0 }
     }
 
+    #[cold]
+    #[inline(never)]
     pub(crate) fn wrong(&self, expected: &'static str) -> ProjectError {
         ProjectError::Malformed { at: self.at, expected }
     }
@@ -192,6 +196,17 @@ impl<'a> Scanner<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
+    /// What `read` makes of the next value, and that value's bytes.
+    pub(crate) fn taken<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, ProjectError>,
+    ) -> Result<(&'a [u8], T), ProjectError> {
+        self.peek();
+        let start = self.at;
+        let made = read(self)?;
+        Ok((&self.bytes[start..self.at], made))
+    }
+
     /// Over one value of any kind, checking its grammar.
     pub(crate) fn skip(&mut self) -> Result<(), ProjectError> {
         // One bit a level: 1 is an object, 0 an array.
@@ -204,7 +219,7 @@ impl<'a> Scanner<'a> {
                     self.skip_text()?;
                 }
                 open @ (b'{' | b'[') => {
-                    if depth == NESTING {
+                    if depth + self.depth >= NESTING {
                         return Err(ProjectError::TooDeep { at: self.at });
                     }
                     self.at += 1;
@@ -320,6 +335,7 @@ impl<'a> Scanner<'a> {
             self.at += 1;
             return Ok(());
         }
+        self.depth += 1;
         loop {
             let key = self.text()?;
             self.expect(b':', "a colon")?;
@@ -330,6 +346,7 @@ impl<'a> Scanner<'a> {
                 b',' => self.at += 1,
                 b'}' => {
                     self.at += 1;
+                    self.depth -= 1;
                     return Ok(());
                 }
                 _ => return Err(self.wrong("a comma or the end of the object")),
@@ -347,12 +364,14 @@ impl<'a> Scanner<'a> {
             self.at += 1;
             return Ok(());
         }
+        self.depth += 1;
         loop {
             element(self)?;
             match self.peek() {
                 b',' => self.at += 1,
                 b']' => {
                     self.at += 1;
+                    self.depth -= 1;
                     return Ok(());
                 }
                 _ => return Err(self.wrong("a comma or the end of the array")),
@@ -366,14 +385,14 @@ const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
 
 /// Marks the bytes of a word that are less than `n` (up to 128). What lies above the first
 /// marked byte may be marked wrongly; the first is always right.
-#[inline]
+#[inline(always)]
 fn less(word: u64, n: u8) -> u64 {
     word.wrapping_sub(LOW.wrapping_mul(u64::from(n))) & !word & HIGH
 }
 
 /// Where the next quote, backslash or control character is, or the end. Eight bytes at a time:
 /// most strings of an object are shorter than what a vectored search needs to get going.
-#[inline]
+#[inline(always)]
 fn special(bytes: &[u8], mut at: usize) -> usize {
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let word = u64::from_le_bytes(*chunk);

@@ -32,6 +32,23 @@ fn a_recorded_stream_is_split_and_its_envelopes_read() {
 }
 
 #[test]
+fn one_pass_reads_what_two_do() {
+    for line in JOBS.lines().chain(include_str!("../../testdata/pods.jsonl").lines()) {
+        let two = frame(line.as_bytes()).unwrap();
+        assert_eq!(project(line.as_bytes()), Ok((two, Some(envelope(two.object).unwrap()))));
+    }
+    let late = br#"{"object":{"metadata":{"name":"a","uid":"u","resourceVersion":"1"}},"type":"DELETED"}"#;
+    assert_eq!(project(late).unwrap().1.unwrap().name, "a");
+    let bookmark = br#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}"#;
+    assert_eq!(project(bookmark).unwrap().1, None);
+    let nameless = br#"{"type":"ADDED","object":{"metadata":{"uid":"u","resourceVersion":"1"}}}"#;
+    assert_eq!(project(nameless), Err(ProjectError::Missing("metadata.name")));
+    for cut in 0..late.len() {
+        assert!(project(&late[..cut]).is_err());
+    }
+}
+
+#[test]
 fn an_owner_and_a_pending_deletion_are_seen() {
     let object = br#"{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z","uid":"u","name":"n",
         "ownerReferences":[{"controller":true,"blockOwnerDeletion":true,"uid":"o","kind":"Job","name":"j","apiVersion":"batch/v1"}],
@@ -108,6 +125,13 @@ fn nesting_is_bounded_where_other_readers_bound_it() {
     for levels in [1, 100, 127, 128, 129, 100_000] {
         let ours = Scanner::new(nested(levels).as_bytes()).skip().is_ok();
         assert_eq!(ours, serde_json::from_str::<Value>(&nested(levels)).is_ok(), "{levels}");
+        let object = format!(
+            r#"{{"metadata":{{"name":"a","uid":"u","resourceVersion":"1"}},"spec":{}}}"#,
+            nested(levels)
+        );
+        let line = format!(r#"{{"type":"ADDED","object":{object}}}"#);
+        assert_eq!(frame(line.as_bytes()).is_ok(), levels <= 125, "{levels}");
+        assert_eq!(project(line.as_bytes()).is_ok(), levels <= 125, "{levels}");
     }
 }
 
@@ -198,6 +222,8 @@ proptest! {
         let ours = utf8(&bytes).is_ok() && scanner.skip().and_then(|()| scanner.end()).is_ok();
         prop_assert_eq!(ours, serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok() && std::str::from_utf8(&bytes).is_ok());
         // Whatever else they say, none of these may panic.
+        let two = frame(&bytes).and_then(|frame| Ok((frame, envelope(frame.object)?)));
+        prop_assert_eq!(project(&bytes).is_ok(), two.is_ok());
         let object = frame(&bytes).map_or(&bytes[..], |frame| frame.object);
         let results = (envelope(object).is_ok(), bookmark_version(object).is_ok(), list_page(object).is_ok(), error_status(object).code);
         prop_assert!(results.3 == 0);
