@@ -151,7 +151,10 @@ fn yaml(body: &[u8]) -> Result<Value, ApiError> {
     }
     let text =
         std::str::from_utf8(body).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
-    serde_saphyr::from_str(text).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))
+    // As in Kubernetes, `y` and `on` are texts.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))
 }
 
 fn view(request: &Incoming, place: &Place) -> Result<View, ApiError> {

@@ -11,15 +11,19 @@ type Column = (&'static str, &'static str, bool);
 const NAME: Column = ("Name", "string", false);
 const AGE: Column = ("Age", "string", false);
 
-fn columns(kind: &Kind) -> &'static [Column] {
-    const S: &str = "string";
-    const I: &str = "integer";
-    match (kind.group.as_ref(), kind.kind.as_ref()) {
-        ("", "ConfigMap") => &[NAME, ("Data", S, false), AGE],
-        ("", "Secret") => &[NAME, ("Type", S, false), ("Data", I, false), AGE],
-        ("", "Namespace") => &[NAME, ("Status", S, false), AGE],
-        ("", "ServiceAccount") => &[NAME, ("Secrets", S, false), AGE],
-        ("", "Pod") => &[
+const S: &str = "string";
+const I: &str = "integer";
+
+/// Group, kind and columns of those that have more than a name and an age.
+const COLUMNS: &[(&str, &str, &[Column])] = &[
+    ("", "ConfigMap", &[NAME, ("Data", S, false), AGE]),
+    ("", "Secret", &[NAME, ("Type", S, false), ("Data", I, false), AGE]),
+    ("", "Namespace", &[NAME, ("Status", S, false), AGE]),
+    ("", "ServiceAccount", &[NAME, ("Secrets", S, false), AGE]),
+    (
+        "",
+        "Pod",
+        &[
             NAME,
             ("Ready", S, false),
             ("Status", S, false),
@@ -28,7 +32,11 @@ fn columns(kind: &Kind) -> &'static [Column] {
             ("IP", S, true),
             ("Node", S, true),
         ],
-        ("", "Service") => &[
+    ),
+    (
+        "",
+        "Service",
+        &[
             NAME,
             ("Type", S, false),
             ("Cluster-IP", S, false),
@@ -37,7 +45,11 @@ fn columns(kind: &Kind) -> &'static [Column] {
             AGE,
             ("Selector", S, true),
         ],
-        ("", "Event") => &[
+    ),
+    (
+        "",
+        "Event",
+        &[
             ("Last Seen", S, false),
             ("Type", S, false),
             ("Reason", S, false),
@@ -45,8 +57,12 @@ fn columns(kind: &Kind) -> &'static [Column] {
             ("Message", S, false),
             ("Name", S, true),
         ],
-        ("", "Node") => &[NAME, ("Status", S, false), ("Version", S, false), AGE],
-        ("", "PersistentVolumeClaim") => &[
+    ),
+    ("", "Node", &[NAME, ("Status", S, false), ("Version", S, false), AGE]),
+    (
+        "",
+        "PersistentVolumeClaim",
+        &[
             NAME,
             ("Status", S, false),
             ("Volume", S, false),
@@ -55,7 +71,11 @@ fn columns(kind: &Kind) -> &'static [Column] {
             ("StorageClass", S, false),
             AGE,
         ],
-        ("apps", "Deployment") => &[
+    ),
+    (
+        "apps",
+        "Deployment",
+        &[
             NAME,
             ("Ready", S, false),
             ("Up-to-date", S, false),
@@ -65,13 +85,13 @@ fn columns(kind: &Kind) -> &'static [Column] {
             ("Images", S, true),
             ("Selector", S, true),
         ],
-        ("apps", "StatefulSet") => {
-            &[NAME, ("Ready", S, false), AGE, ("Containers", S, true), ("Images", S, true)]
-        }
-        ("apps", "ReplicaSet") => {
-            &[NAME, ("Desired", I, false), ("Current", I, false), ("Ready", I, false), AGE]
-        }
-        ("batch", "Job") => &[
+    ),
+    ("apps", "StatefulSet", &[NAME, ("Ready", S, false), AGE, ("Containers", S, true), ("Images", S, true)]),
+    ("apps", "ReplicaSet", &[NAME, ("Desired", I, false), ("Current", I, false), ("Ready", I, false), AGE]),
+    (
+        "batch",
+        "Job",
+        &[
             NAME,
             ("Status", S, false),
             ("Completions", S, false),
@@ -81,7 +101,11 @@ fn columns(kind: &Kind) -> &'static [Column] {
             ("Images", S, true),
             ("Selector", S, true),
         ],
-        ("batch", "CronJob") => &[
+    ),
+    (
+        "batch",
+        "CronJob",
+        &[
             NAME,
             ("Schedule", S, false),
             ("Timezone", S, false),
@@ -90,12 +114,18 @@ fn columns(kind: &Kind) -> &'static [Column] {
             ("Last Schedule", S, false),
             AGE,
         ],
-        ("coordination.k8s.io", "Lease") => &[NAME, ("Holder", S, false), AGE],
-        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => &[NAME, ("Created At", "date", false)],
-        ("rbac.authorization.k8s.io", _) => &[NAME, ("Role", S, false), AGE],
-        ("apiextensions.k8s.io", "CustomResourceDefinition") => &[NAME, ("Created At", "date", false)],
-        _ => &[NAME, AGE],
-    }
+    ),
+    ("coordination.k8s.io", "Lease", &[NAME, ("Holder", S, false), AGE]),
+    ("rbac.authorization.k8s.io", "Role", &[NAME, ("Created At", "date", false)]),
+    ("rbac.authorization.k8s.io", "ClusterRole", &[NAME, ("Created At", "date", false)]),
+    ("apiextensions.k8s.io", "CustomResourceDefinition", &[NAME, ("Created At", "date", false)]),
+    ("rbac.authorization.k8s.io", "RoleBinding", &[NAME, ("Role", S, false), AGE]),
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding", &[NAME, ("Role", S, false), AGE]),
+];
+
+fn columns(kind: &Kind) -> &'static [Column] {
+    let found = COLUMNS.iter().find(|(group, name, _)| kind.is(group, name));
+    found.map_or(&[NAME, AGE], |(_, _, columns)| columns)
 }
 
 /// The columns of the kind, as a table declares them.

@@ -1,0 +1,181 @@
+//! The inside of the store: chains of versions, logs of changes, and what is forgotten. All of it under one lock.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::{Change, Event, HistoryLimits, TableId, Truth};
+use crate::apiserver::record::Record;
+
+/// Compaction starts when a limit is exceeded by a quarter, so that it comes in batches.
+const SLACK: usize = 4;
+
+/// Moments between versions are noted this far apart; the age of a version is that exact.
+const AGE_STEP: Duration = Duration::from_millis(250);
+
+/// Entries of the truth that are kept for tests; about 100 bytes each.
+const MAX_TRUTH: usize = 4_000_000;
+
+#[derive(Default)]
+pub(super) struct Inner {
+    pub(super) version: u64,
+    pub(super) floor: u64,
+    pub(super) tables: Vec<Table>,
+    pub(super) by_name: HashMap<String, TableId>,
+    /// Owner's uid to what it owns.
+    pub(super) owned: HashMap<Arc<str>, BTreeSet<(TableId, Arc<str>)>>,
+    pub(super) written: VecDeque<Written>,
+    pub(super) written_bytes: usize,
+    pub(super) moments: VecDeque<(Instant, u64)>,
+    pub(super) truth: Option<VecDeque<Truth>>,
+    pub(super) truth_dropped: u64,
+}
+
+pub(super) struct Written {
+    pub(super) version: u64,
+    pub(super) table: TableId,
+    pub(super) key: Arc<str>,
+    pub(super) bytes: usize,
+}
+
+pub(super) struct Table {
+    pub(super) name: String,
+    pub(super) objects: BTreeMap<Arc<str>, Vec<Arc<Record>>>,
+    pub(super) log: VecDeque<Change>,
+    pub(super) window_floor: u64,
+    pub(super) last_change: u64,
+    pub(super) changed: watch::Sender<u64>,
+}
+
+impl Table {
+    pub(super) fn live(&self, key: &str) -> Option<&Arc<Record>> {
+        self.objects.get(key).and_then(|chain| chain.last()).filter(|r| !r.deleted)
+    }
+}
+
+impl Inner {
+    pub(super) fn append(&mut self, id: TableId, key: Arc<str>, record: &Arc<Record>) {
+        let table = &mut self.tables[id.0];
+        let previous = table.live(&key).cloned();
+        let event = match (&previous, record.deleted) {
+            (_, true) => Event::Deleted,
+            (None, false) => Event::Added,
+            (Some(_), false) => Event::Modified,
+        };
+        table.objects.entry(Arc::clone(&key)).or_default().push(Arc::clone(record));
+        table.last_change = record.version;
+        self.note_owners(id, &key, previous.as_deref(), record);
+        self.tables[id.0].log.push_back(Change { record: Arc::clone(record), previous });
+        // A deletion shares its text with the version before.
+        let bytes = if record.deleted { 0 } else { record.tail.len() };
+        self.written_bytes += bytes;
+        self.written.push_back(Written { version: record.version, table: id, key, bytes });
+        if self.moments.back().is_none_or(|(at, _)| at.elapsed() >= AGE_STEP) {
+            self.moments.push_back((Instant::now(), record.version));
+        }
+        self.note_truth(event, id, record);
+    }
+
+    fn note_truth(&mut self, event: Event, table: TableId, record: &Record) {
+        let Some(truth) = &mut self.truth else { return };
+        if truth.len() >= MAX_TRUTH {
+            truth.pop_front();
+            self.truth_dropped += 1;
+        }
+        truth.push_back(Truth {
+            event,
+            version: record.version,
+            table,
+            namespace: Arc::clone(&record.namespace),
+            name: Arc::clone(&record.name),
+            uid: Arc::clone(&record.uid),
+        });
+    }
+
+    fn note_owners(&mut self, id: TableId, key: &Arc<str>, previous: Option<&Record>, record: &Record) {
+        let now: &[Arc<str>] = if record.deleted { &[] } else { &record.owners };
+        let before: &[Arc<str>] = previous.map_or(&[], |p| &p.owners);
+        if now == before {
+            return;
+        }
+        for owner in before {
+            if let Some(owned) = self.owned.get_mut(owner) {
+                owned.remove(&(id, Arc::clone(key)));
+                if owned.is_empty() {
+                    self.owned.remove(owner);
+                }
+            }
+        }
+        for owner in now {
+            self.owned.entry(Arc::clone(owner)).or_default().insert((id, Arc::clone(key)));
+        }
+    }
+
+    pub(super) fn keep_limits(&mut self, limits: &HistoryLimits) {
+        for table in &mut self.tables {
+            if table.log.len() > limits.watch_window + limits.watch_window / SLACK {
+                let excess = table.log.len() - limits.watch_window;
+                if let Some(last) = table.log.drain(..excess).next_back() {
+                    table.window_floor = last.record.version;
+                }
+            }
+        }
+        let mut target = None;
+        if self.written.len() > limits.versions + limits.versions / SLACK {
+            target = self.written.get(self.written.len() - limits.versions).map(|w| w.version);
+        }
+        if self.written_bytes > limits.bytes + limits.bytes / SLACK {
+            let mut excess = self.written_bytes - limits.bytes;
+            let at = self.written.iter().find(|w| {
+                let reached = w.bytes >= excess;
+                excess = excess.saturating_sub(w.bytes);
+                reached
+            });
+            target = target.max(at.map(|w| w.version));
+        }
+        if let Some(target) = target {
+            self.compact(target);
+        }
+    }
+
+    /// Versions below `target` go, except that each object keeps the one that held at `target`.
+    pub(super) fn compact(&mut self, target: u64) {
+        if target <= self.floor {
+            return;
+        }
+        self.floor = target;
+        let mut touched: BTreeSet<(TableId, Arc<str>)> = BTreeSet::new();
+        while self.written.front().is_some_and(|w| w.version <= target) {
+            if let Some(written) = self.written.pop_front() {
+                self.written_bytes -= written.bytes;
+                touched.insert((written.table, written.key));
+            }
+        }
+        for (id, key) in touched {
+            self.tables[id.0].trim(&key, target);
+        }
+        for table in &mut self.tables {
+            let gone = table.log.partition_point(|c| c.record.version <= target);
+            table.log.drain(..gone);
+        }
+    }
+}
+
+impl Table {
+    fn trim(&mut self, key: &str, floor: u64) {
+        let Some(chain) = self.objects.get_mut(key) else { return };
+        let held = chain.partition_point(|r| r.version <= floor);
+        let keep_from = match held.checked_sub(1) {
+            Some(at) if chain[at].deleted => held,
+            Some(at) => at,
+            None => 0,
+        };
+        chain.drain(..keep_from);
+        chain.shrink_to(4);
+        if chain.is_empty() {
+            self.objects.remove(key);
+        }
+    }
+}
