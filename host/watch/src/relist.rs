@@ -4,7 +4,7 @@
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -68,6 +68,8 @@ pub(crate) struct Relist {
     reason: ListReason,
     /// Everything up to here was witnessed.
     baseline: Option<Version>,
+    /// Up to here a hole of the source is recorded.
+    holed: Mutex<Option<Version>>,
 }
 
 /// An object that was there before the list, found by its uid.
@@ -134,7 +136,8 @@ impl Relist {
         baseline: Option<Version>,
     ) -> Self {
         let exact = Exact::new(Arc::clone(&parts), resource.clone());
-        Self { parts, inputs, resource, exact, reason: reason.clone(), baseline }
+        let holed = Mutex::new(baseline.clone());
+        Self { parts, inputs, resource, exact, reason: reason.clone(), baseline, holed }
     }
 
     pub async fn run(self) -> Result<Listed, Closed> {
@@ -175,14 +178,27 @@ impl Relist {
                 Err(failure) => return Err(failure.into()),
             };
             let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
-            // A watch from the first page's version misses nothing, whatever the later ones say.
-            let version = attempt.version.get_or_insert_with(|| Version::new(&page.resource_version)).clone();
+            let version = match &attempt.version {
+                Some(first) => first.clone(),
+                None => self.first_page(&mut attempt, Version::new(&page.resource_version)).await?,
+            };
             self.page(&bytes, &page.items, &version, &mut attempt).await?;
             if page.continue_token.is_empty() {
                 return self.complete(version, attempt).await;
             }
             token = page.continue_token.to_string();
         }
+    }
+
+    /// A watch from the first page's version misses nothing, whatever the later ones say. The
+    /// source's own hole is recorded before anything that is beyond it: should the process die
+    /// now and the old version be watched after all, what is then refused as old lies in it.
+    async fn first_page(&self, attempt: &mut Attempt, version: Version) -> Result<Version, Closed> {
+        if let Some(hole) = self.source_hole(&version) {
+            self.send(Input::SourceHole(hole)).await?;
+        }
+        *self.holed.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.clone());
+        Ok(attempt.version.insert(version).clone())
     }
 
     async fn page(
@@ -229,18 +245,22 @@ impl Relist {
             });
             return Ok((!same).then_some(Found::Send(Input::Item { document, anew: true })));
         }
-        let floor = match compare(&version, known.map(|known| &known.resource_version)) {
-            Compared::Same => return Ok(None),
-            Compared::Behind => return Err(Broken::OtherHistory(at.clone())),
-            Compared::Moved => known.map(|known| self.floor(&known.resource_version)),
-            // Before the first list there is no story to be told whole.
-            Compared::New => self.baseline.clone().filter(|_| matches(&self.parts, envelope)),
-        };
-        let Some(floor) = floor else { return Ok(Some(Found::Send(Input::Item { document, anew: false }))) };
         let rival = cache
             .by_name(&envelope.namespace, &envelope.name)
             .filter(|held| *held.object.uid != *envelope.uid)
             .map(|held| (Arc::clone(&held.object), held.resource_version.clone()));
+        let floor = match compare(&version, known.map(|known| &known.resource_version)) {
+            Compared::Same => return Ok(None),
+            Compared::Behind => return Err(Broken::OtherHistory(at.clone())),
+            Compared::Moved => known.map(|known| self.floor(&known.resource_version)),
+            Compared::New if !matches(&self.parts, envelope) && rival.is_none() => None,
+            // It began after the baseline, or after the last that was seen of its name's bearer
+            // before; before the first list there is no story to be told whole.
+            Compared::New => {
+                self.baseline.clone().or_else(|| rival.as_ref().map(|(_, version)| version.clone()))
+            }
+        };
+        let Some(floor) = floor else { return Ok(Some(Found::Send(Input::Item { document, anew: false }))) };
         let object = reference(&self.parts, envelope);
         Ok(Some(Found::ReadBack(Moved { object, floor, version, document, rival })))
     }
@@ -317,9 +337,6 @@ impl Relist {
             self.has_ended(object, ended).await?;
         }
         drop(ending);
-        if let Some(hole) = self.source_hole(&version) {
-            self.send(Input::SourceHole(hole)).await?;
-        }
         self.send(Input::Listed(version)).await?;
         Ok(())
     }
@@ -350,16 +367,17 @@ impl Relist {
     }
 
     fn source_hole(&self, listed: &Version) -> Option<Hole> {
-        match (&self.reason, &self.baseline) {
+        let holed = self.holed.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&self.reason, &*holed) {
             (ListReason::First, _) | (ListReason::Expired, None) => None,
-            (ListReason::Expired, Some(baseline)) => between(
-                baseline,
+            (ListReason::Expired, Some(holed)) => between(
+                holed,
                 &Version::new(&after(listed)),
                 reason::EXPIRED,
                 "of objects that were created and deleted meanwhile nothing can be known",
             ),
-            (ListReason::Replaced, _) => Some(Hole {
-                after: String::new(),
+            (ListReason::Replaced, holed) => Some(Hole {
+                after: holed.as_ref().map(ToString::to_string).unwrap_or_default(),
                 before: after(listed),
                 reason: reason::REPLACED,
                 message: format!(

@@ -124,7 +124,21 @@ fn check(seed: u64, world: &World, memory: &Memory) {
             assert!(!in_hole, "seed {seed}: {entry:?} lies in a gap and was witnessed");
         } else {
             let in_wide = wide.iter().any(|hole| within(entry.version, *hole));
-            assert!(in_hole || in_wide, "seed {seed}: {entry:?} is neither witnessed nor in a gap");
+            if !in_hole && !in_wide {
+                let of_uid = |line: &&super::world::Entry| line.uid() == entry.uid();
+                let log: Vec<_> = world.log().iter().filter(of_uid).map(|e| (e.kind, e.version)).collect();
+                let story: Vec<_> = states
+                    .iter()
+                    .filter(|s| s.object.name == entry.object["metadata"]["name"])
+                    .map(|s| format!("{} {} {}", s.change.as_str(), s.object.uid, s.resource_version))
+                    .collect();
+                panic!(
+                    "seed {seed}: {} at {} is neither witnessed nor in a gap\nits life: {log:?}\n\
+                     of its name: {story:#?}\nholes: {holes:?}\nof the source: {wide:?}",
+                    entry.uid(),
+                    entry.version,
+                );
+            }
         }
     }
 }
