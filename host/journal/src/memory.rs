@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use kubewitness_core::{ObjectRef, Seq, Status, Version};
+
+use crate::plan::Anchors;
 
 /// Objects whose tails are kept, at about 150 bytes each. Beyond it all are forgotten and those
 /// that still change are looked up again, one query a batch.
@@ -79,20 +80,11 @@ pub(crate) struct Older {
     pub tail: Seq,
 }
 
-/// A full document that first versions are stored against.
-#[derive(Clone, Debug)]
-pub(crate) struct Anchor {
-    pub id: i64,
-    pub document: Bytes,
-}
-
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Source {
     /// Epochs and the numbers of their streams, ascending.
     pub streams: Vec<(u32, i64)>,
-    pub anchor: Option<Anchor>,
-    /// Documents that were stored since the anchor was made.
-    pub since_anchor: u32,
+    pub anchors: Anchors,
 }
 
 impl Source {

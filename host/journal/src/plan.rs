@@ -2,6 +2,7 @@
 //! makes. Touches no disk; what it must know from there is asked for first
 //! ([`strangers`], [`questions`]).
 
+mod encode;
 #[cfg(test)]
 mod tests;
 
@@ -12,11 +13,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::document::{self, Packed};
-use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::ports::{Append, JournalError, Poison, Witnessed};
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status, Version};
 
-use crate::memory::{Anchor, Identity, Memory, Tail};
+use encode::Encoded;
+pub(crate) use encode::{Anchors, both};
+
+use crate::memory::{Identity, Memory, Tail};
 use crate::rows::{
     AnchorRow, Encoding, Envelope, Flags, GapRow, Key, ObjectRow, Outcome, PoisonRow, StateRow, StreamRow,
     status_text,
@@ -24,13 +27,6 @@ use crate::rows::{
 
 /// Positions that share one row of counts, so that counting a range reads counts and not states.
 pub(crate) const SEGMENT: u64 = 1024;
-
-/// Documents between two anchors of one source at least. Where first versions have nothing in
-/// common, an anchor for each would double the journal.
-const ANCHOR_EVERY: u32 = 256;
-
-/// An anchor stays in memory, one a source.
-const ANCHOR_BYTES: usize = 64 * 1024;
 
 /// Rows that one transaction writes.
 #[derive(Debug, Default)]
@@ -173,19 +169,6 @@ pub(crate) struct Plan<'a> {
     keys: Known,
     /// The documents at the ends of the chains that this batch has touched.
     documents: HashMap<i64, Bytes>,
-}
-
-struct Encoded {
-    encoding: Encoding,
-    depth: u32,
-    anchor: Option<i64>,
-    bytes: Vec<u8>,
-}
-
-impl Encoded {
-    fn new(encoding: Encoding, depth: u32, bytes: Vec<u8>) -> Self {
-        Self { encoding, depth, anchor: None, bytes }
-    }
 }
 
 impl<'a> Plan<'a> {
@@ -404,64 +387,30 @@ impl<'a> Plan<'a> {
         (StateRow { envelope, document: encoded.bytes }, tail)
     }
 
-    /// The shortest of: a delta on the state before, one on the anchor, the document itself.
     fn encode(&mut self, source: &Arc<str>, tail: &Tail, state: &Witnessed) -> Encoded {
-        let document = &state.document;
-        if document.is_empty() {
-            return Encoded::new(Encoding::Empty, 0, Vec::new());
-        }
-        if tail.has_document && tail.depth < DELTA_CHAIN {
-            // The caller's base is a hint: it counts only if it is what the chain ends with.
-            let hint = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
-            if let Some(base) = self.documents.get(&tail.object).or(hint) {
-                let bytes = document::delta(base, document);
-                if bytes.len() * 2 <= document.len() {
-                    return Encoded::new(Encoding::Delta, tail.depth + 1, bytes);
-                }
-            }
-        }
-        self.encode_first(source, state)
-    }
-
-    fn encode_first(&mut self, source: &Arc<str>, state: &Witnessed) -> Encoded {
-        let Some(source) = self.memory.sources.get_mut(source) else {
-            return Encoded::new(Encoding::Full, 0, document::pack(&state.document).to_vec());
-        };
-        source.since_anchor = source.since_anchor.saturating_add(1);
-        let anchored = source.anchor.as_ref().map(|anchor| Encoded {
-            encoding: Encoding::Anchored,
-            depth: 1,
-            anchor: Some(anchor.id),
-            bytes: document::delta(&anchor.document, &state.document),
-        });
-        if let Some(anchored) =
-            anchored.as_ref().filter(|found| found.bytes.len() * 4 <= state.document.len())
-        {
-            return Encoded { bytes: anchored.bytes.clone(), ..*anchored };
-        }
-        let full = document::pack(&state.document);
-        let wanted = source.anchor.is_none() || source.since_anchor > ANCHOR_EVERY;
-        if wanted && state.change == Change::Present && state.document.len() <= ANCHOR_BYTES {
+        // The caller's base is a hint: it counts only if it is what the chain ends with.
+        let hint = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
+        let base = self.documents.get(&tail.object).or(hint).filter(|_| tail.has_document);
+        let source = self.memory.sources.entry(source.clone()).or_default();
+        let stream = source.streams.last().map_or(0, |(_, id)| *id);
+        let (encoded, anchor) = source.anchors.encode(base.map(|base| (base, tail.depth)), state);
+        if let Some(document) = anchor {
             let id = self.memory.next.anchor;
             self.memory.next.anchor += 1;
-            let bytes = document::delta(&state.document, &state.document);
-            source.anchor = Some(Anchor { id, document: state.document.clone() });
-            source.since_anchor = 0;
-            let checksum = document::checksum(&state.document);
-            let stream = source.streams.last().map_or(0, |(_, id)| *id);
-            self.rows.anchors.push(AnchorRow { id, stream, checksum, packed: full });
-            return Encoded { encoding: Encoding::Anchored, depth: 1, anchor: Some(id), bytes };
+            let checksum = document::checksum(&document);
+            self.rows.anchors.push(AnchorRow { id, stream, checksum, packed: document::pack(&document) });
+            source.anchors.set(id, document);
         }
-        match anchored {
-            Some(anchored) if anchored.bytes.len() < full.len() => anchored,
-            _ => Encoded::new(Encoding::Full, 0, full.to_vec()),
-        }
+        encoded
     }
 
     /// What a new state makes of its object.
     fn settle(&mut self, tail: &mut Tail, state: &Witnessed, seq: Seq, late: bool) {
         let certain = state.change != Change::Gap && !late;
-        if certain && (is_version(state.change) || !state.resource_version.as_str().is_empty()) {
+        // A deletion may come without a version, or with one that was outrun: its end still counts,
+        // but the newest never goes back.
+        let known = is_version(state.change) || !state.resource_version.as_str().is_empty();
+        if certain && known && compare(&state.resource_version, tail) != Some(Ordering::Less) {
             tail.newest = Some(state.resource_version.clone());
             tail.newest_seq = seq;
         }

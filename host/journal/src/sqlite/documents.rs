@@ -10,6 +10,7 @@ use sqlx::{Row, SqliteConnection};
 
 use super::fault::{classify, damaged};
 use super::read::{ENVELOPE_COLUMNS, Names, envelope, envelope_columns};
+use crate::plan;
 use crate::rows::{Encoding, Envelope};
 
 /// Steps that [`before`] goes back over states without a document of their own.
@@ -35,6 +36,16 @@ async fn chain(
     rows.iter().map(read).collect()
 }
 
+async fn anchor(
+    connection: &mut SqliteConnection,
+    names: &Names,
+    seq: Seq,
+    id: i64,
+) -> Result<Bytes, JournalError> {
+    let anchor = names.anchor(connection, id).await?;
+    anchor.ok_or_else(|| damaged(seq, "the anchor of its document is missing or damaged"))
+}
+
 /// One document from what it is stored against.
 pub(super) async fn decode(
     connection: &mut SqliteConnection,
@@ -48,14 +59,16 @@ pub(super) async fn decode(
         Encoding::Empty => Bytes::new(),
         Encoding::Full => unpack(stored).map_err(|error| damaged(seq, error))?,
         Encoding::Delta => {
-            let base =
-                base.ok_or_else(|| damaged(seq, "the state that its document is a delta of is not there"))?;
-            restore(base, stored).map_err(|error| damaged(seq, error))?.into()
+            let missing = || damaged(seq, "the state that its document is a delta of is not there");
+            let base = base.ok_or_else(missing)?;
+            let restored = match envelope.anchor {
+                None => restore(base, stored),
+                Some(id) => restore(&plan::both(&anchor(connection, names, seq, id).await?, base), stored),
+            };
+            restored.map_err(|error| damaged(seq, error))?.into()
         }
         Encoding::Anchored => {
-            let anchor = names.anchor(connection, envelope.anchor.unwrap_or_default()).await?;
-            let anchor =
-                anchor.ok_or_else(|| damaged(seq, "the anchor of its document is missing or damaged"))?;
+            let anchor = anchor(connection, names, seq, envelope.anchor.unwrap_or_default()).await?;
             restore(&anchor, stored).map_err(|error| damaged(seq, error))?.into()
         }
     };

@@ -12,7 +12,7 @@ use sqlx::{Row, SqliteConnection};
 use super::fault::classify;
 use super::read::{OBJECT_COLUMNS, key, object, object_columns};
 use super::uid;
-use crate::memory::{Anchor, Found, Identity, Memory, Next, Source, Tail};
+use crate::memory::{Found, Identity, Memory, Next, Source, Tail};
 use crate::plan::Known;
 use crate::rows::{Encoding, Flags, Key, parse_status};
 
@@ -75,7 +75,9 @@ async fn sources(connection: &mut SqliteConnection, memory: &mut Memory) -> Resu
                 .map_err(classify)?;
         // A damaged one must not be built upon; a new one is made.
         let document = unpack(&packed).ok().filter(|document| i64::from(checksum(document)) == sum);
-        source.anchor = document.map(|document| Anchor { id: anchor, document });
+        if let Some(document) = document {
+            source.anchors.set(anchor, document);
+        }
     }
     Ok(())
 }

@@ -29,7 +29,8 @@
 //!
 //! **Documents**: `flags` holds the change (2 bits), late (1 bit), how the document is kept
 //! (2 bits: none, full, delta on the state before, delta on an anchor) and how many deltas it is
-//! away from a full one (at most `limits::DELTA_CHAIN`). `sums` is two CRC-32: of the other
+//! away from a full one (at most `limits::DELTA_CHAIN`). An anchor is a full document of the same
+//! source; a delta on the state before that names one is a delta on both, the anchor first. `sums` is two CRC-32: of the other
 //! columns (high half) and of the document's exact bytes. Both are compared at each reading.
 //!
 //! **Recovery**: a transaction holds everything that its batch means, so after a crash SQLite's

@@ -58,7 +58,9 @@ impl Model {
                     Change::Present => drop(self.current.insert(object, version.unwrap())),
                     _ => drop(self.current.remove(&object)),
                 }
-                if let Some(version) = version.filter(|_| !known || state.change == Change::Present) {
+                if let Some(version) =
+                    version.filter(|_| !stale && (!known || state.change == Change::Present))
+                {
                     self.newest.insert(object, version);
                 }
             }

@@ -101,12 +101,6 @@ async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
     .fetch_all(&mut connection)
     .await
     .unwrap();
-    let by: Vec<(i64, i64, f64)> =
-        sqlx::query_as("SELECT flags, count(*), avg(length(document)) FROM states GROUP BY 1")
-            .fetch_all(&mut connection)
-            .await
-            .unwrap();
-    println!("{by:?}");
     connection.close().await.unwrap();
     let per_version = bytes as f64 / versions as f64;
     println!(

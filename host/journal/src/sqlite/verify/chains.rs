@@ -99,7 +99,7 @@ impl Chains {
         if state.change == Change::Gap || state.late {
             return;
         }
-        if is_version || !version.as_str().is_empty() {
+        if !older && (is_version || !version.as_str().is_empty()) {
             seen.newest = Some(version.clone());
         }
     }
