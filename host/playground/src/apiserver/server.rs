@@ -96,7 +96,7 @@ pub enum ApiServerError {
 /// A handle of a server; clones are the same server.
 #[derive(Clone)]
 pub struct ApiServer {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// The part that has to be run.

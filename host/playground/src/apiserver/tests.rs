@@ -370,3 +370,29 @@ async fn an_expired_continue_token_says_how_to_go_on() {
     let (code, rest) = cluster.get(&format!("{MAPS}?limit=9&continue={token}")).await;
     assert_eq!((code, rest["items"].as_array().unwrap().len()), (200, 3));
 }
+
+#[tokio::test]
+async fn a_watcher_that_does_not_read_is_ended() {
+    const CHANGES: usize = 120_000;
+    let cluster = Cluster::start(|_| {}).await;
+    cluster.config("a", json!({})).await;
+    let mut frames = cluster.watch("").await;
+    assert_eq!(frames.next().await.0, "ADDED");
+    let shared = &cluster.server.shared;
+    let place = shared.place("", "configmaps", "default").unwrap();
+    for n in 0..CHANGES {
+        let record = place.get(shared, "a").unwrap();
+        let object = json!({"metadata": {"name": "a", "namespace": "default"}, "data": {"n": n, "x": "x".repeat(200)}});
+        let draft = record::Draft::new(object.as_object().unwrap(), &[]);
+        shared.store.put(place.table, draft, Some(record.version)).unwrap();
+        if n % 100 == 0 {
+            // The server writes on this thread too: it must find the socket full.
+            tokio::task::yield_now().await;
+        }
+    }
+    let mut seen = 0;
+    while let Some(frame) = frames.frame().await.unwrap() {
+        seen += usize::from(frame["type"] == "MODIFIED");
+    }
+    assert!(seen < CHANGES, "{seen}");
+}

@@ -1,3 +1,6 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -123,4 +126,99 @@ fn pages_continue_where_they_ended() {
     assert_eq!((first.items.len(), first.remaining, first.last.as_deref()), (2, 2, Some("a/p2")));
     let second = page(Some("a/p2"));
     assert_eq!((second.items.len(), second.remaining, second.last), (2, 0, None));
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(u8),
+    Remove(u8),
+    Together(u8, u8),
+    Compact(u8),
+    Forget,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..4_u8).prop_map(Step::Write),
+        4 => (0..4_u8).prop_map(Step::Remove),
+        1 => (0..4_u8, 0..4_u8).prop_map(|(a, b)| Step::Together(a, b)),
+        1 => any::<u8>().prop_map(Step::Compact),
+        1 => Just(Step::Forget),
+    ]
+}
+
+/// What existed at each version: name to the version of its content.
+type Snapshots = Vec<BTreeMap<String, u64>>;
+
+fn run(store: &Store, table: TableId, step: &Step, snapshots: &mut Snapshots) {
+    let name = |n: &u8| format!("o{n}");
+    let mut now = snapshots.last().cloned().unwrap_or_default();
+    match step {
+        Step::Write(n) => {
+            let expected = now.get(&name(n)).copied();
+            let version = store.put(table, draft(&name(n), u64::from(*n)), expected).unwrap().version;
+            now.insert(name(n), version);
+        }
+        Step::Remove(n) => match now.remove(&name(n)) {
+            Some(version) => drop(store.remove(table, &format!("a/{}", name(n)), version).unwrap()),
+            None => return,
+        },
+        Step::Together(a, b) => {
+            let keys = [a, b].map(|n| format!("a/{}", name(n)));
+            let mut keys = keys.to_vec();
+            keys.dedup();
+            if store.remove_together(table, &keys) == 0 {
+                return;
+            }
+            now.retain(|key, _| *key != name(a) && *key != name(b));
+        }
+        Step::Compact(at) => {
+            let version = store.version();
+            store.compact(Some(version * u64::from(*at) / 255));
+            return;
+        }
+        Step::Forget => return store.forget_watch_window(),
+    }
+    snapshots.push(now);
+}
+
+/// Applies what a watch tells to what a list showed.
+fn replay(mut state: BTreeMap<String, u64>, changes: &[Change]) -> BTreeMap<String, u64> {
+    for change in changes {
+        let (record, before) = (&change.record, change.previous.as_ref());
+        assert_eq!(state.get(&*record.name).copied(), before.map(|b| b.version));
+        if record.deleted {
+            state.remove(&*record.name);
+        } else {
+            state.insert(record.name.to_string(), record.version);
+        }
+    }
+    state
+}
+
+proptest! {
+    #[test]
+    fn lists_and_watches_agree_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
+        let (store, table) = store();
+        let mut snapshots: Snapshots = vec![BTreeMap::new()];
+        for step in &steps {
+            run(&store, table, step, &mut snapshots);
+        }
+        let newest = store.version();
+        prop_assert_eq!(snapshots.len() as u64, newest + 1);
+        let floor = store.compact(Some(0));
+        for (version, expected) in (0..).zip(&snapshots) {
+            let request = PageRequest { prefix: "", after: None, at: Some(version), limit: None, matches: &|_| true };
+            let page = store.page(table, &request);
+            prop_assert_eq!(page.is_ok(), version >= floor);
+            let Ok(page) = page else { continue };
+            let listed: BTreeMap<String, u64> =
+                page.items.iter().map(|r| (r.name.to_string(), r.version)).collect();
+            prop_assert_eq!(&listed, expected);
+            if let Ok(batch) = store.changes_after(table, version, usize::MAX / 2) {
+                prop_assert_eq!(batch.upto, newest);
+                prop_assert_eq!(&replay(listed, &batch.changes), &snapshots[snapshots.len() - 1]);
+            }
+        }
+    }
 }
