@@ -187,3 +187,48 @@ fn an_append_that_a_transaction_decides_waits_for_its_answer() {
     let book = Book::open(&files.data(), Some(0));
     assert!(book.is_err(), "settled records are not cut: they were acknowledged");
 }
+
+/// What is on disk after a kill: each byte of each write in turn, as `append` and `keep` order them.
+fn images(sidecar: &str, data: &str) -> Vec<(String, String)> {
+    let (mut images, mut noted, mut written) = (Vec::new(), String::new(), 0);
+    for line in sidecar.split_inclusive('\n') {
+        for end in 0..line.len() {
+            images.push((format!("{noted}{}", &line[..end]), data[..written].to_owned()));
+        }
+        noted.push_str(line);
+        if let Ok(Line::Intent(intent)) = serde_json::from_str(line) {
+            for _ in 0..intent.bytes {
+                images.push((noted.clone(), data[..written].to_owned()));
+                written += 1;
+            }
+        }
+    }
+    images.push((noted, data.to_owned()));
+    images
+}
+
+#[test]
+fn killed_at_any_byte_each_state_is_there_exactly_once_in_the_end() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    for seq in 1..=3 {
+        append(&mut book, seq, &format!("state {seq}"));
+    }
+    drop(book);
+    let sidecar = std::fs::read_to_string(files.sidecar()).unwrap();
+    let images = images(&sidecar, &files.text());
+    assert!(images.len() > 500, "{}", images.len());
+    // Every seventh: the syncs of all would take ten seconds, and 7 divides no line.
+    for (sidecar, data) in images.into_iter().step_by(7) {
+        std::fs::write(files.sidecar(), &sidecar).unwrap();
+        std::fs::write(files.data(), &data).unwrap();
+        let mut book = files.open().unwrap_or_else(|error| panic!("{error}\n{sidecar}\n{data}"));
+        let there = applied(&book);
+        let lines: Vec<_> = files.text().lines().map(str::to_owned).collect();
+        assert_eq!(lines, there.iter().map(|seq| format!("state {seq}")).collect::<Vec<_>>());
+        for seq in (1..=3).filter(|seq| !there.contains(seq)) {
+            append(&mut book, seq, &format!("state {seq}"));
+        }
+        assert_eq!((files.text().as_str(), book.records), ("state 1\nstate 2\nstate 3\n", 3));
+    }
+}
