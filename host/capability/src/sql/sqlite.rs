@@ -5,6 +5,8 @@
 //! A statement that fails leaves the rest of the call's transaction as it was, unless SQLite says
 //! otherwise; then the whole call is undone. Which of both, [`is_statements_own`] knows.
 
+mod convert;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +17,12 @@ use futures::TryStreamExt;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use sqlx::sqlite::{
-    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
+    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous,
 };
-use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Row, TypeInfo, ValueRef};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use self::convert::{bind, is_statements_own, refusal, values};
 use super::guard::{self, Purpose};
 use super::{CommitError, Engine, Receipt, Transaction, VALUE_BYTES, size, write};
 use crate::applied::{self, Mark};
@@ -446,39 +449,6 @@ async fn read(
     Ok(Some(rows))
 }
 
-fn values(row: &SqliteRow) -> Result<Vec<SqlValue>, sqlx::Error> {
-    let value = |column: usize| {
-        let raw = row.try_get_raw(column)?;
-        if raw.is_null() {
-            return Ok(SqlValue::Null);
-        }
-        Ok(match raw.type_info().name() {
-            "INTEGER" | "BOOLEAN" => SqlValue::Integer(row.try_get_unchecked(column)?),
-            "REAL" => SqlValue::Float(row.try_get_unchecked(column)?),
-            "TEXT" => SqlValue::Text(row.try_get_unchecked(column)?),
-            _ => SqlValue::Blob(row.try_get_unchecked(column)?),
-        })
-    };
-    (0..row.len()).map(value).collect()
-}
-
-fn bind(values: Vec<SqlValue>) -> Result<SqliteArguments, GrantError> {
-    let mut arguments = SqliteArguments::default();
-    arguments.reserve(values.len(), 0);
-    for value in values {
-        let added = match value {
-            SqlValue::Null => arguments.add(None::<i64>),
-            SqlValue::Boolean(value) => arguments.add(value),
-            SqlValue::Integer(value) => arguments.add(value),
-            SqlValue::Float(value) => arguments.add(value),
-            SqlValue::Text(value) => arguments.add(value),
-            SqlValue::Blob(value) => arguments.add(value),
-        };
-        added.map_err(|error| GrantError::Invalid(error.to_string()))?;
-    }
-    Ok(arguments)
-}
-
 fn fits(arity: usize, row: &[SqlValue]) -> Result<(), GrantError> {
     if row.len() == arity {
         return Ok(());
@@ -492,38 +462,6 @@ fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
         return Err(GrantError::TooLarge(format!("{bytes} bytes of values, the most is {VALUE_BYTES}")));
     }
     Ok(())
-}
-
-/// SQLite's primary result code, where it was SQLite that refused.
-fn code(error: &sqlx::Error) -> Option<i32> {
-    let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
-    Some(code & 0xff)
-}
-
-/// Whether SQLite undid the failed statement alone. After a full disk, an I/O error, an interrupt
-/// and the like it may have rolled back the transaction.
-fn is_statements_own(error: &sqlx::Error) -> bool {
-    const ERROR: i32 = 1;
-    const TOO_BIG: i32 = 18;
-    const CONSTRAINT: i32 = 19;
-    const MISMATCH: i32 = 20;
-    const RANGE: i32 = 25;
-    matches!(code(error), Some(ERROR | TOO_BIG | CONSTRAINT | MISMATCH | RANGE))
-}
-
-/// SQLite's own messages name tables and columns, and no files.
-fn refusal(error: &sqlx::Error) -> GrantError {
-    const INTERRUPTED: i32 = 9;
-    let said = || error.as_database_error().map_or_else(String::new, |error| error.message().to_owned());
-    match code(error) {
-        Some(INTERRUPTED) => GrantError::Timeout("the statement took too long".into()),
-        Some(_) if is_statements_own(error) => GrantError::Invalid(said()),
-        Some(_) => GrantError::Unavailable(said()),
-        None => {
-            tracing::warn!(%error, "the database does not answer");
-            GrantError::Unavailable("the database does not answer".into())
-        }
-    }
 }
 
 #[cfg(test)]
