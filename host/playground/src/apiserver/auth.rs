@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 use super::Shared;
@@ -10,6 +11,7 @@ use super::error::ApiError;
 use super::ident;
 use super::locked;
 use super::record::key;
+use super::rights::{self, Action};
 
 /// The audience of a token that names none.
 pub const DEFAULT_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
@@ -110,6 +112,31 @@ pub fn authenticate(
         return Ok(User::anonymous());
     };
     review(shared, token.trim(), &[]).map(|(user, _)| user).ok_or_else(ApiError::unauthorized)
+}
+
+/// Whom a user claims to act for, if anybody, and may.
+pub fn impersonate(shared: &Shared, user: User, headers: &HeaderMap) -> Result<User, ApiError> {
+    let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_owned();
+    let Some(name) = headers.get("impersonate-user").map(text).filter(|name| !name.is_empty()) else {
+        return Ok(user);
+    };
+    let mut groups: Vec<String> = headers.get_all("impersonate-group").iter().map(text).collect();
+    let asked = std::iter::once(("users", &name)).chain(groups.iter().map(|group| ("groups", group)));
+    for (resource, name) in asked {
+        let action = Action {
+            verb: "impersonate".into(),
+            resource: resource.into(),
+            name: name.clone(),
+            ..Action::default()
+        };
+        if shared.options.enforce_rbac && rights::allowed(shared, &user, &action).is_none() {
+            let why =
+                format!("{resource} {} is forbidden: {}", super::error::quoted(name), action.refusal(&user));
+            return Err(ApiError::new(403, "Forbidden", why));
+        }
+    }
+    groups.push("system:authenticated".into());
+    Ok(User { name, uid: String::new(), groups })
 }
 
 /// Whose token it is, and for which audiences of those asked for.

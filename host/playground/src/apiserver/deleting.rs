@@ -20,6 +20,9 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// The Job controller removes this from the Pods of a Job that is gone; there is none here.
 const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
+/// Namespaces without which a cluster is none.
+const IMMORTAL: &[&str] = &["default", "kube-public", "kube-system"];
+
 /// How long the contents of a namespace outlive the request to delete it.
 const NAMESPACE_LINGERS: Duration = Duration::from_millis(750);
 
@@ -89,10 +92,14 @@ pub fn delete(
     for _ in 0..MAX_RACES {
         let record = place.get(shared, name)?;
         check(place, &record, options)?;
+        let namespace = place.kind.is("", "Namespace");
+        if namespace && IMMORTAL.contains(&name) {
+            return Err(ApiError::forbidden(&place.kind, name, "this namespace may not be deleted"));
+        }
         if options.dry {
             return Ok(Deleted::Would(record));
         }
-        if place.kind.is("", "Namespace") {
+        if namespace {
             return delete_namespace(shared, place, name);
         }
         let value = record.to_value(&place.kind);

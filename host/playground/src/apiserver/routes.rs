@@ -100,6 +100,7 @@ async fn answer(shared: &Arc<Shared>, parts: &Parts, body: Body) -> Result<Respo
     }
     let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let user = auth::authenticate(shared, authorization, token)?;
+    let user = auth::impersonate(shared, user, &parts.headers)?;
     if let Route::Object(path) = route {
         let headers = parts.headers.clone();
         let incoming = Incoming { path, method: parts.method.clone(), query, headers, user };

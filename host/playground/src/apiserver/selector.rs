@@ -105,7 +105,10 @@ impl Parser {
         }
         loop {
             match self.peek() {
-                Token::Word(_) | Token::Symbol("!") => found.push(self.requirement()?),
+                Token::Word(_) | Token::Symbol("!") => {
+                    let read = self.requirement();
+                    found.push(read.map_err(|why| format!("unable to parse requirement: {why}"))?);
+                }
                 other => return Err(unexpected(&other, "!, identifier, or 'end of string'")),
             }
             match self.next() {
@@ -282,6 +285,8 @@ mod tests {
     fn a_broken_label_selector_says_what_was_expected() {
         let error = LabelSelector::parse("===").unwrap_err();
         assert_eq!(error.message, "found '==', expected: !, identifier, or 'end of string'");
+        let error = LabelSelector::parse("a in x").unwrap_err();
+        assert_eq!(error.message, "unable to parse requirement: found 'x', expected: '('");
         for broken in ["a in x", "a in (x", "a,", "a b", "(a)"] {
             assert_eq!(LabelSelector::parse(broken).unwrap_err().code, 400, "{broken}");
         }

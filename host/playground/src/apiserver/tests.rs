@@ -349,6 +349,11 @@ async fn roles_decide_what_an_account_may_do() {
         "configmaps \"a\" is forbidden: User \"system:serviceaccount:default:default\" cannot delete resource \
          \"configmaps\" in API group \"\" in the namespace \"default\""
     );
+    let claim =
+        cluster.client.get(format!("{}{MAPS}", cluster.server.url())).header("impersonate-user", "root");
+    assert_eq!(claim.bearer_auth(&cluster.token).send().await.unwrap().status(), 403);
+    let url = format!("{}{MAPS}", cluster.server.url_for(&cluster.token));
+    assert_eq!(cluster.client.get(url).send().await.unwrap().status(), 200);
     cluster.token = "wrong".into();
     assert_eq!(cluster.get(MAPS).await.0, 401);
 }
