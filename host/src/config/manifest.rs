@@ -103,13 +103,13 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
     };
     let json = tree.to_json();
     let fault = |field: &str, message: String| vec![located(origin, &tree, field.to_string(), message)];
-    if json["apiVersion"] != Value::from(API_VERSION) {
+    if json["apiVersion"] != API_VERSION {
         return Err(fault(
             "apiVersion",
             format!("is {}: this version reads `{API_VERSION}`", shown(&json["apiVersion"])),
         ));
     }
-    if json["kind"] != Value::from(kind) {
+    if json["kind"] != kind {
         return Err(fault("kind", format!("is {}, and `{kind}` is expected here", shown(&json["kind"]))));
     }
     let manifest: Manifest<Spec> = serde_path_to_error::deserialize(&json).map_err(|error| {

@@ -68,8 +68,7 @@ impl Controller {
         std::fs::create_dir_all(&options.data)
             .with_context(|| format!("making {}", options.data.display()))?;
         let journal = Journal::open(&options.data.join("journal.db"), JournalOptions::default()).await?;
-        let engine =
-            Engine::new(EngineOptions { cache: Some(options.data.join("cache")), ..Default::default() })?;
+        let engine = Engine::new(EngineOptions { cache: Some(options.data.join("cache")) })?;
         let (tasks, after) = (Tasks::new(stop.clone()), CancellationToken::new());
         let (ticker, ticking) = (engine.clone(), after.clone());
         tasks.spawn("ticker", Fate::Finite, async move {

@@ -46,7 +46,7 @@ impl HostViews {
     }
 }
 
-fn unavailable(error: impl ToString) -> ViewError {
+fn unavailable<E: std::error::Error>(error: E) -> ViewError {
     ViewError::Unavailable(error.to_string())
 }
 
@@ -201,7 +201,7 @@ fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
 /// A plugin whose calls fail is not well, whatever its configuration.
 fn phase(state: &PluginState, stats: &DispatchStats) -> Phase {
     match state.phase {
-        Phase::Active if stats.open => Phase::Degraded,
+        Phase::Active if stats.open || stats.consecutive_failures > 0 => Phase::Degraded,
         Phase::Active if !stats.started => Phase::Starting,
         phase => phase,
     }

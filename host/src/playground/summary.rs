@@ -18,16 +18,16 @@ const LIVE: Duration = Duration::from_millis(500);
 const PLAIN: Duration = Duration::from_secs(5);
 
 pub fn greet(args: &PlaygroundArgs, address: SocketAddr) {
-    let data = args.data.display();
+    let (data, program) = (args.data.display(), program());
     let server = if address.port() == 8787 { String::new() } else { format!(" --server http://{address}") };
     println!(
         "\
 Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothing leaves this machine.
 
   open   http://{address}                         the portal: jobs, timelines, plugins
-  try    kubewitness jobs{server}
-         kubewitness timeline job/NAME -n team-vision{server}
-         kubewitness status{server}
+  try    {program} jobs{server}
+         {program} timeline job/NAME -n team-vision{server}
+         {program} status{server}
          kubectl --kubeconfig {data}/kubeconfig get jobs -A -w
          sqlite3 {data}/platform.db 'select phase, count(*) from object_status group by phase'
          tail -f {data}/notifications.jsonl
@@ -37,6 +37,16 @@ Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothi
 Ctrl-C ends it and proves that nothing was lost.
 "
     );
+}
+
+/// What a person has to type to start this program again from where they are.
+fn program() -> String {
+    let named = std::env::args().next().unwrap_or_default();
+    if !named.contains('/') {
+        return "kubewitness".into();
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    Path::new(&named).strip_prefix(here).map_or(named.clone(), |short| short.display().to_string())
 }
 
 /// Shows figures until it is dropped.

@@ -27,15 +27,14 @@ fn frame(c: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     group.bench_function("projected", |b| {
         b.iter(|| {
-            let frame = project::frame(black_box(line.as_bytes())).expect("a frame");
-            project::envelope(frame.object).expect("an envelope").uid.len()
+            let (_, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
+            envelope.expect("an envelope").uid.len()
         });
     });
     group.bench_function("projected_with_status", |b| {
         b.iter(|| {
-            let frame = project::frame(black_box(line.as_bytes())).expect("a frame");
-            let uid = project::envelope(frame.object).expect("an envelope").uid.len();
-            (uid, rules.status("batch", "Job", frame.object))
+            let (frame, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
+            (envelope.expect("an envelope").uid.len(), rules.status("batch", "Job", frame.object))
         });
     });
     group.bench_function("peer_typed_decode", |b| {
@@ -88,7 +87,7 @@ fn journal(c: &mut Criterion) {
                 BatchSize::PerIteration,
             );
         });
-        runtime.block_on(journal.close());
+        runtime.block_on(journal.close()).expect("closing");
     }
     group.finish();
 }
@@ -162,7 +161,7 @@ fn reading(c: &mut Criterion) {
         b.to_async(&runtime).iter(|| async { journal.read(8192, 4096).await.expect("states").len() });
     });
     group.finish();
-    runtime.block_on(journal.close());
+    runtime.block_on(journal.close()).expect("closing");
 }
 
 criterion_group!(benches, frame, documents, lanes, sandbox, journal, reading);
