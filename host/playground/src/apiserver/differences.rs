@@ -77,7 +77,8 @@ pub const DIFFERENCES: &[Difference] = &[
     ),
     difference(
         "a path may begin with /_token/TOKEN/ instead of a header, and kubeconfigs of this server do",
-        "it serves plain http, over which kubectl sends no token",
+        "it serves plain http, over which kubectl sends no token; `kubectl get --raw` leaves the prefix out and has \
+         to be given it where roles are enforced",
     ),
     difference("events.k8s.io is not served; events live in the core group", "one store of events is enough"),
 ];
