@@ -18,7 +18,7 @@ pub use kubewitness::{Kubewitness, RunOptions, command, command_json};
 pub use platform::{Platform, Row};
 pub use poll::{until, until_ok};
 pub use process::{Ended, Process};
-pub use scratch::{Scratch, free_port};
+pub use scratch::{Scratch, free_port, in_scratch};
 pub use simulator::{Requests, Simulator, SimulatorOptions};
 pub use truth::{Truth, TruthEntry, TruthObject, compare, compare_newest};
 

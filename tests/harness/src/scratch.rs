@@ -39,6 +39,15 @@ impl Drop for Scratch {
     }
 }
 
+/// Runs a test in a folder of its own. An error fails the test, with all that is known of it, and
+/// the folder stays.
+pub async fn in_scratch(name: &str, test: impl AsyncFnOnce(&Scratch) -> Result<()>) {
+    let scratch = Scratch::new(name).expect("a folder");
+    if let Err(error) = test(&scratch).await {
+        panic!("{error:#}");
+    }
+}
+
 /// A port that nobody listens on now. Between this and its use somebody else may take it:
 /// only for programs that can't be told to choose for themselves.
 pub fn free_port() -> Result<u16> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    Kubectl, Kubewitness, Platform, RunOptions, Scratch, Simulator, SimulatorOptions, project_root, skip,
-    until_ok,
+    Kubectl, Kubewitness, Platform, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch,
+    project_root, skip, until_ok,
 };
 use serde_json::{Value, json};
 
@@ -16,15 +16,14 @@ use crate::support::{create_job, plugin_manifest, same_story};
 const WITHIN: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "kubewitness";
 
-struct Lab {
+struct Lab<'a> {
     kubectl: Kubectl,
     simulator: Simulator,
-    scratch: Scratch,
+    scratch: &'a Scratch,
 }
 
-impl Lab {
-    async fn new(test: &str) -> Result<Option<Self>> {
-        let scratch = Scratch::new("cluster")?;
+impl<'a> Lab<'a> {
+    async fn new(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
         let options = SimulatorOptions {
             enforce_rbac: true,
             bookmark_every: Some("1s".to_owned()),
@@ -40,21 +39,27 @@ impl Lab {
         Ok(Some(Self { kubectl, simulator, scratch }))
     }
 
-    /// A kubeconfig with nothing but the service account's token.
-    async fn as_service_account(&self) -> Result<PathBuf> {
-        // `kubectl create token` speaks protobuf only.
+    /// A token of the service account. (`kubectl create token` speaks protobuf only.)
+    async fn token(&self) -> Result<String> {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/kubewitness/token");
-        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}});
+        let spec = json!({"expirationSeconds": 3600});
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
         let (status, answer) = self.simulator.request(reqwest::Method::POST, &path, Some(&request)).await?;
         ensure!(status == 201, "asking for a token answered {status}: {answer}");
-        let token = answer["status"]["token"].as_str().context("an answer without a token")?;
-        let path = self.scratch.path().join("service-account.kubeconfig");
+        Ok(answer["status"]["token"].as_str().context("an answer without a token")?.to_owned())
+    }
+
+    /// A kubeconfig with nothing but the service account's token. kubectl sends no tokens where
+    /// there is no TLS, so that for it the simulator takes the token in the address.
+    async fn kubeconfig(&self, name: &str, token_in_address: bool) -> Result<PathBuf> {
+        let token = self.token().await?;
+        let path = self.scratch.path().join(name);
+        let suffix = if token_in_address { format!("/_token/{token}") } else { String::new() };
         let text = format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: sim\nclusters:\n- name: sim\n  cluster: {{server: \"{}\"}}\n\
-             users:\n- name: kubewitness\n  user: {{token: \"{}\"}}\ncontexts:\n- name: sim\n  context: {{cluster: sim, \
+            "apiVersion: v1\nkind: Config\ncurrent-context: sim\nclusters:\n- name: sim\n  cluster: {{server: \"{}{suffix}\"}}\n\
+             users:\n- name: kubewitness\n  user: {{token: \"{token}\"}}\ncontexts:\n- name: sim\n  context: {{cluster: sim, \
              user: kubewitness, namespace: {NAMESPACE}}}\n",
             self.simulator.url(),
-            token
         );
         std::fs::write(&path, text)?;
         Ok(path)
@@ -62,7 +67,7 @@ impl Lab {
 
     async fn run(&self) -> Result<(Kubewitness, RunOptions)> {
         let options = RunOptions {
-            kubeconfig: self.as_service_account().await?,
+            kubeconfig: self.kubeconfig("service-account.kubeconfig", false).await?,
             data: self.scratch.folder("data")?,
             ..RunOptions::default()
         };
@@ -107,8 +112,8 @@ async fn history_has(data: &Path, job: &str) -> Result<()> {
 
 #[tokio::test]
 async fn it_runs_as_its_service_account_and_needs_no_right_that_it_was_not_given() {
-    let run = async || -> Result<()> {
-        let Some(lab) = Lab::new("service_account").await? else { return Ok(()) };
+    in_scratch("cluster", async |scratch| {
+        let Some(lab) = Lab::new(scratch, "it_runs_as_its_service_account").await? else { return Ok(()) };
         let before = lab.simulator.requests().await?;
         let (mut kubewitness, options) = lab.run().await?;
         for plugin in ["persistence", "notification", "audit"] {
@@ -141,15 +146,14 @@ async fn it_runs_as_its_service_account_and_needs_no_right_that_it_was_not_given
             .filter(|(key, count)| key.starts_with("forbidden") && before.get(*key) != Some(count))
             .collect();
         ensure!(refused.is_empty(), "it asked for what it may not: {refused:?}");
-        may_do_nothing_else(&lab, &options.kubeconfig).await
-    };
-    if let Err(error) = run().await {
-        panic!("{error:#}");
-    }
+        may_do_nothing_else(&lab).await
+    })
+    .await;
 }
 
-async fn may_do_nothing_else(lab: &Lab, kubeconfig: &Path) -> Result<()> {
-    let own = Kubectl::find(kubeconfig, lab.scratch.path()).context("kubectl")?;
+async fn may_do_nothing_else(lab: &Lab<'_>) -> Result<()> {
+    let kubeconfig = lab.kubeconfig("kubectl.kubeconfig", true).await?;
+    let own = Kubectl::find(&kubeconfig, lab.scratch.path()).context("kubectl")?;
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";
     for args in [
         &["get", "secrets", "-A"][..],
@@ -175,8 +179,8 @@ grants:
 
 #[tokio::test]
 async fn a_plugins_config_map_is_applied_changed_broken_and_deleted_while_it_runs() {
-    let run = async || -> Result<()> {
-        let Some(lab) = Lab::new("config_maps").await? else { return Ok(()) };
+    in_scratch("cluster", async |scratch| {
+        let Some(lab) = Lab::new(scratch, "a_plugins_config_map_is_applied").await? else { return Ok(()) };
         lab.kubectl
             .ok(&["-n", NAMESPACE, "delete", "cm", "kubewitness-notification", "kubewitness-audit"])
             .await?;
@@ -224,8 +228,6 @@ async fn a_plugins_config_map_is_applied_changed_broken_and_deleted_while_it_run
         })
         .await?;
         kubewitness.stop().await
-    };
-    if let Err(error) = run().await {
-        panic!("{error:#}");
-    }
+    })
+    .await;
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Ended, Platform, Process, Scratch, command_json, free_port, kubewitness_binary, plugins_folder,
+    Ended, Platform, Process, command_json, free_port, in_scratch, kubewitness_binary, plugins_folder,
 };
 use serde_json::Value;
 use tokio::process::Command;
@@ -16,8 +16,7 @@ const WITHIN: Duration = Duration::from_secs(240);
 
 #[tokio::test]
 async fn it_ends_by_itself_with_0_and_journal_tables_trail_and_notifications_agree() {
-    let run = async || -> Result<()> {
-        let scratch = Scratch::new("playground")?;
+    in_scratch("playground", async |scratch| {
         let data = scratch.path().join("data");
         let listen = format!("127.0.0.1:{}", free_port()?);
         let mut command = Command::new(kubewitness_binary()?);
@@ -44,10 +43,8 @@ async fn it_ends_by_itself_with_0_and_journal_tables_trail_and_notifications_agr
             process.say()
         );
         agree(&data).await.with_context(|| process.say())
-    };
-    if let Err(error) = run().await {
-        panic!("{error:#}");
-    }
+    })
+    .await;
 }
 
 async fn agree(data: &std::path::Path) -> Result<()> {

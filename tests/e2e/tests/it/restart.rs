@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Kubewitness, Platform, Requests, RunOptions, Scratch, Simulator, until};
-
-use crate::support::{
-    AUDIT, Load, SOURCES, example_copy, plugin_manifest, proofs, same_story, simulator, write,
+use kubewitness_harness::{
+    Kubewitness, Platform, Requests, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch, until,
 };
+
+use crate::support::{AUDIT, Load, SOURCES, example_copy, plugin_manifest, proofs, same_story, write};
 
 const KILLS: u64 = 20;
 /// Every fourth kill comes while it still starts.
@@ -28,12 +28,18 @@ fn moment(seed: u64, round: u64, limit: u64) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_version_is_there_exactly_once_in_order_after_kills_at_twenty_moments_under_load() {
-    let scratch = Scratch::new("restart").expect("a folder");
-    let simulator = simulator(&scratch).await.expect("the simulator starts");
-    let load = Load::start(&simulator, SEED, RATE);
-    if let Err(error) = crown(&scratch, &simulator, load).await {
-        panic!("seed {SEED}: {error:#}");
-    }
+    in_scratch("restart", async |scratch| {
+        let options = SimulatorOptions {
+            bookmark_every: Some("1s".to_owned()),
+            // However slow the machine is: nothing is compacted that a restart still needs.
+            args: vec!["--history-age".to_owned(), "0s".to_owned()],
+            ..SimulatorOptions::default()
+        };
+        let simulator = Simulator::start(scratch.path(), &options).await?;
+        let load = Load::start(&simulator, SEED, RATE);
+        crown(scratch, &simulator, load).await.with_context(|| format!("seed {SEED}"))
+    })
+    .await;
 }
 
 async fn crown(scratch: &Scratch, simulator: &Simulator, load: Load) -> Result<()> {

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
-use kubewitness_harness::{Kubewitness, Platform, RunOptions, Scratch, Simulator, until};
+use kubewitness_harness::{Kubewitness, Platform, RunOptions, Scratch, Simulator, in_scratch, until};
 
 use crate::support::{
     AUDIT, create_job, example, example_copy, plugin_manifest, proofs, same_story, simulator, write,
@@ -19,19 +19,18 @@ subscribe:
 grants:
   sql: [{name: main, database: second}]";
 
-struct Lab {
+struct Lab<'a> {
     simulator: Simulator,
     options: RunOptions,
-    scratch: Scratch,
+    scratch: &'a Scratch,
 }
 
-impl Lab {
-    async fn new(config: impl FnOnce(&Scratch) -> Result<PathBuf>) -> Result<Self> {
-        let scratch = Scratch::new("run")?;
-        let simulator = simulator(&scratch).await?;
+impl<'a> Lab<'a> {
+    async fn new(scratch: &'a Scratch, config: PathBuf) -> Result<Self> {
+        let simulator = simulator(scratch).await?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config(&scratch)?),
+            config: Some(config),
             data: scratch.folder("data")?,
             ..RunOptions::default()
         };
@@ -84,8 +83,8 @@ async fn says(kubewitness: &mut Kubewitness, parts: &[&str]) -> Result<()> {
 
 #[tokio::test]
 async fn the_example_works_as_it_stands_and_ends_with_0() {
-    let run = async || -> Result<()> {
-        let lab = Lab::new(|_| Ok(example())).await?;
+    in_scratch("run", async |scratch| {
+        let lab = Lab::new(scratch, example()).await?;
         create_job(&lab.simulator, "before").await?;
         let mut kubewitness = lab.start("run").await?;
         reaches(&lab.data("platform.db"), "before").await?;
@@ -103,16 +102,14 @@ async fn the_example_works_as_it_stands_and_ends_with_0() {
         kubewitness.stop().await?;
         same_story(&lab.simulator, &lab.options.data).await?;
         proofs(&lab.options.data).await
-    };
-    if let Err(error) = run().await {
-        panic!("{error:#}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn plugins_are_added_changed_and_removed_while_it_runs() {
-    let run = async || -> Result<()> {
-        let lab = Lab::new(example_copy).await?;
+    in_scratch("run", async |scratch| {
+        let lab = Lab::new(scratch, example_copy(scratch)?).await?;
         let mut kubewitness = lab.start("run").await?;
         create_job(&lab.simulator, "one").await?;
         reaches(&lab.data("platform.db"), "one").await?;
@@ -144,16 +141,14 @@ async fn plugins_are_added_changed_and_removed_while_it_runs() {
         kubewitness.stop().await?;
         same_story(&lab.simulator, &lab.options.data).await?;
         proofs(&lab.options.data).await
-    };
-    if let Err(error) = run().await {
-        panic!("{error:#}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_bad_change_leaves_the_last_good_one_running_also_across_a_restart_and_says_why() {
-    let run = async || -> Result<()> {
-        let lab = Lab::new(example_copy).await?;
+    in_scratch("run", async |scratch| {
+        let lab = Lab::new(scratch, example_copy(scratch)?).await?;
         let mut kubewitness = lab.start("run").await?;
         create_job(&lab.simulator, "one").await?;
         reaches(&lab.data("platform.db"), "one").await?;
@@ -171,7 +166,12 @@ async fn a_bad_change_leaves_the_last_good_one_running_also_across_a_restart_and
             write(lab.config(), "persistence.yaml", &bad)?;
             says(&mut kubewitness, &parts).await?;
         }
-        ensure!(is_active(&kubewitness.status().await?, "persistence"), "{:?}", kubewitness.status().await?);
+        let says_why =
+            |plugin: &PluginView| plugin.message.as_ref().is_some_and(|m| m.contains("persistence.yaml"));
+        let shown = |status: &StatusView| {
+            plugin(status, "persistence").is_some_and(|p| p.state != "failed" && says_why(p))
+        };
+        kubewitness.status_when(WITHIN, "the last good one with why the new one was refused", shown).await?;
         create_job(&lab.simulator, "two").await?;
         reaches(&lab.data("platform.db"), "two").await?;
         kubewitness.stop().await?;
@@ -187,16 +187,14 @@ async fn a_bad_change_leaves_the_last_good_one_running_also_across_a_restart_and
         again.status_when(WITHIN, "the good manifest to be taken again", whole).await?;
         again.stop().await?;
         same_story(&lab.simulator, &lab.options.data).await
-    };
-    if let Err(error) = run().await {
-        panic!("{error:#}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_plugin_that_never_fitted_is_shown_with_its_reason_and_holds_up_no_other() {
-    let run = async || -> Result<()> {
-        let lab = Lab::new(example_copy).await?;
+    in_scratch("run", async |scratch| {
+        let lab = Lab::new(scratch, example_copy(scratch)?).await?;
         write(
             lab.config(),
             "greedy.yaml",
@@ -219,27 +217,25 @@ async fn a_plugin_that_never_fitted_is_shown_with_its_reason_and_holds_up_no_oth
             "{code:?} {stdout}{stderr}"
         );
         kubewitness.stop().await
-    };
-    if let Err(error) = run().await {
-        panic!("{error:#}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_there_ends_it_with_its_name() {
-    let run = async || -> Result<()> {
-        let mut lab = Lab::new(example_copy).await?;
-        lab.options.config = Some(lab.scratch.path().join("nowhere"));
-        let mut kubewitness = Kubewitness::start("run", &lab.options, lab.scratch.path())?;
-        match kubewitness.process().wait(WITHIN).await? {
-            kubewitness_harness::Ended::Code(code) if code != 0 => {}
-            other => bail!("it ended with {other:?}"),
-        }
-        let said = kubewitness.process().stderr();
-        ensure!(said.contains("nowhere"), "{said}");
-        Ok(())
-    };
-    if let Err(error) = run().await {
-        panic!("{error:#}");
-    }
+async fn a_folder_that_is_not_there_is_told_and_taken_once_it_is() {
+    in_scratch("run", async |scratch| {
+        let there = example_copy(scratch)?;
+        let mut lab = Lab::new(scratch, scratch.path().join("nowhere")).await?;
+        lab.options.config = Some(scratch.path().join("nowhere"));
+        let mut kubewitness = lab.start("run").await?;
+        says(&mut kubewitness, &["nowhere", "is not a folder that can be read"]).await?;
+        let (ready, why) = kubewitness.get("/readyz").await?;
+        ensure!(ready == 503, "without a configuration it is not ready: {ready} {why}");
+        std::fs::rename(there, lab.config())?;
+        kubewitness
+            .status_when(WITHIN, "the plugin of the folder", |status| is_active(status, "persistence"))
+            .await?;
+        kubewitness.stop().await
+    })
+    .await;
 }

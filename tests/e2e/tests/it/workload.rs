@@ -19,7 +19,8 @@ async fn lives(simulator: &Simulator, seed: u64, jobs: u64) {
         keep_finished: Duration::from_millis(100),
         ..WorkloadOptions::default()
     };
-    let report = run(options, std::sync::Arc::default(), CancellationToken::new()).await.expect("every job ends");
+    let report =
+        run(options, std::sync::Arc::default(), CancellationToken::new()).await.expect("every job ends");
     assert!(report.complete, "{report:?}");
     assert_eq!((report.submitted, report.deleted, report.errors), (jobs, jobs, 0), "{report:?}");
 }
@@ -47,12 +48,16 @@ async fn the_same_seed_gives_the_same_lives() {
     let mut stories = Vec::new();
     for _ in 0..2 {
         let scratch = Scratch::new("workload").expect("a folder");
-        let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await.expect("it starts");
+        let simulator =
+            Simulator::start(scratch.path(), &SimulatorOptions::default()).await.expect("it starts");
         lives(&simulator, 7, 10).await;
         let truth = simulator.truth("batch", "jobs").await.expect("the history");
         let mut story: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for entry in truth.entries {
-            story.entry(format!("{}/{}", entry.object.namespace, entry.object.name)).or_default().push(entry.event);
+            story
+                .entry(format!("{}/{}", entry.object.namespace, entry.object.name))
+                .or_default()
+                .push(entry.event);
         }
         stories.push(story);
     }

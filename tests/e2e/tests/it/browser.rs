@@ -1,0 +1,142 @@
+//! The portal in a real browser: scripts run under its policy, the live stream connects, and the
+//! pages hold what the API says.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    Ended, Process, Scratch, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip, until,
+};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+const DRIVER: &str = "chromedriver";
+const WITHIN: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn a_browser_shows_jobs_live_the_story_of_one_and_the_plugins() {
+    if Command::new(DRIVER).arg("--version").output().await.is_err() {
+        return skip("browser::a_browser_shows_jobs_live", "chromedriver is not on the PATH");
+    }
+    in_scratch("browser", async |scratch| {
+        let port = free_port()?;
+        let mut playground = playground(scratch, port)?;
+        let result = look(scratch, &format!("http://127.0.0.1:{port}")).await;
+        let result = result.with_context(|| playground.say());
+        let ended = playground.terminate(WITHIN).await?;
+        result?;
+        ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
+        Ok(())
+    })
+    .await;
+}
+
+fn playground(scratch: &Scratch, port: u16) -> Result<Process> {
+    let mut command = Command::new(kubewitness_binary()?);
+    let listen = format!("127.0.0.1:{port}");
+    command.args(["playground", "--rate", "40", "--seed", "3", "--listen", &listen, "--data"]);
+    command.arg(scratch.path().join("data")).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
+    Process::start("playground", &mut command, scratch.path())
+}
+
+async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
+    let job = until(WITHIN, "a job that runs", async || some_running_job(portal).await).await?;
+    let name = job["object"]["name"].as_str().context("a name")?;
+    let uid = job["object"]["uid"].as_str().context("a uid")?;
+    let browser = Browser::start(scratch.path()).await?;
+
+    browser.open(&format!("{portal}/")).await?;
+    let live = async || Ok(browser.text().await?.contains("Live").then_some(()));
+    until(WITHIN, "the live stream in the browser", live).await?;
+    // What is counted changes without the page being loaded again.
+    let before = browser.text().await?;
+    let changed = async || Ok((browser.text().await? != before).then_some(()));
+    until(WITHIN, "the page to change by itself", changed).await?;
+
+    browser.open(&format!("{portal}/objects/{uid}")).await?;
+    ensure!(browser.text().await?.contains(name), "one job's story: {}", browser.text().await?);
+    let lanes = browser.script("return document.querySelectorAll('svg rect').length").await?;
+    ensure!(lanes.as_u64() > Some(1), "its phases are drawn: {lanes}");
+
+    browser.open(&format!("{portal}/plugins")).await?;
+    let text = browser.text().await?;
+    for plugin in ["audit", "notification", "persistence"] {
+        ensure!(text.contains(plugin), "{plugin} is missing: {text}");
+    }
+    browser.close().await
+}
+
+async fn some_running_job(portal: &str) -> Result<Option<Value>> {
+    let Ok(answer) = http().get(format!("{portal}/api/v1/objects?kind=Job&phase=Running")).send().await else {
+        return Ok(None);
+    };
+    let jobs: Vec<Value> = answer.json().await?;
+    Ok(jobs.into_iter().next())
+}
+
+/// A browser that a driver steers, as a person would.
+struct Browser {
+    client: reqwest::Client,
+    session: String,
+    _driver: Process,
+}
+
+impl Browser {
+    async fn start(scratch: &Path) -> Result<Self> {
+        let port = free_port()?;
+        let mut command = Command::new(DRIVER);
+        let driver = Process::start("driver", command.arg(format!("--port={port}")), scratch)?;
+        let client = http();
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            &format!("--user-data-dir={}", scratch.join("browser").display()),
+        ];
+        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": arguments}}}});
+        let base = format!("http://127.0.0.1:{port}/session");
+        let made = until(WITHIN, "a browser", async || match client.post(&base).json(&wanted).send().await {
+            Ok(answer) => Ok(Some(answer.json::<Value>().await?)),
+            Err(error) if error.is_connect() => Ok(None),
+            Err(error) => Err(error.into()),
+        });
+        let made = made.await.with_context(|| driver.say())?;
+        let id = made["value"]["sessionId"].as_str().with_context(|| format!("no browser: {made}"))?;
+        let session = format!("{base}/{id}");
+        Ok(Self { client, session, _driver: driver })
+    }
+
+    async fn open(&self, url: &str) -> Result<()> {
+        self.ask("url", &json!({"url": url})).await?;
+        Ok(())
+    }
+
+    /// What a script in the page answers. Scripts of a driver are not bound by the page's policy.
+    async fn script(&self, script: &str) -> Result<Value> {
+        self.ask("execute/sync", &json!({"script": script, "args": []})).await
+    }
+
+    /// What a person reads on the page.
+    async fn text(&self) -> Result<String> {
+        let text = self.script("return document.body.innerText").await?;
+        Ok(text.as_str().context("the page has no text")?.to_owned())
+    }
+
+    async fn ask(&self, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.client.post(format!("{}/{path}", self.session)).json(body).send().await?;
+        let (status, answer) = (answer.status(), answer.json::<Value>().await?);
+        ensure!(status.is_success(), "the browser refused {path}: {answer}");
+        Ok(answer["value"].clone())
+    }
+
+    async fn close(self) -> Result<()> {
+        self.client.delete(&self.session).send().await?.error_for_status()?;
+        Ok(())
+    }
+}
