@@ -68,7 +68,8 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
 }
 
 async fn some_running_job(portal: &str) -> Result<Option<Value>> {
-    let Ok(answer) = http().get(format!("{portal}/api/v1/objects?kind=Job&phase=Running")).send().await else {
+    let Ok(answer) = http().get(format!("{portal}/api/v1/objects?kind=Job&phase=Running")).send().await
+    else {
         return Ok(None);
     };
     let jobs: Vec<Value> = answer.json().await?;
