@@ -17,15 +17,16 @@ use kubewitness_sandbox::{Component, Engine, EngineOptions, Plugin};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-const PROBE: &str = "kubewitness_plugin_probe.wasm";
-
-/// The folder that `KUBEWITNESS_PLUGINS` names, or the target folder that this test was built in.
+/// The folder that `KUBEWITNESS_PLUGINS` names, where plugins are called what people call them, or
+/// the target folder that this test was built in.
 fn probe_path() -> PathBuf {
-    let named = std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from);
+    let named =
+        std::env::var_os("KUBEWITNESS_PLUGINS").map(|folder| PathBuf::from(folder).join("probe.wasm"));
     let test = std::env::current_exe().expect("a running program has a path");
-    let built = test.ancestors().map(|folder| folder.join("wasm32-wasip2/plugin"));
-    let found = named.into_iter().chain(built).map(|folder| folder.join(PROBE)).find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("{PROBE} is not built: run `cargo xtask plugins` first"))
+    let built =
+        test.ancestors().map(|folder| folder.join("wasm32-wasip2/plugin/kubewitness_plugin_probe.wasm"));
+    let found = named.into_iter().chain(built).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("the probe is not built: run `cargo xtask plugins` first"))
 }
 
 pub fn probe_bytes() -> Vec<u8> {
