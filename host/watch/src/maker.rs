@@ -56,16 +56,30 @@ impl Maker {
         Self { parts, epoch, draft, statuses, nothing: Packed::from(&b""[..]) }
     }
 
-    /// The version of the object, where there is one: what a watch's checkpoint counts.
-    pub fn object(&mut self, document: Bytes, event: Event) -> Option<Version> {
+    /// An object that was listed or read back.
+    pub fn item(&mut self, document: Bytes, event: Event) {
         let bytes = document.clone();
-        let envelope = match self.envelope(&bytes) {
-            Ok(envelope) => envelope,
-            Err(error) => {
-                self.poison(document, &error);
-                return None;
+        match project::envelope(&bytes) {
+            Ok(envelope) => {
+                self.seen(&bytes, document, envelope, event);
             }
-        };
+            Err(error) => self.poison(document, &error.to_string()),
+        }
+    }
+
+    /// An object with its envelope; `raw` is what is kept should it be none of this kind. The
+    /// version, where there is one, is what a watch's checkpoint counts.
+    pub fn seen(
+        &mut self,
+        raw: &Bytes,
+        document: Bytes,
+        envelope: Envelope<'_>,
+        event: Event,
+    ) -> Option<Version> {
+        if let Err(error) = self.check(&envelope) {
+            self.poison(raw.clone(), &error);
+            return None;
+        }
         let version = Version::new(&envelope.resource_version);
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
         self.judged(Object { envelope, version: version.clone(), document, event });
@@ -130,8 +144,7 @@ impl Maker {
         }
     }
 
-    fn envelope<'a>(&self, document: &'a [u8]) -> Result<Envelope<'a>, String> {
-        let envelope = project::envelope(document).map_err(|error| error.to_string())?;
+    fn check(&self, envelope: &Envelope<'_>) -> Result<(), String> {
         for (field, value) in [
             ("metadata.uid", &envelope.uid),
             ("metadata.name", &envelope.name),
@@ -144,7 +157,7 @@ impl Maker {
         if !envelope.kind.is_empty() && envelope.kind != *self.parts.spec.kind {
             return Err(format!("it is of kind `{}` and not `{}`", envelope.kind, self.parts.spec.kind));
         }
-        Ok(envelope)
+        Ok(())
     }
 
     fn judged(&mut self, seen: Object<'_>) {

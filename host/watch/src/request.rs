@@ -9,7 +9,7 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
-use serde::Deserialize;
+use kubewitness_core::project;
 use thiserror::Error;
 use tokio::time::timeout;
 
@@ -67,30 +67,11 @@ impl Failure {
     }
 }
 
-/// The parts of a `Status` object that decide something.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct StatusBody {
-    code: Option<u16>,
-    reason: String,
-    message: String,
-    details: Option<Details>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Details {
-    retry_after_seconds: Option<u64>,
-}
-
 /// Reads a `Status`, from an ERROR frame or an answer's body. What isn't one becomes the message.
 pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Duration>) -> Failure {
-    let status: StatusBody = serde_json::from_slice(body).unwrap_or_else(|_| StatusBody {
-        message: String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_string(),
-        ..StatusBody::default()
-    });
-    let code = code.or(status.code).unwrap_or(500);
-    let told = status.details.and_then(|details| details.retry_after_seconds).map(Duration::from_secs);
+    let status = project::error_status(body);
+    let code = code.or((status.code > 0).then_some(status.code)).unwrap_or(500);
+    let told = status.retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let reason = if status.reason.is_empty() {
         StatusCode::from_u16(code)
             .ok()
@@ -256,7 +237,7 @@ mod tests {
     #[test]
     fn expired_is_recognised_by_code_and_by_reason() {
         assert!(status_failure(Some(410), b"", None).is_expired());
-        assert!(status_failure(None, br#"{"reason":"Expired"}"#, None).is_expired());
+        assert!(status_failure(None, br#"{"kind":"Status","reason":"Expired"}"#, None).is_expired());
         assert!(!status_failure(Some(404), b"", None).is_expired());
     }
 }

@@ -122,7 +122,7 @@ impl Writer {
             }
             // An item comes in no order of version: it is complete only with its list.
             Input::Item { document, anew } => {
-                self.maker.object(document, if anew { Event::Anew } else { Event::Present });
+                self.maker.item(document, if anew { Event::Anew } else { Event::Present });
             }
             Input::Vanished { object, version } => self.maker.vanished(&object, version),
             Input::ObjectHole(object, hole) => self.maker.object_hole(object, &hole),
@@ -144,32 +144,32 @@ impl Writer {
 
     fn line(&mut self, line: Bytes) {
         count(&self.parts.shared.counters.frames, 1);
-        let frame = match project::frame(&line) {
-            Ok(frame) => frame,
+        let bytes = line.clone();
+        let (frame, envelope) = match project::project(&bytes) {
+            Ok(projected) => projected,
             Err(error) => return self.maker.poison(line, &error.to_string()),
         };
-        let object = line.slice_ref(frame.object);
-        let event = match frame.kind {
-            EventType::Added | EventType::Modified => Event::Present,
-            EventType::Deleted => Event::Deleted,
-            EventType::Bookmark => {
-                match project::bookmark_version(&object) {
-                    Ok(version) => self.checkpoint.bookmark(&Version::new(&version)),
-                    Err(error) => self.maker.poison(line, &error.to_string()),
+        match (frame.kind, envelope) {
+            (EventType::Added | EventType::Modified | EventType::Deleted, Some(envelope)) => {
+                let deleted = frame.kind == EventType::Deleted;
+                let event = if deleted { Event::Deleted } else { Event::Present };
+                let document = line.slice_ref(frame.object);
+                if let Some(version) = self.maker.seen(&line, document, envelope, event) {
+                    self.checkpoint.event(&version);
                 }
-                return;
             }
-            EventType::Error => {
-                self.told = Some(status_failure(None, &object, None));
+            (EventType::Bookmark, _) => match project::bookmark_version(frame.object) {
+                Ok(version) => self.checkpoint.bookmark(&Version::new(&version)),
+                Err(error) => self.maker.poison(line, &error.to_string()),
+            },
+            (EventType::Error, _) => {
+                self.told = Some(status_failure(None, frame.object, None));
                 // The server may keep the stream open; nothing more is wanted from it.
                 if let Some(stream) = &self.stream {
                     stream.cancel();
                 }
-                return;
             }
-        };
-        if let Some(version) = self.maker.object(object, event) {
-            self.checkpoint.event(&version);
+            (_, None) => self.maker.poison(line, "an event without an object"),
         }
     }
 

@@ -145,7 +145,12 @@ fn check(seed: u64, world: &World, memory: &Memory) {
 
 #[tokio::test]
 async fn every_version_is_witnessed_once_and_in_order_or_lies_in_a_gap() {
-    for seed in 1..=12 {
+    // Seeds that failed once are run first, whatever the range.
+    let failed = [6];
+    let number =
+        |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let (first, seeds) = (number("KUBEWITNESS_SEED", 1), number("KUBEWITNESS_SEEDS", 10));
+    for seed in failed.into_iter().chain(first..first + seeds) {
         run(seed).await;
     }
 }

@@ -1,12 +1,13 @@
 //! A source against a small API server over real sockets, and a journal in memory.
 
 // A helper of a test fails as the test itself would; its tasks end with the test's runtime.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::needless_pass_by_value)]
 
 mod faults;
 mod history;
 mod memory;
 mod ordinary;
+mod simulator;
 mod world;
 
 use std::sync::Arc;
@@ -38,13 +39,17 @@ fn tuning() -> Tuning {
 }
 
 async fn connected(world: &World) -> Connection {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kubeconfig");
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", world.address)}}],
         "users": [{"name": "u", "user": {}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "ml"}}]});
-    std::fs::write(&path, config.to_string()).unwrap();
+    connected_by(&config.to_string()).await
+}
+
+async fn connected_by(kubeconfig: &str) -> Connection {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig).unwrap();
     connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap()
 }
 
@@ -68,11 +73,14 @@ impl Running {
     }
 
     async fn start_with(world: &World, memory: &Arc<Memory>, spec: SourceSpec, tuning: Tuning) -> Self {
+        Self::start_by(&connected(world).await, memory, spec, tuning)
+    }
+
+    fn start_by(connection: &Connection, memory: &Arc<Memory>, spec: SourceSpec, tuning: Tuning) -> Self {
         let listers = Listers::default();
-        let connection = connected(world).await;
         let (clock, rules) = (Arc::new(SystemClock::default()), Arc::new(Rules::builtin()));
         let (source, handle) =
-            Source::new(&connection, spec, Arc::clone(memory) as _, clock, rules, listers.clone());
+            Source::new(connection, spec, Arc::clone(memory) as _, clock, rules, listers.clone());
         listers.add(handle.clone());
         let stop = CancellationToken::new();
         let task = tokio::spawn(source.with_tuning(tuning).run(stop.clone()));
