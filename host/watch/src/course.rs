@@ -1,8 +1,10 @@
 //! What a source does next: resolve, list, probe or watch. Pure; the reader carries it out.
 //!
-//!     resolve ─▶ list ─▶ watch ─▶ probe ─▶ watch …
-//!                  ▲        │ 410     │ behind, twice
-//!                  └────────┴─────────┴▶ new epoch ─▶ list
+//! ```text
+//! resolve ─▶ list ─▶ watch ─▶ probe ─▶ watch …
+//!              ▲        │ 410     │ behind, twice
+//!              └────────┴─────────┴▶ new epoch ─▶ list
+//! ```
 
 use std::cmp::Ordering;
 use std::time::Duration;

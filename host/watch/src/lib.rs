@@ -5,7 +5,9 @@
 //! `checkpoint`, `walkback`, `frames`); around them are a reader, which talks to the server, and a
 //! writer, which makes durable what the reader gives it and then shows it in the cache.
 //!
-//!     reader ─▶ lines, items ─▶ writer ─▶ journal (`Witness`), then cache ─▶ `Listers`
+//! ```text
+//! reader ─▶ lines, items ─▶ writer ─▶ journal (`Witness`), then cache ─▶ `Listers`
+//! ```
 
 mod backoff;
 mod cache;

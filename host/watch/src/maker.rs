@@ -76,7 +76,7 @@ impl Maker {
         envelope: Envelope<'_>,
         event: Event,
     ) -> Option<Version> {
-        if let Err(error) = self.check(&envelope) {
+        if let Err(error) = check(&self.parts, &envelope) {
             self.poison(raw.clone(), &error);
             return None;
         }
@@ -142,22 +142,6 @@ impl Maker {
             message: hole.message.clone(),
             recorded_ms: self.parts.clock.now_ms(),
         }
-    }
-
-    fn check(&self, envelope: &Envelope<'_>) -> Result<(), String> {
-        for (field, value) in [
-            ("metadata.uid", &envelope.uid),
-            ("metadata.name", &envelope.name),
-            ("metadata.resourceVersion", &envelope.resource_version),
-        ] {
-            if value.is_empty() {
-                return Err(format!("`{field}` is missing"));
-            }
-        }
-        if !envelope.kind.is_empty() && envelope.kind != *self.parts.spec.kind {
-            return Err(format!("it is of kind `{}` and not `{}`", envelope.kind, self.parts.spec.kind));
-        }
-        Ok(())
     }
 
     fn judged(&mut self, seen: Object<'_>) {
@@ -271,6 +255,23 @@ pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
         name: envelope.name.to_string(),
         uid: envelope.uid.to_string(),
     }
+}
+
+/// Whether an envelope has what an identity is made of, and is of the source's kind.
+pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String> {
+    for (field, value) in [
+        ("metadata.uid", &envelope.uid),
+        ("metadata.name", &envelope.name),
+        ("metadata.resourceVersion", &envelope.resource_version),
+    ] {
+        if value.is_empty() {
+            return Err(format!("`{field}` is missing"));
+        }
+    }
+    if !envelope.kind.is_empty() && envelope.kind != *parts.spec.kind {
+        return Err(format!("it is of kind `{}` and not `{}`", envelope.kind, parts.spec.kind));
+    }
+    Ok(())
 }
 
 /// Whether an object is in the source's scope. Decided here and not by the server, so that

@@ -21,7 +21,7 @@ use crate::exact::{Ended, Exact};
 use crate::handle::count;
 use crate::input::{Hole, Input, reason};
 use crate::judge::{Compared, compare};
-use crate::maker::{matches, reference};
+use crate::maker::{check, matches, reference};
 use crate::reader::{Closed, sync};
 use crate::request::Failure;
 use crate::source::Parts;
@@ -211,7 +211,9 @@ impl Relist {
         let mut moved = Vec::new();
         for item in items {
             let document = bytes.slice_ref(item);
-            let Ok(envelope) = project::envelope(item) else {
+            let readable =
+                project::envelope(item).ok().filter(|envelope| check(&self.parts, envelope).is_ok());
+            let Some(envelope) = readable else {
                 attempt.unread += 1;
                 self.send(Input::Item { document, anew: false }).await?;
                 continue;

@@ -290,6 +290,22 @@ async fn row_19_what_does_not_decode_is_kept_as_poison_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
+async fn row_19_a_listed_object_that_does_not_decode_is_poison_and_not_taken_for_deleted() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    away(&world).await;
+    world.delete("b");
+    let list = json!({"kind": "JobList", "apiVersion": "batch/v1", "metadata": {"resourceVersion": "103"},
+        "items": [{"metadata": {"name": "a", "uid": 7}}]});
+    world.spoil_once("limit=3", Reply { status: 200, headers: String::new(), body: list.to_string() });
+    world.forget();
+    level(&world, &memory).await;
+    until("poison", || memory.poison().len() == 1).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a"), ["present a 101"]);
+    assert_eq!(memory.story_of("b"), ["present b 102", "gone b 103"]);
+}
+
+#[tokio::test]
 async fn row_20_the_pause_that_the_server_asks_for_is_kept() {
     let (world, memory, running) = started(&["a"]).await;
     let asked = Arc::new(std::sync::Mutex::new(Vec::new()));

@@ -394,8 +394,12 @@ impl World {
             let jobs = json!([{"name": "jobs", "kind": "Job", "namespaced": true}]);
             return json_reply(json!({"resources": if served { jobs } else { json!([]) }}));
         }
-        if !served || !path.ends_with("/jobs") {
+        if !served {
             return Reply::status(404, "NotFound");
+        }
+        if let Some((_, name)) = path.split_once("/jobs/") {
+            let held = self.with(|state| state.live.get(&("ml".to_string(), name.to_string())).cloned());
+            return held.map_or_else(|| Reply::status(404, "NotFound"), json_reply);
         }
         self.list(query)
     }
