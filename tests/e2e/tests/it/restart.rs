@@ -36,13 +36,12 @@ async fn every_version_is_there_exactly_once_in_order_after_kills_at_twenty_mome
             ..SimulatorOptions::default()
         };
         let simulator = Simulator::start(scratch.path(), &options).await?;
-        let load = Load::start(&simulator, SEED, RATE);
-        crown(scratch, &simulator, load).await.with_context(|| format!("seed {SEED}"))
+        crown(scratch, &simulator).await.with_context(|| format!("seed {SEED}"))
     })
     .await;
 }
 
-async fn crown(scratch: &Scratch, simulator: &Simulator, load: Load) -> Result<()> {
+async fn crown(scratch: &Scratch, simulator: &Simulator) -> Result<()> {
     let config = example_copy(scratch)?;
     write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
     let options = RunOptions {
@@ -51,7 +50,7 @@ async fn crown(scratch: &Scratch, simulator: &Simulator, load: Load) -> Result<(
         data: scratch.folder("data")?,
         ..RunOptions::default()
     };
-    let warm = first_sync(&options, scratch.path(), simulator).await?;
+    let (warm, load) = first_sync(&options, scratch.path(), simulator).await?;
     for round in 0..KILLS {
         let mut kubewitness = Kubewitness::start(&format!("run-{round:02}"), &options, scratch.path())?;
         if round % EARLY == 0 {
@@ -73,8 +72,9 @@ async fn crown(scratch: &Scratch, simulator: &Simulator, load: Load) -> Result<(
     proofs(&options.data).await
 }
 
-/// The first start may list, once; gives the counts of requests from then on.
-async fn first_sync(options: &RunOptions, logs: &Path, simulator: &Simulator) -> Result<Requests> {
+/// The first start may list, once; gives the counts of requests from then on. What was before the
+/// first list nobody can witness, so that the load begins after it.
+async fn first_sync(options: &RunOptions, logs: &Path, simulator: &Simulator) -> Result<(Requests, Load)> {
     let mut first = Kubewitness::start("run-first", options, logs)?;
     first.answers().await?;
     let synced = |status: &kubewitness_core::views::StatusView| {
@@ -83,9 +83,10 @@ async fn first_sync(options: &RunOptions, logs: &Path, simulator: &Simulator) ->
             && sources.iter().all(|source| source.synced && !source.checkpoint.is_empty())
     };
     first.status_when(CATCH_UP, "the first lists", synced).await?;
+    let load = Load::start(simulator, SEED, RATE);
     grows(&mut first, &options.data).await?;
     first.kill().await?;
-    simulator.requests().await
+    Ok((simulator.requests().await?, load))
 }
 
 /// Waits until more is in the history than when it was asked.
