@@ -154,7 +154,7 @@ impl Views for HostViews {
         }
         for handle in sources {
             let view = handle.view();
-            if let Some(condition) = view.condition {
+            if let Some(condition) = view.stalled.or(view.condition) {
                 return Err(format!("source {}: {condition}", handle.name()));
             }
             if !view.synced {
