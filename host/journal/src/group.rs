@@ -5,6 +5,9 @@
 //! A caller may be dropped at any point, also while it commits for others. Its work then stays
 //! with the writer, and the next caller commits it again: everything here may be done twice.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -169,7 +172,10 @@ impl Group {
         let writer = writer.as_mut().ok_or_else(closed)?;
         let mut memory = match kept.take() {
             Some(memory) => memory,
-            None => writer.memory().await?,
+            None => {
+                writer.reconnect().await?;
+                writer.memory().await?
+            }
         };
         let planned = plan_all(writer, &mut memory, under_way).await?;
         let saves: Vec<_> = under_way

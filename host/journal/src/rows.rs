@@ -1,7 +1,11 @@
 //! The rows of one transaction, and the small encodings in them. No SQL.
 
+use std::fmt;
+
 use kubewitness_core::document::{Packed, checksum};
 use kubewitness_core::{Change, Seq, Status, Version};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// What makes a state unique within its object, and the leading column of the one unique index:
 /// versions arrive ascending, so new entries go to the end of it.
@@ -11,6 +15,28 @@ pub(crate) enum Key {
     Number(i64),
     /// `=` and any other version, or `~` and the bounds of a gap.
     Text(Box<str>),
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = Key;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a text")
+            }
+            fn visit_i64<E>(self, number: i64) -> Result<Key, E> {
+                Ok(Key::Number(number))
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Key, E> {
+                i64::try_from(number).map(Key::Number).map_err(E::custom)
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(Key::Text(text.into()))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
 }
 
 impl Key {

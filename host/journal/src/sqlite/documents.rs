@@ -6,10 +6,10 @@ use kubewitness_core::document::{checksum, restore, unpack};
 use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, Seq};
-use sqlx::{Row, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::fault::{classify, damaged};
-use super::read::{ENVELOPE_COLUMNS, Names, envelope, envelope_columns};
+use super::read::{Names, envelope, envelope_column};
 use crate::plan;
 use crate::rows::{Encoding, Envelope};
 
@@ -26,14 +26,13 @@ async fn chain(
         "WITH RECURSIVE chain (seq, back, flags) AS (SELECT seq, back, flags FROM states WHERE seq = ? \
          UNION ALL SELECT n.seq, n.back, n.flags FROM chain c JOIN states n ON n.seq = c.seq - c.back \
          WHERE (c.flags >> 3) & 3 = 2 AND c.back > 0 LIMIT ?) SELECT ",
-        envelope_columns!(),
+        envelope_column!(),
         ", s.document FROM chain c CROSS JOIN states s ON s.seq = c.seq ORDER BY s.seq DESC"
     );
     let Ok(start) = i64::try_from(seq) else { return Ok(Vec::new()) };
-    let query = sqlx::query(text).bind(start).bind(DELTA_CHAIN + 1);
-    let rows = query.fetch_all(connection).await.map_err(classify)?;
-    let read = |row| Ok((envelope(row)?, row.try_get(ENVELOPE_COLUMNS).map_err(classify)?));
-    rows.iter().map(read).collect()
+    let query = sqlx::query_as(text).bind(start).bind(DELTA_CHAIN + 1);
+    let rows: Vec<(String, Vec<u8>)> = query.fetch_all(connection).await.map_err(classify)?;
+    rows.into_iter().map(|(text, stored)| Ok((envelope(&text)?, stored))).collect()
 }
 
 async fn anchor(
@@ -97,13 +96,13 @@ pub(super) async fn before(
     names: &Names,
     seq: Seq,
 ) -> Result<Option<Bytes>, JournalError> {
-    let text = concat!("SELECT ", envelope_columns!(), " FROM states s WHERE s.seq = ?");
+    let text = concat!("SELECT ", envelope_column!(), " FROM states s WHERE s.seq = ?");
     let mut at = seq;
     for _ in 0..STEPS_BACK {
         let Ok(position) = i64::try_from(at) else { return Ok(None) };
-        let row =
-            sqlx::query(text).bind(position).fetch_optional(&mut *connection).await.map_err(classify)?;
-        let Some(found) = row.as_ref().map(envelope).transpose()? else { return Ok(None) };
+        let query = sqlx::query_scalar(text).bind(position);
+        let row: Option<String> = query.fetch_optional(&mut *connection).await.map_err(classify)?;
+        let Some(found) = row.as_deref().map(envelope).transpose()? else { return Ok(None) };
         let is_version = found.flags.change != Change::Gap && found.flags.encoding != Encoding::Empty;
         if at != seq && is_version {
             return document(connection, names, at).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::classify;
-use super::read::{OBJECT_COLUMNS, key, object, object_columns};
+use super::read::{key, object, object_column};
 use super::uid;
 use crate::memory::{Found, Identity, Memory, Next, Source, Tail};
 use crate::plan::Known;
@@ -96,7 +96,7 @@ pub(super) async fn tails(
     let strangers: HashSet<_> = strangers.into_iter().collect();
     let text = concat!(
         "SELECT ",
-        object_columns!(),
+        object_column!(),
         ", coalesce(c.tail, o.tail, 0), coalesce(c.newest, o.newest, 0), c.object IS NOT NULL, \
          t.flags, t.sums, n.version, n.at, n.flags \
          FROM json_each(?) u CROSS JOIN objects o ON o.uid_key = u.value JOIN kinds k ON k.id = o.kind \
@@ -112,7 +112,7 @@ pub(super) async fn tails(
         .collect();
     let mut found = Vec::new();
     for row in &rows {
-        let (id, known) = object(row, 0)?;
+        let (id, known) = object(row.try_get(0).map_err(classify)?)?;
         let (source, epoch) = match streams.get(&known.stream) {
             Some((source, epoch)) => (Arc::clone(source), *epoch),
             None => (Arc::from(""), 0),
@@ -127,7 +127,7 @@ pub(super) async fn tails(
 }
 
 fn tail(row: &sqlx::sqlite::SqliteRow, object: i64, stream: i64, owner: i64) -> Result<Tail, sqlx::Error> {
-    const FIRST: usize = OBJECT_COLUMNS;
+    const FIRST: usize = 1;
     let flags = row.try_get::<Option<i64>, _>(FIRST + 3)?.and_then(Flags::unpack);
     let newest_flags = row.try_get::<Option<i64>, _>(FIRST + 7)?.and_then(Flags::unpack);
     // Of a deletion the key isn't the version.

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{JournalError, Save};
-use sqlx::{Connection, SqliteConnection};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use fault::classify;
 pub(crate) use open::Store;
@@ -55,11 +56,24 @@ pub(crate) struct Replay {
 
 /// The one connection that writes.
 pub(crate) struct Writer {
+    options: SqliteConnectOptions,
     connection: SqliteConnection,
     transactions: u32,
 }
 
 impl Writer {
+    /// After a failed or abandoned transaction. SQLite undoes one by itself when the disk is full;
+    /// the driver doesn't learn of it, takes it for open still, and begins no other.
+    pub async fn reconnect(&mut self) -> Result<(), JournalError> {
+        let fresh = self.options.connect().await.map_err(classify)?;
+        let used = std::mem::replace(&mut self.connection, fresh);
+        // Until it is closed it may hold the lock. What it can't do any more is what it failed at.
+        if let Err(error) = used.close().await {
+            tracing::debug!(%error, "closing a connection after a failed transaction");
+        }
+        Ok(())
+    }
+
     pub async fn memory(&mut self) -> Result<Memory, JournalError> {
         lookup::memory(&mut self.connection).await
     }
@@ -109,6 +123,16 @@ impl Writer {
         if let Err(error) = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut self.connection).await {
             tracing::warn!(%error, "the journal's WAL could not be cut");
         }
+    }
+
+    /// Lets the file grow to so many pages more, as a disk that fills up; `None` lets it grow.
+    #[cfg(test)]
+    pub async fn limit_pages(&mut self, more: Option<i64>) -> Result<(), sqlx::Error> {
+        let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.connection).await?;
+        let limit = more.map_or(i64::from(u32::MAX - 1), |more| pages + more);
+        self.options = self.options.clone().pragma("max_page_count", limit.to_string());
+        self.connection = self.options.connect().await?;
+        Ok(())
     }
 
     pub async fn close(self) -> Result<(), JournalError> {

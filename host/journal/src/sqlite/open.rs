@@ -103,7 +103,10 @@ impl Store {
             .max_connections(readers.max(1))
             .test_before_acquire(false)
             .connect_lazy_with(options(path).read_only(true));
-        Ok((Self { path: path.to_path_buf(), readers, lock }, Writer { connection, transactions: 0 }))
+        Ok((
+            Self { path: path.to_path_buf(), readers, lock },
+            Writer { options: writing, connection, transactions: 0 },
+        ))
     }
 
     pub fn bytes(&self) -> u64 {

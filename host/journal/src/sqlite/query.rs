@@ -5,10 +5,10 @@ use std::sync::Arc;
 use kubewitness_core::ports::{Current, JournalError, Warm};
 use kubewitness_core::views::{JournalView, TimelineQuery, TimelineView};
 use kubewitness_core::{Gap, Seq, State, Version};
-use sqlx::{Connection, Row, SqliteConnection};
+use sqlx::{Connection, SqliteConnection};
 
 use super::fault::{classify, damaged};
-use super::read::{ENVELOPE_COLUMNS, Names, envelope, envelope_columns, object, object_columns};
+use super::read::{Names, envelope, envelope_column, object, object_column};
 use super::{read, uid};
 use crate::report::{PoisonRecord, SourceCounters};
 
@@ -36,16 +36,16 @@ pub(super) async fn warm(
     let Some((epoch, checkpoint)) = newest else { return Ok(Warm::default()) };
     let text = concat!(
         "SELECT ",
-        envelope_columns!(),
+        envelope_column!(),
         ", c.packed FROM current c CROSS JOIN objects o ON o.id = c.object CROSS JOIN states s ON s.seq = c.newest \
          WHERE o.stream IN (SELECT id FROM streams WHERE source = ?) ORDER BY c.object"
     );
-    let rows = sqlx::query(text).bind(source).fetch_all(&mut *reading).await.map_err(classify)?;
-    let envelopes = rows.iter().map(envelope).collect::<Result<Vec<_>, _>>()?;
+    let query = sqlx::query_as(text).bind(source);
+    let rows: Vec<(String, Option<Vec<u8>>)> = query.fetch_all(&mut *reading).await.map_err(classify)?;
+    let envelopes = rows.iter().map(|(text, _)| envelope(text)).collect::<Result<Vec<_>, _>>()?;
     let states = names.states(&mut reading, &envelopes).await?;
     let mut objects = Vec::with_capacity(states.len());
-    for (row, state) in rows.iter().zip(states) {
-        let packed: Option<&[u8]> = row.try_get(ENVELOPE_COLUMNS).map_err(classify)?;
+    for ((_, packed), state) in rows.into_iter().zip(states) {
         let packed = packed.ok_or_else(|| damaged(state.seq, "its object is current and has no document"))?;
         objects.push(Current {
             object: state.object.clone(),
@@ -154,19 +154,20 @@ async fn named(connection: &mut SqliteConnection, query: &TimelineQuery) -> Resu
     let sql = match column {
         "uid_key" => concat!(
             "SELECT ",
-            object_columns!(),
+            object_column!(),
             " FROM objects o JOIN kinds k ON k.id = o.kind WHERE o.uid_key = ? ORDER BY o.id"
         ),
         _ => concat!(
             "SELECT ",
-            object_columns!(),
+            object_column!(),
             " FROM objects o JOIN kinds k ON k.id = o.kind WHERE o.name_key = ? ORDER BY o.id"
         ),
     };
-    let rows = sqlx::query(sql).bind(uid::key(text)).fetch_all(connection).await.map_err(classify)?;
+    let asked = sqlx::query_scalar(sql).bind(uid::key(text));
+    let rows: Vec<String> = asked.fetch_all(connection).await.map_err(classify)?;
     let mut ids = Vec::new();
     for row in &rows {
-        let (id, known) = object(row, 0)?;
+        let (id, known) = object(row)?;
         let found = &known.object;
         let is_it = match &query.uid {
             Some(uid) => found.uid == *uid,

@@ -15,17 +15,15 @@ use super::fault::{classify, damaged};
 use super::{uid, write};
 use crate::rows::{Envelope, Flags, Key, ObjectRow, parse_status};
 
-/// The columns that [`envelope`] reads, in its order.
-macro_rules! envelope_columns {
+/// An envelope as one column. The driver's price is by row and column: a JSON array that SQLite
+/// puts together and serde takes apart costs a third of twelve columns.
+macro_rules! envelope_column {
     () => {
-        "s.seq, s.object, s.version, s.flags, s.back, s.status, s.previous, s.owner, s.observed_ms, s.at, \
-         s.anchor, s.sums"
+        "json_array(s.seq, s.object, s.version, s.flags, s.back, s.status, s.previous, s.owner, s.observed_ms, \
+         s.at, s.anchor, s.sums)"
     };
 }
-pub(super) use envelope_columns;
-
-/// Columns before any others that a query adds.
-pub(super) const ENVELOPE_COLUMNS: usize = 12;
+pub(super) use envelope_column;
 
 /// Objects and statuses that readers keep; beyond it they start over.
 const OBJECTS: usize = 64 * 1024;
@@ -44,50 +42,60 @@ pub(super) fn key(row: &SqliteRow, column: usize) -> Result<Option<Key>, sqlx::E
     }))
 }
 
-/// Reads the columns of [`envelope_columns`] and compares them with their seal.
-pub(super) fn envelope(row: &SqliteRow) -> Result<Envelope, JournalError> {
-    let (envelope, sums) = parts(row).map_err(classify)?;
-    let Some(envelope) = envelope else {
-        return Err(damaged(
-            row.try_get::<i64, _>(0).unwrap_or_default() as u64,
-            "its flags are not of this format",
-        ));
+type EnvelopeRow =
+    (i64, i64, Key, i64, i64, i64, Option<i64>, Option<i64>, i64, Option<Key>, Option<i64>, i64);
+
+fn checked(row: EnvelopeRow) -> Result<Envelope, JournalError> {
+    let (seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums) = row;
+    let seq = seq as u64;
+    let flags = Flags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+    let (back, checksum) = (back as u64, sums as u32);
+    let envelope = Envelope {
+        seq,
+        object,
+        key,
+        flags,
+        back,
+        status,
+        previous,
+        owner,
+        observed_ms,
+        version,
+        anchor,
+        checksum,
     };
     match envelope.sums() == sums {
         true => Ok(envelope),
-        false => Err(damaged(envelope.seq, "its envelope is not what was written")),
+        false => Err(damaged(seq, "its envelope is not what was written")),
     }
 }
 
-fn parts(row: &SqliteRow) -> Result<(Option<Envelope>, i64), sqlx::Error> {
-    let sums: i64 = row.try_get(11)?;
-    let Some(flags) = Flags::unpack(row.try_get(3)?) else { return Ok((None, sums)) };
-    let Some(version) = key(row, 2)? else { return Ok((None, sums)) };
-    let envelope = Envelope {
-        seq: row.try_get::<i64, _>(0)? as u64,
-        object: row.try_get(1)?,
-        key: version,
-        flags,
-        back: row.try_get::<i64, _>(4)? as u64,
-        status: row.try_get(5)?,
-        previous: row.try_get(6)?,
-        owner: row.try_get(7)?,
-        observed_ms: row.try_get(8)?,
-        version: key(row, 9)?,
-        anchor: row.try_get(10)?,
-        checksum: sums as u32,
-    };
-    Ok((Some(envelope), sums))
+fn malformed(error: &serde_json::Error) -> JournalError {
+    JournalError::Fatal(format!("rows that are not of this format: {error}"))
 }
 
-/// The columns of an object that [`object`] reads.
-macro_rules! object_columns {
+/// What [`envelope_column`] gave, compared with its seal.
+pub(super) fn envelope(text: &str) -> Result<Envelope, JournalError> {
+    checked(serde_json::from_str(text).map_err(|error| malformed(&error))?)
+}
+
+/// The same of many, in one array.
+fn envelopes(text: &str) -> Result<Vec<Envelope>, JournalError> {
+    let rows: Vec<EnvelopeRow> = serde_json::from_str(text).map_err(|error| malformed(&error))?;
+    rows.into_iter().map(checked).collect()
+}
+
+/// An object and its kind as one column.
+macro_rules! object_column {
     () => {
-        "o.id, o.stream, o.kind, o.namespace, o.name, o.uid, o.owner, o.sum, k.api_group, k.version, k.kind"
+        "json_array(o.id, o.stream, o.kind, o.namespace, o.name, iif(typeof(o.uid) = 'blob', hex(o.uid), NULL), \
+         iif(typeof(o.uid) = 'text', o.uid, NULL), o.owner, o.sum, k.api_group, k.version, k.kind)"
     };
 }
-pub(super) use object_columns;
-pub(super) const OBJECT_COLUMNS: usize = 11;
+pub(super) use object_column;
+
+type ObjectColumns =
+    (i64, i64, i64, String, String, Option<String>, Option<String>, i64, i64, String, String, String);
 
 /// An object as it was first seen.
 #[derive(Clone, Debug)]
@@ -98,37 +106,21 @@ pub(super) struct Known {
     pub owner: i64,
 }
 
-/// Reads the columns of [`object_columns`], which begin at `first`.
-pub(super) fn object(row: &SqliteRow, first: usize) -> Result<(i64, Known), JournalError> {
-    let (stored, sum, group, version, kind) = object_parts(row, first).map_err(classify)?;
-    if write::object_sum(&stored) != sum {
-        return Err(JournalError::Fatal(format!("object {}: its row is not what was written", stored.id)));
+fn known(row: ObjectColumns) -> Result<(i64, Known), JournalError> {
+    let (id, stream, kind, namespace, name, hex, text, owner, sum, group, version, kind_name) = row;
+    let uid = text.or_else(|| uid::from_hex(&hex?)).unwrap_or_default();
+    let stored = ObjectRow { id, stream, kind, namespace, name, uid, owner };
+    if i64::from(write::object_sum(&stored)) != sum {
+        return Err(JournalError::Fatal(format!("object {id}: its row is not what was written")));
     }
-    let ObjectRow { id, stream, namespace, name, uid, owner, .. } = stored;
-    let object = Arc::new(ObjectRef { group, version, kind, namespace, name, uid });
+    let ObjectRow { namespace, name, uid, .. } = stored;
+    let object = Arc::new(ObjectRef { group, version, kind: kind_name, namespace, name, uid });
     Ok((id, Known { object, stream, owner }))
 }
 
-fn object_parts(
-    row: &SqliteRow,
-    first: usize,
-) -> Result<(ObjectRow, u32, String, String, String), sqlx::Error> {
-    let raw = row.try_get_raw(first + 5)?;
-    let uid = match raw.type_info().name() {
-        "BLOB" => uid::from_bytes(row.try_get_unchecked(first + 5)?).unwrap_or_default(),
-        _ => row.try_get_unchecked(first + 5)?,
-    };
-    let stored = ObjectRow {
-        id: row.try_get(first)?,
-        stream: row.try_get(first + 1)?,
-        kind: row.try_get(first + 2)?,
-        namespace: row.try_get(first + 3)?,
-        name: row.try_get(first + 4)?,
-        uid,
-        owner: row.try_get(first + 6)?,
-    };
-    let sum = row.try_get::<i64, _>(first + 7)? as u32;
-    Ok((stored, sum, row.try_get(first + 8)?, row.try_get(first + 9)?, row.try_get(first + 10)?))
+/// What [`object_column`] gave, compared with its sum.
+pub(super) fn object(text: &str) -> Result<(i64, Known), JournalError> {
+    known(serde_json::from_str(text).map_err(|error| malformed(&error))?)
 }
 
 #[derive(Default)]
@@ -177,12 +169,14 @@ impl Names {
             return Ok(());
         }
         let text = concat!(
-            "SELECT ",
-            object_columns!(),
-            " FROM objects o JOIN kinds k ON k.id = o.kind WHERE o.id IN (SELECT value FROM json_each(?))"
+            "SELECT json_group_array(",
+            object_column!(),
+            ") FROM objects o JOIN kinds k ON k.id = o.kind WHERE o.id IN (SELECT value FROM json_each(?))"
         );
-        let rows = sqlx::query(text).bind(json(missing)).fetch_all(connection).await.map_err(classify)?;
-        let known = rows.iter().map(|row| object(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        let found: String =
+            sqlx::query_scalar(text).bind(json(missing)).fetch_one(connection).await.map_err(classify)?;
+        let rows: Vec<ObjectColumns> = serde_json::from_str(&found).map_err(|error| malformed(&error))?;
+        let known = rows.into_iter().map(known).collect::<Result<Vec<_>, _>>()?;
         self.lock().objects.extend(known);
         Ok(())
     }
@@ -351,6 +345,9 @@ pub(super) fn id(envelope: &Envelope, source: &str, epoch: u32, object: &ObjectR
     }))
 }
 
+/// Rows of one array; longer answers take several.
+const PAGE: usize = 1024;
+
 /// States after a position, in order.
 pub(super) async fn after(
     connection: &mut SqliteConnection,
@@ -358,13 +355,26 @@ pub(super) async fn after(
     after: Seq,
     limit: usize,
 ) -> Result<Vec<Arc<State>>, JournalError> {
-    let text =
-        concat!("SELECT ", envelope_columns!(), " FROM states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?");
-    let query =
-        sqlx::query(text).bind(after.min(i64::MAX as u64) as i64).bind(limit.min(i64::MAX as usize) as i64);
-    let rows = query.fetch_all(&mut *connection).await.map_err(classify)?;
-    let envelopes = rows.iter().map(envelope).collect::<Result<Vec<_>, _>>()?;
-    names.states(connection, &envelopes).await
+    let text = concat!(
+        "SELECT json_group_array(",
+        envelope_column!(),
+        " ORDER BY s.seq) FROM (SELECT seq, object, version, flags, back, status, previous, owner, observed_ms, \
+         at, anchor, sums FROM states WHERE seq > ? ORDER BY seq LIMIT ?) s"
+    );
+    let mut states: Vec<Arc<State>> = Vec::new();
+    while states.len() < limit {
+        let from = states.last().map_or(after, |state| state.seq).min(i64::MAX as u64);
+        let page = PAGE.min(limit - states.len());
+        let query = sqlx::query_scalar(text).bind(from as i64).bind(page as i64);
+        let found: String = query.fetch_one(&mut *connection).await.map_err(classify)?;
+        let found = names.states(connection, &envelopes(&found)?).await?;
+        let is_last = found.len() < page;
+        states.extend(found);
+        if is_last {
+            break;
+        }
+    }
+    Ok(states)
 }
 
 /// Single states, in order; unknown positions are left out.
@@ -374,12 +384,18 @@ pub(super) async fn at(
     seqs: &[Seq],
 ) -> Result<Vec<Arc<State>>, JournalError> {
     let text = concat!(
-        "SELECT ",
-        envelope_columns!(),
-        " FROM states s WHERE s.seq IN (SELECT value FROM json_each(?)) ORDER BY s.seq"
+        "SELECT json_group_array(",
+        envelope_column!(),
+        " ORDER BY s.seq) FROM states s WHERE s.seq IN (SELECT value FROM json_each(?))"
     );
-    let seqs: Vec<_> = seqs.iter().filter_map(|seq| i64::try_from(*seq).ok()).collect();
-    let rows = sqlx::query(text).bind(json(&seqs)).fetch_all(&mut *connection).await.map_err(classify)?;
-    let envelopes = rows.iter().map(envelope).collect::<Result<Vec<_>, _>>()?;
-    names.states(connection, &envelopes).await
+    let mut seqs: Vec<_> = seqs.iter().filter_map(|seq| i64::try_from(*seq).ok()).collect();
+    seqs.sort_unstable();
+    let mut states = Vec::with_capacity(seqs.len());
+    for page in seqs.chunks(PAGE) {
+        let query = sqlx::query_scalar(text).bind(json(page));
+        let found: String = query.fetch_one(&mut *connection).await.map_err(classify)?;
+        states.extend(names.states(connection, &envelopes(&found)?).await?);
+    }
+    states.dedup_by_key(|state| state.seq);
+    Ok(states)
 }

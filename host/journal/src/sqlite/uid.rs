@@ -31,7 +31,7 @@ pub(super) fn to_bytes(uid: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-pub(super) fn from_bytes(bytes: &[u8]) -> Option<String> {
+fn from_bytes(bytes: &[u8]) -> Option<String> {
     if bytes.len() != 16 {
         return None;
     }
@@ -47,6 +47,14 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Option<String> {
     Some(text)
 }
 
+/// Of the hexadecimal digits of such bytes.
+pub(super) fn from_hex(hex: &str) -> Option<String> {
+    let digits: Option<Vec<u8>> =
+        hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let bytes: Vec<u8> = digits?.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    from_bytes(&bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +63,7 @@ mod tests {
     fn a_uuid_takes_16_bytes_and_comes_back_exactly() {
         let uid = "ad7a6354-87c8-4ba7-883d-615aca0e7f8c";
         assert_eq!(from_bytes(&to_bytes(uid).unwrap()).unwrap(), uid);
+        assert_eq!(from_hex("AD7A635487C84BA7883D615ACA0E7F8C").unwrap(), uid);
     }
 
     #[test]

@@ -51,21 +51,22 @@ async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
     let desk = Desk::new().await;
     let templates = histories();
     let steps = templates.len();
-    let mut last: Vec<Option<(Bytes, Arc<Status>)>> = vec![None; JOBS];
     let mut version = 1_000_000;
     let mut batch: Vec<Witnessed> = Vec::new();
     let mut raw = 0;
     // Forty Jobs are alive at a time.
     for wave in 0..JOBS / 40 {
+        let mut last: Vec<Option<(Bytes, Arc<Status>)>> = vec![None; 40];
         for step in 0..=steps {
-            for job in wave * 40..(wave + 1) * 40 {
+            for (index, last) in last.iter_mut().enumerate() {
+                let job = wave * 40 + index;
                 version += 3;
                 let gone = step == steps;
                 let (object, document, status) = version_of(&templates[step.min(steps - 1)], job, version);
                 raw += document.len();
                 let change = if gone { Change::Gone } else { Change::Present };
                 let resource_version = Version::new(&version.to_string());
-                let before = last[job].replace((document.clone(), status.clone()));
+                let before = last.replace((document.clone(), status.clone()));
                 batch.push(Witnessed {
                     id: StateId::of(SOURCE, 0, &object, change, &resource_version, None),
                     change,

@@ -18,7 +18,7 @@ use self::accounts::Accounts;
 use self::chains::Chains;
 use super::fault::classify;
 use super::open;
-use super::read::{ENVELOPE_COLUMNS, Names, envelope, envelope_columns};
+use super::read::{Names, envelope, envelope_column};
 use crate::report::{OpenError, Problem, VerifyReport, code};
 
 /// States of one query.
@@ -88,15 +88,15 @@ async fn states(
 ) -> Result<(), JournalError> {
     let text = concat!(
         "SELECT ",
-        envelope_columns!(),
-        ", s.document FROM states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?"
+        envelope_column!(),
+        ", s.document, s.seq FROM states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?"
     );
     let mut last: i64 = 0;
     loop {
         let query = sqlx::query(text).bind(last).bind(PAGE);
         let rows = query.fetch_all(&mut *connection).await.map_err(classify)?;
         for row in &rows {
-            let seq: i64 = row.try_get(0).map_err(classify)?;
+            let seq: i64 = row.try_get(2).map_err(classify)?;
             if seq != last + 1 {
                 let (from, to) = (last + 1, seq - 1);
                 findings.add(
@@ -107,7 +107,7 @@ async fn states(
             }
             last = seq;
             findings.report.states_checked += 1;
-            let read = envelope(row);
+            let read = envelope(row.try_get(0).map_err(classify)?);
             let envelope = match read {
                 Ok(envelope) => envelope,
                 Err(error) => {
@@ -123,7 +123,7 @@ async fn states(
                 }
             };
             let Some(state) = state else { continue };
-            let stored: &[u8] = row.try_get(ENVELOPE_COLUMNS).map_err(classify)?;
+            let stored: &[u8] = row.try_get(1).map_err(classify)?;
             chains.state(connection, names, &envelope, &state, stored, findings).await?;
             accounts.state(names.stream_of(envelope.object), &state);
         }

@@ -1,0 +1,115 @@
+//! What must be known before a batch is planned: whether it may be journaled at all, which of
+//! its objects have to be looked up, and which of its keys may be there already.
+
+use std::collections::{HashMap, HashSet};
+
+use kubewitness_core::ports::{Append, JournalError, Witnessed};
+use kubewitness_core::{Change, Seq};
+
+use super::{is_newer, is_version};
+use crate::memory::{Identity, Memory};
+use crate::rows::Key;
+
+/// Where keys that were asked for are.
+pub(crate) type Known = HashMap<(i64, Key), Seq>;
+
+/// What an id says after source, epoch, group, kind and uid; `None` where it isn't this state's.
+pub(super) fn id_rest<'a>(prefix: &str, state: &'a Witnessed) -> Option<&'a str> {
+    let object = &state.object;
+    let rest =
+        state.id.as_str().strip_prefix(prefix)?.strip_prefix(object.group.as_str())?.strip_prefix('/')?;
+    let rest = rest.strip_prefix(object.kind.as_str())?.strip_prefix('/')?;
+    let rest = rest.strip_prefix(object.uid.as_str())?.strip_prefix('/')?;
+    let fits = match state.change {
+        Change::Present | Change::Left => rest == state.resource_version.as_str(),
+        Change::Gone => rest == "gone",
+        Change::Gap => rest.starts_with("gap:"),
+    };
+    fits.then_some(rest)
+}
+
+pub(super) fn prefix(append: &Append) -> String {
+    format!("{}/{}/", append.source, append.epoch)
+}
+
+pub(super) fn key_of(state: &Witnessed, rest: &str) -> Key {
+    match state.change {
+        Change::Present | Change::Left => Key::of_version(&state.resource_version),
+        Change::Gone => Key::GONE,
+        Change::Gap => Key::of_gap(rest.strip_prefix("gap:").unwrap_or(rest)),
+    }
+}
+
+pub(crate) fn epoch_is_over(append: &Append, epoch: u32) -> JournalError {
+    let Append { source, epoch: old, .. } = append;
+    JournalError::Invalid(format!("epoch {old} of source {source} is over: the journal has {epoch}"))
+}
+
+/// Refuses what could not be read back under the same id.
+pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError> {
+    if append.source.is_empty() {
+        return Err(JournalError::Invalid("a source has no name".into()));
+    }
+    let epoch = memory.sources.get(&append.source).and_then(|source| source.epoch());
+    if let Some(epoch) = epoch.filter(|epoch| *epoch > append.epoch) {
+        return Err(epoch_is_over(append, epoch));
+    }
+    let prefix = prefix(append);
+    for state in &append.states {
+        if state.object.uid.is_empty() {
+            let object = &state.object;
+            let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
+            return Err(JournalError::Invalid(format!(
+                "{name} has no uid: its states could not be told apart"
+            )));
+        }
+        if id_rest(&prefix, state).is_none() {
+            return Err(JournalError::Invalid(format!(
+                "the id {} does not name the state it came with",
+                state.id
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Objects and owners of a batch that are not in memory.
+pub(crate) fn strangers(memory: &Memory, appends: &[&Append]) -> Vec<Identity> {
+    let mut strangers = HashSet::new();
+    for append in appends {
+        for state in &append.states {
+            let identity = Identity { source: append.source.clone(), object: state.object.clone() };
+            if !memory.objects.contains_key(&identity) {
+                strangers.insert(identity);
+            }
+            if let Some(owner) = state.owner.as_ref().map(Identity::owner)
+                && !memory.owners.contains_key(&owner)
+            {
+                strangers.insert(owner);
+            }
+        }
+    }
+    strangers.into_iter().collect()
+}
+
+/// Keys of a batch that may be in the journal already: a version that is newer than any of its
+/// object can't be.
+pub(crate) fn questions(memory: &Memory, appends: &[&Append]) -> Vec<(i64, Key)> {
+    let mut questions = Vec::new();
+    for append in appends {
+        let prefix = prefix(append);
+        let stream = memory.sources.get(&append.source).and_then(|source| source.streams.last());
+        for state in &append.states {
+            let identity = Identity { source: append.source.clone(), object: state.object.clone() };
+            let Some(tail) = memory.objects.get(&identity) else { continue };
+            let this_epoch = stream.is_some_and(|(epoch, id)| *epoch == append.epoch && *id == tail.stream);
+            if !this_epoch || (is_version(state.change) && is_newer(&state.resource_version, tail)) {
+                continue;
+            }
+            if let Some(rest) = id_rest(&prefix, state) {
+                questions.push((tail.object, key_of(state, rest)));
+            }
+        }
+    }
+    questions
+}
