@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 use crate::support::proofs;
 
-const WITHIN: Duration = Duration::from_secs(240);
+const WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn it_ends_by_itself_with_0_and_journal_tables_trail_and_notifications_agree() {

@@ -115,7 +115,7 @@ impl Replay<'_> {
                 self.relations.compare(&format!("{index}.body"), body, &here, &mut self.found);
             }
             (None, Some(recorded)) if *recorded != text => {
-                self.differ(format!("{index}.text"), recorded, &text)
+                self.differ(format!("{index}.text"), recorded, &text);
             }
             _ => {}
         }
