@@ -65,9 +65,14 @@ impl Writer {
     /// After a failed or abandoned transaction. SQLite undoes one by itself when the disk is full;
     /// the driver doesn't learn of it, takes it for open still, and begins no other.
     pub async fn reconnect(&mut self) -> Result<(), JournalError> {
+        // Commands of one connection are done in order: once this one is answered, what was
+        // abandoned has been committed or undone, and what is read from now on is true. It must
+        // come first, and on the old connection, since this call may be abandoned as well.
+        if let Err(error) = self.connection.ping().await {
+            tracing::warn!(%error, "the journal's connection died");
+        }
         let fresh = self.options.connect().await.map_err(classify)?;
         let used = std::mem::replace(&mut self.connection, fresh);
-        // Until it is closed it may hold the lock. What it can't do any more is what it failed at.
         if let Err(error) = used.close().await {
             tracing::debug!(%error, "closing a connection after a failed transaction");
         }

@@ -139,7 +139,7 @@ async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
 #[tokio::test]
 async fn a_caller_that_goes_away_leaves_the_journal_whole() {
     let desk = Desk::new().await;
-    for round in 0..60u64 {
+    for round in 0..150u64 {
         let abandoned = desk.append_soon(round * 2 + 1);
         let mut abandoned = std::pin::pin!(abandoned);
         // A few polls, each after a yield, so that it is dropped in different places.
