@@ -6,7 +6,7 @@ mod canned;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use canned::Canned;
@@ -48,6 +48,8 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let scale: usize = std::env::var("KUBEWITNESS_BENCH_UPDATES").map_or(Ok(UPDATES), |text| text.parse())?;
+    // Any HTTP client asks for one; installing it twice would be harmless.
+    rustls::crypto::ring::default_provider().install_default().ok();
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(run(scale))
 }
