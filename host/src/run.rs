@@ -29,7 +29,7 @@ async fn run_until(args: RunArgs, stop: CancellationToken, abort: CancellationTo
         Some(folder) => ConfigFrom::Folder(folder),
         None => ConfigFrom::Namespace(args.namespace.unwrap_or_else(|| connection.namespace.clone())),
     };
-    info!(server = connection.server, "witnessing");
+    info!(server = origin(&connection.server), "witnessing");
     let options = Options {
         connection,
         config,
@@ -41,4 +41,17 @@ async fn run_until(args: RunArgs, stop: CancellationToken, abort: CancellationTo
     let controller = Controller::start(options, stop, abort).await?;
     info!("portal and API on http://{}", controller.address);
     controller.finish().await
+}
+
+/// Without path and user: what follows the host may be a secret.
+fn origin(server: &str) -> String {
+    reqwest::Url::parse(server).map_or_else(|_| "unknown".into(), |url| url.origin().ascii_serialization())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_may_be_a_secret_in_an_address_is_not_told() {
+        assert_eq!(super::origin("https://user:word@host:6443/_token/abc"), "https://host:6443");
+    }
 }

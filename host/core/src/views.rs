@@ -36,8 +36,8 @@ pub struct SourceView {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PluginView {
     pub name: String,
-    /// `active`, `starting`, `failed` (never became active), `degraded` (its last calls failed),
-    /// `draining`.
+    /// `active`, `starting`, `failed` (nothing of it runs), `degraded` (it runs, but its last calls
+    /// failed or a newer configuration was refused: `message` says which), `draining`.
     pub state: String,
     /// sha256 of the component, hex.
     pub digest: String,

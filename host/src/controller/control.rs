@@ -62,17 +62,34 @@ impl Control {
         })
     }
 
-    /// Runs until `stop`, then ends what runs: first what takes in, then what hands out.
+    /// Runs until `stop`, then ends what runs, whatever it ended with: first what takes in,
+    /// then what hands out.
     pub async fn run(
         mut self,
-        mut snapshots: watch::Receiver<Option<Snapshot>>,
+        snapshots: watch::Receiver<Option<Snapshot>>,
         stop: CancellationToken,
+    ) -> Result<()> {
+        let result = self.follow(snapshots, &stop).await;
+        self.sources.shut_down().await;
+        self.plugins.shut_down().await;
+        result
+    }
+
+    async fn follow(
+        &mut self,
+        mut snapshots: watch::Receiver<Option<Snapshot>>,
+        stop: &CancellationToken,
     ) -> Result<()> {
         let mut housekeeping = tokio::time::interval(RETRY);
         loop {
             tokio::select! {
-                () = stop.cancelled() => break,
+                // Whoever watches the configuration stops with us: that is no failure then.
+                biased;
+                () = stop.cancelled() => return Ok(()),
                 changed = snapshots.changed() => {
+                    if stop.is_cancelled() {
+                        return Ok(());
+                    }
                     changed.context("the configuration is not watched any more")?;
                     tokio::time::sleep(DEBOUNCE).await;
                 }
@@ -89,9 +106,6 @@ impl Control {
                 self.reconcile(&snapshot).await;
             }
         }
-        self.sources.shut_down().await;
-        self.plugins.shut_down().await;
-        Ok(())
     }
 
     async fn reconcile(&mut self, snapshot: &Snapshot) {
