@@ -314,14 +314,20 @@ impl std::str::FromStr for Duration {
             "s" => 1_000,
             "m" => 60_000,
             "h" => 3_600_000,
-            _ => return Err(format!("`{text}` is not a duration: write a whole number and ms, s, m or h, such as 2s")),
+            _ => {
+                return Err(format!(
+                    "`{text}` is not a duration: write a whole number and ms, s, m or h, such as 2s"
+                ));
+            }
         };
         digits
             .parse::<u64>()
             .ok()
             .and_then(|number| number.checked_mul(millis))
             .map(|total| Self(std::time::Duration::from_millis(total)))
-            .ok_or_else(|| format!("`{text}` is not a duration: write a whole number and ms, s, m or h, such as 2s"))
+            .ok_or_else(|| {
+                format!("`{text}` is not a duration: write a whole number and ms, s, m or h, such as 2s")
+            })
     }
 }
 
@@ -357,10 +363,9 @@ impl TryFrom<String> for Bytes {
             "Gi" => Some(1 << 30),
             _ => None,
         };
-        factor
-            .and_then(|factor| digits.parse::<u64>().ok()?.checked_mul(factor))
-            .map(Self)
-            .ok_or_else(|| format!("`{text}` is not a size: write a whole number and Ki, Mi or Gi, such as 64Mi"))
+        factor.and_then(|factor| digits.parse::<u64>().ok()?.checked_mul(factor)).map(Self).ok_or_else(|| {
+            format!("`{text}` is not a size: write a whole number and Ki, Mi or Gi, such as 64Mi")
+        })
     }
 }
 
@@ -398,7 +403,10 @@ fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mu
     for (index, name) in names.enumerate() {
         let field = format!("spec.{list}[{index}].name");
         if !is_name(name) {
-            faults.push(fault(field, format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes")));
+            faults.push(fault(
+                field,
+                format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes"),
+            ));
         } else if !seen.insert(name) {
             faults.push(fault(field, format!("`{name}` is there twice: names of one list are unique")));
         }
@@ -414,7 +422,8 @@ fn check_grants<'a>(
 ) {
     for (index, (name, to)) in grants.enumerate() {
         if !is_name(name) {
-            faults.push(fault(format!("spec.grants.{list}[{index}].name"), format!("`{name}` is not a name")));
+            faults
+                .push(fault(format!("spec.grants.{list}[{index}].name"), format!("`{name}` is not a name")));
         }
         if !known.contains(&to) {
             faults.push(fault(format!("spec.grants.{list}[{index}].{target}"), unknown(target, to, known)));
@@ -439,10 +448,14 @@ impl HostSpec {
         check_names("keys", self.keys.iter().map(|s| s.name.as_str()), &mut faults);
         for (index, source) in self.sources.iter().enumerate() {
             if source.api_version.is_empty() || source.api_version.matches('/').count() > 1 {
-                faults.push(fault(format!("spec.sources[{index}].apiVersion"), "write `v1` or `group/version`"));
+                faults.push(fault(
+                    format!("spec.sources[{index}].apiVersion"),
+                    "write `v1` or `group/version`",
+                ));
             }
             if source.kind.is_empty() {
-                faults.push(fault(format!("spec.sources[{index}].kind"), "is empty: name a kind, such as Job"));
+                faults
+                    .push(fault(format!("spec.sources[{index}].kind"), "is empty: name a kind, such as Job"));
             }
         }
         for (index, destination) in self.destinations.iter().enumerate() {
@@ -462,8 +475,12 @@ impl PluginSpec {
     pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
         let mut faults = Vec::new();
         match (&self.module.file, &self.module.config_map_key) {
-            (Some(_), Some(_)) => faults.push(fault("spec.module", "has both `file` and `configMapKey`: keep one")),
-            (None, None) => faults.push(fault("spec.module", "names no component: give `file` or `configMapKey`")),
+            (Some(_), Some(_)) => {
+                faults.push(fault("spec.module", "has both `file` and `configMapKey`: keep one"))
+            }
+            (None, None) => {
+                faults.push(fault("spec.module", "names no component: give `file` or `configMapKey`"))
+            }
             _ => {}
         }
         self.check_subscriptions(host, &mut faults);
@@ -505,10 +522,16 @@ impl PluginSpec {
         let pairs = grants.sql.iter().map(|g| (g.name.as_str(), g.database.as_str()));
         check_grants("sql", "database", pairs, &databases, faults);
         if grants.sql.len() > 1 {
-            faults.push(fault("spec.grants.sql", "has more than one database: rows and receipt commit together in one only"));
+            faults.push(fault(
+                "spec.grants.sql",
+                "has more than one database: rows and receipt commit together in one only",
+            ));
         }
         if grants.ledger.len() > 1 {
-            faults.push(fault("spec.grants.ledger", "has more than one ledger: records and receipt are kept together in one only"));
+            faults.push(fault(
+                "spec.grants.ledger",
+                "has more than one ledger: records and receipt are kept together in one only",
+            ));
         }
         let destinations: Vec<_> = host.destinations.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.http.iter().map(|g| (g.name.as_str(), g.destination.as_str()));
@@ -522,7 +545,8 @@ impl PluginSpec {
         let sources: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
         for (index, source) in grants.lister.iter().enumerate() {
             if !sources.contains(&source.as_str()) {
-                faults.push(fault(format!("spec.grants.lister[{index}]"), unknown("source", source, &sources)));
+                faults
+                    .push(fault(format!("spec.grants.lister[{index}]"), unknown("source", source, &sources)));
             }
         }
     }

@@ -128,11 +128,24 @@ pub struct Progress {
     pub sources: Vec<SourceStart>,
 }
 
-/// States of this source after this position belong to the subscription.
+/// States of this source after this position belong to the subscription. A source that was
+/// unsubscribed keeps its end, so that what was delivered of it stays accounted for; subscribed
+/// again, it has a second entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceStart {
     pub source: Arc<str>,
     pub after: Seq,
+    /// The last position that belongs to it; `None` while it is subscribed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Seq>,
+}
+
+impl SourceStart {
+    pub fn covers(&self, state: &State) -> bool {
+        self.source == state.source
+            && state.seq > self.after
+            && self.until.is_none_or(|until| state.seq <= until)
+    }
 }
 
 /// A state that was parked after its last try.
@@ -182,7 +195,13 @@ pub trait Backlog: Send + Sync {
     async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError>;
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError>;
     /// Marks dead letters as replaying, durably, before they go back into their lanes.
-    async fn mark_replaying(&self, plugin: &str, seqs: &[Seq], who: &str, why: &str) -> Result<(), JournalError>;
+    async fn mark_replaying(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError>;
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
 }
 
@@ -347,11 +366,25 @@ pub trait Session: Send {
     fn applied(&self) -> &HashSet<Seq>;
 
     fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError>;
-    async fn sql_execute(&mut self, database: &str, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError>;
+    async fn sql_execute(
+        &mut self,
+        database: &str,
+        statement: &str,
+        rows: Vec<Vec<SqlValue>>,
+    ) -> Result<u64, GrantError>;
     async fn sql_write(&mut self, database: &str, write: TableWrite) -> Result<u64, GrantError>;
-    async fn sql_query(&mut self, database: &str, statement: &str, params: Vec<SqlValue>) -> Result<Vec<Vec<SqlValue>>, GrantError>;
+    async fn sql_query(
+        &mut self,
+        database: &str,
+        statement: &str,
+        params: Vec<SqlValue>,
+    ) -> Result<Vec<Vec<SqlValue>>, GrantError>;
 
-    async fn http_send(&mut self, destination: &str, request: HttpRequest) -> Result<HttpResponse, GrantError>;
+    async fn http_send(
+        &mut self,
+        destination: &str,
+        request: HttpRequest,
+    ) -> Result<HttpResponse, GrantError>;
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>>;
     fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError>;
@@ -367,7 +400,13 @@ pub trait Session: Send {
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
 
     fn lister_get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError>;
-    fn lister_list(&self, source: &str, index: &str, key: &str, limit: usize) -> Result<Vec<ObjectRef>, GrantError>;
+    fn lister_list(
+        &self,
+        source: &str,
+        index: &str,
+        key: &str,
+        limit: usize,
+    ) -> Result<Vec<ObjectRef>, GrantError>;
 
     fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]);
     fn now_ms(&self) -> u64;

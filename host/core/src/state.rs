@@ -80,7 +80,14 @@ impl StateId {
 
     /// `present` and `left` are named by their version. A uid dies once, and a deletion that
     /// was found by comparison has no version, so `gone` carries none. A gap is named by its bounds.
-    pub fn of(source: &str, epoch: u32, object: &ObjectRef, change: Change, version: &Version, gap: Option<&Gap>) -> Self {
+    pub fn of(
+        source: &str,
+        epoch: u32,
+        object: &ObjectRef,
+        change: Change,
+        version: &Version,
+        gap: Option<&Gap>,
+    ) -> Self {
         let base = format!("{source}/{epoch}/{}/{}/{}", object.group, object.kind, object.uid);
         Self(match (change, gap) {
             (Change::Gone, _) => format!("{base}/gone").into(),

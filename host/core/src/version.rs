@@ -84,7 +84,10 @@ mod tests {
     #[test]
     fn longer_versions_are_newer_and_any_length_compares() {
         assert!(version("10").is_newer_than(&version("9")));
-        assert!(version("340282366920938463463374607431768211456").is_newer_than(&version("18446744073709551616")));
+        assert!(
+            version("340282366920938463463374607431768211456")
+                .is_newer_than(&version("18446744073709551616"))
+        );
         assert_eq!(version("77").compare(&version("77")), Some(Ordering::Equal));
     }
 

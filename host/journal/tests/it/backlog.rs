@@ -22,7 +22,7 @@ fn letter(seq: Seq) -> DeadLetter {
 }
 
 fn progress(cursor: Seq, delivered: u64, dead: u64) -> Progress {
-    let sources = vec![SourceStart { source: SOURCE.into(), after: 0 }];
+    let sources = vec![SourceStart { source: SOURCE.into(), after: 0, until: None }];
     Progress { cursor, delivered, dead, sources, ..Progress::default() }
 }
 

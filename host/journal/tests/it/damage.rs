@@ -18,7 +18,7 @@ async fn sound() -> Desk {
         desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
     }
     desk.append(vec![state(&job(4), Change::Gone, "300")]).await;
-    let sources = vec![SourceStart { source: SOURCE.into(), after: 0 }];
+    let sources = vec![SourceStart { source: SOURCE.into(), after: 0, until: None }];
     let progress = Progress {
         cursor: 100,
         above: vec![(103, 104), (110, 110)],

@@ -23,10 +23,7 @@ struct Plugin {
 
 impl Plugin {
     fn state(&mut self, state: &State) {
-        let Some(start) = self.progress.sources.iter().find(|start| start.source == state.source) else {
-            return;
-        };
-        if state.seq <= start.after {
+        if !self.progress.sources.iter().any(|start| start.covers(state)) {
             return;
         }
         self.observed += 1;
