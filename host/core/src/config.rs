@@ -476,10 +476,10 @@ impl PluginSpec {
         let mut faults = Vec::new();
         match (&self.module.file, &self.module.config_map_key) {
             (Some(_), Some(_)) => {
-                faults.push(fault("spec.module", "has both `file` and `configMapKey`: keep one"))
+                faults.push(fault("spec.module", "has both `file` and `configMapKey`: keep one"));
             }
             (None, None) => {
-                faults.push(fault("spec.module", "names no component: give `file` or `configMapKey`"))
+                faults.push(fault("spec.module", "names no component: give `file` or `configMapKey`"));
             }
             _ => {}
         }

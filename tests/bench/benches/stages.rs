@@ -60,7 +60,7 @@ fn documents(c: &mut Criterion) {
     let mut group = c.benchmark_group("document");
     group.throughput(Throughput::Elements(1));
     group.bench_function("delta", |b| {
-        b.iter(|| document::delta(before.as_bytes(), black_box(after.as_bytes())))
+        b.iter(|| document::delta(before.as_bytes(), black_box(after.as_bytes())));
     });
     group.bench_function("restore", |b| b.iter(|| document::restore(before.as_bytes(), black_box(&delta))));
     group.bench_function("pack", |b| b.iter(|| document::pack(black_box(after.as_bytes()))));
