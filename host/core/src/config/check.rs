@@ -1,0 +1,218 @@
+//! Names that point nowhere, lists that are empty, numbers that mean nothing.
+
+use serde::{Deserialize, Serialize};
+
+use super::{HostSpec, PluginSpec};
+
+/// A fault of a manifest: which field, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Such as `spec.subscribe[0].source`.
+    pub field: String,
+    pub message: String,
+}
+
+fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
+    Fault { field: field.into(), message: message.into() }
+}
+
+/// Lower-case letters, digits and dashes: usable in file names, labels and addresses.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 63
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mut Vec<Fault>) {
+    let mut seen = std::collections::HashSet::new();
+    for (index, name) in names.enumerate() {
+        let field = format!("spec.{list}[{index}].name");
+        if !is_name(name) {
+            faults.push(fault(
+                field,
+                format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes"),
+            ));
+        } else if !seen.insert(name) {
+            faults.push(fault(field, format!("`{name}` is there twice: names of one list are unique")));
+        }
+    }
+}
+
+fn check_grants<'a>(
+    list: &str,
+    target: &str,
+    grants: impl Iterator<Item = (&'a str, &'a str)>,
+    known: &[&str],
+    faults: &mut Vec<Fault>,
+) {
+    for (index, (name, to)) in grants.enumerate() {
+        if !is_name(name) {
+            faults
+                .push(fault(format!("spec.grants.{list}[{index}].name"), format!("`{name}` is not a name")));
+        }
+        if !known.contains(&to) {
+            faults.push(fault(format!("spec.grants.{list}[{index}].{target}"), unknown(target, to, known)));
+        }
+    }
+}
+
+fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    if known.is_empty() {
+        return format!("the host has no {what} `{name}`, nor any other: add it to the host's settings");
+    }
+    format!("the host has no {what} `{name}`; it has {}", known.join(", "))
+}
+
+impl HostSpec {
+    pub fn check(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        check_names("sources", self.sources.iter().map(|s| s.name.as_str()), &mut faults);
+        check_names("databases", self.databases.iter().map(|s| s.name.as_str()), &mut faults);
+        check_names("destinations", self.destinations.iter().map(|s| s.name.as_str()), &mut faults);
+        check_names("ledgers", self.ledgers.iter().map(|s| s.name.as_str()), &mut faults);
+        check_names("keys", self.keys.iter().map(|s| s.name.as_str()), &mut faults);
+        for (index, source) in self.sources.iter().enumerate() {
+            if source.api_version.is_empty() || source.api_version.matches('/').count() > 1 {
+                faults.push(fault(
+                    format!("spec.sources[{index}].apiVersion"),
+                    "write `v1` or `group/version`",
+                ));
+            }
+            if source.kind.is_empty() {
+                faults
+                    .push(fault(format!("spec.sources[{index}].kind"), "is empty: name a kind, such as Job"));
+            }
+        }
+        for (index, destination) in self.destinations.iter().enumerate() {
+            if !destination.url.starts_with("http://") && !destination.url.starts_with("https://") {
+                faults.push(fault(
+                    format!("spec.destinations[{index}].url"),
+                    format!("`{}` is not an http or https address", destination.url),
+                ));
+            }
+        }
+        faults
+    }
+}
+
+impl PluginSpec {
+    /// Checks the names against the host's; the component itself is checked by the sandbox.
+    pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        match (&self.module.file, &self.module.config_map_key) {
+            (Some(_), Some(_)) => {
+                faults.push(fault("spec.module", "has both `file` and `configMapKey`: keep one"));
+            }
+            (None, None) => {
+                faults.push(fault("spec.module", "names no component: give `file` or `configMapKey`"));
+            }
+            _ => {}
+        }
+        self.check_subscriptions(host, &mut faults);
+        self.check_granted(host, &mut faults);
+        for (field, value) in [
+            ("spec.delivery.batch", self.delivery.batch),
+            ("spec.limits.concurrency", self.limits.concurrency),
+            ("spec.limits.hostCalls", self.limits.host_calls),
+        ] {
+            if value == 0 {
+                faults.push(fault(field, "is 0: the least is 1"));
+            }
+        }
+        if self.delivery.batch > 1024 {
+            faults.push(fault("spec.delivery.batch", "is over 1024, the most that one call may carry"));
+        }
+        faults
+    }
+
+    fn check_subscriptions(&self, host: &HostSpec, faults: &mut Vec<Fault>) {
+        let known: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
+        if self.subscribe.is_empty() {
+            faults.push(fault("spec.subscribe", "is empty: a plugin without a subscription is never called"));
+        }
+        let mut seen = std::collections::HashSet::new();
+        for (index, subscription) in self.subscribe.iter().enumerate() {
+            let field = format!("spec.subscribe[{index}].source");
+            if !known.contains(&subscription.source.as_str()) {
+                faults.push(fault(field, unknown("source", &subscription.source, &known)));
+            } else if !seen.insert(subscription.source.as_str()) {
+                faults.push(fault(field, format!("`{}` is subscribed twice", subscription.source)));
+            }
+        }
+    }
+
+    fn check_granted(&self, host: &HostSpec, faults: &mut Vec<Fault>) {
+        let grants = &self.grants;
+        let databases: Vec<_> = host.databases.iter().map(|s| s.name.as_str()).collect();
+        let pairs = grants.sql.iter().map(|g| (g.name.as_str(), g.database.as_str()));
+        check_grants("sql", "database", pairs, &databases, faults);
+        if grants.sql.len() > 1 {
+            faults.push(fault(
+                "spec.grants.sql",
+                "has more than one database: rows and receipt commit together in one only",
+            ));
+        }
+        if grants.ledger.len() > 1 {
+            faults.push(fault(
+                "spec.grants.ledger",
+                "has more than one ledger: records and receipt are kept together in one only",
+            ));
+        }
+        let destinations: Vec<_> = host.destinations.iter().map(|s| s.name.as_str()).collect();
+        let pairs = grants.http.iter().map(|g| (g.name.as_str(), g.destination.as_str()));
+        check_grants("http", "destination", pairs, &destinations, faults);
+        let ledgers: Vec<_> = host.ledgers.iter().map(|s| s.name.as_str()).collect();
+        let pairs = grants.ledger.iter().map(|g| (g.name.as_str(), g.ledger.as_str()));
+        check_grants("ledger", "ledger", pairs, &ledgers, faults);
+        let keys: Vec<_> = host.keys.iter().map(|s| s.name.as_str()).collect();
+        let pairs = grants.keys.iter().map(|g| (g.name.as_str(), g.key.as_str()));
+        check_grants("keys", "key", pairs, &keys, faults);
+        let sources: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
+        for (index, source) in grants.lister.iter().enumerate() {
+            if !sources.contains(&source.as_str()) {
+                faults
+                    .push(fault(format!("spec.grants.lister[{index}]"), unknown("source", source, &sources)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> HostSpec {
+        serde_json::from_value(serde_json::json!({
+            "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+            "databases": [{"name": "platform", "sqlite": {"path": "platform.db"}}],
+        }))
+        .unwrap()
+    }
+
+    fn plugin(value: serde_json::Value) -> PluginSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_name_that_points_nowhere_is_a_fault_of_its_field() {
+        let spec = plugin(serde_json::json!({
+            "module": {"file": "p.wasm"},
+            "subscribe": [{"source": "pods"}],
+            "grants": {"sql": [{"name": "main", "database": "other"}]},
+        }));
+        let fields: Vec<_> = spec.check(&host()).into_iter().map(|f| f.field).collect();
+        assert_eq!(fields, ["spec.subscribe[0].source", "spec.grants.sql[0].database"]);
+    }
+
+    #[test]
+    fn a_component_is_named_exactly_once() {
+        let both = plugin(serde_json::json!({
+            "module": {"file": "p.wasm", "configMapKey": "p.wasm"}, "subscribe": [{"source": "jobs"}],
+        }));
+        assert_eq!(both.check(&host())[0].field, "spec.module");
+        let neither = plugin(serde_json::json!({"module": {}, "subscribe": [{"source": "jobs"}]}));
+        assert_eq!(neither.check(&host())[0].field, "spec.module");
+    }
+}

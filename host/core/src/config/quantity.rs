@@ -1,0 +1,95 @@
+//! Times and sizes, as operators write them.
+
+use serde::{Deserialize, Serialize};
+
+/// `250ms`, `2s`, `5m`, `1h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Duration(pub std::time::Duration);
+
+impl std::str::FromStr for Duration {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (digits, unit) = text.split_at(split);
+        let millis = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => {
+                return Err(format!(
+                    "`{text}` is not a duration: write a whole number and ms, s, m or h, such as 2s"
+                ));
+            }
+        };
+        digits
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(millis))
+            .map(|total| Self(std::time::Duration::from_millis(total)))
+            .ok_or_else(|| {
+                format!("`{text}` is not a duration: write a whole number and ms, s, m or h, such as 2s")
+            })
+    }
+}
+
+impl TryFrom<String> for Duration {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Duration> for String {
+    fn from(duration: Duration) -> Self {
+        format!("{}ms", duration.0.as_millis())
+    }
+}
+
+/// `512Ki`, `64Mi`, `1Gi`, or plain bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Bytes(pub u64);
+
+impl TryFrom<String> for Bytes {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (digits, unit) = text.split_at(split);
+        let factor = match unit {
+            "" => Some(1u64),
+            "Ki" => Some(1 << 10),
+            "Mi" => Some(1 << 20),
+            "Gi" => Some(1 << 30),
+            _ => None,
+        };
+        factor.and_then(|factor| digits.parse::<u64>().ok()?.checked_mul(factor)).map(Self).ok_or_else(|| {
+            format!("`{text}` is not a size: write a whole number and Ki, Mi or Gi, such as 64Mi")
+        })
+    }
+}
+
+impl From<Bytes> for String {
+    fn from(bytes: Bytes) -> Self {
+        bytes.0.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes_refuse_what_they_cannot_mean() {
+        assert_eq!("2s".parse::<Duration>().unwrap().0.as_secs(), 2);
+        for bad in ["", "2", "s", "-1s", "1.5s", "2 s", "99999999999999999999h"] {
+            assert!(bad.parse::<Duration>().is_err(), "{bad}");
+        }
+        assert_eq!(Bytes::try_from("64Mi".to_string()).unwrap().0, 64 << 20);
+        assert!(Bytes::try_from("64MB".to_string()).is_err());
+    }
+}
