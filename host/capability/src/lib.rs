@@ -14,6 +14,7 @@ mod kv;
 mod ledger;
 mod lister;
 mod log;
+mod places;
 mod plugin;
 mod secrets;
 mod session;
@@ -91,6 +92,10 @@ impl Capabilities {
 
     async fn build(old: Option<&Self>, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
         let mut faults = host.check();
+        claim_places(host, data, &mut faults);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
         let mut databases = Vec::new();
         for (index, spec) in host.databases.iter().enumerate() {
             match open_database(old, spec, data).await {
@@ -208,6 +213,21 @@ impl Capabilities {
     /// With which the signatures of a key are checked.
     pub fn public_key(&self, key: &str) -> Option<Vec<u8>> {
         self.keys.get(key).map(|key| key.public())
+    }
+}
+
+/// Before anything is opened: opening makes files.
+fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
+    let mut places = places::Places::new(data);
+    for (index, spec) in host.databases.iter().enumerate() {
+        if let Err(message) = places.claim(&spec.sqlite.path, format!("the database `{}`", spec.name)) {
+            faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message));
+        }
+    }
+    for (index, spec) in host.ledgers.iter().enumerate() {
+        if let Err(message) = places.claim(&spec.path, format!("the ledger `{}`", spec.name)) {
+            faults.push(fault(format!("spec.ledgers[{index}].path"), message));
+        }
     }
 }
 

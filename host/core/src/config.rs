@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use check::Fault;
+pub use check::{Fault, is_name};
 pub use quantity::{Bytes, Duration};
 
 pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";

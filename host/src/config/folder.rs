@@ -40,6 +40,13 @@ pub fn read_file(path: &Path) -> Result<Snapshot, Problem> {
 /// by links that file events miss.
 pub fn fingerprint(folder: &Path) -> Option<Vec<u8>> {
     let mut context = Sha256::new();
+    // Components beside the manifests: a new build is a change.
+    for component in with_endings(folder, &["wasm"]).ok()? {
+        context.update(component.as_os_str().as_encoded_bytes());
+        if let Ok(metadata) = component.metadata() {
+            context.update(format!("{} {:?}", metadata.len(), metadata.modified().ok()));
+        }
+    }
     for path in files(folder).ok()? {
         context.update(path.as_os_str().as_encoded_bytes());
         match std::fs::read(&path) {
@@ -51,20 +58,24 @@ pub fn fingerprint(folder: &Path) -> Option<Vec<u8>> {
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
-    let list = std::fs::read_dir(folder)
-        .map_err(|error| problem(folder, None, format!("is not a folder that can be read: {error}")))?;
-    let mut paths: Vec<_> = list
-        .filter_map(|file| Some(file.ok()?.path()))
-        .filter(|path| matches!(path.extension().and_then(|e| e.to_str()), Some("yaml" | "yml" | "json")))
-        .filter(|path| path.file_name().is_some_and(|name| name != "kustomization.yaml"))
-        .collect();
-    paths.sort();
+    let mut paths = with_endings(folder, &["yaml", "yml", "json"])?;
+    paths.retain(|path| path.file_name().is_some_and(|name| name != "kustomization.yaml"));
     if paths.len() > FILES {
         return Err(problem(folder, None, format!("has more than {FILES} manifests")));
     }
     if let Some(large) = paths.iter().find(|path| path.metadata().is_ok_and(|m| m.len() > FILE_BYTES)) {
         return Err(problem(large, None, format!("is larger than {} MiB", FILE_BYTES >> 20)));
     }
+    Ok(paths)
+}
+
+fn with_endings(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, Problem> {
+    let list = std::fs::read_dir(folder)
+        .map_err(|error| problem(folder, None, format!("is not a folder that can be read: {error}")))?;
+    let is_one =
+        |path: &PathBuf| path.extension().and_then(|e| e.to_str()).is_some_and(|e| endings.contains(&e));
+    let mut paths: Vec<_> = list.filter_map(|file| Some(file.ok()?.path())).filter(is_one).collect();
+    paths.sort();
     Ok(paths)
 }
 
@@ -78,25 +89,61 @@ fn read_text(path: &Path, text: &str, snapshot: &mut Snapshot) {
         Err(error) => return snapshot.problems.push(problem(path, Some(error.line), error.message)),
     };
     for document in &documents {
-        let is_config_map = document.get("kind").and_then(Tree::text) == Some("ConfigMap");
-        if let (true, Err(found)) = (is_config_map, read_config_map(path, document, snapshot)) {
-            snapshot.problems.push(found);
+        // `kubectl get -o yaml` writes several objects as the items of a list.
+        match document.get("items") {
+            Some(items) => items.items().for_each(|item| read_document(path, item, snapshot)),
+            None => read_document(path, document, snapshot),
         }
     }
 }
 
+fn read_document(path: &Path, document: &Tree, snapshot: &mut Snapshot) {
+    let is_config_map = document.get("kind").and_then(Tree::text) == Some("ConfigMap");
+    if let (true, Err(found)) = (is_config_map, read_config_map(path, document, snapshot)) {
+        snapshot.problems.push(found);
+    }
+}
+
+/// Whether a label is there. Any other value than the text `"true"` is a slip that would take a
+/// plugin out without a word.
+fn labelled(path: &Path, metadata: Option<&Tree>, label: &str) -> Result<bool, Problem> {
+    let Some(value) = metadata.and_then(|m| m.get("labels")).and_then(|labels| labels.get(label)) else {
+        return Ok(false);
+    };
+    match value.text() {
+        Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        _ => Err(problem(
+            path,
+            Some(value.line),
+            format!("metadata.labels.{label}: write \"true\", in quotes"),
+        )),
+    }
+}
+
+/// As the API server wants it: it becomes part of other names.
+fn is_config_map_name(name: &str) -> bool {
+    let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.len() <= 253
+        && name.starts_with(ends)
+        && name.ends_with(ends)
+        && name.chars().all(|c| ends(c) || c == '-' || c == '.')
+}
+
 fn read_config_map(path: &Path, document: &Tree, snapshot: &mut Snapshot) -> Result<(), Problem> {
     let metadata = document.get("metadata");
-    let labelled = |label| {
-        let value = metadata.and_then(|m| m.get("labels")).and_then(|labels| labels.get(label));
-        value.and_then(Tree::text) == Some("true")
-    };
-    let (key, host) = match (labelled(HOST_LABEL), labelled(PLUGIN_LABEL)) {
+    let (is_host, is_plugin) =
+        (labelled(path, metadata, HOST_LABEL)?, labelled(path, metadata, PLUGIN_LABEL)?);
+    let (key, host) = match (is_host, is_plugin) {
         (true, _) => (HOST_KEY, true),
         (_, true) => (PLUGIN_KEY, false),
         _ => return Ok(()),
     };
     let name = metadata.and_then(|m| m.get("name")).and_then(Tree::text).unwrap_or_default();
+    if !is_config_map_name(name) {
+        let line = Some(document.line_of("metadata.name"));
+        return Err(problem(path, line, format!("metadata.name: `{name}` is not the name of a ConfigMap")));
+    }
     let Some(value) = document.get("data").and_then(|data| data.get(key)) else {
         return Err(problem(path, Some(document.line_of("data")), format!("data: has no key `{key}`")));
     };
@@ -148,6 +195,35 @@ mod tests {
         assert_eq!(snapshot.hosts.len(), 1);
         assert_eq!(snapshot.hosts[0].origin.first_line, 9);
         assert!(snapshot.plugins.is_empty() && snapshot.problems.is_empty());
+    }
+
+    fn read_one(text: &str) -> Snapshot {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.yaml"), text).unwrap();
+        read(folder.path()).unwrap()
+    }
+
+    #[test]
+    fn the_items_of_a_list_are_read() {
+        let snapshot = read_one(
+            "kind: List\nitems:\n- kind: ConfigMap\n  metadata: {name: p, labels: {kubewitness.dev/plugin: \"true\"}}\n  data: {plugin.yaml: \"x\"}\n",
+        );
+        assert_eq!(snapshot.plugins.len(), 1);
+    }
+
+    #[test]
+    fn a_label_that_is_not_the_text_true_is_told_and_not_taken_for_none() {
+        let snapshot =
+            read_one("kind: ConfigMap\nmetadata: {name: p, labels: {kubewitness.dev/plugin: true}}\n");
+        assert!(snapshot.problems[0].to_string().contains("in quotes"), "{:?}", snapshot.problems);
+    }
+
+    #[test]
+    fn a_config_map_whose_name_is_a_path_is_refused() {
+        let snapshot = read_one(
+            "kind: ConfigMap\nmetadata: {name: \"..\", labels: {kubewitness.dev/plugin: \"true\"}}\ndata: {plugin.yaml: \"x\"}\n",
+        );
+        assert!(snapshot.plugins.is_empty() && snapshot.problems.len() == 1);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The configuration that last worked, kept beside the journal: what a bad change, or a restart
 //! during one, falls back to.
 //!
-//! `DIR/last-good/host.json` and `DIR/last-good/NAME/{plugin.json,plugin.wasm}`. Each file is
-//! written beside its place and renamed into it, so a crash leaves the old or the new one.
+//! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json` and, for each plugin,
+//! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map}`. Each file is written beside its place
+//! and renamed into it, so a crash leaves the old or the new one.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use kubewitness_core::config::{SourceSpec, is_name};
 
 use super::manifest::{Entry, Origin};
 
@@ -15,6 +18,7 @@ pub struct LastGood {
 }
 
 /// A plugin as it last worked.
+#[derive(Clone)]
 pub struct GoodPlugin {
     pub entry: Entry,
     pub component: Vec<u8>,
@@ -33,7 +37,7 @@ impl LastGood {
 
     /// The component goes first: a plugin.yaml is never there without the component it ran with.
     pub fn save_plugin(&self, name: &str, entry: &Entry, component: &[u8]) -> io::Result<()> {
-        let folder = self.folder.join(name);
+        let folder = self.plugin_folder(name)?;
         std::fs::create_dir_all(&folder)?;
         replace(&folder.join("plugin.wasm"), component)?;
         replace(&folder.join("config-map"), entry.config_map.as_bytes())?;
@@ -41,10 +45,31 @@ impl LastGood {
     }
 
     pub fn forget_plugin(&self, name: &str) -> io::Result<()> {
-        match std::fs::remove_dir_all(self.folder.join(name)) {
+        match std::fs::remove_dir_all(self.plugin_folder(name)?) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Whoever calls has checked the name; here a wrong one would cost somebody's files.
+    fn plugin_folder(&self, name: &str) -> io::Result<PathBuf> {
+        if !is_name(name) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("`{name}` is not a plugin's name"),
+            ));
+        }
+        Ok(self.folder.join(name))
+    }
+
+    /// What each source that was ever taken witnesses: its history belongs to that.
+    pub fn sources(&self) -> io::Result<BTreeMap<String, SourceSpec>> {
+        let text = optional(std::fs::read_to_string(self.folder.join("sources.json")))?;
+        Ok(text.map(|text| serde_json::from_str(&text)).transpose()?.unwrap_or_default())
+    }
+
+    pub fn save_sources(&self, sources: &BTreeMap<String, SourceSpec>) -> io::Result<()> {
+        replace(&self.folder.join("sources.json"), &serde_json::to_vec_pretty(sources)?)
     }
 
     pub fn host(&self) -> io::Result<Option<Entry>> {
@@ -84,7 +109,9 @@ fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("new");
+    let mut beside = path.to_path_buf().into_os_string();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
     let mut file = std::fs::File::create(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -112,6 +139,7 @@ mod tests {
         );
         again.forget_plugin("audit").unwrap();
         again.forget_plugin("audit").unwrap();
+        assert!(again.forget_plugin("..").is_err() && data.path().exists());
         assert!(again.plugins().unwrap().is_empty());
     }
 }

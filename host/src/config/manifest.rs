@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec};
+use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -117,7 +117,20 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
         let field = if path == "." { String::new() } else { path };
         fault(&field, error.into_inner().to_string())
     })?;
+    // The name becomes part of paths and of names in the cluster.
+    if !is_name(&manifest.metadata.name) {
+        let name = &manifest.metadata.name;
+        let message = format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes");
+        return Err(fault("metadata.name", message));
+    }
     Ok(Parsed { name: manifest.metadata.name, spec: manifest.spec, entry: entry.clone(), tree })
+}
+
+/// The name that a document gives itself, where that much of it can be read.
+pub fn claimed_name(entry: &Entry) -> Option<String> {
+    let tree = Tree::parse(&entry.text).ok()?.into_iter().next()?;
+    let name = tree.get("metadata")?.get("name")?.text()?;
+    is_name(name).then(|| name.to_string())
 }
 
 fn located(origin: &Origin, tree: &Tree, field: String, message: String) -> Problem {
@@ -187,6 +200,18 @@ mod tests {
             problems[0].starts_with("plugins.yaml:17: spec.limits.call: `soon` is not a duration"),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn a_name_that_would_leave_its_folder_is_refused() {
+        for name in ["../../victim", "..", "a/b", "A", ""] {
+            let text = format!(
+                "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\nmetadata: {{name: \"{name}\"}}\nspec: {{module: {{file: a}}, subscribe: [{{source: jobs}}]}}\n"
+            );
+            let problems = parse_plugin(&entry(&text), &host()).unwrap_err();
+            assert_eq!(problems[0].field, "metadata.name", "{name}");
+            assert_eq!(claimed_name(&entry(&text)), None);
+        }
     }
 
     #[test]

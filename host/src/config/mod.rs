@@ -17,6 +17,8 @@ pub struct Snapshot {
     pub plugins: Vec<Entry>,
     /// Files that could not be read at all.
     pub problems: Vec<Problem>,
+    /// Differs where a component beside the manifests does.
+    pub fingerprint: Option<Vec<u8>>,
 }
 
 impl Snapshot {

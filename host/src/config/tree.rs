@@ -55,6 +55,14 @@ impl Tree {
         entries.iter().map(|(name, tree)| (name.as_str(), tree))
     }
 
+    pub fn items(&self) -> impl Iterator<Item = &Self> {
+        let items = match &self.node {
+            Node::List(items) => items.as_slice(),
+            _ => &[],
+        };
+        items.iter()
+    }
+
     pub fn text(&self) -> Option<&str> {
         match &self.node {
             Node::Scalar(Value::String(text)) => Some(text),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kubewitness_capability::Capabilities;
-use kubewitness_core::config::{HostSpec, SourceSpec};
+use kubewitness_core::config::{Fault, HostSpec, SourceSpec, is_name};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -17,7 +17,7 @@ use super::shared::{Phase, PluginState, Shared};
 use super::sources::Sources;
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
-use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
+use crate::config::manifest::{Entry, Problem, claimed_name, parse_host, parse_plugin};
 
 /// Several files written one after the other are one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -30,7 +30,6 @@ pub struct Control {
     pub plugins: Plugins,
     pub reporter: Reporter,
     pub last_good: LastGood,
-    /// As they were when the process started.
     pub good_plugins: BTreeMap<String, GoodPlugin>,
     pub shared: std::sync::Arc<Shared>,
     host: Option<HostSpec>,
@@ -119,10 +118,7 @@ impl Control {
         self.refused = !problems.is_empty();
         self.shared.set_problems(problems);
         let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };
-        let mut kept = BTreeSet::new();
-        for entry in &snapshot.plugins {
-            self.reconcile_plugin(entry, &host, &capabilities, &mut kept).await;
-        }
+        let kept = self.reconcile_plugins(snapshot, &host, &capabilities).await;
         // While a file can't be read, nobody knows whether its plugins are still wanted.
         if snapshot.problems.is_empty() {
             self.remove_all_but(&kept).await;
@@ -158,6 +154,11 @@ impl Control {
         if self.host.as_ref() == Some(&parsed.spec) {
             return Ok(());
         }
+        let known = self.last_good.sources().map_err(|error| vec![unreadable(&error)])?;
+        let changed = changed_sources(&known, &parsed.spec.sources);
+        if !changed.is_empty() {
+            return Err(texts(&parsed.problems(changed)));
+        }
         let same_grants = |old: &HostSpec| without_sources(old) == without_sources(&parsed.spec);
         if !self.host.as_ref().is_some_and(same_grants) {
             let opened = match &self.capabilities {
@@ -168,6 +169,9 @@ impl Control {
             self.move_plugins(&capabilities).await;
             self.capabilities = Some(capabilities);
         }
+        let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
+        let known = known.into_iter().chain(named).collect();
+        self.last_good.save_sources(&known).map_err(|error| vec![unreadable(&error)])?;
         self.sources.reconcile(&parsed.spec.sources).await;
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
         self.last_good.save_host(entry).map_err(|error| vec![unreadable(&error)])?;
@@ -187,32 +191,62 @@ impl Control {
 
     // ---- plugins -------------------------------------------------------------------------
 
-    async fn reconcile_plugin(
+    /// What fits is taken first, so that what does not can't stand in its place. Answers the
+    /// names that are still wanted.
+    async fn reconcile_plugins(
         &mut self,
-        entry: &Entry,
+        snapshot: &Snapshot,
         host: &HostSpec,
         capabilities: &Capabilities,
-        kept: &mut BTreeSet<String>,
-    ) {
-        let examined = self.plugins.examine(entry, host).await;
-        let taken = match examined {
-            Ok(candidate) if !kept.insert(candidate.parsed.name.clone()) => {
-                let name = candidate.parsed.name;
-                error!(
-                    plugin = name,
-                    "{}: a second ConfigMap names this plugin; the first one counts", entry.origin.place
-                );
-                self.refused = true;
-                return;
+    ) -> BTreeSet<String> {
+        let (mut kept, mut refused) = (BTreeSet::new(), Vec::new());
+        for entry in &snapshot.plugins {
+            let candidate = match self.plugins.examine(entry, host).await {
+                Ok(candidate) => candidate,
+                Err(problems) => {
+                    refused.push((entry, texts(&problems).join("\n")));
+                    continue;
+                }
+            };
+            let name = candidate.parsed.name.clone();
+            let owner = self.owner(&name).filter(|owner| *owner != entry.config_map);
+            let owner = owner.filter(|owner| snapshot.plugins.iter().any(|other| other.config_map == *owner));
+            if owner.is_some() || !kept.insert(name.clone()) {
+                let owner = owner.unwrap_or_else(|| "another ConfigMap".into());
+                let place = &entry.origin.place;
+                refused
+                    .push((entry, format!("{place}: the plugin `{name}` is {owner}'s: choose another name")));
+            } else if let Err((_, message)) = self.take(candidate, capabilities).await {
+                refused.push((entry, message));
             }
-            Ok(candidate) => self.take(candidate, capabilities).await,
-            Err(problems) => Err((self.known_name(entry), texts(&problems).join("\n"))),
-        };
-        if let Err((name, message)) = taken {
-            self.refused = true;
+        }
+        self.refused |= !refused.is_empty();
+        for (entry, message) in refused {
+            let name = self.name_of_refused(entry, &kept);
             kept.insert(name.clone());
             self.fall_back(&name, entry, message, host, capabilities).await;
         }
+        kept
+    }
+
+    /// The ConfigMap whose version of the plugin runs, or ran last.
+    fn owner(&self, name: &str) -> Option<String> {
+        let good = || self.good_plugins.get(name).map(|good| good.entry.config_map.clone());
+        self.plugins.config_map(name).or_else(good)
+    }
+
+    /// The name under which a refused ConfigMap is shown: of the plugin that is its own, else of
+    /// what it calls itself, else its own, set apart so that it is nobody else's.
+    fn name_of_refused(&self, entry: &Entry, kept: &BTreeSet<String>) -> String {
+        let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
+        if let Some(name) = owned.find(|name| self.owner(name).as_deref() == Some(&entry.config_map)) {
+            return name;
+        }
+        let free = |name: &String| is_name(name) && !kept.contains(name) && self.owner(name).is_none();
+        claimed_name(entry)
+            .filter(free)
+            .or_else(|| Some(entry.config_map.clone()).filter(free))
+            .unwrap_or_else(|| format!("configmap.{}", entry.config_map))
     }
 
     async fn take(
@@ -227,6 +261,8 @@ impl Control {
             self.plugins.take(candidate, capabilities).await.map_err(failed)?;
             let kept = self.last_good.save_plugin(&name, &entry, &bytes);
             kept.context("it runs, but can't be kept as the last good one").map_err(failed)?;
+            let good = GoodPlugin { entry: entry.clone(), component: bytes.to_vec() };
+            self.good_plugins.insert(name.clone(), good);
             self.shared.set_phase(&name, Phase::Active, None);
             self.tell(&name, &entry.config_map, Phase::Active, None).await;
         } else if self.shared.plugin(&name).is_some_and(|state| state.phase != Phase::Active) {
@@ -235,15 +271,6 @@ impl Control {
             self.tell(&name, &candidate.parsed.entry.config_map, Phase::Active, None).await;
         }
         Ok(())
-    }
-
-    /// The name under which the ConfigMap is known, also when its text can't be read.
-    fn known_name(&self, entry: &Entry) -> String {
-        let good = || {
-            let mut all = self.good_plugins.iter();
-            all.find(|(_, good)| good.entry.config_map == entry.config_map).map(|(name, _)| name.clone())
-        };
-        self.plugins.name_of(&entry.config_map).or_else(good).unwrap_or_else(|| entry.config_map.clone())
     }
 
     /// Keeps the last good one running, or starts it after a restart.
@@ -303,8 +330,9 @@ impl Control {
         for name in known.difference(kept) {
             self.plugins.stop(name).await;
             self.shared.remove_plugin(name);
-            self.good_plugins.remove(name);
-            if let Err(error) = self.last_good.forget_plugin(name) {
+            if self.good_plugins.remove(name).is_some()
+                && let Err(error) = self.last_good.forget_plugin(name)
+            {
                 error!(plugin = name, "its last good version can't be removed: {error}");
             }
             self.reporter.forget(name).await;
@@ -329,6 +357,52 @@ fn unreadable(error: &std::io::Error) -> String {
     format!("the last good configuration beside the journal: {error}")
 }
 
+/// A source's checkpoint and objects belong to what it witnessed. Under the same name something
+/// else would begin in the middle of them, and objects would be missing without a word.
+fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) -> Vec<Fault> {
+    let scope = |source: &SourceSpec| {
+        let group = source.api_version.rsplit_once('/').map_or("", |(group, _)| group).to_string();
+        (group, source.kind.clone(), source.namespace.clone(), source.match_labels.clone())
+    };
+    let changed =
+        |source: &SourceSpec| known.get(&source.name).is_some_and(|known| scope(known) != scope(source));
+    let fault = |(index, source): (usize, &SourceSpec)| Fault {
+        field: format!("spec.sources[{index}]"),
+        message: format!(
+            "the source `{}` has witnessed another kind, namespace or selection, and its history is of that: \
+             give what is new a new name, and subscribe the plugins to it",
+            source.name
+        ),
+    };
+    wanted.iter().enumerate().filter(|(_, source)| changed(source)).map(fault).collect()
+}
+
 fn without_sources(spec: &HostSpec) -> HostSpec {
     HostSpec { sources: Vec::<SourceSpec>::new(), ..spec.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec {
+        SourceSpec {
+            name: "jobs".into(),
+            api_version: api_version.into(),
+            kind: kind.into(),
+            resource: None,
+            namespace: namespace.map(Into::into),
+            match_labels: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_source_that_would_witness_something_else_under_its_old_name_is_refused() {
+        let known = BTreeMap::from([("jobs".to_string(), source("Job", "batch/v1", None))]);
+        assert!(changed_sources(&known, &[source("Job", "batch/v2", None)]).is_empty());
+        for other in [source("Job", "batch/v1", Some("team")), source("Secret", "v1", None)] {
+            assert_eq!(changed_sources(&known, &[other])[0].field, "spec.sources[0]");
+        }
+        assert!(changed_sources(&BTreeMap::new(), &[source("Secret", "v1", None)]).is_empty());
+    }
 }

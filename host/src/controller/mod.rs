@@ -169,8 +169,9 @@ async fn poll_folder(
         if fingerprint.is_some() && fingerprint == seen {
             continue;
         }
-        let snapshot = folder::read(&path)
+        let mut snapshot = folder::read(&path)
             .unwrap_or_else(|problem| Snapshot { problems: vec![problem], ..Snapshot::default() });
+        snapshot.fingerprint.clone_from(&fingerprint);
         // An unreadable folder is looked at again each time, and told once.
         if sender.borrow().as_ref() != Some(&snapshot) {
             sender.send_replace(Some(snapshot));

@@ -75,11 +75,9 @@ impl Plugins {
         self.running.contains_key(name)
     }
 
-    /// The plugin that a ConfigMap's last good version runs as.
-    pub fn name_of(&self, config_map: &str) -> Option<String> {
-        let mut all = self.running.iter();
-        all.find(|(_, running)| running.candidate.parsed.entry.config_map == config_map)
-            .map(|(name, _)| name.clone())
+    /// The ConfigMap whose version of the plugin runs.
+    pub fn config_map(&self, name: &str) -> Option<String> {
+        self.running.get(name).map(|running| running.candidate.parsed.entry.config_map.clone())
     }
 
     pub fn names(&self) -> Vec<String> {

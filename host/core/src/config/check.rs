@@ -17,7 +17,7 @@ fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
 }
 
 /// Lower-case letters, digits and dashes: usable in file names, labels and addresses.
-fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 63
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
