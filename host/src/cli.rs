@@ -64,7 +64,7 @@ pub struct PlaygroundArgs {
     #[arg(long, default_value_t = 1, value_name = "S")]
     pub seed: u64,
     /// Where journal, database, audit trail and notifications go
-    #[arg(long, default_value = "kubewitness-data", value_name = "DIR")]
+    #[arg(long, default_value = "kubewitness-playground", value_name = "DIR")]
     pub data: PathBuf,
     /// Address of the portal and API
     #[arg(long, default_value = "127.0.0.1:8787", value_name = "ADDR")]

@@ -7,22 +7,38 @@ use tracing::info;
 
 use crate::cli::RunArgs;
 use crate::commands::{End, Ended};
-use crate::controller::{ConfigFrom, Controller, Options, modules};
+use crate::controller::{self, ConfigFrom, Controller, Options, modules};
 use crate::logs;
-use crate::tasks::{Fate, Tasks, signals};
+use crate::playground;
+use crate::tasks::{Fate, Signals, Tasks};
 
 pub async fn run(args: RunArgs) -> Ended {
+    let signals = Signals::listen()?;
     logs::to_stderr(&args.log)?;
-    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
-    let listening = Tasks::new(stop.clone());
-    listening.spawn("signals", Fate::Finite, signals(stop.clone(), abort.clone()));
-    let result = run_until(args, stop, abort.clone()).await;
+    let (asked, abort) = (CancellationToken::new(), CancellationToken::new());
+    let listening = Tasks::new(asked.clone(), abort.clone());
+    listening.spawn("signals", Fate::Finite, signals.run(asked.clone(), abort.clone()));
+    let result = run_until(args, asked, abort.clone()).await;
     abort.cancel();
     listening.finish().await?;
     result.map(|()| End::Fine)
 }
 
-async fn run_until(args: RunArgs, stop: CancellationToken, abort: CancellationToken) -> Result<()> {
+/// `asked` is somebody's wish to end.
+async fn run_until(args: RunArgs, asked: CancellationToken, abort: CancellationToken) -> Result<()> {
+    playground::refuse_its_folder(&args.data)?;
+    // A task that fails stops the controller too, but that is no wish: `finish` tells it.
+    let stop = asked.child_token();
+    let controller = tokio::select! {
+        controller = start(args, stop, abort) => controller?,
+        // Nothing was taken in yet, so there is nothing to drain.
+        () = asked.cancelled() => return Ok(()),
+    };
+    info!("portal and API on http://{}", controller.address);
+    controller.finish().await
+}
+
+async fn start(args: RunArgs, stop: CancellationToken, abort: CancellationToken) -> Result<Controller> {
     let options = ConnectOptions { kubeconfig: args.kubeconfig, context: args.context };
     let connection = connect(&options).await?;
     let config = match args.config {
@@ -34,13 +50,11 @@ async fn run_until(args: RunArgs, stop: CancellationToken, abort: CancellationTo
         connection,
         config,
         data: args.data,
-        listen: args.listen,
+        listener: controller::listen(args.listen).await?,
         health_listen: args.health_listen,
         plugin_folders: modules::default_folders(args.plugins.plugins),
     };
-    let controller = Controller::start(options, stop, abort).await?;
-    info!("portal and API on http://{}", controller.address);
-    controller.finish().await
+    Controller::start(options, stop, abort).await
 }
 
 /// Without path and user: what follows the host may be a secret.

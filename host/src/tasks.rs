@@ -1,15 +1,25 @@
 //! The one place that spawns. Every task has a name and a declared fate: what its end means.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use futures::FutureExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
+
+/// What a stage has to end in once it was told to abort. Calls end at the next tick of their
+/// engine and writes in milliseconds: what takes longer hangs.
+const GRACE: Duration = Duration::from_secs(2);
+/// When the process ends after a second signal, whatever hangs: longer than the graces of all
+/// stages one after the other, so that an end in order comes first and can name what hangs.
+const LAST_RESORT: Duration = Duration::from_secs(12);
 
 /// What it means that a task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +35,27 @@ pub enum Fate {
 pub struct Tasks {
     tracker: TaskTracker,
     stop: CancellationToken,
-    failure: Arc<Mutex<Option<anyhow::Error>>>,
+    abort: CancellationToken,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The names of those that run, by the order in which they were spawned.
+    running: BTreeMap<u64, String>,
+    spawned: u64,
+    failure: Option<anyhow::Error>,
 }
 
 impl Tasks {
-    /// `stop` is cancelled when a task ends against its fate.
-    pub fn new(stop: CancellationToken) -> Self {
-        Self { tracker: TaskTracker::new(), stop, failure: Arc::default() }
+    /// `stop` is cancelled when a task ends against its fate. Once `abort` is cancelled, nobody
+    /// waits for a task longer than its grace.
+    pub fn new(stop: CancellationToken, abort: CancellationToken) -> Self {
+        Self { tracker: TaskTracker::new(), stop, abort, state: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn spawn<F>(&self, name: impl Into<String>, fate: Fate, future: F) -> JoinHandle<()>
@@ -40,14 +64,24 @@ impl Tasks {
     {
         let name = name.into();
         let supervisor = self.clone();
+        let number = self.began(&name);
         #[allow(clippy::disallowed_methods)]
         tokio::spawn(self.tracker.track_future(async move {
             let result = AssertUnwindSafe(future).catch_unwind().await;
-            supervisor.ended(&name, fate, result.unwrap_or_else(|panic| Err(panic_error(&*panic))));
+            supervisor.ended(number, &name, fate, result.unwrap_or_else(|panic| Err(panic_error(&*panic))));
         }))
     }
 
-    fn ended(&self, name: &str, fate: Fate, result: Result<()>) {
+    fn began(&self, name: &str) -> u64 {
+        let mut state = self.state();
+        state.spawned += 1;
+        let number = state.spawned;
+        state.running.insert(number, name.to_owned());
+        number
+    }
+
+    fn ended(&self, number: u64, name: &str, fate: Fate, result: Result<()>) {
+        self.state().running.remove(&number);
         let error = match result {
             Err(error) => error.context(format!("the task `{name}` failed")),
             Ok(()) if fate == Fate::Essential && !self.stop.is_cancelled() => {
@@ -56,18 +90,40 @@ impl Tasks {
             Ok(()) => return debug!(task = name, "ended"),
         };
         error!(task = name, "{error:#}");
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.state().failure.get_or_insert(error);
         self.stop.cancel();
     }
 
-    /// Waits for all tasks, then tells the first failure.
+    /// Waits for all tasks, then tells the first failure. After an abort the wait has a bound,
+    /// and those that are still there are named.
     pub async fn finish(&self) -> Result<()> {
         self.tracker.close();
-        self.tracker.wait().await;
-        match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(error) => Err(error),
-            None => Ok(()),
+        let all_ended = or_overdue(&self.abort, self.tracker.wait()).await.is_some();
+        let mut state = self.state();
+        let failure = state.failure.take().map_or(Ok(()), Err);
+        if all_ended {
+            return failure;
         }
+        let names: Vec<_> = state.running.values().map(|name| format!("`{name}`")).collect();
+        let overdue = format!("told to stop at once, these tasks have not ended: {}", names.join(", "));
+        match failure {
+            Ok(()) => Err(anyhow!(overdue)),
+            Err(error) => Err(error.context(overdue)),
+        }
+    }
+}
+
+/// Waits as long as it takes, but no longer than the grace once `abort` is cancelled: then
+/// nothing.
+pub async fn or_overdue<T>(abort: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
+    let overdue = async {
+        abort.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = overdue => None,
     }
 }
 
@@ -78,22 +134,54 @@ fn panic_error(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {
 }
 
 /// The signals that ask for an end: the first drains, the second aborts.
-pub async fn signals(stop: CancellationToken, abort: CancellationToken) -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    for token in [&stop, &abort] {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = abort.cancelled() => return Ok(()),
-        }
-        if !stop.is_cancelled() {
-            tracing::info!("draining; a second signal stops at once");
-        }
-        token.cancel();
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// From here on a signal is an orderly end, not the process's death.
+    pub fn listen() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
+        })
     }
-    Ok(())
+
+    /// Ends with the second signal, or when somebody else cancels `abort`.
+    pub async fn run(mut self, stop: CancellationToken, abort: CancellationToken) -> Result<()> {
+        if !self.next(&abort).await {
+            return Ok(());
+        }
+        tracing::info!("draining; a second signal stops at once");
+        stop.cancel();
+        if self.next(&abort).await {
+            tracing::warn!("stopping at once");
+            abort.cancel();
+            last_resort();
+        }
+        Ok(())
+    }
+
+    /// False when nobody waits for a signal any more.
+    async fn next(&mut self, abort: &CancellationToken) -> bool {
+        tokio::select! {
+            _ = self.terminate.recv() => true,
+            _ = self.interrupt.recv() => true,
+            () = abort.cancelled() => false,
+        }
+    }
+}
+
+/// Ends the process even where the runtime itself waits, such as for a file system that does not
+/// answer: a thread of its own needs nothing of it.
+fn last_resort() {
+    #[allow(clippy::disallowed_methods)]
+    std::thread::spawn(|| {
+        std::thread::sleep(LAST_RESORT);
+        eprintln!("kubewitness: did not end within {} s of the second signal", LAST_RESORT.as_secs());
+        std::process::exit(1);
+    });
 }
 
 #[cfg(test)]
@@ -103,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn an_essential_task_that_ends_stops_the_process() {
         let stop = CancellationToken::new();
-        let tasks = Tasks::new(stop.clone());
+        let tasks = Tasks::new(stop.clone(), CancellationToken::new());
         tasks.spawn("short", Fate::Essential, async { Ok(()) });
         stop.cancelled().await;
         let error = tasks.finish().await.unwrap_err();
@@ -113,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_a_failure_with_its_message() {
         let stop = CancellationToken::new();
-        let tasks = Tasks::new(stop.clone());
+        let tasks = Tasks::new(stop.clone(), CancellationToken::new());
         tasks.spawn("wild", Fate::Finite, async { panic!("out of luck") });
         let error = tasks.finish().await.unwrap_err();
         assert!(format!("{error:#}").contains("out of luck"));
@@ -123,9 +211,22 @@ mod tests {
     #[tokio::test]
     async fn a_finite_task_may_end() {
         let stop = CancellationToken::new();
-        let tasks = Tasks::new(stop.clone());
+        let tasks = Tasks::new(stop.clone(), CancellationToken::new());
         tasks.spawn("brief", Fate::Finite, async { Ok(()) });
         tasks.finish().await.unwrap();
         assert!(!stop.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn after_an_abort_tasks_that_hang_are_named_instead_of_waited_for() {
+        let abort = CancellationToken::new();
+        let tasks = Tasks::new(CancellationToken::new(), abort.clone());
+        tasks.spawn("brief", Fate::Finite, async { Ok(()) });
+        tasks.spawn("stuck", Fate::Finite, std::future::pending());
+        let waiting = tokio::time::timeout(Duration::from_millis(50), tasks.finish()).await;
+        assert!(waiting.is_err(), "draining takes the time it takes");
+        abort.cancel();
+        let error = tasks.finish().await.unwrap_err().to_string();
+        assert!(error.contains("`stuck`") && !error.contains("brief"), "{error}");
     }
 }

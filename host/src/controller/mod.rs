@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, JournalOptions};
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
-use crate::tasks::{Fate, Tasks};
+use crate::tasks::{Fate, Tasks, or_overdue};
 use control::Control;
 use report::{Cluster, Reporter};
 use shared::Shared;
@@ -43,7 +43,8 @@ pub struct Options {
     pub connection: Connection,
     pub config: ConfigFrom,
     pub data: PathBuf,
-    pub listen: SocketAddr,
+    /// Bound by whoever starts it, who may have to know that the address is free beforehand.
+    pub listener: TcpListener,
     pub health_listen: Option<SocketAddr>,
     pub plugin_folders: Vec<PathBuf>,
 }
@@ -54,6 +55,7 @@ pub struct Controller {
     /// Portal and ticker end last: people may watch the draining.
     after: CancellationToken,
     control: tokio::task::JoinHandle<()>,
+    abort: CancellationToken,
     journal: Journal,
     pub views: Arc<dyn Views>,
     pub address: SocketAddr,
@@ -61,15 +63,13 @@ pub struct Controller {
 
 impl Controller {
     pub async fn start(options: Options, stop: CancellationToken, abort: CancellationToken) -> Result<Self> {
-        let listener = TcpListener::bind(options.listen).await.with_context(|| {
-            format!("listening on {}: name another address with --listen", options.listen)
-        })?;
+        let listener = options.listener;
         let address = listener.local_addr().context("asking for the address of the portal")?;
         std::fs::create_dir_all(&options.data)
             .with_context(|| format!("making {}", options.data.display()))?;
         let journal = Journal::open(&options.data.join("journal.db"), JournalOptions::default()).await?;
         let engine = Engine::new(EngineOptions { cache: Some(options.data.join("cache")) })?;
-        let (tasks, after) = (Tasks::new(stop.clone()), CancellationToken::new());
+        let (tasks, after) = (Tasks::new(stop.clone(), abort.clone()), CancellationToken::new());
         let (ticker, ticking) = (engine.clone(), after.clone());
         tasks.spawn("ticker", Fate::Finite, async move {
             ticker.ticker(ticking).await;
@@ -90,23 +90,33 @@ impl Controller {
             shared,
             tasks.clone(),
             options.plugin_folders,
-            abort,
+            abort.clone(),
         );
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         let control = Control::new(options.data, sources, plugins, Reporter::new(cluster), last_good)?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop));
-        Ok(Self { tasks, after, control, journal, views, address })
+        Ok(Self { tasks, after, control, abort, journal, views, address })
     }
 
-    /// Waits for `stop` and for everything to drain.
+    /// Waits for `stop` and for everything to drain; after `abort` for no longer than the grace
+    /// of each.
     pub async fn finish(self) -> Result<()> {
-        // How it ended was told to the supervisor, which answers below.
-        self.control.await.ok();
+        // How it ended, or that it has not, is told by the supervisor below.
+        or_overdue(&self.abort, self.control).await;
         self.after.cancel();
         let result = self.tasks.finish().await;
-        let closed = self.journal.close().await.context("closing the journal");
+        let closed = match or_overdue(&self.abort, self.journal.close()).await {
+            Some(closed) => closed.context("closing the journal"),
+            None => Err(anyhow!("told to stop at once, the journal was not closed in time")),
+        };
         result.and(closed)
     }
+}
+
+pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listening on {address}: name another address with --listen"))
 }
 
 async fn serve(

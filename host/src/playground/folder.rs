@@ -1,41 +1,84 @@
 //! The playground's data folder. A simulated cluster lives as long as its process, so what an
 //! earlier playground left there tells of a cluster that is gone.
 
-use std::path::Path;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 use super::write;
 
-/// Marks a folder as a playground's own, which the next playground may clear.
+/// Marks a folder as a playground's own, which the next playground may clear. Whoever has it
+/// locked runs there.
 const MARKER: &str = ".kubewitness-playground";
 const PLUGINS: &str = include_str!("../../../deploy/kustomize/plugins.yaml");
 const HOST: &str = include_str!("../../../deploy/kustomize/host.yaml");
 /// What the cluster's settings have in the place of the playground's own receiver.
 const RECEIVER: &str = "http://notifications.kubewitness.svc:8080";
 
-/// Makes the folder, or clears it of what an earlier playground left. Anything else in it is
-/// somebody's, and refused.
-pub fn prepare(data: &Path) -> Result<()> {
-    std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
-    let marker = data.join(MARKER);
-    let entries = std::fs::read_dir(data).with_context(|| format!("reading {}", data.display()))?;
-    let entries = entries
-        .collect::<std::io::Result<Vec<_>>>()
-        .with_context(|| format!("reading {}", data.display()))?;
-    if !entries.is_empty() && !marker.is_file() {
+const ABOUT: &str = "This folder belongs to `kubewitness playground`, which clears it at its start.\n";
+
+/// A data folder that is one playground's, until this is dropped.
+pub struct Claim {
+    data: PathBuf,
+    _locked: File,
+}
+
+impl Claim {
+    /// Makes the folder if need be. Somebody's data is refused, and so is a folder in which a
+    /// playground runs; nothing that is there is touched.
+    pub fn new(data: &Path) -> Result<Self> {
+        std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
+        let marker = data.join(MARKER);
+        // Asked again after the look inside: a playground that began meanwhile made its marker first.
+        if !marker.is_file() && !entries(data)?.is_empty() && !marker.is_file() {
+            bail!(
+                "{} holds data that is not a playground's; name an empty or new folder with --data",
+                data.display()
+            );
+        }
+        let file = File::options().create(true).truncate(false).write(true).open(&marker);
+        let file = file.with_context(|| format!("opening {}", marker.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { data: data.to_path_buf(), _locked: file }),
+            Err(TryLockError::WouldBlock) => bail!(
+                "another playground runs in {}; end it, or name another folder with --data",
+                data.display()
+            ),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("locking {}", marker.display()))
+            }
+        }
+    }
+
+    /// Removes what an earlier playground left.
+    pub fn clear(&self) -> Result<()> {
+        let marker = self.data.join(MARKER);
+        for path in entries(&self.data)?.into_iter().filter(|path| *path != marker) {
+            let removed =
+                if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            removed.with_context(|| format!("clearing {} of the playground before", path.display()))?;
+        }
+        write(&marker, ABOUT)
+    }
+}
+
+fn entries(data: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(data)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>());
+    entries.with_context(|| format!("reading {}", data.display()))
+}
+
+/// For whoever means to keep what they write.
+pub fn refuse(data: &Path) -> Result<()> {
+    if data.join(MARKER).exists() {
         bail!(
-            "{} holds data that is not a playground's; name an empty or new folder with --data",
+            "{0} is a playground's folder, and the next playground clears it; name another folder with \
+             --data, or remove {0} if it is not needed any more",
             data.display()
         );
     }
-    for entry in entries {
-        let path = entry.path();
-        let removed =
-            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-        removed.with_context(|| format!("clearing {} of the playground before", path.display()))?;
-    }
-    write(&marker, "This folder belongs to `kubewitness playground`, which clears it at its start.\n")
+    Ok(())
 }
 
 /// The same manifests that a cluster is given, with the playground's receiver in them.
@@ -55,17 +98,38 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().join("thesis.txt");
         std::fs::write(&path, "years").unwrap();
-        assert!(prepare(data.path()).unwrap_err().to_string().contains("--data"));
+        assert!(Claim::new(data.path()).err().unwrap().to_string().contains("--data"));
         assert_eq!(std::fs::read_to_string(path).unwrap(), "years");
+        assert_eq!(entries(data.path()).unwrap().len(), 1, "no marker either");
     }
 
     #[test]
     fn a_playgrounds_own_folder_is_cleared() {
         let data = tempfile::tempdir().unwrap();
-        prepare(data.path()).unwrap();
+        Claim::new(data.path()).unwrap().clear().unwrap();
         std::fs::write(data.path().join("journal.db"), "old").unwrap();
-        prepare(data.path()).unwrap();
+        Claim::new(data.path()).unwrap().clear().unwrap();
         assert!(!data.path().join("journal.db").exists());
+    }
+
+    #[test]
+    fn a_folder_in_which_a_playground_runs_is_refused_and_left_alone() {
+        let data = tempfile::tempdir().unwrap();
+        let claim = Claim::new(data.path()).unwrap();
+        std::fs::write(data.path().join("journal.db"), "new").unwrap();
+        let error = Claim::new(data.path()).err().unwrap().to_string();
+        assert!(error.contains("another playground runs in"), "{error}");
+        assert!(data.path().join("journal.db").exists());
+        drop(claim);
+        Claim::new(data.path()).unwrap();
+    }
+
+    #[test]
+    fn a_playgrounds_folder_is_nothing_for_data_that_is_to_stay() {
+        let data = tempfile::tempdir().unwrap();
+        refuse(data.path()).unwrap();
+        drop(Claim::new(data.path()).unwrap());
+        assert!(refuse(data.path()).unwrap_err().to_string().contains("--data"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use kubewitness_core::views::Views;
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
 use kubewitness_playground::receiver::{self, ReceiverProgress};
@@ -20,9 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::PlaygroundArgs;
 use crate::commands::{End, Ended};
-use crate::controller::{ConfigFrom, Controller, Options, modules};
+use crate::controller::{self, ConfigFrom, Controller, Options, modules};
 use crate::logs;
-use crate::tasks::{Fate, Tasks, signals};
+use crate::tasks::{Fate, Signals, Tasks, or_overdue};
+
+pub use folder::refuse as refuse_its_folder;
 
 /// Everything around the controller: what a cluster and its people would be.
 pub struct World {
@@ -41,37 +43,48 @@ pub struct World {
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
 pub async fn playground(args: PlaygroundArgs) -> Ended {
-    folder::prepare(&args.data)?;
+    let signals = Signals::listen()?;
+    // What is there belongs to whoever has folder and address, so both come before the clearing.
+    let claim = folder::Claim::new(&args.data)?;
+    let listener = controller::listen(args.listen).await?;
+    claim.clear()?;
     logs::to_file(&args.log, &args.data.join("kubewitness.log"))?;
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
-    let listening = Tasks::new(stop.clone());
-    listening.spawn("signals", Fate::Finite, signals(stop.clone(), abort.clone()));
-    let result = play(&args, &stop, &abort).await;
+    let listening = Tasks::new(stop.clone(), abort.clone());
+    listening.spawn("signals", Fate::Finite, signals.run(stop.clone(), abort.clone()));
+    let result = play(&args, listener, &stop, &abort).await;
     abort.cancel();
     listening.finish().await?;
     result
 }
 
-async fn play(args: &PlaygroundArgs, stop: &CancellationToken, abort: &CancellationToken) -> Ended {
-    let mut world = World::start(args, stop).await?;
-    let kubeconfig = args.data.join("kubeconfig");
-    let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
+async fn play(
+    args: &PlaygroundArgs,
+    listener: TcpListener,
+    stop: &CancellationToken,
+    abort: &CancellationToken,
+) -> Ended {
+    let mut world = World::start(args, stop, abort).await?;
     // The controller outlives the workload: it has to deliver what the workload still wrote.
     let draining = CancellationToken::new();
-    let options = Options {
-        connection,
-        config: ConfigFrom::Folder(args.data.join("config")),
-        data: args.data.clone(),
-        listen: args.listen,
-        health_listen: None,
-        plugin_folders: modules::default_folders(args.plugins.plugins.clone()),
+    let controller = tokio::select! {
+        controller = start(args, listener, &draining, abort) => controller?,
+        () = stop.cancelled() => return before_the_first_job(world).await,
     };
-    let controller = Controller::start(options, draining.clone(), abort.clone()).await?;
     summary::greet(args, controller.address);
     // A version that came and went before the first list was nobody's to witness.
-    tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)).await.with_context(|| {
-        format!("the controller is not ready: {}/kubewitness.log says why", args.data.display())
-    })?;
+    tokio::select! {
+        ready = tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)) => ready.with_context(|| {
+            format!("the controller is not ready: {}/kubewitness.log says why", args.data.display())
+        })?,
+        () = stop.cancelled() => {}
+        () = draining.cancelled() => {}
+    }
+    if stop.is_cancelled() || draining.is_cancelled() {
+        draining.cancel();
+        controller.finish().await?;
+        return before_the_first_job(world).await;
+    }
     world.submit(args);
     tokio::select! {
         result = summary::show(&world, &*controller.views) => result?,
@@ -81,13 +94,40 @@ async fn play(args: &PlaygroundArgs, stop: &CancellationToken, abort: &Cancellat
         () = world.finished_jobs(args) => {}
     }
     world.quiet.cancel();
-    let completeness = completeness::settle(&world, &*controller.views, abort).await;
+    let completeness = or_overdue(abort, completeness::settle(&world, &*controller.views, abort)).await;
     draining.cancel();
     controller.finish().await?;
     world.finish().await?;
-    let completeness = completeness?;
+    let completeness =
+        completeness.ok_or_else(|| anyhow!("stopped before it was known what was delivered"))??;
     summary::farewell(&completeness, &args.data);
     Ok(if completeness.is_complete() { End::Fine } else { End::Failed })
+}
+
+async fn start(
+    args: &PlaygroundArgs,
+    listener: TcpListener,
+    draining: &CancellationToken,
+    abort: &CancellationToken,
+) -> Result<Controller> {
+    let kubeconfig = args.data.join("kubeconfig");
+    let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
+    let options = Options {
+        connection,
+        config: ConfigFrom::Folder(args.data.join("config")),
+        data: args.data.clone(),
+        listener,
+        health_listen: None,
+        plugin_folders: modules::default_folders(args.plugins.plugins.clone()),
+    };
+    Controller::start(options, draining.clone(), abort.clone()).await
+}
+
+/// Asked to end while it began: nothing was submitted, so there is nothing to prove.
+async fn before_the_first_job(world: World) -> Ended {
+    world.finish().await?;
+    println!("Ended before the first job was submitted.");
+    Ok(End::Fine)
 }
 
 async fn ready(views: &dyn Views) {
@@ -104,8 +144,12 @@ async fn until(args: &PlaygroundArgs) {
 }
 
 impl World {
-    async fn start(args: &PlaygroundArgs, stop: &CancellationToken) -> Result<Self> {
-        let tasks = Tasks::new(stop.clone());
+    async fn start(
+        args: &PlaygroundArgs,
+        stop: &CancellationToken,
+        abort: &CancellationToken,
+    ) -> Result<Self> {
+        let tasks = Tasks::new(stop.clone(), abort.clone());
         let end = CancellationToken::new();
         let options = ApiServerOptions { keep_truth: true, ..ApiServerOptions::default() };
         let (api, serving) = ApiServer::bind(options).await.context("starting the simulated cluster")?;
