@@ -8,5 +8,6 @@ mod kubectl;
 mod playground;
 mod restart;
 mod run;
+mod signals;
 mod support;
 mod workload;

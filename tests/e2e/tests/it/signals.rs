@@ -1,0 +1,176 @@
+//! SIGTERM at any moment is an orderly end, a second one is prompt, and a data folder belongs to
+//! one process of one kind.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    Ended, Kubewitness, Process, RunOptions, Scratch, free_port, in_scratch, kubewitness_binary,
+    plugins_folder, until,
+};
+use tokio::process::Command;
+
+use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, proofs, simulator, write};
+
+/// Counted from when the process listens for signals: from its first steps to its first states.
+const MOMENTS: [u64; 6] = [0, 50, 150, 400, 800, 1500];
+/// Longer than the drain deadline: a drain that uses all of it still counts as orderly.
+const WITHIN: Duration = Duration::from_secs(60);
+/// After a second signal nothing drains any more.
+const AT_ONCE: Duration = Duration::from_secs(20);
+const STARTS_WITHIN: Duration = Duration::from_secs(120);
+
+/// SIGTERM's bit in the masks of signals that the kernel tells.
+const TERM: u64 = 1 << 14;
+
+/// Waits until SIGTERM reaches the program rather than ending the process unheard.
+async fn listens(process: &mut Process) -> Result<()> {
+    let path = format!("/proc/{}/status", process.pid()?);
+    let listens = until(STARTS_WITHIN, "it to listen for signals", async || {
+        let status = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).context("no SigCgt")?;
+        Ok((u64::from_str_radix(mask.trim(), 16)? & TERM != 0).then_some(()))
+    });
+    let listens = listens.await;
+    listens.with_context(|| process.say())
+}
+
+async fn ends_with(process: &mut Process, code: i32, when: &str) -> Result<()> {
+    let ended = process.terminate(WITHIN).await.with_context(|| when.to_owned())?;
+    ensure!(ended == Ended::Code(code), "{when} it ended with {ended:?}; {}", process.say());
+    Ok(())
+}
+
+fn playground(name: &str, data: &Path, logs: &Path) -> Result<Process> {
+    let listen = format!("127.0.0.1:{}", free_port()?);
+    let mut command = Command::new(kubewitness_binary()?);
+    command.args(["playground", "--rate", "40", "--listen", &listen, "--data"]).arg(data);
+    command.env("KUBEWITNESS_PLUGINS", plugins_folder()?).env("HOME", logs).env("NO_COLOR", "1");
+    Process::start(name, &mut command, logs)
+}
+
+/// Waits until it has journalled something, so that there is something to lose.
+async fn works(process: &mut Process) -> Result<()> {
+    process
+        .line(0, STARTS_WITHIN, |line| {
+            (line.contains("; journal ") && !line.contains("journal 0 states")).then_some(())
+        })
+        .await
+}
+
+async fn lab(scratch: &Scratch) -> Result<(kubewitness_harness::Simulator, RunOptions)> {
+    let config = example_copy(scratch)?;
+    write(&config, "trail.yaml", &plugin_manifest("trail", AUDIT))?;
+    let simulator = simulator(scratch).await?;
+    create_job(&simulator, "one").await?;
+    let options = RunOptions {
+        kubeconfig: simulator.kubeconfig().to_path_buf(),
+        config: Some(config),
+        data: scratch.folder("data")?,
+        ..RunOptions::default()
+    };
+    Ok((simulator, options))
+}
+
+#[tokio::test]
+async fn run_ends_with_0_at_any_moment_of_its_start_and_its_folder_opens_again() {
+    in_scratch("signals", async |scratch| {
+        let (_simulator, options) = lab(scratch).await?;
+        for moment in MOMENTS {
+            let mut run = Kubewitness::start(&format!("after-{moment}"), &options, scratch.path())?;
+            listens(run.process()).await?;
+            tokio::time::sleep(Duration::from_millis(moment)).await;
+            ends_with(run.process(), 0, &format!("after {moment} ms")).await?;
+        }
+        let mut last = Kubewitness::start("last", &options, scratch.path())?;
+        last.answers().await?;
+        last.caught_up(STARTS_WITHIN).await?;
+        last.stop().await?;
+        proofs(&options.data).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_run_at_once_and_its_folder_opens_again() {
+    in_scratch("signals", async |scratch| {
+        let (_simulator, options) = lab(scratch).await?;
+        let mut run = Kubewitness::start("twice", &options, scratch.path())?;
+        run.answers().await?;
+        run.process().signal("TERM").await?;
+        // The first may have been enough already.
+        run.process().signal("TERM").await.ok();
+        let ended = run.process().wait(AT_ONCE).await?;
+        ensure!(matches!(ended, Ended::Code(_)), "it ended with {ended:?}; {}", run.process().say());
+        let mut again = Kubewitness::start("again", &options, scratch.path())?;
+        again.caught_up(STARTS_WITHIN).await?;
+        again.stop().await?;
+        proofs(&options.data).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_playground_ends_with_0_at_any_moment_of_its_start_and_another_takes_its_folder() {
+    in_scratch("signals", async |scratch| {
+        let data = scratch.path().join("data");
+        for moment in MOMENTS {
+            let mut process = playground(&format!("after-{moment}"), &data, scratch.path())?;
+            listens(&mut process).await?;
+            tokio::time::sleep(Duration::from_millis(moment)).await;
+            ends_with(&mut process, 0, &format!("after {moment} ms")).await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_folder_in_which_a_playground_runs_is_refused_to_everybody_else() {
+    in_scratch("signals", async |scratch| {
+        let (simulator, mut options) = lab(scratch).await?;
+        options.data = scratch.path().join("taken");
+        let mut first = playground("first", &options.data, scratch.path())?;
+        works(&mut first).await?;
+
+        let mut second = playground("second", &options.data, scratch.path())?;
+        let ended = second.wait(WITHIN).await?;
+        ensure!(ended == Ended::Code(1), "the second ended with {ended:?}; {}", second.say());
+        ensure!(second.stderr().contains("another playground runs in"), "{}", second.say());
+
+        ends_with(&mut first, 0, "the first").await?;
+        ensure!(first.stdout().contains("Complete: "), "{}", first.say());
+
+        // Also once it has ended: the next playground would clear what `run` keeps.
+        let journal = std::fs::metadata(options.data.join("journal.db"))?.modified()?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let ended = run.process().wait(WITHIN).await?;
+        ensure!(ended == Ended::Code(1), "run ended with {ended:?}; {}", run.process().say());
+        let said = run.process().stderr();
+        ensure!(said.contains("a playground's folder") && said.contains("--data"), "{said}");
+        ensure!(std::fs::metadata(options.data.join("journal.db"))?.modified()? == journal, "it was touched");
+        drop(simulator);
+        proofs(&options.data).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_playground_refuses_a_controllers_folder_and_leaves_it_as_it_is() {
+    in_scratch("signals", async |scratch| {
+        let (_simulator, options) = lab(scratch).await?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.caught_up(STARTS_WITHIN).await?;
+        run.stop().await?;
+        let before = std::fs::read(options.data.join("journal.db"))?;
+
+        let mut process = playground("playground", &options.data, scratch.path())?;
+        let ended = process.wait(WITHIN).await?;
+        ensure!(ended == Ended::Code(1), "it ended with {ended:?}; {}", process.say());
+        ensure!(process.stderr().contains("not a playground's"), "{}", process.say());
+        ensure!(std::fs::read(options.data.join("journal.db"))? == before, "the journal was touched");
+        proofs(&options.data).await
+    })
+    .await;
+}
