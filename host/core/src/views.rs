@@ -16,6 +16,9 @@ pub struct StatusView {
     pub sources: Vec<SourceView>,
     pub plugins: Vec<PluginView>,
     pub journal: JournalView,
+    /// Faults of the configuration as a whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +33,10 @@ pub struct SourceView {
     pub poison: u64,
     /// RFC 3339, UTC; null before the first event.
     pub last_event_at: Option<String>,
+    /// What keeps it from taking in states, such as a refusal by the server or a journal that can't
+    /// be written; absent while all is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
 }
 
 /// For each plugin: observed = delivered + filtered + dead + waiting.
@@ -133,8 +140,9 @@ pub struct DeadLetterView {
 
 #[derive(Debug, Error)]
 pub enum ViewError {
-    #[error("{0}")]
-    NotFound(String),
+    /// What is missing decides where to look instead, so it brings its own hint.
+    #[error("{message}")]
+    NotFound { message: String, hint: String },
     #[error("{0}")]
     Invalid(String),
     #[error("{0}")]

@@ -38,11 +38,7 @@ impl Problem {
 impl From<ViewError> for Problem {
     fn from(error: ViewError) -> Self {
         match error {
-            ViewError::NotFound(message) => Self::new(
-                StatusCode::NOT_FOUND,
-                message,
-                "It may not have been witnessed yet, or it is older than what the journal keeps.",
-            ),
+            ViewError::NotFound { message, hint } => Self::new(StatusCode::NOT_FOUND, message, hint),
             ViewError::Invalid(message) => Self::invalid(message, "Change the request and send it again."),
             ViewError::Unavailable(message) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::print::clean;
+
 /// A controller that does not answer within this time would not be waited for by a person either.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -67,8 +69,8 @@ impl Client {
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     match (json["error"]["message"].as_str(), json["error"]["hint"].as_str()) {
-        (Some(message), Some(hint)) => format!("{message}\n{hint}"),
-        (Some(message), None) => message.to_string(),
+        (Some(message), Some(hint)) => format!("{}\n{}", clean(message), clean(hint)),
+        (Some(message), None) => clean(message).into_owned(),
         _ => format!("the controller answered {status}"),
     }
 }
@@ -81,6 +83,8 @@ mod tests {
     fn a_refusal_is_told_in_the_controllers_words() {
         let body = br#"{"error":{"message":"no such plugin","hint":"`kubewitness plugins` lists them"}}"#;
         assert_eq!(refusal(StatusCode::NOT_FOUND, body), "no such plugin\n`kubewitness plugins` lists them");
+        let hostile = br#"{"error":{"message":"a\u001b[2Jb","hint":"c\u202ed"}}"#;
+        assert_eq!(refusal(StatusCode::NOT_FOUND, hostile), "a\u{b7}[2Jb\nc\u{b7}d");
         assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the controller answered 502 Bad Gateway");
     }
 }

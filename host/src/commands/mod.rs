@@ -2,7 +2,7 @@
 
 mod check;
 mod client;
-mod print;
+pub mod print;
 mod proof;
 mod query;
 

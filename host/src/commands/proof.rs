@@ -5,7 +5,7 @@ use std::io::BufReader;
 
 use anyhow::Context;
 
-use super::print::{self, mark};
+use super::print::{self, clean, mark};
 use super::{End, Ended};
 use crate::cli::{Audit, Journal};
 
@@ -20,7 +20,7 @@ pub async fn journal(command: Journal) -> Ended {
         let mut text = format!("{} {}: {} states checked\n", mark(ok), path.display(), report.states_checked);
         for problem in &report.problems {
             let seq = problem.seq.map(|seq| format!(" at {seq}")).unwrap_or_default();
-            text.push_str(&format!("  {}{seq}: {}\n", problem.code, problem.message));
+            text.push_str(&format!("  {}{seq}: {}\n", problem.code, clean(&problem.message)));
         }
         text
     })?;
@@ -33,6 +33,8 @@ pub fn audit(command: Audit) -> Ended {
     let report = crate::audit::verify(BufReader::new(reader))
         .with_context(|| format!("reading {}", file.display()))?;
     let ok = report.ok;
-    print::value(output, &report, |report| format!("{} {}: {report}\n", mark(ok), file.display()))?;
+    print::value(output, &report, |report| {
+        format!("{} {}: {}\n", mark(ok), file.display(), clean(&report.to_string()))
+    })?;
     Ok(if ok { End::Fine } else { End::Failed })
 }

@@ -11,7 +11,7 @@ use kubewitness_core::views::{
 use serde::Serialize;
 
 use super::client::Client;
-use super::print::{self, Table, mark};
+use super::print::{self, Table, clean, sign};
 use super::{End, Ended};
 use crate::cli::{DeadLetters, JobsArgs, QueryArgs, TimelineArgs};
 use crate::time;
@@ -21,22 +21,28 @@ struct Nothing {}
 
 pub async fn status(args: QueryArgs) -> Ended {
     let status: StatusView = Client::new(&args.server)?.get("api/v1/status", &Nothing {}).await?;
-    print::value(args.output, &status, |status| {
-        let journal = &status.journal;
-        format!(
-            "{}\n{}\njournal: {} states, {} KiB, positions {} to {}\n",
-            sources_table(status),
-            plugins_table(&status.plugins),
-            journal.states,
-            journal.bytes / 1024,
-            journal.oldest_seq,
-            journal.newest_seq
-        )
-    })?;
+    print::value(args.output, &status, status_text)?;
     Ok(End::Fine)
 }
 
-pub fn sources_table(status: &StatusView) -> String {
+fn status_text(status: &StatusView) -> String {
+    let journal = &status.journal;
+    let mut text = format!(
+        "{}\n{}\njournal: {} states, {} KiB, positions {} to {}\n",
+        sources_table(status),
+        plugins_table(&status.plugins),
+        journal.states,
+        journal.bytes / 1024,
+        journal.oldest_seq,
+        journal.newest_seq
+    );
+    for problem in &status.problems {
+        text.push_str(&format!("configuration: {}\n", clean(problem)));
+    }
+    text
+}
+
+fn sources_table(status: &StatusView) -> String {
     let mut table =
         Table::new(&["SOURCE", "OBJECTS", "CHECKPOINT", "EPOCH", "SYNCED", "GAPS", "POISON", "LAST EVENT"]);
     for source in &status.sources {
@@ -45,13 +51,26 @@ pub fn sources_table(status: &StatusView) -> String {
             source.objects.to_string(),
             source.checkpoint.clone(),
             source.epoch.to_string(),
-            mark(source.synced).into(),
+            sign(source.synced).into(),
             source.gaps.to_string(),
             source.poison.to_string(),
             source.last_event_at.clone().unwrap_or_else(|| "none yet".into()),
         ]);
     }
-    table.render()
+    let conditions = status.sources.iter().filter_map(|s| Some((&s.name, s.condition.as_ref()?)));
+    table.render() + &remarks(conditions)
+}
+
+/// What does not fit into a column, below the table. Several faults come as several lines; those
+/// after the first are set in, so that none can pass for a remark about something else.
+fn remarks<'a>(remarks: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+    let mut text = String::new();
+    for (name, remark) in remarks {
+        let mut lines = remark.lines();
+        text.push_str(&format!("{}: {}\n", clean(name), clean(lines.next().unwrap_or_default())));
+        lines.for_each(|line| text.push_str(&format!("    {}\n", clean(line))));
+    }
+    text
 }
 
 pub fn plugins_table(plugins: &[PluginView]) -> String {
@@ -81,13 +100,8 @@ pub fn plugins_table(plugins: &[PluginView]) -> String {
             plugin.digest.chars().take(12).collect(),
         ]);
     }
-    let mut text = table.render();
-    for plugin in plugins {
-        if let Some(message) = &plugin.message {
-            text.push_str(&format!("{}: {message}\n", plugin.name));
-        }
-    }
-    text
+    let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.as_ref()?)));
+    table.render() + &remarks(messages)
 }
 
 pub async fn plugins(args: QueryArgs) -> Ended {
@@ -194,12 +208,17 @@ pub async fn dead_letters(command: DeadLetters) -> Ended {
             let request = ReplayRequest { plugin, seqs: seq, reason, dry_run };
             let view: ReplayView =
                 Client::new(&query.server)?.post("api/v1/deadletters/replay", &request).await?;
-            print::value(query.output, &view, |view| match view.dry_run {
-                true => format!("{} would be replayed\n", view.replayed),
-                false => format!("{} are being replayed\n", view.replayed),
-            })?;
+            print::value(query.output, &view, replay_text)?;
             Ok(End::Fine)
         }
+    }
+}
+
+fn replay_text(view: &ReplayView) -> String {
+    match (view.replayed, view.dry_run) {
+        (0, _) => "nothing is parked there that is not being replayed already\n".into(),
+        (count, true) => format!("{count} would be replayed\n"),
+        (count, false) => format!("{count} being replayed\n"),
     }
 }
 
@@ -229,6 +248,8 @@ async fn list_dead_letters(plugin: Option<String>, args: QueryArgs) -> Ended {
 mod tests {
     use clap::Parser;
 
+    use kubewitness_core::views::SourceView;
+
     use super::*;
     use crate::cli::{Cli, Command};
 
@@ -237,6 +258,39 @@ mod tests {
             unreachable!("the command is `timeline`")
         };
         timeline_query(&args)
+    }
+
+    #[test]
+    fn a_status_tells_what_holds_a_source_up_and_what_the_configuration_lacks() {
+        let source = |name: &str, condition: Option<&str>| SourceView {
+            name: name.into(),
+            condition: condition.map(Into::into),
+            ..SourceView::default()
+        };
+        let failed = PluginView {
+            name: "p".into(),
+            message: Some("no\nplace\u{1b}]0;x\u{7}".into()),
+            ..PluginView::default()
+        };
+        let text = status_text(&StatusView {
+            sources: vec![source("jobs", None), source("pods", Some("403: pods is forbidden"))],
+            plugins: vec![failed],
+            problems: vec!["two host documents\u{202e}".into()],
+            ..StatusView::default()
+        });
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[3], "pods: 403: pods is forbidden");
+        assert!(text.contains("\np: no\n    place·]0;x·\n"), "{text}");
+        assert_eq!(lines.last(), Some(&"configuration: two host documents·"));
+        assert!(!text.contains("jobs:"), "{text}");
+    }
+
+    #[test]
+    fn a_replay_of_nothing_does_not_read_like_a_success() {
+        let text = |replayed, dry_run| replay_text(&ReplayView { replayed, dry_run });
+        assert!(text(0, false).starts_with("nothing is parked"));
+        assert_eq!(text(2, true), "2 would be replayed\n");
+        assert_eq!(text(2, false), "2 being replayed\n");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Backlog, Current, Documents, JournalError, Lister};
+use kubewitness_core::ports::{Backlog, Current, DeadLetter, Documents, JournalError, Lister};
 use kubewitness_core::views::{
     DeadLetterView, JournalView, ObjectQuery, ObjectView, PluginView, ReplayRequest, ReplayView, SourceView,
     StatusView, TimelineQuery, TimelineView, ViewError, Views,
@@ -13,6 +13,7 @@ use kubewitness_core::views::{
 use kubewitness_core::{Gap, ObjectRef, Seq, State};
 use kubewitness_dispatch::{DispatchError, DispatchStats};
 use kubewitness_journal::{Journal, SourceCounters};
+use kubewitness_watch::SourceSnapshot;
 use tokio::sync::watch;
 
 use super::shared::{Phase, PluginState, Shared};
@@ -56,12 +57,13 @@ impl Views for HostViews {
         let counters = self.journal.source_counters().await.map_err(unavailable)?;
         let counters: BTreeMap<_, _> = counters.into_iter().map(|c| (c.source.clone(), c)).collect();
         let sources = self.shared.sources();
-        let sources = sources
-            .iter()
-            .map(|handle| source_view(handle, counters.get(handle.name()).cloned().unwrap_or_default()));
+        let sources = sources.iter().map(|handle| {
+            let counters = counters.get(handle.name()).cloned().unwrap_or_default();
+            source_view(handle.name(), handle.view(), counters)
+        });
         let sources = sources.collect();
         let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;
-        Ok(StatusView { sources, plugins: self.plugin_views(), journal })
+        Ok(StatusView { sources, plugins: self.plugin_views(), journal, problems: self.shared.problems() })
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
@@ -93,7 +95,10 @@ impl Views for HostViews {
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
         let document = self.journal.document(seq).await.map_err(unavailable)?;
-        let missing = || ViewError::NotFound(format!("the journal has no document at position {seq}"));
+        let missing = || ViewError::NotFound {
+            message: format!("the journal has no document at position {seq}"),
+            hint: "It may not have been witnessed yet, or it is older than what the journal keeps.".into(),
+        };
         Ok(document.ok_or_else(missing)?.to_vec())
     }
 
@@ -103,6 +108,10 @@ impl Views for HostViews {
 
     async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
         let letters = self.journal.letters_with_states(plugin).await.map_err(unavailable)?;
+        // A plugin that was taken away may have left letters behind.
+        if let Some(name) = plugin.filter(|name| letters.is_empty() && self.shared.plugin(name).is_none()) {
+            return Err(no_plugin(name));
+        }
         let view = |(letter, state): (_, Arc<State>)| DeadLetterView {
             letter,
             object: (*state.object).clone(),
@@ -115,18 +124,15 @@ impl Views for HostViews {
         if request.reason.trim().is_empty() {
             return Err(ViewError::Invalid("say why in `reason`: it is kept with the replay".into()));
         }
-        let plugin = self.shared.plugin(&request.plugin);
-        let unknown = || ViewError::NotFound(format!("no plugin is called `{}`", request.plugin));
-        let handle = plugin.ok_or_else(unknown)?.handle;
+        let name = &request.plugin;
+        let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
+        let letters = self.journal.dead_letters(name).await.map_err(unavailable)?;
+        let chosen = chosen(&letters, request)?;
         if request.dry_run {
-            let letters = self.journal.dead_letters(&request.plugin).await.map_err(unavailable)?;
-            let chosen = |seq| request.seqs.is_empty() || request.seqs.contains(&seq);
-            let replayed =
-                letters.iter().filter(|letter| !letter.replaying && chosen(letter.seq)).count() as u64;
-            return Ok(ReplayView { replayed, dry_run: true });
+            return Ok(ReplayView { replayed: chosen, dry_run: true });
         }
-        let idle = || ViewError::Unavailable(format!("the plugin `{}` does not run", request.plugin));
-        let handle = handle.ok_or_else(idle)?;
+        let idle = || ViewError::Unavailable(format!("the plugin `{name}` does not run"));
+        let handle = plugin.handle.ok_or_else(idle)?;
         let replayed = handle.replay(request.seqs.clone(), "api", &request.reason).await.map_err(
             |error| match error {
                 DispatchError::Journal(JournalError::Invalid(message)) => ViewError::Invalid(message),
@@ -165,10 +171,39 @@ impl Views for HostViews {
     }
 }
 
-fn source_view(handle: &kubewitness_watch::SourceHandle, counters: SourceCounters) -> SourceView {
-    let view = handle.view();
+fn no_plugin(name: &str) -> ViewError {
+    ViewError::NotFound {
+        message: format!("no plugin is called `{name}`"),
+        hint: "`kubewitness plugins` and the portal's page of plugins list those that there are.".into(),
+    }
+}
+
+/// How many letters a replay would take back. Positions that name none are a mistake; letters that
+/// are on their way already are not.
+fn chosen(letters: &[DeadLetter], request: &ReplayRequest) -> Result<u64, ViewError> {
+    let named = |letter: &&DeadLetter| request.seqs.is_empty() || request.seqs.contains(&letter.seq);
+    let named: Vec<_> = letters.iter().filter(named).collect();
+    if named.is_empty() && !request.seqs.is_empty() {
+        let seqs: Vec<_> = request.seqs.iter().map(Seq::to_string).collect();
+        return Err(ViewError::NotFound {
+            message: format!(
+                "the plugin `{}` has no dead letter at position {}",
+                request.plugin,
+                seqs.join(", ")
+            ),
+            hint: format!(
+                "`kubewitness deadletters list --plugin {}` and the portal's page of dead letters show those \
+                 that it has.",
+                request.plugin
+            ),
+        });
+    }
+    Ok(named.iter().filter(|letter| !letter.replaying).count() as u64)
+}
+
+fn source_view(name: &str, view: SourceSnapshot, counters: SourceCounters) -> SourceView {
     SourceView {
-        name: handle.name().to_string(),
+        name: name.to_string(),
         objects: view.objects as u64,
         checkpoint: counters.checkpoint,
         epoch: view.epoch,
@@ -176,6 +211,7 @@ fn source_view(handle: &kubewitness_watch::SourceHandle, counters: SourceCounter
         gaps: counters.gaps,
         poison: counters.poison,
         last_event_at: counters.last_event_ms.map(time::rfc3339),
+        condition: view.stalled.or(view.condition),
     }
 }
 
@@ -243,5 +279,73 @@ mod tests {
             assert!(is_kind(&job, wanted), "{wanted}");
         }
         assert!(!is_kind(&job, "Pod"));
+    }
+
+    #[test]
+    fn a_source_tells_first_that_nothing_can_be_kept_and_then_what_the_server_says() {
+        let refused = SourceSnapshot { condition: Some("403".into()), ..SourceSnapshot::default() };
+        let stalled = SourceSnapshot { stalled: Some("the disk is full".into()), ..refused.clone() };
+        let condition = |view| source_view("jobs", view, SourceCounters::default()).condition;
+        assert_eq!(condition(refused).as_deref(), Some("403"));
+        assert_eq!(condition(stalled).as_deref(), Some("the disk is full"));
+        assert_eq!(condition(SourceSnapshot::default()), None);
+    }
+
+    fn missing<T: std::fmt::Debug>(answer: Result<T, ViewError>) -> String {
+        match answer {
+            Err(ViewError::NotFound { message, hint }) => format!("{message} | {hint}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn positions_that_name_no_letter_are_told_and_those_on_their_way_are_not_counted() {
+        let letter = |seq, replaying| DeadLetter {
+            plugin: "p".into(),
+            seq,
+            id: kubewitness_core::StateId::parse("x"),
+            attempts: 1,
+            error: String::new(),
+            first_ms: 0,
+            last_ms: 0,
+            replaying,
+        };
+        let letters = [letter(4, false), letter(7, true), letter(9, false)];
+        let request = |seqs: &[Seq]| ReplayRequest {
+            plugin: "p".into(),
+            seqs: seqs.to_vec(),
+            ..ReplayRequest::default()
+        };
+        assert_eq!(chosen(&letters, &request(&[])).unwrap(), 2);
+        assert_eq!(chosen(&letters, &request(&[4, 999])).unwrap(), 1);
+        assert_eq!(chosen(&letters, &request(&[7])).unwrap(), 0);
+        assert_eq!(chosen(&[], &request(&[])).unwrap(), 0);
+        let text = missing(chosen(&letters, &request(&[998, 999])));
+        assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_is_not_there_is_not_taken_for_one_without_letters() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = kubewitness_journal::JournalOptions::default();
+        let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+        let shared = Arc::new(Shared::default());
+        let state = PluginState { phase: Phase::Active, digest: String::new(), message: None, handle: None };
+        shared.set_plugin("there", state);
+        shared.set_problems(vec!["two hosts".into()]);
+        let views = HostViews::new(shared, journal);
+        assert!(views.dead_letters(Some("there")).await.unwrap().is_empty());
+        assert!(views.dead_letters(None).await.unwrap().is_empty());
+        let text = missing(views.dead_letters(Some("nope")).await);
+        assert!(text.contains("no plugin is called `nope` | `kubewitness plugins`"), "{text}");
+        let replay = |plugin: &str| ReplayRequest {
+            plugin: plugin.into(),
+            reason: "why".into(),
+            seqs: vec![999],
+            dry_run: false,
+        };
+        assert!(missing(views.replay(&replay("nope")).await).contains("`nope`"));
+        assert!(missing(views.replay(&replay("there")).await).contains("position 999"));
+        assert_eq!(views.status().await.unwrap().problems, ["two hosts"]);
     }
 }

@@ -1,6 +1,6 @@
 //! What the terminal shows: a live summary, or plain lines where it is not a terminal.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use kubewitness_core::views::{StatusView, Views};
+use tracing::warn;
 
 use super::World;
 use super::completeness::Completeness;
 use crate::cli::PlaygroundArgs;
-use crate::commands::plugins_table;
+use crate::commands::{plugins_table, print};
 
 const LIVE: Duration = Duration::from_millis(500);
 const PLAIN: Duration = Duration::from_secs(5);
@@ -20,7 +21,7 @@ const PLAIN: Duration = Duration::from_secs(5);
 pub fn greet(args: &PlaygroundArgs, address: SocketAddr) {
     let (data, program) = (args.data.display(), program());
     let server = if address.port() == 8787 { String::new() } else { format!(" --server http://{address}") };
-    println!(
+    say(&format!(
         "\
 Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothing leaves this machine.
 
@@ -36,7 +37,14 @@ Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothi
 
 Ctrl-C ends it and proves that nothing was lost.
 "
-    );
+    ));
+}
+
+/// One message with its line's end. The playground goes on when nobody reads it any more.
+fn say(message: &str) {
+    if let Err(error) = print::text(&format!("{message}\n")) {
+        warn!("standard output can't be written: {error:#}");
+    }
 }
 
 /// What a person has to type to start this program again from where they are.
@@ -63,22 +71,22 @@ pub async fn show(world: &World, views: &dyn Views) -> Result<()> {
             redraw(drawn, &text)?;
             drawn = text.lines().count();
         } else {
-            println!("{}", line(world, &status, started.elapsed()));
+            say(&line(world, &status, started.elapsed()));
         }
     }
 }
 
 /// Writes over what was drawn before, line by line, so that nothing flickers.
 fn redraw(drawn: usize, text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
+    let mut frame = String::new();
     if drawn > 0 {
-        write!(out, "\x1b[{drawn}A")?;
+        frame.push_str(&format!("\x1b[{drawn}A"));
     }
     for line in text.lines() {
-        writeln!(out, "{line}\x1b[K")?;
+        frame.push_str(&format!("{line}\x1b[K\n"));
     }
-    write!(out, "\x1b[J")?;
-    Ok(out.flush()?)
+    frame.push_str("\x1b[J");
+    print::text(&frame)
 }
 
 fn cluster(world: &World) -> String {
@@ -122,24 +130,24 @@ fn line(world: &World, status: &StatusView, elapsed: Duration) -> String {
 }
 
 pub fn farewell(completeness: &Completeness, data: &Path) {
-    println!(
+    say(&format!(
         "\nThe cluster had {} versions of Jobs and Pods (deletions counted); the journal has {} of them.\n\n{}\n\
          {} notifications were received.",
         completeness.existed,
         completeness.witnessed,
         plugins_table(&completeness.plugins),
         completeness.notifications
-    );
+    ));
     if completeness.is_complete() {
-        println!("Complete: every version was witnessed, and every plugin was handed each of its states.");
+        say("Complete: every version was witnessed, and every plugin was handed each of its states.");
     } else {
-        println!(
+        say(&format!(
             "NOT complete: what is missing is in the figures above; {}/kubewitness.log says why.",
             data.display()
-        );
+        ));
     }
-    println!(
+    say(&format!(
         "\nProve it again: kubewitness journal verify --data {0}; kubewitness audit verify {0}/audit/trail.jsonl",
         data.display()
-    );
+    ));
 }

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Html;
-use kubewitness_core::views::{JournalView, PluginView, SourceView};
+use kubewitness_core::views::{JournalView, PluginView, SourceView, StatusView};
 use maud::{Markup, html};
 
 use super::{at_text, empty, figure, layout};
@@ -17,14 +17,31 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
     let status = app.views.status().await?;
     let content = html! {
         div.head { h1 { "Plugins" } }
-        @if let Err(why) = app.views.ready() { p.alert { b { "Not ready. " } (why) } }
         div #figures data-refresh="5" {
+            (notices(&status, app.views.ready().err().as_deref()))
             section aria-label="Plugins" { (plugins(&status.plugins)) }
             section aria-labelledby="sources" { h2 #sources { "Sources" } (sources(&status.sources)) }
             section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
         }
     };
     Ok(layout("Plugins", "/plugins", &content))
+}
+
+/// What is wrong beside the plugins, each of which tells its own. Nothing is said twice: what
+/// keeps the controller from being ready is often one of the rest.
+fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
+    let is_news = |text: &str| !not_ready.is_some_and(|why| why.contains(text));
+    html! {
+        @if let Some(why) = not_ready { p.alert { b { "Not ready. " } (why) } }
+        @for problem in status.problems.iter().filter(|text| is_news(text)) {
+            p.alert { b { "Configuration. " } (problem) }
+        }
+        @for source in &status.sources {
+            @if let Some(condition) = source.condition.as_deref().filter(|text| is_news(text)) {
+                p.alert { b { "Source " (source.name) ". " } (condition) }
+            }
+        }
+    }
 }
 
 fn plugins(plugins: &[PluginView]) -> Markup {
@@ -124,7 +141,7 @@ fn sources(sources: &[SourceView]) -> Markup {
             } }
             tbody { @for source in sources { tr {
                 th scope="row" { (source.name) }
-                td { span.state data-state=(if source.synced { "active" } else { "starting" }) { (if source.synced { "synced" } else { "syncing" }) } }
+                td { (source_state(source)) }
                 td.num { (figure(source.objects)) }
                 td.num { (source.checkpoint) }
                 td.num { (source.epoch) }
@@ -134,6 +151,15 @@ fn sources(sources: &[SourceView]) -> Markup {
             } } }
         } }
     }
+}
+
+fn source_state(source: &SourceView) -> Markup {
+    let (state, text) = match (source.condition.is_some(), source.synced) {
+        (true, _) => ("degraded", "held up"),
+        (false, true) => ("active", "synced"),
+        (false, false) => ("starting", "syncing"),
+    };
+    html! { span.state data-state=(state) { (text) } }
 }
 
 fn journal(journal: &JournalView) -> Markup {

@@ -206,8 +206,23 @@ async fn a_replay_needs_a_reason_and_a_plugin_that_is_there() {
 }
 
 #[tokio::test]
+async fn what_keeps_a_source_or_the_configuration_from_working_is_told_and_absent_while_all_is_well() {
+    let status = get(&portal(Fake::default()), "/api/v1/status").await.json();
+    assert_eq!(status.get("problems"), None);
+    assert_eq!(status["sources"][0].get("condition"), None);
+    assert_eq!(status["sources"][1]["condition"], "the server refuses: pods is <forbidden>");
+    let faulty = portal(Fake { problems: vec!["host.yaml:3: no".into()], ..Fake::default() });
+    assert_eq!(get(&faulty, "/api/v1/status").await.json()["problems"], json!(["host.yaml:3: no"]));
+}
+
+#[tokio::test]
 async fn what_is_not_there_says_where_to_look() {
     let portal = portal(Fake::default());
+    let nobody = get(&portal, "/api/v1/deadletters?plugin=nobody").await;
+    assert_eq!(nobody.status, 404);
+    let (message, hint) = nobody.problem();
+    assert!(message.contains("`nobody`") && hint.contains("plugins"), "{message} {hint}");
+    assert!(!hint.contains("journal"), "{hint}");
     let missing = get(&portal, "/api/v2/objects").await;
     assert_eq!(missing.status, 404);
     assert!(missing.problem().1.contains("openapi.json"));

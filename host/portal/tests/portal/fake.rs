@@ -17,6 +17,7 @@ pub struct Fake {
     pub broken: bool,
     pub stuck: bool,
     pub ready: Result<(), String>,
+    pub problems: Vec<String>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub newest: watch::Sender<Seq>,
 }
@@ -136,6 +137,7 @@ impl Default for Fake {
             broken: false,
             stuck: false,
             ready: Ok(()),
+            problems: Vec::new(),
             replays: Mutex::default(),
         }
     }
@@ -217,6 +219,13 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
     }
 }
 
+fn no_plugin(name: &str) -> ViewError {
+    ViewError::NotFound {
+        message: format!("there is no plugin `{name}`"),
+        hint: "the page of plugins lists those that there are".into(),
+    }
+}
+
 fn letter(plugin: &str, seq: Seq, error: &str) -> DeadLetterView {
     let object = object("Job", "research", "llm-train-7", "uid-train");
     DeadLetterView {
@@ -262,12 +271,14 @@ impl Views for Fake {
             gaps,
             poison: 0,
             last_event_at: synced.then(|| "2026-11-20T13:59:58.120Z".into()),
+            condition: (!synced).then(|| "the server refuses: pods is <forbidden>".into()),
         };
         let sources = vec![source("jobs", 26, 2, true), source("pods\"\\", 61, 0, false)];
         Ok(StatusView {
             sources,
             plugins: vec![plugin("persistence", "active", [48_211, 0, 0, 0]), degraded, wrong],
             journal,
+            problems: self.problems.clone(),
         })
     }
 
@@ -305,7 +316,10 @@ impl Views for Fake {
                 let line = lines[seq as usize % lines.len()].as_bytes();
                 Ok(kubewitness_core::project::frame(line).unwrap().object.to_vec())
             }
-            _ => Err(ViewError::NotFound(format!("there is no state at position {seq}"))),
+            _ => Err(ViewError::NotFound {
+                message: format!("there is no state at position {seq}"),
+                hint: "it may be older than what the journal keeps".into(),
+            }),
         }
     }
 
@@ -348,6 +362,9 @@ impl Views for Fake {
             letter("notification", 9, "the destination timed out"),
             letter("persistence", 4, "rejected: the name is longer than the column"),
         ];
+        if let Some(name) = plugin.filter(|name| !["notification", "persistence", "audit"].contains(name)) {
+            return Err(no_plugin(name));
+        }
         letters.retain(|view| !self.empty && plugin.is_none_or(|name| name == view.letter.plugin));
         Ok(letters)
     }
@@ -355,7 +372,7 @@ impl Views for Fake {
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
         self.check().await?;
         if request.plugin != "notification" {
-            return Err(ViewError::NotFound(format!("there is no plugin `{}`", request.plugin)));
+            return Err(no_plugin(&request.plugin));
         }
         self.replays.lock().unwrap().push(request.clone());
         Ok(ReplayView { replayed: request.seqs.len() as u64, dry_run: request.dry_run })

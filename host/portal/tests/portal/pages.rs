@@ -181,3 +181,21 @@ async fn assets_are_kept_by_their_checksum() {
         assert!(asset.header("cache-control").contains("immutable"), "{address}");
     }
 }
+
+#[tokio::test]
+async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
+    let faulty = portal(Fake { problems: vec!["two hosts, a & b".into()], ..Fake::default() });
+    let page = get(&faulty, "/plugins").await;
+    check_page(&page, "/plugins");
+    let notice = |who: &str, what: &str| format!("<p class=\"alert\"><b>{who}. </b>{what}</p>");
+    for part in [
+        notice("Configuration", "two hosts, a &amp; b"),
+        notice("Source pods&quot;\\", "the server refuses: pods is &lt;forbidden&gt;"),
+    ] {
+        assert!(page.text.contains(&part), "{part} is not in\n{}", page.text);
+    }
+    assert!(!page.text.contains("<b>Source jobs"), "a source that is well needs no notice");
+    assert!(!get(&portal(Fake::default()), "/plugins").await.text.contains("Configuration. "));
+    let fake = Fake { ready: Err("two hosts".into()), problems: vec!["two hosts".into()], ..Fake::default() };
+    assert_eq!(get(&portal(fake), "/plugins").await.text.matches("two hosts").count(), 1, "told once");
+}
