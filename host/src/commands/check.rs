@@ -1,15 +1,21 @@
 //! `kubewitness check`: the judges that decide at run time, asked beforehand.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kubewitness_core::config::{
+    DatabaseSpec, DestinationSpec, Duration, Fault, HostSpec, KeySpec, LedgerSpec, Manifest, PluginSpec,
+    SecretRef, SourceSpec, SqliteSpec,
+};
 use kubewitness_sandbox::{Engine, EngineOptions};
 use serde::Serialize;
+use serde_json::Value;
 
-use super::print::{self, mark};
+use super::print::{self, clean, mark};
 use super::{End, Ended};
 use crate::cli::CheckArgs;
-use crate::config::manifest::{Entry, parse_host, parse_plugin};
+use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
 use crate::config::{Snapshot, folder};
 use crate::controller::{modules, plugins};
 
@@ -29,7 +35,7 @@ pub async fn check(args: CheckArgs) -> Ended {
         vec![check_component(&engine, &args.path).await?]
     } else {
         let snapshot = read(&args.path)?;
-        check_snapshot(&engine, &snapshot, &folders).await
+        check_snapshot(&engine, &args.path, &snapshot, &folders).await
     };
     let ok = findings.iter().all(|finding| finding.ok);
     print::value(args.output, &findings, |findings| findings.iter().map(Finding::text).collect())?;
@@ -42,13 +48,13 @@ impl Finding {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("{} {}", mark(self.ok), self.what);
+        let mut text = format!("{} {}", mark(self.ok), clean(&self.what));
         if !self.detail.is_empty() {
-            text.push_str(&format!(" ({})", self.detail));
+            text.push_str(&format!(" ({})", clean(&self.detail)));
         }
         text.push('\n');
         for problem in &self.problems {
-            text.push_str(&format!("    {problem}\n"));
+            text.push_str(&format!("    {}\n", clean(problem)));
         }
         text
     }
@@ -56,7 +62,7 @@ impl Finding {
 
 fn read(path: &Path) -> Result<Snapshot> {
     let snapshot = if path.is_dir() { folder::read(path) } else { folder::read_file(path) };
-    let snapshot = snapshot.map_err(|problem| anyhow::anyhow!("{problem}"))?;
+    let snapshot = snapshot.map_err(|problem| anyhow::anyhow!("{}", clean(&problem.to_string())))?;
     if snapshot == Snapshot::default() {
         bail!(
             "{} has no ConfigMap labelled kubewitness.dev/host or kubewitness.dev/plugin: \"true\"",
@@ -66,56 +72,169 @@ fn read(path: &Path) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
+/// The settings that a plugin's names are held against, and what to say about them.
+struct Against {
+    host: Option<HostSpec>,
+    /// Empty where the host document is among what is checked.
+    detail: String,
+}
+
 async fn check_snapshot(
     engine: &Engine,
+    path: &Path,
     snapshot: &Snapshot,
-    folders: &[std::path::PathBuf],
+    folders: &[PathBuf],
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !snapshot.problems.is_empty() {
         let problems = snapshot.problems.iter().map(ToString::to_string).collect();
         findings.push(Finding::new("files".into(), String::new(), problems));
     }
-    let host = snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host);
-    match &host {
-        Ok(host) => {
-            let detail =
-                format!("{} sources, {} databases", host.spec.sources.len(), host.spec.databases.len());
-            findings.push(Finding::new(format!("host {}", host.entry.config_map), detail, Vec::new()));
-        }
-        Err(problems) => {
-            let problems = problems.iter().map(ToString::to_string).collect();
-            findings.push(Finding::new("host".into(), String::new(), problems));
-        }
-    }
-    let Ok(host) = host else { return findings };
+    let against = if snapshot.hosts.is_empty() && !path.is_dir() {
+        beside(path)
+    } else {
+        let (finding, host) = check_host(snapshot);
+        findings.push(finding);
+        let detail = if host.is_some() { "" } else { "the host's names are not checked" };
+        Against { host, detail: detail.into() }
+    };
+    let mut names = BTreeMap::new();
     for entry in &snapshot.plugins {
-        findings.push(check_plugin(engine, entry, &host.spec, folders).await);
+        findings.push(check_plugin(engine, entry, &against, folders, &mut names).await);
     }
     findings
 }
 
+fn check_host(snapshot: &Snapshot) -> (Finding, Option<HostSpec>) {
+    match snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host) {
+        Ok(host) => {
+            let detail =
+                format!("{} sources, {} databases", host.spec.sources.len(), host.spec.databases.len());
+            let what = format!("host {}", host.entry.config_map);
+            (Finding::new(what, detail, Vec::new()), Some(host.spec))
+        }
+        Err(problems) => {
+            let problems = problems.iter().map(ToString::to_string).collect();
+            (Finding::new("host".into(), String::new(), problems), None)
+        }
+    }
+}
+
+/// The host document in the folder of a file that has none. What is wrong with it is no fault of
+/// the file.
+fn beside(path: &Path) -> Against {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
+    let unchecked = |why: &str| Against {
+        host: None,
+        detail: format!("the host's names are not checked: {why} in {}", folder.display()),
+    };
+    let Ok(snapshot) = folder::read(folder) else { return unchecked("nothing can be read") };
+    match snapshot.hosts.as_slice() {
+        [] => unchecked("there is no host document"),
+        [entry] => match parse_host(entry) {
+            Ok(host) => Against {
+                detail: format!("against the host in {}", host.entry.origin.place),
+                host: Some(host.spec),
+            },
+            Err(_) => unchecked("the host document has faults"),
+        },
+        _ => unchecked("there are several host documents"),
+    }
+}
+
+/// A host that has whatever the plugin names, so that everything else of it can be checked. A text
+/// that does not parse names nothing, and is refused for that before its names are looked at.
+fn agreeable(entry: &Entry) -> HostSpec {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&entry.text).unwrap_or_default();
+    let document = documents.into_iter().find(|document| !document.is_null()).unwrap_or_default();
+    let Ok(manifest) = serde_json::from_value::<Manifest<PluginSpec>>(document) else {
+        return HostSpec::default();
+    };
+    let PluginSpec { subscribe, grants, .. } = manifest.spec;
+    let sources = subscribe.into_iter().map(|s| s.source).chain(grants.lister);
+    let secret = || SecretRef::Env("UNCHECKED".into());
+    HostSpec {
+        sources: sources.map(source).collect(),
+        databases: grants
+            .sql
+            .into_iter()
+            .map(|g| DatabaseSpec { name: g.database, sqlite: SqliteSpec { path: "unchecked.db".into() } })
+            .collect(),
+        destinations: grants
+            .http
+            .into_iter()
+            .map(|g| DestinationSpec {
+                name: g.destination,
+                url: "http://unchecked.invalid".into(),
+                headers: Vec::new(),
+                rate: None,
+                timeout: Duration(std::time::Duration::from_secs(1)),
+            })
+            .collect(),
+        ledgers: grants
+            .ledger
+            .into_iter()
+            .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into() })
+            .collect(),
+        keys: grants.keys.into_iter().map(|g| KeySpec { name: g.key, value_from: secret() }).collect(),
+    }
+}
+
+fn source(name: String) -> SourceSpec {
+    SourceSpec {
+        name,
+        api_version: "v1".into(),
+        kind: "Unchecked".into(),
+        resource: None,
+        namespace: None,
+        match_labels: BTreeMap::new(),
+    }
+}
+
+/// `names` are the plugins so far, each with its place.
 async fn check_plugin(
     engine: &Engine,
     entry: &Entry,
-    host: &kubewitness_core::config::HostSpec,
-    folders: &[std::path::PathBuf],
+    against: &Against,
+    folders: &[PathBuf],
+    names: &mut BTreeMap<String, String>,
 ) -> Finding {
     let what = format!("plugin {}", entry.config_map);
+    let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
+    let parsed = match parse_plugin(entry, &host) {
+        Ok(parsed) => parsed,
+        Err(problems) => return Finding::new(what, against.detail.clone(), texts(&problems)),
+    };
+    let mut problems = Vec::new();
+    match names.get(&parsed.name) {
+        Some(first) => {
+            let message = format!("`{}` is the plugin of {first} already: rename one", parsed.name);
+            let fault = Fault { field: "metadata.name".into(), message };
+            problems.extend(texts(&parsed.problems(vec![fault])));
+        }
+        None => {
+            names.insert(parsed.name.clone(), format!("{}:{}", entry.origin.place, entry.origin.first_line));
+        }
+    }
     let examined = async {
-        let parsed = parse_plugin(entry, host)?;
         let bytes = modules::find(&parsed, folders)?;
         plugins::examine_component(engine, parsed, bytes).await
     };
+    let mut details = Vec::new();
     match examined.await {
         Ok(candidate) => {
             let digest: String = candidate.component.digest().chars().take(12).collect();
-            Finding::new(what, format!("component {digest}"), Vec::new())
+            details.push(format!("component {digest}"));
         }
-        Err(problems) => {
-            Finding::new(what, String::new(), problems.iter().map(ToString::to_string).collect())
-        }
+        Err(found) => problems.extend(texts(&found)),
     }
+    details.extend(Some(against.detail.clone()).filter(|detail| !detail.is_empty()));
+    Finding::new(what, details.join("; "), problems)
+}
+
+fn texts(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
 }
 
 async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
@@ -134,4 +253,94 @@ async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
         }
         Err(error) => Finding::new(what, String::new(), vec![error.to_string()]),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "kind: ConfigMap\nmetadata: {name: host, labels: {kubewitness.dev/host: \"true\"}}\ndata:\n  host.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Host\n    metadata: {name: host}\n    spec:\n      sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]\n";
+
+    /// The component is missing, so that one problem is always there once the manifest is fine.
+    fn plugin(config_map: &str, spec: &str) -> String {
+        format!(
+            "kind: ConfigMap\nmetadata: {{name: {config_map}, labels: {{kubewitness.dev/plugin: \"true\"}}}}\ndata:\n  plugin.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Plugin\n    metadata: {{name: notify}}\n    spec:\n      module: {{file: absent.wasm}}\n{spec}"
+        )
+    }
+
+    const SPEC: &str = "      subscribe: [{source: pods}]\n      grants:\n        sql: [{name: a, database: b}]\n        http: [{name: a, destination: c}]\n        ledger: [{name: a, ledger: d}]\n        keys: [{name: a, key: e}]\n        lister: [nodes]\n";
+
+    async fn findings(path: &Path) -> Vec<Finding> {
+        let engine = Engine::new(EngineOptions::default()).unwrap();
+        check_snapshot(&engine, path, &read(path).unwrap(), &[]).await
+    }
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        folder
+    }
+
+    #[tokio::test]
+    async fn a_plugin_alone_is_checked_but_for_the_names_of_the_host() {
+        let folder = folder(&[("p.yaml", &plugin("p", SPEC))]);
+        let found = findings(&folder.path().join("p.yaml")).await;
+        let [plugin] = found.as_slice() else { panic!("{} findings", found.len()) };
+        assert!(
+            plugin.detail.contains("names are not checked: there is no host document"),
+            "{}",
+            plugin.detail
+        );
+        let [problem] = plugin.problems.as_slice() else { panic!("{:?}", plugin.problems) };
+        assert!(problem.contains("p.yaml:9: spec.module.file: `absent.wasm` is not there"), "{problem}");
+    }
+
+    #[tokio::test]
+    async fn a_fault_of_a_plugin_alone_is_told_as_what_it_is() {
+        let folder = folder(&[("p.yaml", &plugin("p", "      subscribe: []\n      colour: red\n"))]);
+        let found = findings(&folder.path().join("p.yaml")).await;
+        assert!(found[0].problems[0].contains("unknown field `colour`"), "{:?}", found[0].problems);
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_checked_against_the_host_beside_it() {
+        let folder = folder(&[("host.yaml", HOST), ("p.yaml", &plugin("p", SPEC))]);
+        let found = findings(&folder.path().join("p.yaml")).await;
+        assert_eq!(found.len(), 1, "the host itself was not asked for");
+        assert!(found[0].detail.contains("against the host in") && found[0].detail.contains("host.yaml"));
+        assert!(found[0].problems[0].contains("the host has no source `pods`"), "{:?}", found[0].problems);
+    }
+
+    #[tokio::test]
+    async fn a_host_with_faults_hides_none_of_the_plugins() {
+        let folder = folder(&[
+            ("host.yaml", &HOST.replace("kind: Job", "kind: \"\"")),
+            ("p.yaml", &plugin("p", SPEC)),
+        ]);
+        let found = findings(folder.path()).await;
+        assert_eq!((found.len(), found[0].ok), (2, false));
+        assert!(found[1].problems[0].contains("absent.wasm"), "{:?}", found[1].problems);
+        let alone = findings(&folder.path().join("p.yaml")).await;
+        assert!(alone[0].detail.contains("the host document has faults"), "{}", alone[0].detail);
+    }
+
+    #[tokio::test]
+    async fn the_second_manifest_of_a_plugin_is_at_fault() {
+        let spec = "      subscribe: [{source: jobs}]\n";
+        let folder =
+            folder(&[("host.yaml", HOST), ("a.yaml", &plugin("a", spec)), ("b.yaml", &plugin("b", spec))]);
+        let found = findings(folder.path()).await;
+        let twice =
+            |finding: &Finding| finding.problems.iter().any(|p| p.contains("metadata.name: `notify`"));
+        assert_eq!(found.iter().map(twice).collect::<Vec<_>>(), [false, false, true]);
+        assert!(found[2].problems[0].contains("a.yaml:5 already"), "{:?}", found[2].problems);
+    }
+
+    #[test]
+    fn a_finding_cannot_forge_another() {
+        let hostile = Finding::new("plugin p".into(), "d\x1b[1A".into(), vec!["no\n✓ plugin q".into()]);
+        assert!(hostile.text().ends_with("plugin p (d·[1A)\n    no·✓ plugin q\n"), "{}", hostile.text());
+    }
 }
