@@ -5,6 +5,7 @@ mod browser;
 mod cluster;
 mod conformance;
 mod kubectl;
+mod misuse;
 mod playground;
 mod restart;
 mod run;

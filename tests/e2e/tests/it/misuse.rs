@@ -1,0 +1,134 @@
+//! Configurations that would cost somebody their data, if they were taken as they are.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::{PluginView, StatusView};
+use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, in_scratch, until};
+
+use crate::support::{create_job, example_copy, plugin_manifest, same_story, simulator, write};
+
+const WITHIN: Duration = Duration::from_secs(60);
+const WATCH: &str = "module: {file: persistence.wasm}
+subscribe: [{source: jobs, mode: every, start: beginning}]
+grants: {sql: [{name: main, database: platform}]}";
+
+struct Lab {
+    simulator: Simulator,
+    options: RunOptions,
+    kubewitness: Kubewitness,
+}
+
+impl Lab {
+    /// The example, running, with the plugin `persistence` active.
+    async fn start(scratch: &Scratch) -> Result<Self> {
+        let simulator = simulator(scratch).await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_owned(),
+            config: Some(example_copy(scratch)?),
+            data: scratch.path().join("data"),
+            ..RunOptions::default()
+        };
+        let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+        kubewitness
+            .status_when(WITHIN, "the example", |status| state(status, "persistence") == Some("active"))
+            .await?;
+        Ok(Self { simulator, options, kubewitness })
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        write(self.options.config.as_deref().context("a folder")?, file, text)
+    }
+
+    fn remove(&self, file: &str) -> Result<()> {
+        Ok(std::fs::remove_file(self.options.config.as_deref().context("a folder")?.join(file))?)
+    }
+
+    /// It still works, and nothing was lost on the way.
+    async fn is_whole(mut self, job: &str) -> Result<()> {
+        create_job(&self.simulator, job).await?;
+        self.kubewitness.caught_up(WITHIN).await?;
+        self.kubewitness.stop().await?;
+        same_story(&self.simulator, &self.options.data).await
+    }
+}
+
+fn find<'a>(status: &'a StatusView, name: &str) -> Option<&'a PluginView> {
+    status.plugins.iter().find(|plugin| plugin.name == name)
+}
+
+fn state<'a>(status: &'a StatusView, name: &str) -> Option<&'a str> {
+    find(status, name).map(|plugin| plugin.state.as_str())
+}
+
+#[tokio::test]
+async fn a_name_that_is_a_path_is_refused_and_taking_it_out_again_removes_nobodys_files() {
+    in_scratch("misuse", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        let victim = scratch.folder("data/victim")?;
+        std::fs::write(victim.join("thesis.txt"), "years")?;
+        let named = plugin_manifest("odd", WATCH).replace("{name: odd}", "{name: ../victim}");
+        lab.write("odd.yaml", &named)?;
+        let refused = |status: &StatusView| {
+            find(status, "odd")
+                .and_then(|plugin| plugin.message.as_deref())
+                .is_some_and(|m| m.contains("metadata.name"))
+        };
+        lab.kubewitness.status_when(WITHIN, "the refusal", refused).await?;
+        lab.remove("odd.yaml")?;
+        lab.kubewitness.status_when(WITHIN, "it to be gone", |status| find(status, "odd").is_none()).await?;
+        ensure!(victim.join("thesis.txt").is_file(), "somebody's file was removed");
+        lab.is_whole("one").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_config_map_cannot_take_over_a_plugin_and_its_removal_leaves_the_first_one_running() {
+    in_scratch("misuse", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        // Sorts before the rightful one, and is complete.
+        let thief = plugin_manifest("thief", WATCH).replace("{name: thief}", "{name: persistence}");
+        lab.write("a-thief.yaml", &thief)?;
+        let refused = |status: &StatusView| {
+            let message = find(status, "thief").and_then(|plugin| plugin.message.as_deref());
+            message.is_some_and(|message| message.contains("persistence"))
+                && state(status, "persistence") == Some("active")
+        };
+        lab.kubewitness.status_when(WITHIN, "the refusal of the second", refused).await?;
+        lab.remove("a-thief.yaml")?;
+        lab.kubewitness
+            .status_when(WITHIN, "it to be gone", |status| find(status, "thief").is_none())
+            .await?;
+        let kept = lab.options.data.join("last-good/persistence/plugin.wasm");
+        ensure!(kept.is_file(), "the last good one is still kept");
+        lab.is_whole("one").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_journal_is_nobodys_database_and_a_source_cannot_become_another_under_its_name() {
+    in_scratch("misuse", async |scratch| {
+        let lab = Lab::start(scratch).await?;
+        let folder = lab.options.config.clone().context("a folder")?;
+        let host = std::fs::read_to_string(folder.join("host.yaml"))?;
+        for (bad, word) in [
+            (host.replace("path: second.db", "path: ./journal.db"), "the host's own"),
+            (host.replace("kind: Job}", "kind: Job, namespace: other}"), "give what is new a new name"),
+        ] {
+            ensure!(bad != host, "the example has changed: {host}");
+            lab.write("host.yaml", &bad)?;
+            let told = until(WITHIN, word, async || {
+                let (code, why) = lab.kubewitness.get("/readyz").await?;
+                Ok((code == 503 && why.contains(word)).then_some(()))
+            });
+            told.await?;
+            lab.write("host.yaml", &host)?;
+            let ready = async || Ok((lab.kubewitness.get("/readyz").await?.0 == 200).then_some(()));
+            until(WITHIN, "it to be ready again", ready).await?;
+        }
+        lab.is_whole("one").await
+    })
+    .await;
+}
