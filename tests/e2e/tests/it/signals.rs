@@ -17,9 +17,31 @@ use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, proofs, s
 const MOMENTS: [u64; 6] = [0, 50, 150, 400, 800, 1500];
 /// Longer than the drain deadline: a drain that uses all of it still counts as orderly.
 const WITHIN: Duration = Duration::from_secs(60);
-/// After a second signal nothing drains any more.
-const AT_ONCE: Duration = Duration::from_secs(20);
+/// Shorter than the drain deadline: after a second signal nothing drains any more.
+const AT_ONCE: Duration = Duration::from_secs(15);
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
+
+/// What the log says of the first signal.
+const HEARD: &str = "a second signal stops at once";
+
+/// Its first call takes longer than any drain.
+const STUCK: &str = "module: {file: probe.wasm}
+config: {command: loop}
+subscribe:
+  - {source: jobs, mode: every, start: beginning}
+grants:
+  kv: true
+  lister: [jobs]
+  sql: [{name: main, database: second}]
+  http: [{name: nobody, destination: nobody}]
+  ledger: [{name: notes, ledger: notes}]
+limits: {call: 60s}";
+
+/// What it is granted because its component imports it, and what nobody uses here.
+const FOR_STUCK: &str = "        - {name: notes, path: audit/notes.jsonl}
+      destinations:
+        - {name: nobody, url: 'http://127.0.0.1:9'}
+";
 
 /// SIGTERM's bit in the masks of signals that the kernel tells.
 const TERM: u64 = 1 << 14;
@@ -93,16 +115,32 @@ async fn run_ends_with_0_at_any_moment_of_its_start_and_its_folder_opens_again()
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_run_at_once_and_its_folder_opens_again() {
+async fn a_second_signal_ends_run_while_a_plugin_is_stuck_in_its_call_and_its_folder_opens_again() {
     in_scratch("signals", async |scratch| {
         let (_simulator, options) = lab(scratch).await?;
+        let stuck = scratch.path().join("config").join("stuck.yaml");
+        std::fs::write(&stuck, plugin_manifest("stuck", STUCK))?;
+        let host = scratch.path().join("config").join("host.yaml");
+        let text = std::fs::read_to_string(&host)?;
+        std::fs::write(&host, text + FOR_STUCK)?;
         let mut run = Kubewitness::start("twice", &options, scratch.path())?;
-        run.answers().await?;
-        run.process().signal("TERM").await?;
-        // The first may have been enough already.
-        run.process().signal("TERM").await.ok();
-        let ended = run.process().wait(AT_ONCE).await?;
-        ensure!(matches!(ended, Ended::Code(_)), "it ended with {ended:?}; {}", run.process().say());
+        run.status_when(STARTS_WITHIN, "the plugin to be in its call", |status| {
+            status.plugins.iter().any(|plugin| plugin.name == "stuck" && plugin.waiting > 0)
+        })
+        .await?;
+        let process = run.process();
+        process.signal("TERM").await?;
+        // Two signals of one kind that nobody has fetched yet are one.
+        let heard = until(WITHIN, "the first to be heard", async || {
+            Ok(process.stderr().contains(HEARD).then_some(()))
+        });
+        heard.await?;
+        ensure!(process.ended()?.is_none(), "it drains no longer than that: {}", process.say());
+        process.signal("TERM").await?;
+        let ended = process.wait(AT_ONCE).await?;
+        ensure!(ended == Ended::Code(0), "it ended with {ended:?}; {}", process.say());
+
+        std::fs::remove_file(&stuck)?;
         let mut again = Kubewitness::start("again", &options, scratch.path())?;
         again.caught_up(STARTS_WITHIN).await?;
         again.stop().await?;
