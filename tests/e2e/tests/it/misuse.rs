@@ -45,7 +45,7 @@ impl Lab {
     }
 
     /// It still works, and nothing was lost on the way.
-    async fn is_whole(mut self, job: &str) -> Result<()> {
+    async fn still_works(mut self, job: &str) -> Result<()> {
         create_job(&self.simulator, job).await?;
         self.kubewitness.caught_up(WITHIN).await?;
         self.kubewitness.stop().await?;
@@ -78,7 +78,7 @@ async fn a_name_that_is_a_path_is_refused_and_taking_it_out_again_removes_nobody
         lab.remove("odd.yaml")?;
         lab.kubewitness.status_when(WITHIN, "it to be gone", |status| find(status, "odd").is_none()).await?;
         ensure!(victim.join("thesis.txt").is_file(), "somebody's file was removed");
-        lab.is_whole("one").await
+        lab.still_works("one").await
     })
     .await;
 }
@@ -102,7 +102,7 @@ async fn a_second_config_map_cannot_take_over_a_plugin_and_its_removal_leaves_th
             .await?;
         let kept = lab.options.data.join("last-good/persistence/plugin.wasm");
         ensure!(kept.is_file(), "the last good one is still kept");
-        lab.is_whole("one").await
+        lab.still_works("one").await
     })
     .await;
 }
@@ -128,7 +128,7 @@ async fn the_journal_is_nobodys_database_and_a_source_cannot_become_another_unde
             let ready = async || Ok((lab.kubewitness.get("/readyz").await?.0 == 200).then_some(()));
             until(WITHIN, "it to be ready again", ready).await?;
         }
-        lab.is_whole("one").await
+        lab.still_works("one").await
     })
     .await;
 }
