@@ -47,6 +47,7 @@ impl Lab {
     /// It still works, and nothing was lost on the way.
     async fn still_works(mut self, job: &str) -> Result<()> {
         create_job(&self.simulator, job).await?;
+        self.kubewitness.status_when(WITHIN, "the job", |status| status.journal.states > 0).await?;
         self.kubewitness.caught_up(WITHIN).await?;
         self.kubewitness.stop().await?;
         same_story(&self.simulator, &self.options.data).await
