@@ -147,7 +147,8 @@ pub fn farewell(completeness: &Completeness, data: &Path) {
         ));
     }
     say(&format!(
-        "\nProve it again: kubewitness journal verify --data {0}; kubewitness audit verify {0}/audit/trail.jsonl",
-        data.display()
+        "\nProve it again: {program} journal verify --data {data}\n                {program} audit verify {data}/audit/trail.jsonl",
+        program = program(),
+        data = data.display()
     ));
 }
