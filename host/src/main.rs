@@ -9,7 +9,6 @@ mod logs;
 mod playground;
 mod run;
 mod tasks;
-mod time;
 
 use std::process::ExitCode;
 

@@ -4,5 +4,6 @@
 //! Knows nothing of the controller that is tried out against it.
 
 pub mod apiserver;
+mod calendar;
 pub mod receiver;
 pub mod workload;

@@ -1,5 +1,7 @@
 //! Times for people, in UTC.
 
+use kubewitness_core::calendar::parts;
+
 /// `2026-11-20T13:45:11Z`, to the second.
 pub(crate) fn rfc3339(ms: u64) -> String {
     let (date, time) = parts(ms);
@@ -27,27 +29,6 @@ pub(crate) fn span(ms: u64) -> String {
         3600..86_400 => format!("{} h {} m", seconds / 3600, seconds % 3600 / 60),
         _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
     }
-}
-
-fn parts(ms: u64) -> (String, String) {
-    let seconds = ms / 1000;
-    let (year, month, day) = civil(seconds / 86_400);
-    let rest = seconds % 86_400;
-    let time = format!("{:02}:{:02}:{:02}", rest / 3600, rest % 3600 / 60, rest % 60);
-    (format!("{year:04}-{month:02}-{day:02}"), time)
-}
-
-/// The Gregorian date of a day since 1970. Years are counted from March, so that the leap day
-/// is the last of its year.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

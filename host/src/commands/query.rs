@@ -3,18 +3,17 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use kubewitness_core::State;
 use kubewitness_core::views::{
     DeadLetterView, ObjectQuery, ObjectView, PluginView, ReplayRequest, ReplayView, StatusView,
     TimelineQuery, TimelineView,
 };
+use kubewitness_core::{State, calendar};
 use serde::Serialize;
 
 use super::client::Client;
 use super::print::{self, Table, clean, sign};
 use super::{End, Ended};
 use crate::cli::{DeadLetters, JobsArgs, QueryArgs, TimelineArgs};
-use crate::time;
 
 #[derive(Serialize)]
 struct Nothing {}
@@ -185,7 +184,7 @@ fn states_table(states: &[Arc<State>]) -> String {
     for state in states {
         table.row([
             state.seq.to_string(),
-            time::rfc3339(state.observed_ms),
+            calendar::rfc3339(state.observed_ms),
             format!("{}/{}", state.object.kind, state.object.name),
             if state.late {
                 format!("{} (late)", state.change.as_str())
@@ -235,7 +234,7 @@ async fn list_dead_letters(plugin: Option<String>, args: QueryArgs) -> Ended {
                 format!("{}/{}/{}", view.object.namespace, view.object.kind, view.object.name),
                 view.phase.clone(),
                 letter.attempts.to_string(),
-                time::rfc3339(letter.last_ms),
+                calendar::rfc3339(letter.last_ms),
                 letter.error.chars().take(100).collect::<String>().replace('\n', " "),
             ]);
         }

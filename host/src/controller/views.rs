@@ -10,14 +10,13 @@ use kubewitness_core::views::{
     DeadLetterView, JournalView, ObjectQuery, ObjectView, PluginView, ReplayRequest, ReplayView, SourceView,
     StatusView, TimelineQuery, TimelineView, ViewError, Views,
 };
-use kubewitness_core::{Gap, ObjectRef, Seq, State};
+use kubewitness_core::{Gap, ObjectRef, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchStats};
 use kubewitness_journal::{Journal, SourceCounters};
 use kubewitness_watch::SourceSnapshot;
 use tokio::sync::watch;
 
 use super::shared::{Phase, PluginState, Shared};
-use crate::time;
 
 /// A page of objects is never longer than this, whatever was asked for.
 const OBJECTS: usize = 10_000;
@@ -210,7 +209,7 @@ fn source_view(name: &str, view: SourceSnapshot, counters: SourceCounters) -> So
         synced: view.synced,
         gaps: counters.gaps,
         poison: counters.poison,
-        last_event_at: counters.last_event_ms.map(time::rfc3339),
+        last_event_at: counters.last_event_ms.map(calendar::rfc3339),
         condition: view.stalled.or(view.condition),
     }
 }
@@ -264,7 +263,7 @@ fn object_view(source: String, current: Current) -> ObjectView {
         resource_version: current.resource_version.to_string(),
         status: (*current.status).clone(),
         seq: current.seq,
-        observed_at: time::rfc3339(current.observed_ms),
+        observed_at: calendar::rfc3339(current.observed_ms),
     }
 }
 

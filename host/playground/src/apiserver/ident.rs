@@ -3,6 +3,7 @@
 //! The randomness is seeded from the operating system but is no cryptography: uids and tokens of a
 //! simulator have to be unique, not secret.
 
+use crate::calendar;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Mutex;
@@ -75,7 +76,7 @@ pub fn now() -> String {
 
 pub fn rfc3339(unix: i64) -> String {
     let (days, second) = (unix.div_euclid(86_400), unix.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
+    let (year, month, day) = calendar::date(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
@@ -99,17 +100,6 @@ pub fn parse_rfc3339(text: &str) -> Option<i64> {
     let valid =
         (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 61;
     valid.then(|| days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset)
-}
-
-fn civil(days: i64) -> (i64, i64, i64) {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
 }
 
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
