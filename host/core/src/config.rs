@@ -67,6 +67,41 @@ pub struct SourceSpec {
     /// Applied in the host, so that leaving the selector is not taken for a deletion.
     #[serde(default)]
     pub match_labels: BTreeMap<String, String>,
+    /// Indexes of its cache beside those that every source has (namespace, owner, node, label).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<IndexSpec>,
+    /// How often what is there is replayed to the subscriptions that ask for it. Left out: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resync: Option<Duration>,
+    /// How often a consistent list is compared with what was witnessed; `0s` for never.
+    #[serde(default = "ten_minutes")]
+    pub audit: Duration,
+}
+
+impl SourceSpec {
+    /// All objects of one kind, with the defaults of everything else.
+    pub fn of(name: &str, api_version: &str, kind: &str) -> Self {
+        Self {
+            name: name.to_string(),
+            api_version: api_version.to_string(),
+            kind: kind.to_string(),
+            resource: None,
+            namespace: None,
+            match_labels: BTreeMap::new(),
+            indexes: Vec::new(),
+            resync: None,
+            audit: ten_minutes(),
+        }
+    }
+}
+
+/// Objects by what stands at a place of their document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IndexSpec {
+    pub name: String,
+    /// A JSON pointer (RFC 6901), such as `/spec/schedulerName`.
+    pub pointer: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,6 +205,9 @@ pub struct SubscribeSpec {
     pub mode: Mode,
     #[serde(default)]
     pub start: Start,
+    /// Whether the source's resyncs are replayed to this plugin.
+    #[serde(default)]
+    pub resync: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,6 +334,10 @@ pub enum OnDeadLetter {
     #[default]
     Continue,
     Hold,
+}
+
+fn ten_minutes() -> Duration {
+    Duration(std::time::Duration::from_secs(600))
 }
 
 fn ten_seconds() -> Duration {

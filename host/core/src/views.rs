@@ -37,6 +37,55 @@ pub struct SourceView {
     /// be written; absent while all is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
+    /// What this server can't do, so that a hole may be larger than it need be; absent where it
+    /// can do all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limitation: Option<String>,
+    /// Objects whose missed versions are being read back now.
+    #[serde(default)]
+    pub walking: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_audit_at: Option<String>,
+    #[serde(default)]
+    pub counts: SourceCounts,
+}
+
+/// What a source has done since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceCounts {
+    pub frames: u64,
+    pub bytes: u64,
+    pub present: u64,
+    pub gone: u64,
+    pub left: u64,
+    pub bookmarks: u64,
+    pub poison: u64,
+    /// The same version of the same object again.
+    pub duplicates: u64,
+    /// A lower version than the cached one: refused.
+    pub stale: u64,
+    pub gaps: u64,
+    pub watches: u64,
+    /// Lists by reason: nothing was witnessed before; the watch's version was gone; the server's
+    /// history was replaced; the periodic comparison.
+    pub lists_first: u64,
+    pub lists_expired: u64,
+    pub lists_replaced: u64,
+    pub lists_audit: u64,
+    /// Of all lists, those that came as a stream.
+    pub lists_streamed: u64,
+    /// Watches that were told that their version is gone.
+    pub expired: u64,
+    /// Histories that were found to be replaced.
+    pub epochs: u64,
+    /// Objects that an audit found to differ from what was witnessed.
+    pub discrepancies: u64,
+    /// Requests to read missed versions back, and the versions that they found.
+    pub walk_back_requests: u64,
+    pub walked_back: u64,
+    pub discarded_bytes: u64,
+    /// Time spent on reading frames and deriving states.
+    pub decode_ns: u64,
 }
 
 /// For each plugin: observed = delivered + filtered + dead + waiting.
@@ -92,6 +141,13 @@ pub struct ObjectQuery {
     pub kind: Option<String>,
     pub namespace: Option<String>,
     pub phase: Option<String>,
+    pub name: Option<String>,
+    /// As kubectl takes it: `team=a,tier in (x, y),!old`.
+    #[serde(default)]
+    pub label_selector: Option<String>,
+    /// `NAME=KEY`: an index of the source (`owner`, `node`, or one of its own) and what to look up.
+    #[serde(default)]
+    pub index: Option<String>,
     pub limit: Option<usize>,
 }
 

@@ -56,6 +56,7 @@ async fn objects(State(app): State<App>, uri: Uri) -> Result<Json<Vec<ObjectView
         namespace: params.owned("namespace"),
         phase: params.phase()?.map(str::to_owned),
         limit: Some(limit),
+        ..ObjectQuery::default()
     };
     let mut objects = app.views.objects(&query).await?;
     objects.truncate(limit);

@@ -182,14 +182,7 @@ fn agreeable(entry: &Entry) -> HostSpec {
 }
 
 fn source(name: String) -> SourceSpec {
-    SourceSpec {
-        name,
-        api_version: "v1".into(),
-        kind: "Unchecked".into(),
-        resource: None,
-        namespace: None,
-        match_labels: BTreeMap::new(),
-    }
+    SourceSpec::of(&name, "v1", "Unchecked")
 }
 
 /// `names` are the plugins so far, each with its place.

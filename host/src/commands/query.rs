@@ -122,6 +122,7 @@ pub async fn jobs(args: JobsArgs) -> Ended {
         namespace: args.namespace,
         phase: args.phase,
         limit: Some(args.limit),
+        ..ObjectQuery::default()
     };
     let objects: Vec<ObjectView> = Client::new(&args.query.server)?.get("api/v1/objects", &query).await?;
     print::value(args.query.output, &objects, |objects| {

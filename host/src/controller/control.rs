@@ -386,14 +386,7 @@ mod tests {
     use super::*;
 
     fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec {
-        SourceSpec {
-            name: "jobs".into(),
-            api_version: api_version.into(),
-            kind: kind.into(),
-            resource: None,
-            namespace: namespace.map(Into::into),
-            match_labels: BTreeMap::new(),
-        }
+        SourceSpec { namespace: namespace.map(Into::into), ..SourceSpec::of("jobs", api_version, kind) }
     }
 
     #[test]

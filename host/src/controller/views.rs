@@ -211,6 +211,10 @@ fn source_view(name: &str, view: SourceSnapshot, counters: SourceCounters) -> So
         poison: counters.poison,
         last_event_at: counters.last_event_ms.map(calendar::rfc3339),
         condition: view.stalled.or(view.condition),
+        limitation: view.limitation,
+        walking: view.walking as u64,
+        last_audit_at: view.last_audit_ms.map(calendar::rfc3339),
+        counts: view.counts,
     }
 }
 

@@ -116,7 +116,7 @@ impl Exact {
         if self.refused.load(Ordering::Relaxed) {
             return Answer::Refused("the server doesn't read old versions".to_string());
         }
-        count(&self.parts.shared.counters.walk_backs, 1);
+        count(&self.parts.shared.counters.walk_back_requests, 1);
         let address = self
             .resource
             .collection_of(&object.namespace)

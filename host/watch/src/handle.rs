@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use kubewitness_core::ports::{Current, Lister};
 use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::SourceCounts;
 
 use crate::cache::Cache;
 
@@ -26,31 +27,12 @@ pub struct SourceSnapshot {
     pub condition: Option<String>,
     /// Why nothing is taken in although the server would send: the journal can't be written now.
     pub stalled: Option<String>,
-    pub counts: Counts,
-}
-
-/// Since the process started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub frames: u64,
-    pub bytes: u64,
-    pub present: u64,
-    pub gone: u64,
-    pub left: u64,
-    pub poison: u64,
-    /// The same version of the same object again.
-    pub duplicates: u64,
-    /// A lower version than the cached one: refused.
-    pub stale: u64,
-    pub gaps: u64,
-    pub lists: u64,
-    pub watches: u64,
-    /// Watches that were told that their version is gone.
-    pub expired: u64,
-    /// Requests to read missed versions back, and the versions that they found.
-    pub walk_backs: u64,
-    pub walked: u64,
-    pub discarded_bytes: u64,
+    pub counts: SourceCounts,
+    /// What this server can't do, for people; `None` where it can do all.
+    pub limitation: Option<String>,
+    /// Objects whose missed versions are being read back now.
+    pub walking: usize,
+    pub last_audit_ms: Option<u64>,
 }
 
 macro_rules! counters {
@@ -58,8 +40,8 @@ macro_rules! counters {
         #[derive(Default)]
         pub(crate) struct Counters { $(pub $field: AtomicU64),* }
         impl Counters {
-            fn read(&self) -> Counts {
-                Counts { $($field: self.$field.load(Ordering::Relaxed)),* }
+            fn read(&self) -> SourceCounts {
+                SourceCounts { $($field: self.$field.load(Ordering::Relaxed)),* }
             }
         }
     };
@@ -70,16 +52,24 @@ counters!(
     present,
     gone,
     left,
+    bookmarks,
     poison,
     duplicates,
     stale,
     gaps,
-    lists,
     watches,
+    lists_first,
+    lists_expired,
+    lists_replaced,
+    lists_audit,
+    lists_streamed,
     expired,
-    walk_backs,
-    walked,
-    discarded_bytes
+    epochs,
+    discrepancies,
+    walk_back_requests,
+    walked_back,
+    discarded_bytes,
+    decode_ns
 );
 
 pub(crate) fn count(counter: &AtomicU64, more: u64) {
@@ -94,6 +84,9 @@ pub(crate) struct Live {
     pub last_event_ms: Option<u64>,
     pub condition: Option<String>,
     pub stalled: Option<String>,
+    pub limitation: Option<String>,
+    pub walking: usize,
+    pub last_audit_ms: Option<u64>,
 }
 
 /// Shared by the source that writes it and the handles that read it. A panicking reader can't
@@ -164,6 +157,9 @@ impl SourceHandle {
             last_event_ms: live.last_event_ms,
             condition: live.condition.clone(),
             stalled: live.stalled.clone(),
+            limitation: live.limitation.clone(),
+            walking: live.walking,
+            last_audit_ms: live.last_audit_ms,
             counts: self.shared.counters.read(),
         }
     }

@@ -34,6 +34,6 @@ mod writer;
 
 pub use configmaps::{ConfigMapDoc, ConfigMaps, Snapshot};
 pub use connect::{ConnectError, ConnectOptions, Connection, connect};
-pub use handle::{Counts, Listers, SourceHandle, SourceSnapshot};
+pub use handle::{Listers, SourceHandle, SourceSnapshot};
 pub use source::{Source, SourceError};
 pub use tuning::{Tuning, WalkBudget};

@@ -143,7 +143,7 @@ impl Relist {
     pub async fn run(self) -> Result<Listed, Closed> {
         let mut tries = 0;
         loop {
-            count(&self.parts.shared.counters.lists, 1);
+            self.count_list();
             tries += 1;
             match self.attempt(tries < PAGED_TRIES).await {
                 Ok(()) => return Ok(Listed::Complete),
@@ -156,6 +156,16 @@ impl Relist {
                 Err(Broken::Failed(failure)) => return Ok(Listed::Failed(failure)),
             }
         }
+    }
+
+    fn count_list(&self) {
+        let counters = &self.parts.shared.counters;
+        let counter = match self.reason {
+            ListReason::First => &counters.lists_first,
+            ListReason::Expired => &counters.lists_expired,
+            ListReason::Replaced => &counters.lists_replaced,
+        };
+        count(counter, 1);
     }
 
     /// One list from its first page to its last. What it finds goes on at once; the checkpoint
@@ -297,7 +307,7 @@ impl Relist {
     }
 
     async fn walked(&self, object: Arc<ObjectRef>, walked: Walked) -> Result<(), Closed> {
-        count(&self.parts.shared.counters.walked, walked.found.len() as u64);
+        count(&self.parts.shared.counters.walked_back, walked.found.len() as u64);
         if let Some(hole) = walked.hole {
             self.send(Input::ObjectHole(object, hole)).await?;
         }

@@ -272,6 +272,7 @@ impl Views for Fake {
             poison: 0,
             last_event_at: synced.then(|| "2026-11-20T13:59:58.120Z".into()),
             condition: (!synced).then(|| "the server refuses: pods is <forbidden>".into()),
+            ..SourceView::default()
         };
         let sources = vec![source("jobs", 26, 2, true), source("pods\"\\", 61, 0, false)];
         Ok(StatusView {

@@ -98,7 +98,7 @@ async fn row_5_an_expired_watch_as_an_http_status_is_the_same() {
     let (world, memory, running) = started(&["a"]).await;
     world.spoil_once("watch=true", Reply::status(410, "Expired"));
     world.close();
-    until("a second list", || running.handle.view().counts.lists == 2).await;
+    until("a second list", || running.handle.view().counts.lists_expired == 1).await;
     running.watching(&world).await;
     world.update("a");
     level(&world, &memory).await;
