@@ -23,6 +23,7 @@ mod frames;
 mod handle;
 mod input;
 mod judge;
+mod listers;
 mod maker;
 mod reader;
 mod relist;
@@ -34,6 +35,7 @@ mod writer;
 
 pub use configmaps::{ConfigMapDoc, ConfigMaps, Snapshot};
 pub use connect::{ConnectError, ConnectOptions, Connection, connect};
-pub use handle::{Listers, SourceHandle, SourceSnapshot};
+pub use handle::{SourceHandle, SourceSnapshot};
+pub use listers::Listers;
 pub use source::{Source, SourceError};
 pub use tuning::{Tuning, WalkBudget};

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{Backoff, Dice};
 use crate::connect::Connection;
-use crate::handle::{Listers, Shared, SourceHandle};
+use crate::handle::{Shared, SourceHandle};
+use crate::listers::Listers;
 use crate::reader::Reader;
 use crate::request::Api;
 use crate::tuning::Tuning;
