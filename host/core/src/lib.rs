@@ -8,6 +8,7 @@ pub mod calendar;
 pub mod clock;
 pub mod config;
 pub mod document;
+pub mod frames;
 pub mod lanes;
 pub mod limits;
 pub mod ports;

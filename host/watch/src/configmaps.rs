@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{Backoff, Dice};
-use crate::frames::{Line, Splitter};
 use crate::request::{Address, Api, Failure, causes, status_failure};
 use crate::tuning::Tuning;
+use kubewitness_core::frames::{Line, Splitter};
 
 pub use records::{EventType as RecordType, WriteError, delete_status, emit_event, write_status};
 

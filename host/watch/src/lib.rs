@@ -2,7 +2,7 @@
 //!
 //! `kube` gives transport, TLS and authentication; list and watch are made of raw requests, so
 //! that nothing is lost because it doesn't decode. Decisions are pure modules (`course`, `judge`,
-//! `checkpoint`, `walkback`, `frames`); around them are a reader, which talks to the server, and a
+//! `checkpoint`, `walkback`); around them are a reader, which talks to the server, and a
 //! writer, which makes durable what the reader gives it and then shows it in the cache.
 //!
 //! ```text
@@ -19,7 +19,6 @@ mod discovery;
 mod document;
 mod draft;
 mod exact;
-mod frames;
 mod handle;
 mod input;
 mod judge;

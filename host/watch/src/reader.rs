@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::{Backoff, Dice};
 use crate::course::{Action, Course, Ended, Pause, Step};
 use crate::discovery::{Resource, resolve};
-use crate::frames::{Line, Splitter};
 use crate::handle::count;
 use crate::input::{Input, Standing};
 use crate::relist::{Listed, Relist};
 use crate::request::{Failure, causes};
 use crate::source::Parts;
+use kubewitness_core::frames::{Line, Splitter};
 
 /// Frames up to this size are bounded by their number alone (16 MiB in flight at most).
 const SMALL_FRAME: usize = 16 * 1024;
