@@ -9,6 +9,7 @@ pub mod clock;
 pub mod config;
 pub mod document;
 pub mod frames;
+pub mod kinds;
 pub mod lanes;
 pub mod limits;
 pub mod ports;

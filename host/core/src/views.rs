@@ -24,6 +24,11 @@ pub struct StatusView {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceView {
     pub name: String,
+    /// What it watches, as its settings say: `batch/v1`, `Job`.
+    #[serde(default)]
+    pub api_version: String,
+    #[serde(default)]
+    pub kind: String,
     pub objects: u64,
     /// The version from which a watch would be resumed; empty before the first list.
     pub checkpoint: String,
@@ -33,6 +38,9 @@ pub struct SourceView {
     pub poison: u64,
     /// RFC 3339, UTC; null before the first event.
     pub last_event_at: Option<String>,
+    /// The same as an age by the host's clock, so that nobody has to compare two clocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_event_age_seconds: Option<f64>,
     /// What keeps it from taking in states, such as a refusal by the server or a journal that can't
     /// be written; absent while all is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +56,21 @@ pub struct SourceView {
     pub last_audit_at: Option<String>,
     #[serde(default)]
     pub counts: SourceCounts,
+    /// One a history of the server's, oldest first; a second one means that the first was replaced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub epochs: Vec<EpochView>,
+}
+
+/// What was witnessed of one history of a source's server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpochView {
+    pub epoch: u32,
+    pub states: u64,
+    /// How far it was watched; empty before its first list.
+    pub checkpoint: String,
+    /// When it took the place of the one before; null for the first, and before its first list.
+    pub replaced_at: Option<String>,
+    pub last_event_at: Option<String>,
 }
 
 /// What a source has done since the process started.
@@ -119,6 +142,9 @@ pub struct JournalView {
     pub bytes: u64,
     pub oldest_seq: Seq,
     pub newest_seq: Seq,
+    /// When the oldest state was observed; null while there is none.
+    #[serde(default)]
+    pub oldest_at: Option<String>,
 }
 
 /// One object as it is now, or as it was last seen.
@@ -159,6 +185,38 @@ pub struct TimelineQuery {
     pub namespace: Option<String>,
     pub name: Option<String>,
     pub limit: Option<usize>,
+}
+
+/// Gaps are found by what they are about; everything that is left out fits all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GapQuery {
+    pub source: Option<String>,
+    pub uid: Option<String>,
+    /// As people write it; a gap of a whole source is of no kind.
+    pub kind: Option<String>,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub limit: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoisonQuery {
+    pub source: Option<String>,
+    pub limit: Option<usize>,
+}
+
+/// What came and was no object of its kind. The bytes themselves are asked for by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoisonView {
+    /// Ascends in the order of arrival.
+    pub number: u64,
+    pub source: String,
+    pub epoch: u32,
+    pub error: String,
+    pub observed_ms: u64,
+    pub bytes: u64,
+    /// How it begins, as far as that is text.
+    pub excerpt: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -213,7 +271,12 @@ pub trait Views: Send + Sync {
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError>;
     /// The document of one state, exactly as it came from the server.
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
-    async fn gaps(&self) -> Result<Vec<Gap>, ViewError>;
+    /// Newest first.
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError>;
+    /// Newest first.
+    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError>;
+    /// The bytes as they came.
+    async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError>;
     async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError>;
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError>;
     /// For the live stream: states after a position, oldest first.

@@ -10,7 +10,9 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{
     Append, Appended, Backlog, DeadLetter, Documents, JournalError, Progress, Save, Warm, Witness,
 };
-use kubewitness_core::views::{JournalView, TimelineQuery, TimelineView};
+use kubewitness_core::views::{
+    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
+};
 use kubewitness_core::{Gap, Seq, State};
 use tokio::sync::watch;
 
@@ -92,6 +94,25 @@ impl Journal {
     /// Of whole sources and of single objects, in the order in which they were recorded.
     pub async fn gaps(&self) -> Result<Vec<Gap>, JournalError> {
         self.reader().await?.gaps().await
+    }
+
+    /// Those that a person asks for, newest first.
+    pub async fn gaps_of(&self, query: &GapQuery) -> Result<Vec<Gap>, JournalError> {
+        self.reader().await?.gaps_of(query).await
+    }
+
+    /// Without their bytes, newest first.
+    pub async fn poison_of(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, JournalError> {
+        self.reader().await?.poison_of(query).await
+    }
+
+    pub async fn poison_raw(&self, number: u64) -> Result<Option<Vec<u8>>, JournalError> {
+        self.reader().await?.poison_raw(number).await
+    }
+
+    /// Each source's histories, oldest first.
+    pub async fn epochs(&self) -> Result<Vec<(String, EpochView)>, JournalError> {
+        self.reader().await?.epochs().await
     }
 
     pub async fn source_counters(&self) -> Result<Vec<SourceCounters>, JournalError> {

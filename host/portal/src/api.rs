@@ -8,14 +8,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kubewitness_core::Gap;
 use kubewitness_core::views::{
-    DeadLetterView, ObjectQuery, ObjectView, PluginView, ReplayRequest, ReplayView, StatusView,
-    TimelineQuery, TimelineView,
+    DeadLetterView, GapQuery, ObjectQuery, ObjectView, PluginView, PoisonQuery, PoisonView, ReplayRequest,
+    ReplayView, StatusView, TimelineQuery, TimelineView,
 };
 
 use crate::app::{App, Route};
 use crate::events;
 use crate::params::{self, Params};
 use crate::problem::Problem;
+use crate::scope;
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -35,6 +36,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/states/{seq}/document", get(document)),
         ("/api/v1/plugins", get(plugins)),
         ("/api/v1/gaps", get(gaps)),
+        ("/api/v1/poison", get(poison)),
+        ("/api/v1/poison/{number}/raw", get(poison_raw)),
         ("/api/v1/deadletters", get(dead_letters)),
         ("/api/v1/deadletters/replay", post(replay)),
         ("/api/v1/events", get(events::events)),
@@ -48,18 +51,24 @@ async fn status(State(app): State<App>, uri: Uri) -> Result<Json<StatusView>, Pr
 }
 
 async fn objects(State(app): State<App>, uri: Uri) -> Result<Json<Vec<ObjectView>>, Problem> {
-    let params = Params::read(&uri, &["source", "kind", "namespace", "phase", "limit"])?;
+    let names = ["source", "kind", "namespace", "name", "labelSelector", "index", "phase", "limit"];
+    let params = Params::read(&uri, &names)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     let query = ObjectQuery {
         source: params.owned("source"),
         kind: params.owned("kind"),
         namespace: params.owned("namespace"),
+        name: params.owned("name"),
+        label_selector: params.owned("labelSelector"),
+        index: params.owned("index"),
         phase: params.phase()?.map(str::to_owned),
         limit: Some(limit),
-        ..ObjectQuery::default()
     };
     let mut objects = app.views.objects(&query).await?;
     objects.truncate(limit);
+    if objects.is_empty() {
+        scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
+    }
     Ok(Json(objects))
 }
 
@@ -96,11 +105,51 @@ async fn plugins(State(app): State<App>, uri: Uri) -> Result<Json<Vec<PluginView
 }
 
 async fn gaps(State(app): State<App>, uri: Uri) -> Result<Json<Vec<Gap>>, Problem> {
-    let params = Params::read(&uri, &["limit"])?;
+    let params = Params::read(&uri, &["source", "uid", "kind", "namespace", "name", "limit"])?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let mut gaps = app.views.gaps().await?;
+    let query = GapQuery {
+        source: params.owned("source"),
+        uid: params.owned("uid"),
+        kind: params.owned("kind"),
+        namespace: params.owned("namespace"),
+        name: params.owned("name"),
+        limit: Some(limit),
+    };
+    let mut gaps = app.views.gaps(&query).await?;
     gaps.truncate(limit);
+    if gaps.is_empty() {
+        scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
+    }
     Ok(Json(gaps))
+}
+
+async fn poison(State(app): State<App>, uri: Uri) -> Result<Json<Vec<PoisonView>>, Problem> {
+    let params = Params::read(&uri, &["source", "limit"])?;
+    let limit = params.limit(ROWS, MOST_ROWS)?;
+    let query = PoisonQuery { source: params.owned("source"), limit: Some(limit) };
+    let mut poison = app.views.poison(&query).await?;
+    poison.truncate(limit);
+    if poison.is_empty() {
+        scope::check(&app, query.source.as_deref(), None).await?;
+    }
+    Ok(Json(poison))
+}
+
+/// Whatever it is, a browser is to save it and not to show it: it comes from a stranger.
+async fn poison_raw(
+    State(app): State<App>,
+    Path(number): Path<String>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    Params::read(&uri, &[])?;
+    let number = params::number("number", &number)?;
+    let bytes = app.views.poison_raw(number).await?;
+    let saved = format!("attachment; filename=\"poison-{number}.txt\"");
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
+        (header::CONTENT_DISPOSITION, saved),
+    ];
+    Ok((headers, bytes).into_response())
 }
 
 async fn dead_letters(State(app): State<App>, uri: Uri) -> Result<Json<Vec<DeadLetterView>>, Problem> {

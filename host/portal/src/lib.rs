@@ -12,6 +12,7 @@ mod health;
 mod pages;
 mod params;
 mod problem;
+mod scope;
 mod time;
 
 use std::net::SocketAddr;

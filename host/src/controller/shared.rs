@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
+use kubewitness_core::config::SourceSpec;
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_watch::{Listers, SourceHandle};
 
@@ -42,16 +43,16 @@ pub struct PluginState {
 #[derive(Default)]
 pub struct Shared {
     pub listers: Listers,
-    sources: RwLock<BTreeMap<String, SourceHandle>>,
+    sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
 }
 
 impl Shared {
-    pub fn add_source(&self, handle: SourceHandle) {
+    pub fn add_source(&self, spec: SourceSpec, handle: SourceHandle) {
         self.listers.add(handle.clone());
-        write(&self.sources).insert(handle.name().to_string(), handle);
+        write(&self.sources).insert(handle.name().to_string(), (spec, handle));
     }
 
     pub fn remove_source(&self, name: &str) {
@@ -60,6 +61,11 @@ impl Shared {
     }
 
     pub fn sources(&self) -> Vec<SourceHandle> {
+        read(&self.sources).values().map(|(_, handle)| handle.clone()).collect()
+    }
+
+    /// With what the settings say of each.
+    pub fn sources_with_specs(&self) -> Vec<(SourceSpec, SourceHandle)> {
         read(&self.sources).values().cloned().collect()
     }
 

@@ -77,7 +77,7 @@ impl Sources {
             self.rules.clone(),
             self.listers.clone(),
         );
-        self.shared.add_source(handle);
+        self.shared.add_source(spec.clone(), handle);
         let stop = CancellationToken::new();
         let (token, name) = (stop.clone(), spec.name.clone());
         let task = self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {

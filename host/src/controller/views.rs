@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::config::SourceSpec;
+use kubewitness_core::kinds;
 use kubewitness_core::ports::{Backlog, Current, DeadLetter, Documents, JournalError, Lister};
 use kubewitness_core::views::{
-    DeadLetterView, JournalView, ObjectQuery, ObjectView, PluginView, ReplayRequest, ReplayView, SourceView,
-    StatusView, TimelineQuery, TimelineView, ViewError, Views,
+    DeadLetterView, EpochView, GapQuery, JournalView, ObjectQuery, ObjectView, PluginView, PoisonQuery,
+    PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, TimelineQuery, TimelineView, ViewError,
+    Views,
 };
 use kubewitness_core::{Gap, ObjectRef, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchStats};
@@ -55,10 +58,16 @@ impl Views for HostViews {
     async fn status(&self) -> Result<StatusView, ViewError> {
         let counters = self.journal.source_counters().await.map_err(unavailable)?;
         let counters: BTreeMap<_, _> = counters.into_iter().map(|c| (c.source.clone(), c)).collect();
-        let sources = self.shared.sources();
-        let sources = sources.iter().map(|handle| {
+        let mut epochs: BTreeMap<String, Vec<EpochView>> = BTreeMap::new();
+        for (source, epoch) in self.journal.epochs().await.map_err(unavailable)? {
+            epochs.entry(source).or_default().push(epoch);
+        }
+        let now_ms = self.clock.now_ms();
+        let sources = self.shared.sources_with_specs();
+        let sources = sources.iter().map(|(spec, handle)| {
             let counters = counters.get(handle.name()).cloned().unwrap_or_default();
-            source_view(handle.name(), handle.view(), counters)
+            let view = source_view(spec, handle.view(), counters, now_ms);
+            SourceView { epochs: epochs.remove(handle.name()).unwrap_or_default(), ..view }
         });
         let sources = sources.collect();
         let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;
@@ -101,8 +110,20 @@ impl Views for HostViews {
         Ok(document.ok_or_else(missing)?.to_vec())
     }
 
-    async fn gaps(&self) -> Result<Vec<Gap>, ViewError> {
-        self.journal.gaps().await.map_err(unavailable)
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+        self.journal.gaps_of(query).await.map_err(unavailable)
+    }
+
+    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+        self.journal.poison_of(query).await.map_err(unavailable)
+    }
+
+    async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError> {
+        let raw = self.journal.poison_raw(number).await.map_err(unavailable)?;
+        raw.ok_or_else(|| ViewError::NotFound {
+            message: format!("the journal has no poison state with the number {number}"),
+            hint: "`kubewitness poison` and the portal's page of gaps list those that it has.".into(),
+        })
     }
 
     async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
@@ -200,9 +221,11 @@ fn chosen(letters: &[DeadLetter], request: &ReplayRequest) -> Result<u64, ViewEr
     Ok(named.iter().filter(|letter| !letter.replaying).count() as u64)
 }
 
-fn source_view(name: &str, view: SourceSnapshot, counters: SourceCounters) -> SourceView {
+fn source_view(spec: &SourceSpec, view: SourceSnapshot, counters: SourceCounters, now_ms: u64) -> SourceView {
     SourceView {
-        name: name.to_string(),
+        name: spec.name.clone(),
+        api_version: spec.api_version.clone(),
+        kind: spec.kind.clone(),
         objects: view.objects as u64,
         checkpoint: counters.checkpoint,
         epoch: view.epoch,
@@ -210,11 +233,13 @@ fn source_view(name: &str, view: SourceSnapshot, counters: SourceCounters) -> So
         gaps: counters.gaps,
         poison: counters.poison,
         last_event_at: counters.last_event_ms.map(calendar::rfc3339),
+        last_event_age_seconds: counters.last_event_ms.map(|ms| now_ms.saturating_sub(ms) as f64 / 1000.0),
         condition: view.stalled.or(view.condition),
         limitation: view.limitation,
         walking: view.walking as u64,
         last_audit_at: view.last_audit_ms.map(calendar::rfc3339),
         counts: view.counts,
+        epochs: Vec::new(),
     }
 }
 
@@ -252,11 +277,8 @@ fn matches(current: &Current, query: &ObjectQuery) -> bool {
         && query.phase.as_deref().is_none_or(|phase| current.status.phase.eq_ignore_ascii_case(phase))
 }
 
-/// `Job`, `job` and `jobs` are one kind.
 fn is_kind(object: &ObjectRef, wanted: &str) -> bool {
-    let kind = object.kind.to_ascii_lowercase();
-    let wanted = wanted.to_ascii_lowercase();
-    wanted == kind || wanted.strip_suffix('s') == Some(&kind)
+    kinds::is_kind(&object.group, &object.kind, wanted)
 }
 
 fn object_view(source: String, current: Current) -> ObjectView {
@@ -276,19 +298,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_found_as_people_write_it() {
-        let job = ObjectRef { kind: "Job".into(), ..ObjectRef::default() };
-        for wanted in ["Job", "job", "jobs", "Jobs"] {
-            assert!(is_kind(&job, wanted), "{wanted}");
-        }
-        assert!(!is_kind(&job, "Pod"));
-    }
-
-    #[test]
     fn a_source_tells_first_that_nothing_can_be_kept_and_then_what_the_server_says() {
         let refused = SourceSnapshot { condition: Some("403".into()), ..SourceSnapshot::default() };
         let stalled = SourceSnapshot { stalled: Some("the disk is full".into()), ..refused.clone() };
-        let condition = |view| source_view("jobs", view, SourceCounters::default()).condition;
+        let jobs = SourceSpec::of("jobs", "batch/v1", "Job");
+        let condition = |view| source_view(&jobs, view, SourceCounters::default(), 0).condition;
         assert_eq!(condition(refused).as_deref(), Some("403"));
         assert_eq!(condition(stalled).as_deref(), Some("the disk is full"));
         assert_eq!(condition(SourceSnapshot::default()), None);

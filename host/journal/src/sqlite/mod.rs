@@ -4,6 +4,7 @@
 mod backlog;
 mod documents;
 mod fault;
+mod findings;
 mod lookup;
 mod multi;
 mod open;

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::{Current, JournalError, Warm};
 use kubewitness_core::views::{JournalView, TimelineQuery, TimelineView};
 use kubewitness_core::{Gap, Seq, State, Version};
 use sqlx::{Connection, SqliteConnection};
 
 use super::fault::{classify, damaged};
+use super::findings::moment;
 use super::read::{Names, envelope, envelope_column, object, object_column};
 use super::{read, uid};
 use crate::report::{PoisonRecord, SourceCounters};
@@ -66,10 +68,17 @@ pub(super) async fn stats(
     bytes: u64,
 ) -> Result<JournalView, JournalError> {
     let text = "SELECT (SELECT coalesce(sum(states), 0) FROM tallies), \
-                coalesce((SELECT min(seq) FROM states), 0), coalesce((SELECT max(seq) FROM states), 0)";
-    let (states, oldest, newest): (i64, i64, i64) =
+                coalesce((SELECT min(seq) FROM states), 0), coalesce((SELECT max(seq) FROM states), 0), \
+                (SELECT observed_ms FROM states ORDER BY seq LIMIT 1)";
+    let (states, oldest, newest, begun): (i64, i64, i64, Option<i64>) =
         sqlx::query_as(text).fetch_one(connection).await.map_err(classify)?;
-    Ok(JournalView { states: states as u64, bytes, oldest_seq: oldest as u64, newest_seq: newest as u64 })
+    Ok(JournalView {
+        states: states as u64,
+        bytes,
+        oldest_seq: oldest as u64,
+        newest_seq: newest as u64,
+        oldest_at: moment(begun),
+    })
 }
 
 /// Of whole sources and of single objects, in the order in which they were recorded.
@@ -173,7 +182,7 @@ async fn named(connection: &mut SqliteConnection, query: &TimelineQuery) -> Resu
             Some(uid) => found.uid == *uid,
             None => {
                 Some(&found.name) == query.name.as_ref()
-                    && query.kind.as_ref().is_none_or(|kind| is_kind(&found.kind, kind))
+                    && query.kind.as_ref().is_none_or(|kind| is_kind(&found.group, &found.kind, kind))
                     && query.namespace.as_ref().is_none_or(|namespace| found.namespace == *namespace)
             }
         };
@@ -182,17 +191,6 @@ async fn named(connection: &mut SqliteConnection, query: &TimelineQuery) -> Resu
         }
     }
     Ok(ids)
-}
-
-/// `Job`, `job` and `jobs` all mean the kind `Job`.
-fn is_kind(kind: &str, asked: &str) -> bool {
-    let (kind, asked) = (kind.to_lowercase(), asked.to_lowercase());
-    let plural = match kind.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None if kind.ends_with('s') || kind.ends_with("ch") || kind.ends_with('x') => format!("{kind}es"),
-        None => format!("{kind}s"),
-    };
-    asked == kind || asked == plural
 }
 
 /// Objects that have one of these in the chain of their owners. The rows of an owner are found
@@ -250,19 +248,4 @@ async fn story(
         .map_err(classify)?;
     let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
     read::at(connection, names, &seqs).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_kind;
-
-    #[test]
-    fn a_kind_may_be_written_as_people_write_it() {
-        for asked in ["Job", "job", "jobs", "JOBS"] {
-            assert!(is_kind("Job", asked), "{asked}");
-        }
-        assert!(is_kind("NetworkPolicy", "networkpolicies"));
-        assert!(is_kind("Ingress", "ingresses"));
-        assert!(!is_kind("Job", "jobset"));
-    }
 }

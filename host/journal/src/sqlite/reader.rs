@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::ports::{DeadLetter, JournalError, Progress, Warm};
-use kubewitness_core::views::{JournalView, TimelineQuery, TimelineView};
+use kubewitness_core::views::{
+    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
+};
 use kubewitness_core::{Gap, Seq, State};
 use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
@@ -12,7 +14,7 @@ use sqlx::pool::PoolConnection;
 use super::fault::classify;
 use super::open::Store;
 use super::read::{self, Names};
-use super::{backlog, documents, query};
+use super::{backlog, documents, findings, query};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 
 type Answer<T> = Result<T, JournalError>;
@@ -68,6 +70,22 @@ impl Reader<'_> {
 
     pub async fn poison(mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>> {
         query::poison(&mut self.connection, source, limit).await
+    }
+
+    pub async fn gaps_of(mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+        findings::gaps(&mut self.connection, query).await
+    }
+
+    pub async fn poison_of(mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
+        findings::poison(&mut self.connection, query).await
+    }
+
+    pub async fn poison_raw(mut self, number: u64) -> Answer<Option<Vec<u8>>> {
+        findings::poison_raw(&mut self.connection, number).await
+    }
+
+    pub async fn epochs(mut self) -> Answer<Vec<(String, EpochView)>> {
+        findings::epochs(&mut self.connection).await
     }
 
     pub async fn count(mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {

@@ -2,7 +2,7 @@
 
 use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness};
-use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::views::{GapQuery, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, Version};
 
 use crate::support::{Desk, SOURCE, document, gap, in_source, job, of, present, seqs, state, status};
@@ -240,10 +240,62 @@ async fn gaps_and_poison_are_kept_once() {
     let poison = desk.journal.poison(None, 10).await.unwrap();
     assert_eq!(poison.len(), 1);
     assert_eq!((&*poison[0].raw, poison[0].error.as_str()), (&b"{\"cut"[..], "unexpected end"));
+    let shown = desk.journal.poison_of(&PoisonQuery::default()).await.unwrap();
+    assert_eq!((shown[0].bytes, shown[0].excerpt.as_str(), shown[0].observed_ms), (5, "{\"cut", 9));
+    assert_eq!(desk.journal.poison_raw(shown[0].number).await.unwrap().unwrap(), b"{\"cut");
+    assert_eq!(desk.journal.poison_raw(u64::MAX).await.unwrap(), None);
+    let none = PoisonQuery { source: Some("other".into()), limit: None };
+    assert!(desk.journal.poison_of(&none).await.unwrap().is_empty());
     let counters = desk.journal.source_counters().await.unwrap();
     assert_eq!((counters[0].states, counters[0].gaps, counters[0].poison), (1, 2, 1));
     assert_eq!(counters[0].last_event_ms, Some(1_700_000_000_000));
     desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn gaps_are_found_by_what_they_are_about() {
+    let desk = Desk::new().await;
+    for (index, uid) in [1, 2, 1].into_iter().enumerate() {
+        let bounds = (index * 10 + 1, index * 10 + 5);
+        let state = gap(&job(uid), &bounds.0.to_string(), &bounds.1.to_string());
+        desk.journal.append(of(SOURCE, 0, vec![state])).await.unwrap();
+    }
+    let whole = Gap {
+        source: "other".into(),
+        object: None,
+        epoch: 1,
+        after: "5".into(),
+        before: String::new(),
+        reason: "HistoryReplaced".into(),
+        message: String::new(),
+        recorded_ms: 77,
+    };
+    desk.journal.append(Append { gaps: vec![whole], ..of("other", 1, Vec::new()) }).await.unwrap();
+    let found = async |query: GapQuery| {
+        let gaps = desk.journal.gaps_of(&query).await.unwrap();
+        gaps.into_iter().map(|gap| gap.after).collect::<Vec<_>>()
+    };
+    let all = GapQuery::default();
+    assert_eq!(found(all.clone()).await, ["5", "21", "11", "1"], "newest first");
+    assert_eq!(found(GapQuery { limit: Some(2), ..all.clone() }).await, ["5", "21"]);
+    assert_eq!(found(GapQuery { source: Some("other".into()), ..all.clone() }).await, ["5"]);
+    let (one, uid) = (job(1), Some(job(1).uid.clone()));
+    assert_eq!(found(GapQuery { uid, ..all.clone() }).await, ["21", "1"]);
+    let named = GapQuery {
+        kind: Some("jobs".into()),
+        namespace: Some(one.namespace.clone()),
+        name: Some(one.name.clone()),
+        limit: Some(1),
+        ..all.clone()
+    };
+    assert_eq!(found(named).await, ["21"]);
+    assert!(found(GapQuery { kind: Some("pods".into()), ..all }).await.is_empty());
+    let epochs = desk.journal.epochs().await.unwrap();
+    let told: Vec<_> =
+        epochs.iter().map(|(source, view)| (source.as_str(), view.epoch, view.states)).collect();
+    assert_eq!(told, [(SOURCE, 0, 3), ("other", 1, 0)]);
+    assert_eq!(epochs[1].1.replaced_at.as_deref(), Some("1970-01-01T00:00:00.077Z"));
+    assert_eq!(epochs[0].1.replaced_at, None);
 }
 
 #[tokio::test]

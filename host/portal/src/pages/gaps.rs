@@ -13,7 +13,7 @@ use crate::problem::Shown;
 
 pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
     Params::read(&uri, &[])?;
-    let mut gaps = app.views.gaps().await?;
+    let mut gaps = app.views.gaps(&Default::default()).await?;
     gaps.sort_by_key(|gap| std::cmp::Reverse(gap.recorded_ms));
     let content = html! {
         div.head { h1 { "Gaps" } }

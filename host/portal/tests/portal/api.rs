@@ -5,13 +5,15 @@ use crate::fake::Fake;
 use crate::{ask, get, portal, request};
 
 /// Every route of the API and of the probes. `openapi_and_routes_agree` keeps it complete.
-const ROUTES: [(&str, &str); 13] = [
+const ROUTES: [(&str, &str); 15] = [
     ("get", "/api/v1/status"),
     ("get", "/api/v1/objects"),
     ("get", "/api/v1/timeline"),
     ("get", "/api/v1/states/{seq}/document"),
     ("get", "/api/v1/plugins"),
     ("get", "/api/v1/gaps"),
+    ("get", "/api/v1/poison"),
+    ("get", "/api/v1/poison/{number}/raw"),
     ("get", "/api/v1/deadletters"),
     ("post", "/api/v1/deadletters/replay"),
     ("get", "/api/v1/events"),
@@ -32,8 +34,11 @@ async fn openapi_and_routes_agree() {
         assert_eq!(operations.keys().collect::<Vec<_>>(), [method], "{path}");
         // The other method is refused by the route itself, so the route is there and takes only one.
         let other = if method == "get" { "POST" } else { "GET" };
-        let answer =
-            ask(&portal, request(other, &path.replace("{seq}", "1")).body(Body::empty()).unwrap()).await;
+        let answer = ask(
+            &portal,
+            request(other, &path.replace("{seq}", "1").replace("{number}", "1")).body(Body::empty()).unwrap(),
+        )
+        .await;
         assert_eq!(answer.status, 405, "{path}");
         assert!(answer.header("allow").to_lowercase().contains(method), "{path}");
     }
@@ -104,6 +109,7 @@ async fn answers_are_as_described() {
         ("/api/v1/timeline", "/api/v1/timeline?kind=Job&namespace=research&name=llm-train-7"),
         ("/api/v1/plugins", "/api/v1/plugins"),
         ("/api/v1/gaps", "/api/v1/gaps"),
+        ("/api/v1/poison", "/api/v1/poison?source=jobs"),
         ("/api/v1/deadletters", "/api/v1/deadletters?plugin=notification"),
     ] {
         let answer = get(&portal, address).await;
@@ -133,11 +139,82 @@ async fn objects_are_filtered_and_bounded() {
 }
 
 #[tokio::test]
+async fn objects_are_found_by_name_label_and_index_and_a_bad_question_is_refused() {
+    let portal = portal(Fake::default());
+    let count = async |query: &str| {
+        let answer = get(&portal, &format!("/api/v1/objects?{query}")).await.json();
+        answer.as_array().unwrap().len()
+    };
+    assert_eq!(count("kind=jobs.batch&name=llm-train-7").await, 1);
+    assert_eq!(count("labelSelector=team%3Da").await, 9);
+    assert_eq!(count("kind=job&name=nobody").await, 0, "a kind that is watched may have none");
+    for query in ["labelSelector=a%3D%3D%3Db", "index=owner"] {
+        let answer = get(&portal, &format!("/api/v1/objects?{query}")).await;
+        assert_eq!(answer.status, 400, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_kind_or_source_that_nobody_watches_is_told_apart_from_an_empty_answer() {
+    let portal = portal(Fake::default());
+    for path in ["objects?kind=deployments", "gaps?kind=deployments"] {
+        let answer = get(&portal, &format!("/api/v1/{path}")).await;
+        assert_eq!(answer.status, 400, "{path}");
+        let (message, hint) = answer.problem();
+        assert_eq!(message, "No source witnesses `deployments`.");
+        assert!(hint.contains("Job (source `jobs`), Pod"), "{hint}");
+    }
+    for path in ["objects?source=nobody", "gaps?source=nobody", "poison?source=nobody"] {
+        let (message, hint) = get(&portal, &format!("/api/v1/{path}")).await.problem();
+        assert_eq!(message, "No source is called `nobody`.", "{path}");
+        assert!(hint.contains("source `jobs`"), "{hint}");
+    }
+    // Before the first source is configured, nobody can know.
+    let young = crate::portal(Fake { empty: true, ..Fake::default() });
+    assert_eq!(get(&young, "/api/v1/objects?kind=deployments").await.json(), json!([]));
+}
+
+#[tokio::test]
+async fn gaps_are_filtered_by_what_they_are_about() {
+    let portal = portal(Fake::default());
+    let reasons = async |query: &str| {
+        let answer = get(&portal, &format!("/api/v1/gaps?{query}")).await.json();
+        let gaps = answer.as_array().unwrap().iter();
+        gaps.map(|gap| gap["reason"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(reasons("").await, ["Compacted", "HistoryReplaced"]);
+    assert_eq!(reasons("source=jobs&limit=1").await, ["Compacted"]);
+    for query in ["uid=uid-train", "namespace=research", "name=llm-train-7"] {
+        assert_eq!(reasons(query).await, ["Compacted"], "{query}");
+    }
+}
+
+#[tokio::test]
+async fn poison_is_given_as_it_came_and_only_to_be_saved() {
+    let portal = portal(Fake::default());
+    let answer = get(&portal, "/api/v1/poison/1/raw").await;
+    assert_eq!(answer.text.as_bytes(), crate::fake::POISON[0]);
+    assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(answer.header("content-disposition"), "attachment; filename=\"poison-1.txt\"");
+    assert_eq!(answer.header("x-content-type-options"), "nosniff");
+    assert_eq!(get(&portal, "/api/v1/poison/99/raw").await.status, 404);
+    assert_eq!(get(&portal, "/api/v1/poison/x/raw").await.status, 400);
+}
+
+#[tokio::test]
 async fn unknown_and_repeated_parameters_are_refused_with_those_that_are_allowed() {
     let portal = portal(Fake::default());
-    for path in
-        ["status", "objects", "timeline", "plugins", "gaps", "deadletters", "events", "states/1/document"]
-    {
+    for path in [
+        "status",
+        "objects",
+        "timeline",
+        "plugins",
+        "gaps",
+        "poison",
+        "deadletters",
+        "events",
+        "states/1/document",
+    ] {
         let answer = get(&portal, &format!("/api/v1/{path}?colour=red")).await;
         assert_eq!(answer.status, 400, "{path}");
         let (message, hint) = answer.problem();
@@ -148,7 +225,7 @@ async fn unknown_and_repeated_parameters_are_refused_with_those_that_are_allowed
             .await
             .problem()
             .1
-            .contains("source, kind, namespace, phase, limit")
+            .contains("source, kind, namespace, name, labelSelector, index, phase, limit")
     );
     assert_eq!(get(&portal, "/api/v1/objects?kind=Job&kind=Pod").await.status, 400);
 }

@@ -4,12 +4,16 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::DeadLetter;
 use kubewitness_core::views::*;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Status, Version};
 use tokio::sync::watch;
 
 pub const START: u64 = 1_795_182_311_000;
+
+pub const POISON: [&[u8]; 2] =
+    [b"{\"type\":<script>alert(1)</script>\x1b[2J", b"{\"type\":\"ADDED\",\"object\":{\"kind\":\"Job\"}}"];
 
 pub struct Fake {
     pub states: Mutex<Vec<Arc<State>>>,
@@ -203,6 +207,54 @@ fn jobs() -> Vec<ObjectView> {
         .collect()
 }
 
+/// A source whose server was restored from a backup, compacts, and sends what is no object.
+fn well_travelled(source: SourceView) -> SourceView {
+    let epoch = |epoch, states, checkpoint: &str, replaced: Option<&str>| EpochView {
+        epoch,
+        states,
+        checkpoint: checkpoint.into(),
+        replaced_at: replaced.map(Into::into),
+        last_event_at: Some("2026-11-20T13:59:58.120Z".into()),
+    };
+    SourceView {
+        epoch: 1,
+        poison: 2,
+        walking: 4,
+        limitation: Some("this server does not read old versions: what a watch missed is a gap".into()),
+        last_audit_at: Some("2026-11-20T13:55:00.000Z".into()),
+        counts: SourceCounts {
+            frames: 48_400,
+            bytes: 109_000_000,
+            present: 47_100,
+            gone: 900,
+            left: 11,
+            bookmarks: 120,
+            poison: 2,
+            duplicates: 31,
+            stale: 3,
+            gaps: 2,
+            watches: 19,
+            lists_first: 1,
+            lists_expired: 2,
+            lists_replaced: 1,
+            lists_audit: 6,
+            lists_streamed: 1,
+            expired: 2,
+            epochs: 1,
+            discrepancies: 1,
+            walk_back_requests: 240,
+            walked_back: 213,
+            discarded_bytes: 0,
+            decode_ns: 91_500_000,
+        },
+        epochs: vec![
+            epoch(0, 31_000, "91044", None),
+            epoch(1, 17_211, "48230", Some("2026-11-20T11:02:03.456Z")),
+        ],
+        ..source
+    }
+}
+
 fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4]) -> PluginView {
     PluginView {
         name: name.into(),
@@ -252,6 +304,7 @@ impl Views for Fake {
             states: 48_211,
             bytes: 9_131_008,
             oldest_seq: 1,
+            oldest_at: Some("2026-11-18T09:00:00.000Z".into()),
             newest_seq: *self.newest.borrow(),
         };
         if self.empty {
@@ -271,10 +324,13 @@ impl Views for Fake {
             gaps,
             poison: 0,
             last_event_at: synced.then(|| "2026-11-20T13:59:58.120Z".into()),
+            last_event_age_seconds: synced.then_some(2.5),
+            api_version: if name == "jobs" { "batch/v1".into() } else { "v1".into() },
+            kind: if name == "jobs" { "Job".into() } else { "Pod".into() },
             condition: (!synced).then(|| "the server refuses: pods is <forbidden>".into()),
             ..SourceView::default()
         };
-        let sources = vec![source("jobs", 26, 2, true), source("pods\"\\", 61, 0, false)];
+        let sources = vec![well_travelled(source("jobs", 26, 2, true)), source("pods\"\\", 61, 0, false)];
         Ok(StatusView {
             sources,
             plugins: vec![plugin("persistence", "active", [48_211, 0, 0, 0]), degraded, wrong],
@@ -289,10 +345,22 @@ impl Views for Fake {
             asked.as_ref().is_none_or(|asked| asked.eq_ignore_ascii_case(value))
         };
         let mut jobs = if self.empty { Vec::new() } else { jobs() };
+        if query.label_selector.as_deref().is_some_and(|text| text.contains("==="))
+            || query.index.as_deref().is_some_and(|text| !text.contains('='))
+        {
+            return Err(ViewError::Invalid("this can't be looked up".into()));
+        }
+        // Of the labels only one is known here: every third job is of team a.
+        if query.label_selector.as_deref() == Some("team=a") {
+            jobs = jobs.into_iter().step_by(3).collect();
+        }
+        let is = |view: &ObjectView, kind: &str| is_kind(&view.object.group, &view.object.kind, kind);
         jobs.retain(|view| {
-            fits(&query.kind, &view.object.kind)
+            query.kind.as_ref().is_none_or(|kind| is(view, kind))
                 && fits(&query.namespace, &view.object.namespace)
                 && fits(&query.phase, &view.status.phase)
+                && fits(&query.name, &view.object.name)
+                && query.source.as_ref().is_none_or(|source| *source == view.source)
         });
         Ok(jobs)
     }
@@ -324,7 +392,7 @@ impl Views for Fake {
         }
     }
 
-    async fn gaps(&self) -> Result<Vec<Gap>, ViewError> {
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
         self.check().await?;
         if self.empty {
             return Ok(Vec::new());
@@ -340,7 +408,7 @@ impl Views for Fake {
             recorded_ms: START + 427_000,
         };
         let train = object("Job", "research", "llm-train-7", "uid-train");
-        Ok(vec![
+        let mut gaps = vec![
             gap(
                 Some(train),
                 "1019",
@@ -353,7 +421,52 @@ impl Views for Fake {
                 "HistoryReplaced",
                 "The API server's history went back: it was restored from a backup.",
             ),
+        ];
+        let about = |asked: &Option<String>, of: fn(&ObjectRef) -> &String, gap: &Gap| {
+            asked.as_ref().is_none_or(|asked| gap.object.as_ref().is_some_and(|object| of(object) == asked))
+        };
+        gaps.retain(|gap| {
+            let of_kind = |kind: &String| {
+                gap.object.as_ref().is_some_and(|object| is_kind(&object.group, &object.kind, kind))
+            };
+            query.source.as_ref().is_none_or(|source| *source == gap.source)
+                && query.kind.as_ref().is_none_or(of_kind)
+                && about(&query.uid, |object| &object.uid, gap)
+                && about(&query.namespace, |object| &object.namespace, gap)
+                && about(&query.name, |object| &object.name, gap)
+        });
+        gaps.truncate(query.limit.unwrap_or(usize::MAX));
+        Ok(gaps)
+    }
+
+    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+        self.check().await?;
+        let other = query.source.as_ref().is_some_and(|source| source != "jobs");
+        if self.empty || other {
+            return Ok(Vec::new());
+        }
+        let poison = |number, error: &str, raw: &[u8]| PoisonView {
+            number,
+            source: "jobs".into(),
+            epoch: 1,
+            error: error.into(),
+            observed_ms: START + 500_000 + number,
+            bytes: raw.len() as u64,
+            excerpt: String::from_utf8_lossy(raw).into_owned(),
+        };
+        Ok(vec![
+            poison(2, "the object has no metadata.uid", POISON[1]),
+            poison(1, "expected value at line 1 column 9", POISON[0]),
         ])
+    }
+
+    async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError> {
+        self.check().await?;
+        let raw = POISON.get((number as usize).wrapping_sub(1));
+        raw.map(|raw| raw.to_vec()).ok_or_else(|| ViewError::NotFound {
+            message: format!("there is no poison state {number}"),
+            hint: "the page of gaps lists them".into(),
+        })
     }
 
     async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {

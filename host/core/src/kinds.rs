@@ -1,0 +1,108 @@
+//! Kinds as people write them: `Job`, `job`, `jobs`, `jobs.batch`, `po`.
+
+/// What kubectl and the kinds' own definitions abbreviate. A short name is a convenience, so this
+/// list is of those that people type; every other kind is found by its name.
+const SHORT: [(&str, &str); 37] = [
+    ("cj", "CronJob"),
+    ("cm", "ConfigMap"),
+    ("cq", "ClusterQueue"),
+    ("crd", "CustomResourceDefinition"),
+    ("crds", "CustomResourceDefinition"),
+    ("cwf", "CronWorkflow"),
+    ("deploy", "Deployment"),
+    ("ds", "DaemonSet"),
+    ("ep", "Endpoints"),
+    ("ev", "Event"),
+    ("hpa", "HorizontalPodAutoscaler"),
+    ("ing", "Ingress"),
+    ("js", "JobSet"),
+    ("limits", "LimitRange"),
+    ("lq", "LocalQueue"),
+    ("netpol", "NetworkPolicy"),
+    ("no", "Node"),
+    ("ns", "Namespace"),
+    ("pc", "PriorityClass"),
+    ("pdb", "PodDisruptionBudget"),
+    ("pg", "PodGroup"),
+    ("po", "Pod"),
+    ("pv", "PersistentVolume"),
+    ("pvc", "PersistentVolumeClaim"),
+    ("quota", "ResourceQuota"),
+    ("rc", "ReplicationController"),
+    ("rf", "ResourceFlavor"),
+    ("rs", "ReplicaSet"),
+    ("sa", "ServiceAccount"),
+    ("sc", "StorageClass"),
+    ("sparkapp", "SparkApplication"),
+    ("sts", "StatefulSet"),
+    ("svc", "Service"),
+    ("vcjob", "Job"),
+    ("vj", "Job"),
+    ("wf", "Workflow"),
+    ("wl", "Workload"),
+];
+
+/// Whether this is the kind that somebody means.
+pub fn is_kind(group: &str, kind: &str, wanted: &str) -> bool {
+    let wanted = wanted.to_ascii_lowercase();
+    let (name, rest) = wanted.split_once('.').unwrap_or((&wanted, ""));
+    let kind = kind.to_ascii_lowercase();
+    in_group(group, rest) && (name == kind || name == plural(&kind) || is_short(group, &kind, name))
+}
+
+/// `batch` and `v1.batch` are both the group `batch`.
+fn in_group(group: &str, wanted: &str) -> bool {
+    let without_version = wanted.split_once('.').map_or("", |(_, group)| group);
+    wanted.is_empty() || wanted == group || (!without_version.is_empty() && without_version == group)
+}
+
+fn is_short(group: &str, kind: &str, name: &str) -> bool {
+    // Volcano's Job has short names of its own, and the built-in one has none.
+    let of_group = !matches!(name, "vcjob" | "vj") || group == "batch.volcano.sh";
+    of_group && SHORT.iter().any(|(short, of)| *short == name && of.eq_ignore_ascii_case(kind))
+}
+
+/// The plural of a lower-case kind, as its resource is usually called.
+pub fn plural(kind: &str) -> String {
+    let before = |end: &str| kind.strip_suffix(end);
+    match before("y") {
+        Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),
+        _ if ["s", "x", "ch", "sh"].iter().any(|end| kind.ends_with(end)) => format!("{kind}es"),
+        _ => format!("{kind}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_found_as_people_write_it() {
+        for wanted in ["Job", "job", "jobs", "JOBS", "jobs.batch", "job.batch", "jobs.v1.batch"] {
+            assert!(is_kind("batch", "Job", wanted), "{wanted}");
+        }
+        for wanted in ["po", "pod", "pods", "Pods"] {
+            assert!(is_kind("", "Pod", wanted), "{wanted}");
+        }
+        assert!(is_kind("networking.k8s.io", "NetworkPolicy", "networkpolicies"));
+        assert!(is_kind("networking.k8s.io", "Ingress", "ingresses"));
+        assert!(is_kind("", "Endpoints", "endpoints"));
+        assert!(is_kind("gateway.networking.k8s.io", "Gateway", "gateways"));
+        assert!(is_kind("apps", "StatefulSet", "sts"));
+    }
+
+    #[test]
+    fn one_kind_is_not_taken_for_another() {
+        for wanted in ["jobset", "pods", "", "s", "jobs.batch.volcano.sh", "vcjob", "jobs.", "po"] {
+            assert_eq!(is_kind("batch", "Job", wanted), wanted == "jobs.", "{wanted}");
+        }
+        assert!(is_kind("batch.volcano.sh", "Job", "vcjob"));
+        assert!(is_kind("batch.volcano.sh", "Job", "jobs.batch.volcano.sh"));
+        assert!(!is_kind("batch.volcano.sh", "Job", "jobs.batch"));
+    }
+
+    #[test]
+    fn short_names_are_in_order_and_each_is_there_once() {
+        assert!(SHORT.is_sorted_by(|a, b| a.0 < b.0));
+    }
+}
