@@ -1,19 +1,28 @@
 //! The outcome-grade status of any object, by rules that are data: one small file a kind in
-//! `status/rules`, and a generic ladder for every other kind.
+//! `status/rules`, and a generic ladder for every other kind. An operator's rules take the place
+//! of these.
 //!
 //! A status is a pure function of the object: no clock, no history, no other object. So where
 //! history matters (a Job that is suspended: has it run?) the rules use what the object tells
 //! of its own past.
 
+mod compile;
+mod explain;
 mod path;
 mod rule;
+mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use rule::RuleError;
+use std::sync::{Arc, LazyLock};
 
+pub use explain::{Explanation, Tested};
+pub use spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
+
+use crate::config::Fault;
 use crate::state::Status;
 use rule::Rule;
+use serde::Serialize;
 
 /// Every phase that a status may have.
 pub const PHASES: [&str; 13] = [
@@ -32,38 +41,158 @@ pub const PHASES: [&str; 13] = [
     "Unknown",
 ];
 
-const BUILTIN: [&str; 2] = [include_str!("status/rules/job.json"), include_str!("status/rules/pod.json")];
-const GENERIC: &str = include_str!("status/rules/generic.json");
+/// The group and kind of the rule for every kind without one.
+const ANY: &str = "*";
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        /// The files of `status/rules`, by name. The test objects of each stand in `status/cases`.
+        const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("status/rules/", $name, ".json")))),*];
+        #[cfg(test)]
+        const CASES: &[(&str, &str)] = &[$(($name, include_str!(concat!("status/cases/", $name, ".json")))),*];
+    };
+}
+// The ladder for all other kinds is the first.
+files!(
+    "generic",
+    "cronjob",
+    "daemonset",
+    "deployment",
+    "job",
+    "jobset",
+    "kubeflow",
+    "pod",
+    "podgroup",
+    "raycluster",
+    "rayjob",
+    "rayservice",
+    "replicas",
+    "sparkapplication",
+    "trainjob",
+    "volcano",
+    "workflow",
+    "workload",
+);
+
+/// Where a rule stands: in the program, or among the operator's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The name of its file, without the ending.
+    Builtin(&'static str),
+    /// Its place in the list.
+    Operator(usize),
+}
 
 /// The rules of every kind. Made once, shared by all.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    kinds: Vec<Rule>,
-    generic: Rule,
+    /// Ordered by kind and group: found by halving.
+    kinds: Vec<Known>,
+    generic: (Origin, Arc<Rule>),
 }
+
+#[derive(Clone, Debug)]
+struct Known {
+    kind: String,
+    group: String,
+    rule: (Origin, Arc<Rule>),
+}
+
+static BUILTIN: LazyLock<Rules> = LazyLock::new(|| {
+    let parse = |(name, text): &(&'static str, &str)| {
+        let spec: RuleSpec = serde_json::from_str(text).expect("a built-in rule is tested");
+        (Origin::Builtin(name), Arc::new(compile::compile(&spec).expect("a built-in rule is tested")))
+    };
+    let mut all = FILES.iter().map(parse);
+    let generic = all.next().expect("the first file is the generic ladder");
+    let mut rules = Rules { kinds: Vec::new(), generic };
+    all.for_each(|(origin, rule)| rules.put(origin, &rule));
+    rules
+});
 
 impl Rules {
     pub fn builtin() -> Self {
-        let parse = |text| Rule::parse(text).expect("the built-in rules are part of the program and tested");
-        Self { kinds: BUILTIN.into_iter().map(parse).collect(), generic: parse(GENERIC) }
+        BUILTIN.clone()
     }
 
-    /// Adds one kind's rule, or replaces the one that is there.
-    pub fn add(&mut self, json: &str) -> Result<(), RuleError> {
-        let rule = Rule::parse(json)?;
-        self.kinds.retain(|known| (&known.group, &known.kind) != (&rule.group, &rule.kind));
-        self.kinds.push(rule);
-        Ok(())
+    /// The built-in rules with an operator's in their place. A fault names its field as
+    /// `[2].cases[0].phase`.
+    pub fn with(specs: &[RuleSpec]) -> Result<Self, Vec<Fault>> {
+        let (mut rules, mut faults) = (Self::builtin(), Vec::new());
+        let mut seen = std::collections::HashMap::new();
+        for (index, spec) in specs.iter().enumerate() {
+            for kind in &spec.kind.0 {
+                if let Some(first) = seen.insert((&spec.group, kind), index) {
+                    let message = format!("the rule {first} is for {kind} already: keep one of them");
+                    faults.push(Fault { field: format!("[{index}].kind"), message });
+                }
+            }
+            match compile::compile(spec) {
+                Ok(rule) => rules.put(Origin::Operator(index), &Arc::new(rule)),
+                Err(found) => faults.extend(found.into_iter().map(|fault| Fault {
+                    field: format!("[{index}].{}", fault.field),
+                    message: fault.message,
+                })),
+            }
+        }
+        if faults.is_empty() { Ok(rules) } else { Err(faults) }
+    }
+
+    /// Takes the place of what there is for each of the rule's kinds.
+    fn put(&mut self, origin: Origin, rule: &Arc<Rule>) {
+        let group = &rule.spec.group;
+        for kind in &rule.spec.kind.0 {
+            let value = (origin, Arc::clone(rule));
+            if group == ANY {
+                self.generic = value;
+                continue;
+            }
+            match self.position(group, kind) {
+                Ok(at) => self.kinds[at].rule = value,
+                Err(at) => {
+                    self.kinds.insert(at, Known { kind: kind.clone(), group: group.clone(), rule: value });
+                }
+            }
+        }
+    }
+
+    fn position(&self, group: &str, kind: &str) -> Result<usize, usize> {
+        self.kinds.binary_search_by(|known| (&*known.kind, &*known.group).cmp(&(kind, group)))
+    }
+
+    fn find(&self, group: &str, kind: &str) -> &(Origin, Arc<Rule>) {
+        self.position(group, kind).map_or(&self.generic, |at| &self.kinds[at].rule)
     }
 
     /// The status of an object. Bytes that are no object are `Unknown`.
     pub fn status(&self, group: &str, kind: &str, object: &[u8]) -> Status {
-        let rule = self.kinds.iter().find(|rule| rule.kind == kind && rule.group == group);
-        rule.unwrap_or(&self.generic).status(object).unwrap_or_else(|| Status {
+        self.find(group, kind).1.status(object).unwrap_or_else(|| Status {
             phase: "Unknown".into(),
             reason: "Unreadable".into(),
             ..Status::default()
         })
+    }
+
+    /// The rule for a kind, as it is written.
+    pub fn rule(&self, group: &str, kind: &str) -> &RuleSpec {
+        &self.find(group, kind).1.spec
+    }
+
+    /// Every rule once, each with where it stands; the ladder for all other kinds is the last.
+    pub fn all(&self) -> Vec<(Origin, &RuleSpec)> {
+        let mut all: Vec<(Origin, &RuleSpec)> = Vec::new();
+        for (origin, rule) in self.kinds.iter().map(|known| &known.rule).chain([&self.generic]) {
+            if !all.iter().any(|(known, _)| known == origin) {
+                all.push((*origin, &rule.spec));
+            }
+        }
+        all
+    }
+
+    /// The text of a built-in rule's file.
+    pub fn builtin_text(name: &str) -> Option<&'static str> {
+        FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
     /// The status of an object that is gone. The phase is `Deleted`, so that a list of what is

@@ -1,8 +1,11 @@
 //! Paths into an object, as the rules write them: `status.conditions[type=Complete].status`,
 //! `status.containerStatuses[*].restartCount`, `spec.suspend`.
 //!
-//! A path names any number of values: `[*]` is each element, `[a.b=x]`, `[a.b!=x]` and `[a.b]`
-//! are the elements where `a.b` is x, is there and is not x, or is there. A null is not there.
+//! A path names any number of values. `[*]` is each element of a list or each value of a map;
+//! `[a.b=x]`, `[a.b!=x]`, `[a.b]` and `[!a.b]` are those where `a.b` is x, is there and is not x,
+//! is there, or is not there; `[=x]` those that are x themselves. `["a.b/c"]` is a member whose
+//! name has dots. A null is not there.
+//!
 //! Of an object, only the second-level members that some path of a rule begins with are cut
 //! out, and each is parsed when it is first asked for.
 
@@ -35,6 +38,7 @@ enum Where {
     Is(String),
     IsNot(String),
     Exists,
+    Absent,
 }
 
 impl Path {
@@ -51,9 +55,10 @@ impl Path {
             segments.push(Segment::Key(rest[..end].to_owned()));
             rest = &rest[end..];
             while let Some(inner) = rest.strip_prefix('[') {
-                let close = inner.find(']').ok_or_else(|| wrong("a `]` is missing"))?;
-                segments.push(Segment::selector(&inner[..close]));
-                rest = &inner[close + 1..];
+                let end = if inner.starts_with('"') { "\"]" } else { "]" };
+                let close = inner.find(end).ok_or_else(|| wrong("a `]` is missing"))?;
+                segments.push(Segment::selector(&inner[..close]).map_err(wrong)?);
+                rest = &inner[close + end.len()..];
             }
             match rest.strip_prefix('.') {
                 Some("") => return Err(wrong("a key is missing")),
@@ -90,17 +95,26 @@ impl Path {
 }
 
 impl Segment {
-    fn selector(text: &str) -> Self {
-        let keys = |text: &str| text.split('.').map(str::to_owned).collect();
-        if text == "*" {
-            return Self::Each;
+    fn selector(text: &str) -> Result<Self, &'static str> {
+        let selected = |key: &str, test: Where| {
+            let key = key.split('.').filter(|key| !key.is_empty()).map(str::to_owned).collect();
+            Ok(Self::Where { key, test })
+        };
+        if let Some(key) = text.strip_prefix('"') {
+            return Ok(Self::Key(key.to_owned()));
+        }
+        match text {
+            "" | "!" => return Err("`[]` is empty: write `[*]` for each element"),
+            "*" => return Ok(Self::Each),
+            _ => {}
         }
         if let Some((key, value)) = text.split_once("!=") {
-            return Self::Where { key: keys(key), test: Where::IsNot(value.to_owned()) };
+            return selected(key, Where::IsNot(value.to_owned()));
         }
-        match text.split_once('=') {
-            Some((key, value)) => Self::Where { key: keys(key), test: Where::Is(value.to_owned()) },
-            None => Self::Where { key: keys(text), test: Where::Exists },
+        match (text.split_once('='), text.strip_prefix('!')) {
+            (Some((key, value)), _) => selected(key, Where::Is(value.to_owned())),
+            (None, Some(key)) => selected(key, Where::Absent),
+            (None, None) => selected(text, Where::Exists),
         }
     }
 }
@@ -111,23 +125,24 @@ fn walk<'v>(value: &'v Value, segments: &[Segment], visit: &mut dyn FnMut(&'v Va
     };
     match segment {
         Segment::Key(key) => value.get(key).is_some_and(|inner| walk(inner, rest, visit)),
-        Segment::Each => elements(value).iter().any(|element| walk(element, rest, visit)),
+        Segment::Each => elements(value).any(|element| walk(element, rest, visit)),
         Segment::Where { key, test } => elements(value)
-            .iter()
             .filter(|element| selected(element, key, test))
             .any(|element| walk(element, rest, visit)),
     }
 }
 
-fn elements(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
+fn elements(value: &Value) -> impl Iterator<Item = &Value> {
+    let of_map = value.as_object().into_iter().flat_map(serde_json::Map::values);
+    value.as_array().into_iter().flatten().chain(of_map)
 }
 
 fn selected(element: &Value, key: &[String], test: &Where) -> bool {
     let found = key.iter().try_fold(element, |value, key| value.get(key)).filter(|value| !value.is_null());
     match (found, test) {
-        (None, _) => false,
+        (None, test) => matches!(test, Where::Absent),
         (Some(_), Where::Exists) => true,
+        (Some(_), Where::Absent) => false,
         (Some(found), Where::Is(text)) => text_of(found).is_some_and(|found| found == *text),
         (Some(found), Where::IsNot(text)) => text_of(found).is_some_and(|found| found != *text),
     }

@@ -1,0 +1,165 @@
+//! From a rule as it is written to one that can be asked. Every fault is found, each with its field.
+
+use super::PHASES;
+use super::path::{Path, Slots, text_of};
+use super::rule::{Case, Check, Number, Rule, Test, Text};
+use super::spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
+use crate::config::Fault;
+
+pub(super) fn compile(spec: &RuleSpec) -> Result<Rule, Vec<Fault>> {
+    let mut compiler = Compiler::default();
+    compiler.names(spec);
+    let attempt = compiler.numbers("attempt", &spec.attempt);
+    let ready = compiler.numbers("ready", &spec.ready);
+    let total = compiler.numbers("total", &spec.total);
+    let exit = compiler.paths("exit", &spec.exit);
+    let cases = compiler.cases(&spec.cases);
+    if !compiler.faults.is_empty() {
+        return Err(compiler.faults);
+    }
+    Ok(Rule { spec: spec.clone(), slots: compiler.slots, attempt, ready, total, exit, cases })
+}
+
+#[derive(Default)]
+struct Compiler {
+    slots: Slots,
+    faults: Vec<Fault>,
+}
+
+impl Compiler {
+    fn fault(&mut self, field: &str, message: impl Into<String>) {
+        self.faults.push(Fault { field: field.to_owned(), message: message.into() });
+    }
+
+    fn names(&mut self, spec: &RuleSpec) {
+        let kinds = &spec.kind.0;
+        if kinds.is_empty() || kinds.iter().any(String::is_empty) {
+            self.fault("kind", "names no kind: write one, such as Job, or a list of them");
+        }
+        if (spec.group == "*") != kinds.iter().any(|kind| kind == "*") {
+            let message = "`*` stands for every kind without a rule, and only as both group and kind";
+            self.fault("kind", message);
+        }
+        if let Some((group, version)) = spec.group.split_once('/') {
+            self.fault("group", format!("leave out the version: `{group}` and not `{group}/{version}`"));
+        }
+    }
+
+    fn cases(&mut self, specs: &[CaseSpec]) -> Vec<Case> {
+        let Some(last) = specs.len().checked_sub(1) else {
+            self.fault("cases", "is empty: the last case has an empty `when`, so that one always holds");
+            return Vec::new();
+        };
+        let mut cases = Vec::new();
+        for (index, spec) in specs.iter().enumerate() {
+            let at = format!("cases[{index}]");
+            if index == last && !spec.when.is_empty() {
+                let message = "add a last case with an empty `when` after it, so that one always holds";
+                self.fault(&format!("{at}.when"), message);
+            } else if index < last && spec.when.is_empty() {
+                let message = "is empty and always holds, so that the cases after it never decide";
+                self.fault(&format!("{at}.when"), message);
+            }
+            cases.extend(self.case(&at, spec));
+        }
+        cases
+    }
+
+    fn case(&mut self, at: &str, spec: &CaseSpec) -> Option<Case> {
+        let phase = PHASES.into_iter().find(|phase| *phase == spec.phase);
+        if phase.is_none() {
+            let message = format!("`{}` is no phase; there are {}", spec.phase, PHASES.join(", "));
+            self.fault(&format!("{at}.phase"), message);
+        }
+        Some(Case {
+            when: self.tests(at, &spec.when),
+            terminal: spec.terminal,
+            reason: self.texts(&format!("{at}.reason"), &spec.reason),
+            message: self.texts(&format!("{at}.message"), &spec.message),
+            phase: phase?,
+        })
+    }
+
+    fn numbers(&mut self, field: &str, specs: &[NumberSpec]) -> Vec<Number> {
+        let mut numbers = Vec::new();
+        for (index, spec) in specs.iter().enumerate() {
+            let at = format!("{field}[{index}]");
+            numbers.push(Number {
+                when: self.tests(&at, &spec.when),
+                sum: self.paths(&format!("{at}.sum"), &spec.sum),
+                max: self.paths(&format!("{at}.max"), &spec.max),
+                count: self.paths(&format!("{at}.count"), &spec.count),
+                plus: spec.plus,
+            });
+        }
+        numbers
+    }
+
+    fn texts(&mut self, field: &str, specs: &[String]) -> Vec<Text> {
+        let mut texts = Vec::new();
+        for (index, spec) in specs.iter().enumerate() {
+            match spec.strip_prefix('@') {
+                Some(path) => texts.extend(self.path(&format!("{field}[{index}]"), path).map(Text::At)),
+                None => texts.push(Text::Fixed(spec.clone())),
+            }
+        }
+        texts
+    }
+
+    fn tests(&mut self, at: &str, specs: &[TestSpec]) -> Vec<Test> {
+        let tests = specs.iter().enumerate();
+        tests.filter_map(|(index, spec)| self.test(&format!("{at}.when[{index}]"), spec)).collect()
+    }
+
+    fn test(&mut self, field: &str, spec: &TestSpec) -> Option<Test> {
+        let at = self.one_or_many(&format!("{field}.at"), &spec.at);
+        let mut wanted = !spec.not;
+        let mut checks = Vec::new();
+        if let Some(exists) = spec.exists {
+            wanted = exists != spec.not;
+            checks.push(Check::Exists);
+        }
+        if let Some(value) = &spec.is {
+            match text_of(value) {
+                Some(scalar) => checks.push(Check::In(vec![scalar.into_owned()])),
+                None => self.fault(&format!("{field}.is"), "is no text, number, true or false"),
+            }
+        }
+        checks.extend(spec.one_of.clone().map(Check::In));
+        checks.extend(spec.like.clone().map(Check::Like));
+        checks.extend(spec.above.map(Check::Above));
+        checks.extend(spec.below.map(Check::Below));
+        if let Some(path) = &spec.behind {
+            checks.push(Check::Behind(self.path(&format!("{field}.behind"), path)?));
+        }
+        match (checks.pop(), checks.is_empty()) {
+            (Some(check), true) => Some(Test { at, wanted, check }),
+            (None, _) if spec.is.is_some() => None,
+            _ => {
+                let message = "needs exactly one of exists, is, in, like, above, below and behind";
+                self.fault(field, message);
+                None
+            }
+        }
+    }
+
+    fn one_or_many(&mut self, field: &str, texts: &OneOrMany) -> Vec<Path> {
+        match texts.0.as_slice() {
+            [] => {
+                self.fault(field, "names no path");
+                Vec::new()
+            }
+            [path] => self.path(field, path).into_iter().collect(),
+            many => self.paths(field, many),
+        }
+    }
+
+    fn paths(&mut self, field: &str, texts: &[String]) -> Vec<Path> {
+        let texts = texts.iter().enumerate();
+        texts.filter_map(|(index, text)| self.path(&format!("{field}[{index}]"), text)).collect()
+    }
+
+    fn path(&mut self, field: &str, text: &str) -> Option<Path> {
+        Path::parse(text, &mut self.slots).map_err(|message| self.fault(field, message)).ok()
+    }
+}

@@ -1,0 +1,102 @@
+//! Why an object has the status that it has: which case decided, what held, and what kept the
+//! cases before it from deciding. For people; the way of a state asks `Rule::status` alone.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::path::{Cut, Path};
+use super::rule::{Rule, Test, first_text};
+use super::spec::RuleSpec;
+use super::{Origin, Rules};
+use crate::state::Status;
+
+/// Values shown of one test, and bytes of each: a person reads them.
+const VALUES: usize = 4;
+const VALUE_BYTES: usize = 80;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation<'r> {
+    pub status: Status,
+    pub origin: Origin,
+    #[serde(skip)]
+    pub rule: &'r RuleSpec,
+    /// The case that decided, from 0.
+    pub case: usize,
+    /// Its tests; all of them held.
+    pub held: Vec<Tested>,
+    /// For each case before it the first test that did not hold.
+    pub before: Vec<Tested>,
+    /// The item of the case's `reason` that gave the reason, and so for the message.
+    pub reason_from: Option<String>,
+    pub message_from: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tested {
+    /// Where it stands in the rule, such as `cases[3].when[0]`.
+    pub field: String,
+    pub test: String,
+    /// What the object has there.
+    pub found: Vec<String>,
+}
+
+impl Rules {
+    /// `None` where the bytes are not an object.
+    pub fn explain(&self, group: &str, kind: &str, object: &[u8]) -> Option<Explanation<'_>> {
+        let (origin, rule) = self.find(group, kind);
+        let cut = Cut::new(&rule.slots, object)?;
+        let decided = rule.deciding(&cut)?;
+        let case = rule.cases.get(decided)?;
+        let spec = rule.spec.cases.get(decided)?;
+        let from = |texts, items: &[String]| items.get(first_text(texts, &cut, VALUE_BYTES).1?).cloned();
+        Some(Explanation {
+            status: rule.told(case, &cut),
+            origin: *origin,
+            rule: &rule.spec,
+            case: decided,
+            held: (0..case.when.len()).filter_map(|test| tested(rule, decided, test, &cut)).collect(),
+            before: (0..decided).filter_map(|case| failed(rule, case, &cut)).collect(),
+            reason_from: from(&case.reason, &spec.reason),
+            message_from: from(&case.message, &spec.message),
+        })
+    }
+}
+
+fn failed(rule: &Rule, case: usize, cut: &Cut<'_>) -> Option<Tested> {
+    let test = rule.cases.get(case)?.when.iter().position(|test| !test.holds(cut))?;
+    tested(rule, case, test, cut)
+}
+
+fn tested(rule: &Rule, case: usize, test: usize, cut: &Cut<'_>) -> Option<Tested> {
+    let spec = rule.spec.cases.get(case)?.when.get(test)?;
+    Some(Tested {
+        field: format!("cases[{case}].when[{test}]"),
+        test: spec.to_string(),
+        found: found(rule.cases.get(case)?.when.get(test)?, cut),
+    })
+}
+
+fn found(test: &Test, cut: &Cut<'_>) -> Vec<String> {
+    let mut values = Vec::new();
+    let mut visit = |path: &Path| {
+        path.any(cut, |value| {
+            values.push(shown(value));
+            values.len() >= VALUES
+        })
+    };
+    test.at.iter().any(&mut visit);
+    values
+}
+
+fn shown(value: &Value) -> String {
+    let mut text = value.to_string();
+    if text.len() > VALUE_BYTES {
+        let mut end = VALUE_BYTES;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}

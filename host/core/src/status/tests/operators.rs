@@ -1,0 +1,132 @@
+//! Rules that an operator adds.
+
+use super::super::{Origin, RuleSpec, Rules};
+use serde_json::{Value, json};
+
+fn rule(value: Value) -> RuleSpec {
+    serde_json::from_value(value).unwrap()
+}
+
+fn faults(rules: &[RuleSpec]) -> Vec<String> {
+    let faults = Rules::with(rules).unwrap_err();
+    faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
+}
+
+fn fault(cases: Value) -> String {
+    faults(&[rule(json!({"group": "g", "kind": "K", "cases": cases}))]).join("\n")
+}
+
+const NAMED: &str = r#"{"metadata": {"name": "a"}}"#;
+
+fn always(group: &str, kind: Value) -> RuleSpec {
+    rule(json!({"group": group, "kind": kind,
+        "cases": [{"when": [], "phase": "Running", "reason": ["@metadata.name"]}]}))
+}
+
+#[test]
+fn an_operators_rule_takes_the_place_of_the_builtin_one_for_its_kinds_alone() {
+    let rules = Rules::with(&[always("kubeflow.org", json!(["PyTorchJob", "NewJob"]))]).unwrap();
+    for kind in ["PyTorchJob", "NewJob"] {
+        let told = rules.explain("kubeflow.org", kind, NAMED.as_bytes()).unwrap();
+        assert_eq!((&*told.status.reason, told.origin), ("a", Origin::Operator(0)));
+        assert_eq!(told.reason_from.as_deref(), Some("@metadata.name"));
+    }
+    assert_eq!(rules.status("kubeflow.org", "TFJob", NAMED.as_bytes()).phase, "Pending");
+    assert_eq!(rules.status("other.org", "NewJob", NAMED.as_bytes()).phase, "Unknown");
+    let builtin = Rules::builtin();
+    assert_ne!(rules.rule("kubeflow.org", "PyTorchJob"), builtin.rule("kubeflow.org", "PyTorchJob"));
+    assert_eq!(rules.rule("kubeflow.org", "TFJob"), builtin.rule("kubeflow.org", "TFJob"));
+}
+
+#[test]
+fn an_operator_may_replace_the_ladder_for_all_other_kinds() {
+    let rules = Rules::with(&[always("*", json!("*"))]).unwrap();
+    assert_eq!(rules.status("any.org", "Thing", NAMED.as_bytes()).reason, "a");
+    assert_eq!(rules.status("", "Pod", NAMED.as_bytes()).phase, "Pending");
+    assert!(faults(&[always("any.org", json!("*"))])[0].contains("only as both group and kind"));
+}
+
+#[test]
+fn a_fault_names_its_place_and_says_what_to_do() {
+    let last = json!({"when": [], "phase": "Running"});
+    let with = |case: Value| fault(json!([case, last]));
+    let one = |test: Value| with(json!({"when": [test], "phase": "Running"}));
+    for (told, wanted) in [
+        (fault(json!([])), "[0].cases: is empty"),
+        (
+            fault(json!([{"when": [], "phase": "Great"}])),
+            "[0].cases[0].phase: `Great` is no phase; there are Queued",
+        ),
+        (
+            fault(json!([{"when": [{"at": "a.b", "exists": true}], "phase": "Running"}])),
+            "[0].cases[0].when: add a last case",
+        ),
+        (with(json!({"when": [], "phase": "Running"})), "[0].cases[0].when: is empty and always holds"),
+        (
+            one(json!({"at": "status", "exists": true})),
+            "[0].cases[0].when[0].at: `status` is not a path: it needs at least two keys",
+        ),
+        (
+            one(json!({"at": ["a.b", "a..b"], "exists": true})),
+            "[0].cases[0].when[0].at[1]: `a..b` is not a path",
+        ),
+        (one(json!({"at": [], "exists": true})), "[0].cases[0].when[0].at: names no path"),
+        (one(json!({"at": "a.b"})), "[0].cases[0].when[0]: needs exactly one of"),
+        (one(json!({"at": "a.b", "is": 1, "above": 3})), "[0].cases[0].when[0]: needs exactly one of"),
+        (one(json!({"at": "a.b", "is": ["x"]})), "[0].cases[0].when[0].is: is no text"),
+        (one(json!({"at": "a.b", "behind": "c"})), "[0].cases[0].when[0].behind: `c` is not a path"),
+        (one(json!({"at": "a.b[", "exists": true})), "a `]` is missing"),
+        (one(json!({"at": "a.b[]", "exists": true})), "`[]` is empty"),
+        (
+            with(json!({"when": [{"at": "a.b", "is": 1}], "phase": "Running", "message": ["", "@a"]})),
+            "[0].cases[0].message[1]: `a` is not",
+        ),
+    ] {
+        assert!(told.contains(wanted), "{told}\nlacks {wanted}");
+    }
+    let number = rule(json!({"group": "g/v1", "kind": [], "ready": [{"sum": ["x"]}], "cases": [last]}));
+    let told = faults(&[number]).join("\n");
+    for wanted in
+        ["[0].kind: names no kind", "[0].group: leave out the version: `g`", "[0].ready[0].sum[0]: `x`"]
+    {
+        assert!(told.contains(wanted), "{told}");
+    }
+}
+
+#[test]
+fn two_rules_for_one_kind_are_refused() {
+    let told = faults(&[always("g", json!("K")), always("g", json!(["J", "K"])), always("h", json!("K"))]);
+    assert_eq!(told, ["[1].kind: the rule 0 is for K already: keep one of them"]);
+}
+
+#[test]
+fn what_is_written_comes_back_as_it_was() {
+    for (_, spec) in Rules::builtin().all() {
+        let text = serde_json::to_string(spec).unwrap();
+        assert_eq!(&serde_json::from_str::<RuleSpec>(&text).unwrap(), spec);
+    }
+    let unknown = serde_json::from_str::<RuleSpec>(r#"{"group": "", "kind": 7, "cases": []}"#).unwrap_err();
+    assert!(unknown.to_string().contains("a text or a list of texts"), "{unknown}");
+}
+
+#[test]
+fn an_explanation_tells_what_held_and_what_kept_the_others_from_deciding() {
+    let object = json!({"metadata": {"generation": 1}, "spec": {"suspend": false},
+        "status": {"ready": 0, "active": 2, "conditions": [{"type": "Failed", "status": "False"}]}});
+    let rules = Rules::builtin();
+    let told = rules.explain("batch", "Job", object.to_string().as_bytes()).unwrap();
+    assert_eq!((&*told.status.phase, told.origin), ("Starting", Origin::Builtin("job")));
+    let line = |tested: &super::super::Tested| {
+        format!("{} | {} | {}", tested.field, tested.test, tested.found.join(", "))
+    };
+    assert_eq!(
+        told.held.iter().map(line).collect::<Vec<_>>(),
+        [format!("cases[{}].when[0] | status.active is above 0 | 2", told.case)]
+    );
+    assert_eq!(
+        line(&told.before[1]),
+        "cases[1].when[0] | status.conditions[type=Failed].status is True | \"False\""
+    );
+    assert_eq!(line(&told.before[2]), "cases[2].when[0] | metadata.deletionTimestamp is there | ");
+    assert!(rules.explain("batch", "Job", b"[1").is_none());
+}
