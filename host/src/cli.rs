@@ -32,6 +32,12 @@ pub enum Command {
     Status(QueryArgs),
     /// The jobs that are there now, with their status
     Jobs(JobsArgs),
+    /// What is there now of any kind that is watched, with its status
+    Get(GetArgs),
+    /// Versions that could not be witnessed, each hole with its bounds and its reason
+    Gaps(GapsArgs),
+    /// What came and was no object of its kind, and its bytes
+    Poison(PoisonArgs),
     /// One object's story, oldest first
     Timeline(TimelineArgs),
     /// The plugins: state, lag, last error
@@ -146,7 +152,97 @@ pub struct QueryArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     Table,
+    /// The table with every column
+    Wide,
     Json,
+    Yaml,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GetOutput {
+    Table,
+    /// The table with every column
+    Wide,
+    /// With a NAME the object's document as it was witnessed, otherwise each with its status
+    Json,
+    Yaml,
+    /// KIND.GROUP/NAME, as kubectl takes it
+    Name,
+}
+
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// A kind as people write it: Job, jobs, jobs.batch, po; `all` for every kind; or KIND/NAME
+    pub kind: String,
+    /// Only the object with this name
+    pub name: Option<String>,
+    /// Only this namespace; without it, all of them
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// All namespaces, which is what happens without -n, too
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    /// Only objects with these labels, such as `team=a,tier in (x, y),!old`
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// Only what an index of the source has under a key, such as owner=UID or node=worker-1
+    #[arg(long, value_name = "NAME=KEY")]
+    pub index: Option<String>,
+    /// Only this phase, such as Running
+    #[arg(long)]
+    pub phase: Option<String>,
+    /// Only this source
+    #[arg(long)]
+    pub source: Option<String>,
+    /// At most so many
+    #[arg(long, default_value_t = 10_000)]
+    pub limit: usize,
+    /// Goes on to show what changes, until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
+    pub output: GetOutput,
+}
+
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// The controller to ask
+    #[arg(long, env = "KUBEWITNESS_SERVER", default_value = "http://127.0.0.1:8787", value_name = "URL")]
+    pub server: String,
+}
+
+#[derive(Debug, Args)]
+pub struct GapsArgs {
+    /// Of one object: KIND/NAME, such as job/train-7, or a uid; or of one KIND
+    pub object: Option<String>,
+    /// Only of this source
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Only of objects in this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// At most so many, the newest
+    #[arg(long, default_value_t = 500)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PoisonArgs {
+    /// The number of one poison state: its bytes are printed as they came
+    pub number: Option<u64>,
+    /// Only of this source
+    #[arg(long, conflicts_with = "number")]
+    pub source: Option<String>,
+    /// At most so many, the newest
+    #[arg(long, default_value_t = 500)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -157,6 +253,9 @@ pub struct JobsArgs {
     /// Only this phase, such as Running
     #[arg(long)]
     pub phase: Option<String>,
+    /// Only jobs with these labels, such as `team=a,tier in (x, y),!old`
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
     /// Another kind than Job; `all` for every kind
     #[arg(long, default_value = "Job")]
     pub kind: String,

@@ -6,6 +6,24 @@ pub fn rfc3339(ms: u64) -> String {
     format!("{date}T{time}.{:03}Z", ms % 1000)
 }
 
+/// The moment that [`rfc3339`] wrote; `None` for a text in any other form.
+pub fn parse(text: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| {
+        let part = text.get(from..to)?;
+        part.bytes().all(|byte| byte.is_ascii_digit()).then(|| part.parse::<u64>().ok())?
+    };
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second, ms) = (number(11, 13)?, number(14, 16)?, number(17, 19)?, number(20, 23)?);
+    let shifted = if month <= 2 { year.checked_sub(1)? } else { year };
+    let (era, year_of_era) = (shifted / 400, shifted % 400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day.checked_sub(1)?;
+    let days = era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let seconds = days.checked_sub(719_468)? * 86_400 + hour * 3600 + minute * 60 + second;
+    let moment = seconds * 1000 + ms;
+    // Days and hours that no calendar has, and signs out of place, would not come out as they are.
+    (rfc3339(moment) == text).then_some(moment)
+}
+
 /// Date and time of day, to the second: `2026-11-20` and `13:45:11`.
 pub fn parts(ms: u64) -> (String, String) {
     let seconds = ms / 1000;
@@ -30,7 +48,24 @@ fn date(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::rfc3339;
+    use super::{parse, rfc3339};
+
+    #[test]
+    fn what_was_written_is_read_back_and_nothing_else() {
+        for ms in [0, 1, 951_782_400_123, 951_868_800_000, 1_795_179_599_999, 4_107_542_400_000] {
+            assert_eq!(parse(&rfc3339(ms)), Some(ms));
+        }
+        for text in [
+            "",
+            "now",
+            "2026-11-20",
+            "2026-02-30T00:00:00.000Z",
+            "2026-11-20T13:45:11Z",
+            "+026-11-20T13:45:11.000Z",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn known_moments_are_written_right() {

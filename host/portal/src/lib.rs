@@ -9,6 +9,7 @@ mod app;
 mod events;
 mod guard;
 mod health;
+mod metrics;
 mod pages;
 mod params;
 mod problem;

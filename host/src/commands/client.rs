@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -12,6 +12,8 @@ use super::print::clean;
 
 /// A controller that does not answer within this time would not be waited for by a person either.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
+const SILENCE: Duration = Duration::from_secs(50);
 
 pub struct Client {
     base: Url,
@@ -42,14 +44,38 @@ impl Client {
         self.send(Method::POST, path, |request| request.json(body)).await
     }
 
+    /// The bytes of an answer, as they are.
+    pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
+        let answer = self.answer(self.http.get(self.url(path)?)).await?;
+        Ok(answer.bytes().await.context("reading the controller's answer")?.to_vec())
+    }
+
+    /// An answer that does not end by itself.
+    pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
+        let http = reqwest::Client::builder().no_proxy().read_timeout(SILENCE).connect_timeout(TIMEOUT);
+        let http = http.build().context("making an HTTP client")?;
+        self.answer(http.get(self.url(path)?).query(query)).await
+    }
+
+    fn url(&self, path: &str) -> Result<Url> {
+        self.base.join(path).with_context(|| format!("joining {} and {path}", self.base))
+    }
+
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
-        with: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
+        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<T> {
-        let url = self.base.join(path).with_context(|| format!("joining {} and {path}", self.base))?;
-        let answer = with(self.http.request(method, url)).send().await.with_context(|| {
+        let answer = self.answer(with(self.http.request(method, self.url(path)?))).await?;
+        let body = answer.bytes().await.context("reading the controller's answer")?;
+        serde_json::from_slice(&body)
+            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.base))
+    }
+
+    /// Sends it; a refusal is an error in the controller's words.
+    async fn answer(&self, request: RequestBuilder) -> Result<Response> {
+        let answer = request.send().await.with_context(|| {
             format!(
                 "no controller answers at {}: start one with `kubewitness run` or `kubewitness playground`, \
                  or name another with --server",
@@ -57,12 +83,11 @@ impl Client {
             )
         })?;
         let status = answer.status();
-        let body = answer.bytes().await.context("reading the controller's answer")?;
         if !status.is_success() {
+            let body = answer.bytes().await.context("reading the controller's answer")?;
             bail!("{}", refusal(status, &body));
         }
-        serde_json::from_slice(&body)
-            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.base))
+        Ok(answer)
     }
 }
 

@@ -2,15 +2,22 @@
 
 mod check;
 mod client;
+mod findings;
+mod follow;
+mod get;
 pub mod print;
 mod proof;
 mod query;
+mod status;
 
 use anyhow::Result;
 
 pub use check::check;
+pub use findings::{gaps, poison};
+pub use get::{get, jobs};
 pub use proof::{audit, journal};
-pub use query::{dead_letters, jobs, plugins, plugins_table, status, timeline};
+pub use query::{dead_letters, timeline};
+pub use status::{plugins, plugins_table, status};
 
 /// How a command ended, as its exit code says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,12 +28,17 @@ impl Table {
     }
 
     pub fn render(&self) -> String {
+        self.render_from(0)
+    }
+
+    /// The rows from this one on (0 is the header), in the columns of the whole.
+    pub fn render_from(&self, first: usize) -> String {
         let columns = self.rows[0].len();
         let width =
             |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<_> = (0..columns).map(width).collect();
         let mut text = String::new();
-        for row in &self.rows {
+        for row in &self.rows[first..] {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
                 line.push_str(cell);
@@ -43,6 +48,17 @@ impl Table {
             text.push('\n');
         }
         text
+    }
+
+    /// Rows, the header included.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Leaves the header and the newest rows, whose widths the next ones are laid out by.
+    pub fn keep_newest(&mut self, rows: usize) {
+        let old = self.rows.len().saturating_sub(rows + 1);
+        self.rows.drain(1..=old);
     }
 }
 
@@ -75,11 +91,52 @@ fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
     }
 }
 
+/// For what has no more to show than its table.
 pub fn value<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T) -> String) -> Result<()> {
+    wide(output, value, |value, _| table(value))
+}
+
+/// `table` is told whether every column is wanted.
+pub fn wide<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T, bool) -> String) -> Result<()> {
     match output {
         Output::Json => text(&format!("{}\n", serde_json::to_string_pretty(value)?)),
-        Output::Table => text(&table(value)),
+        Output::Yaml => text(&yaml(value)?),
+        Output::Table => text(&table(value, false)),
+        Output::Wide => text(&table(value, true)),
     }
+}
+
+pub fn yaml<T: Serialize>(value: &T) -> Result<String> {
+    // By way of JSON's own types, so that a field has one form in both.
+    let value = serde_json::to_value(value)?;
+    let mut text = serde_saphyr::to_string(&value)?;
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// `850 ms`, `12 s`, `3 m`, `2 h`, `4 d`: for a column, so with one unit.
+pub fn age(seconds: f64) -> String {
+    match seconds.max(0.0) {
+        s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} m", (s / 60.0).floor()),
+        s if s < 172_800.0 => format!("{:.0} h", (s / 3600.0).floor()),
+        s => format!("{:.0} d", (s / 86_400.0).floor()),
+    }
+}
+
+/// What does not fit into a column, below the table. Several faults come as several lines; those
+/// after the first are set in, so that none can pass for a remark about something else.
+pub fn remarks<A: AsRef<str>, B: AsRef<str>>(remarks: impl IntoIterator<Item = (A, B)>) -> String {
+    let mut text = String::new();
+    for (name, remark) in remarks {
+        let mut lines = remark.as_ref().lines();
+        text.push_str(&format!("{}: {}\n", clean(name.as_ref()), clean(lines.next().unwrap_or_default())));
+        lines.for_each(|line| text.push_str(&format!("    {}\n", clean(line))));
+    }
+    text
 }
 
 /// A sign that reads without colour, for the cells of a table.
@@ -106,6 +163,36 @@ mod tests {
         table.row(["a-long-name".into(), "Running".into()]);
         table.row(["b".into(), String::new()]);
         assert_eq!(table.render(), "NAME          PHASE\na-long-name   Running\nb\n");
+    }
+
+    #[test]
+    fn rows_that_come_later_stand_in_the_same_columns() {
+        let mut table = Table::new(&["NAME", "PHASE"]);
+        table.row(["a-long-name".into(), "Running".into()]);
+        let shown = table.len();
+        table.row(["b".into(), "Failed".into()]);
+        assert_eq!(table.render_from(shown), "b             Failed\n");
+        table.keep_newest(1);
+        assert_eq!(table.render(), "NAME   PHASE\nb      Failed\n");
+        table.keep_newest(5);
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn what_yaml_would_take_for_something_else_stays_a_text() {
+        let value = serde_json::json!({
+            "a": "true", "b": "1.0", "c": null, "d": [1, -2.5, "no", "~", "", " x", "a: b", "#c", "- d"],
+            "e": {"multi": "one\ntwo\n", "escape": "\u{1b}[2J", "empty": {}, "none": []}, "012": "0x1f",
+        });
+        let text = yaml(&value).unwrap();
+        assert_eq!(serde_saphyr::from_str::<serde_json::Value>(&text).unwrap(), value, "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let told: Vec<_> = [0.25, 12.0, 119.4, 200.0, 7500.0, 356_400.0].map(age).into();
+        assert_eq!(told, ["250 ms", "12 s", "119 s", "3 m", "2 h", "4 d"]);
     }
 
     #[test]

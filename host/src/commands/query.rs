@@ -3,147 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use kubewitness_core::views::{
-    DeadLetterView, ObjectQuery, ObjectView, PluginView, ReplayRequest, ReplayView, StatusView,
-    TimelineQuery, TimelineView,
-};
+use kubewitness_core::views::{DeadLetterView, ReplayRequest, ReplayView, TimelineQuery, TimelineView};
 use kubewitness_core::{State, calendar};
-use serde::Serialize;
 
 use super::client::Client;
-use super::print::{self, Table, clean, sign};
+use super::print::{self, Table};
 use super::{End, Ended};
-use crate::cli::{DeadLetters, JobsArgs, QueryArgs, TimelineArgs};
-
-#[derive(Serialize)]
-struct Nothing {}
-
-pub async fn status(args: QueryArgs) -> Ended {
-    let status: StatusView = Client::new(&args.server)?.get("api/v1/status", &Nothing {}).await?;
-    print::value(args.output, &status, status_text)?;
-    Ok(End::Fine)
-}
-
-fn status_text(status: &StatusView) -> String {
-    let journal = &status.journal;
-    let mut text = format!(
-        "{}\n{}\njournal: {} states, {} KiB, positions {} to {}\n",
-        sources_table(status),
-        plugins_table(&status.plugins),
-        journal.states,
-        journal.bytes / 1024,
-        journal.oldest_seq,
-        journal.newest_seq
-    );
-    for problem in &status.problems {
-        text.push_str(&format!("configuration: {}\n", clean(problem)));
-    }
-    text
-}
-
-fn sources_table(status: &StatusView) -> String {
-    let mut table =
-        Table::new(&["SOURCE", "OBJECTS", "CHECKPOINT", "EPOCH", "SYNCED", "GAPS", "POISON", "LAST EVENT"]);
-    for source in &status.sources {
-        table.row([
-            source.name.clone(),
-            source.objects.to_string(),
-            source.checkpoint.clone(),
-            source.epoch.to_string(),
-            sign(source.synced).into(),
-            source.gaps.to_string(),
-            source.poison.to_string(),
-            source.last_event_at.clone().unwrap_or_else(|| "none yet".into()),
-        ]);
-    }
-    let conditions = status.sources.iter().filter_map(|s| Some((&s.name, s.condition.as_ref()?)));
-    table.render() + &remarks(conditions)
-}
-
-/// What does not fit into a column, below the table. Several faults come as several lines; those
-/// after the first are set in, so that none can pass for a remark about something else.
-fn remarks<'a>(remarks: impl Iterator<Item = (&'a String, &'a String)>) -> String {
-    let mut text = String::new();
-    for (name, remark) in remarks {
-        let mut lines = remark.lines();
-        text.push_str(&format!("{}: {}\n", clean(name), clean(lines.next().unwrap_or_default())));
-        lines.for_each(|line| text.push_str(&format!("    {}\n", clean(line))));
-    }
-    text
-}
-
-pub fn plugins_table(plugins: &[PluginView]) -> String {
-    let mut table = Table::new(&[
-        "PLUGIN",
-        "STATE",
-        "OBSERVED",
-        "DELIVERED",
-        "FILTERED",
-        "DEAD",
-        "WAITING",
-        "RETRYING",
-        "LAG",
-        "DIGEST",
-    ]);
-    for plugin in plugins {
-        table.row([
-            plugin.name.clone(),
-            plugin.state.clone(),
-            plugin.observed.to_string(),
-            plugin.delivered.to_string(),
-            plugin.filtered.to_string(),
-            plugin.dead.to_string(),
-            plugin.waiting.to_string(),
-            plugin.retrying.to_string(),
-            format!("{} ({:.1} s)", plugin.lag_seq, plugin.lag_seconds),
-            plugin.digest.chars().take(12).collect(),
-        ]);
-    }
-    let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.as_ref()?)));
-    table.render() + &remarks(messages)
-}
-
-pub async fn plugins(args: QueryArgs) -> Ended {
-    let plugins: Vec<PluginView> = Client::new(&args.server)?.get("api/v1/plugins", &Nothing {}).await?;
-    print::value(args.output, &plugins, |plugins| {
-        if plugins.is_empty() {
-            return "no plugin is configured: apply a ConfigMap labelled kubewitness.dev/plugin=true\n"
-                .into();
-        }
-        plugins_table(plugins)
-    })?;
-    Ok(End::Fine)
-}
-
-pub async fn jobs(args: JobsArgs) -> Ended {
-    let query = ObjectQuery {
-        source: None,
-        kind: (args.kind != "all").then_some(args.kind),
-        namespace: args.namespace,
-        phase: args.phase,
-        limit: Some(args.limit),
-        ..ObjectQuery::default()
-    };
-    let objects: Vec<ObjectView> = Client::new(&args.query.server)?.get("api/v1/objects", &query).await?;
-    print::value(args.query.output, &objects, |objects| {
-        let mut table =
-            Table::new(&["NAMESPACE", "KIND", "NAME", "PHASE", "REASON", "READY", "ATTEMPT", "SINCE"]);
-        for view in objects {
-            table.row([
-                view.object.namespace.clone(),
-                view.object.kind.clone(),
-                view.object.name.clone(),
-                view.status.phase.clone(),
-                view.status.reason.clone(),
-                format!("{}/{}", view.status.ready, view.status.total),
-                view.status.attempt.to_string(),
-                view.observed_at.clone(),
-            ]);
-        }
-        if table.is_empty() { "nothing matches\n".into() } else { table.render() }
-    })?;
-    Ok(End::Fine)
-}
+use crate::cli::{DeadLetters, QueryArgs, TimelineArgs};
 
 pub async fn timeline(args: TimelineArgs) -> Ended {
     let query = timeline_query(&args)?;
@@ -248,8 +114,6 @@ async fn list_dead_letters(plugin: Option<String>, args: QueryArgs) -> Ended {
 mod tests {
     use clap::Parser;
 
-    use kubewitness_core::views::SourceView;
-
     use super::*;
     use crate::cli::{Cli, Command};
 
@@ -258,31 +122,6 @@ mod tests {
             unreachable!("the command is `timeline`")
         };
         timeline_query(&args)
-    }
-
-    #[test]
-    fn a_status_tells_what_holds_a_source_up_and_what_the_configuration_lacks() {
-        let source = |name: &str, condition: Option<&str>| SourceView {
-            name: name.into(),
-            condition: condition.map(Into::into),
-            ..SourceView::default()
-        };
-        let failed = PluginView {
-            name: "p".into(),
-            message: Some("no\nplace\u{1b}]0;x\u{7}".into()),
-            ..PluginView::default()
-        };
-        let text = status_text(&StatusView {
-            sources: vec![source("jobs", None), source("pods", Some("403: pods is forbidden"))],
-            plugins: vec![failed],
-            problems: vec!["two host documents\u{202e}".into()],
-            ..StatusView::default()
-        });
-        let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[3], "pods: 403: pods is forbidden");
-        assert!(text.contains("\np: no\n    place·]0;x·\n"), "{text}");
-        assert_eq!(lines.last(), Some(&"configuration: two host documents·"));
-        assert!(!text.contains("jobs:"), "{text}");
     }
 
     #[test]

@@ -316,21 +316,3 @@ async fn probes_tell_alive_from_ready() {
     assert_eq!((ready.status.as_u16(), ready.text.as_str()), (503, "not ready: the disk is full\n"));
     assert_eq!(get(&portal(Fake::default()), "/readyz").await.text, "ready\n");
 }
-
-#[tokio::test]
-async fn metrics_are_in_the_format_of_prometheus() {
-    let answer = get(&portal(Fake::default()), "/metrics").await;
-    assert_eq!(answer.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
-    for line in [
-        "# TYPE kubewitness_source_objects gauge",
-        "kubewitness_source_objects{source=\"jobs\"} 26",
-        "kubewitness_source_synced{source=\"pods\\\"\\\\\"} 0",
-        "kubewitness_plugin_dead{plugin=\"notification\"} 3",
-        "kubewitness_plugin_lag_seconds{plugin=\"notification\"} 10.8",
-        "kubewitness_plugin_active{plugin=\"notification\"} 0",
-        "kubewitness_journal_states 48211",
-        "kubewitness_ready 1",
-    ] {
-        assert!(answer.text.lines().any(|found| found == line), "{line} is not in\n{}", answer.text);
-    }
-}

@@ -5,6 +5,7 @@
 mod api;
 mod fake;
 mod guard;
+mod metrics;
 mod pages;
 mod stream;
 

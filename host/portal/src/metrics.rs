@@ -1,0 +1,203 @@
+//! The page that Prometheus reads: text format 0.0.4, one family a table row.
+//!
+//! What may only grow is a counter and ends in `_total` (or is the time or the bytes that did);
+//! it begins at 0 with the process. What the journal holds is a gauge: it outlives the process,
+//! and retention lets it fall.
+
+use std::fmt::Write;
+
+use kubewitness_core::views::{PluginView, SourceCounts, SourceView, StatusView};
+
+const PREFIX: &str = "kubewitness";
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+use Kind::{Counter, Gauge};
+
+/// Name, help, type and the value that a source has of it; `None` where it has none yet.
+type OfSource = (&'static str, &'static str, Kind, fn(&SourceView) -> Option<f64>);
+type OfPlugin = (&'static str, &'static str, fn(&PluginView) -> f64);
+/// The value of one more label, and the count that it stands for.
+type Part = (&'static str, fn(&SourceCounts) -> u64);
+
+/// What the events of a source turned out to be.
+const EVENTS: [Part; 7] = [
+    ("present", |c| c.present),
+    ("gone", |c| c.gone),
+    ("left", |c| c.left),
+    ("bookmark", |c| c.bookmarks),
+    ("poison", |c| c.poison),
+    ("duplicate", |c| c.duplicates),
+    ("stale", |c| c.stale),
+];
+
+const LISTS: [Part; 4] = [
+    ("first", |c| c.lists_first),
+    ("expired", |c| c.lists_expired),
+    ("replaced", |c| c.lists_replaced),
+    ("audit", |c| c.lists_audit),
+];
+
+const SOURCES: [OfSource; 25] = [
+    ("objects", "Objects in the cache.", Gauge, |s| Some(s.objects as f64)),
+    ("synced", "1 once the first list is complete.", Gauge, |s| Some(flag(s.synced))),
+    ("held_up", "1 while something keeps the source from taking in states.", Gauge, |s| {
+        Some(flag(s.condition.is_some()))
+    }),
+    ("limited", "1 where the server can't do all that it takes to read missed versions back.", Gauge, |s| {
+        Some(flag(s.limitation.is_some()))
+    }),
+    ("epoch", "Grows when the API server's history was replaced.", Gauge, |s| Some(f64::from(s.epoch))),
+    ("gaps", "Known holes in what was witnessed, as the journal has them.", Gauge, |s| Some(s.gaps as f64)),
+    ("poison", "Frames that the journal keeps raw because they did not decode.", Gauge, |s| {
+        Some(s.poison as f64)
+    }),
+    ("last_event_age_seconds", "Time since the last event.", Gauge, |s| s.last_event_age_seconds),
+    ("last_event_timestamp_seconds", "When the last event was observed, since 1970.", Gauge, |s| {
+        seconds(s.last_event_at.as_deref()?)
+    }),
+    (
+        "last_audit_timestamp_seconds",
+        "When a list was last compared with the journal, since 1970.",
+        Gauge,
+        |s| seconds(s.last_audit_at.as_deref()?),
+    ),
+    ("walk_back_waiting", "Objects whose missed versions are being read back now.", Gauge, |s| {
+        Some(s.walking as f64)
+    }),
+    ("frames_total", "Lines of watches.", Counter, |s| Some(s.counts.frames as f64)),
+    ("received_bytes_total", "Bytes that came from the server.", Counter, |s| Some(s.counts.bytes as f64)),
+    ("discarded_bytes_total", "Of the received bytes, those of frames that were cut off.", Counter, |s| {
+        Some(s.counts.discarded_bytes as f64)
+    }),
+    ("decode_seconds_total", "Time spent on reading frames and deriving states.", Counter, |s| {
+        Some(s.counts.decode_ns as f64 / 1e9)
+    }),
+    ("watches_total", "Watches that were begun.", Counter, |s| Some(s.counts.watches as f64)),
+    ("watches_expired_total", "Watches that were told that their version is gone.", Counter, |s| {
+        Some(s.counts.expired as f64)
+    }),
+    ("lists_streamed_total", "Of all lists, those that came as a stream.", Counter, |s| {
+        Some(s.counts.lists_streamed as f64)
+    }),
+    ("relists_total", "Lists after the first: for an expired watch or a replaced history.", Counter, |s| {
+        Some((s.counts.lists_expired + s.counts.lists_replaced) as f64)
+    }),
+    ("walk_back_requests_total", "Requests to read missed versions back.", Counter, |s| {
+        Some(s.counts.walk_back_requests as f64)
+    }),
+    ("walk_back_versions_total", "Missed versions that were read back.", Counter, |s| {
+        Some(s.counts.walked_back as f64)
+    }),
+    ("gaps_recorded_total", "Holes that were recorded.", Counter, |s| Some(s.counts.gaps as f64)),
+    ("audits_total", "Lists that were compared with the journal.", Counter, |s| {
+        Some(s.counts.lists_audit as f64)
+    }),
+    ("discrepancies_total", "Objects that an audit found to differ from what was witnessed.", Counter, |s| {
+        Some(s.counts.discrepancies as f64)
+    }),
+    ("epochs_total", "Histories that were found to be replaced.", Counter, |s| Some(s.counts.epochs as f64)),
+];
+
+/// observed = delivered + filtered + dead + waiting, for each plugin.
+const PLUGINS: [OfPlugin; 9] = [
+    ("active", "1 while the plugin takes states.", |p| flag(p.state == "active")),
+    ("observed", "States that the plugin is to be handed.", |p| p.observed as f64),
+    ("delivered", "Of the observed, those that it has done.", |p| p.delivered as f64),
+    ("filtered", "Of the observed, those that it did not subscribe to.", |p| p.filtered as f64),
+    ("dead", "Of the observed, those that are parked.", |p| p.dead as f64),
+    ("waiting", "Of the observed, those still to be done.", |p| p.waiting as f64),
+    ("retrying", "Of the waiting, those that failed at least once.", |p| p.retrying as f64),
+    ("lag_positions", "Positions between the newest state and the cursor.", |p| p.lag_seq as f64),
+    ("lag_seconds", "Age of the oldest unfinished state.", |p| p.lag_seconds),
+];
+
+pub(crate) fn render(status: &StatusView, ready: bool) -> String {
+    let mut page = Page::default();
+    let journal = &status.journal;
+    let plain = [
+        ("ready", "1 while states are taken in and kept.", flag(ready)),
+        ("journal_states", "States in the journal.", journal.states as f64),
+        ("journal_bytes", "Bytes of the journal.", journal.bytes as f64),
+        ("journal_oldest_seq", "The oldest position that is kept.", journal.oldest_seq as f64),
+        ("journal_newest_seq", "The newest position.", journal.newest_seq as f64),
+    ];
+    for (name, help, value) in plain {
+        page.family(name, help, Gauge);
+        page.sample(name, &[], value);
+    }
+    sources(&mut page, &status.sources);
+    for (name, help, value) in PLUGINS {
+        let name = format!("plugin_{name}");
+        page.family(&name, help, Gauge);
+        for plugin in &status.plugins {
+            page.sample(&name, &[("plugin", &plugin.name)], value(plugin));
+        }
+    }
+    page.text
+}
+
+fn sources(page: &mut Page, sources: &[SourceView]) {
+    for (name, help, kind, value) in SOURCES {
+        let name = format!("source_{name}");
+        page.family(&name, help, kind);
+        for source in sources {
+            if let Some(value) = value(source) {
+                page.sample(&name, &[("source", &source.name)], value);
+            }
+        }
+    }
+    let by = [
+        ("source_events_total", "kind", "What came of a source, by what it turned out to be.", &EVENTS[..]),
+        ("source_lists_total", "reason", "Lists, by why they were made.", &LISTS[..]),
+    ];
+    for (name, label, help, parts) in by {
+        page.family(name, help, Counter);
+        for source in sources {
+            for (part, count) in parts {
+                page.sample(name, &[("source", &source.name), (label, part)], count(&source.counts) as f64);
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn family(&mut self, name: &str, help: &str, kind: Kind) {
+        let kind = match kind {
+            Counter => "counter",
+            Gauge => "gauge",
+        };
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        // Writing to a string can't fail.
+        writeln!(self.text, "# HELP {PREFIX}_{name} {help}\n# TYPE {PREFIX}_{name} {kind}").ok();
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        writeln!(self.text, "{PREFIX}_{name}{labels} {value}").ok();
+    }
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn flag(set: bool) -> f64 {
+    f64::from(u8::from(set))
+}
+
+/// Seconds since 1970 of a time as the views write it; `None` for any other text.
+fn seconds(text: &str) -> Option<f64> {
+    kubewitness_core::calendar::parse(text).map(|ms| ms as f64 / 1000.0)
+}

@@ -1,0 +1,169 @@
+//! The whole page of metrics against the grammar of the text format, and its figures against
+//! those of the status.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fake::Fake;
+use crate::{get, portal};
+
+#[derive(Debug, Default)]
+struct Family {
+    help: String,
+    kind: String,
+    /// Labels in their order, and the value.
+    samples: Vec<(Vec<(String, String)>, f64)>,
+}
+
+fn is_name(text: &str) -> bool {
+    let mut characters = text.chars();
+    characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+        && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Reads the page line by line and panics where it does not follow the grammar.
+fn parse(text: &str) -> BTreeMap<String, Family> {
+    assert!(text.ends_with('\n'), "the last line ends, too");
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut open = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a help text");
+            assert!(is_name(name) && !help.trim().is_empty(), "{line}");
+            assert!(!families.contains_key(name), "{name} is there twice");
+            families.insert(name.into(), Family { help: help.into(), ..Family::default() });
+            open = name.into();
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a type");
+            assert_eq!(name, open, "the type follows the help");
+            let family = families.get_mut(name).unwrap();
+            assert!(["counter", "gauge"].contains(&kind) && family.kind.is_empty(), "{line}");
+            family.kind = kind.into();
+        } else {
+            let (name, labels, value) = sample(line);
+            assert_eq!(name, open, "samples stand below their family: {line}");
+            families.get_mut(&name).unwrap().samples.push((labels, value));
+        }
+    }
+    families
+}
+
+/// `name{label="value",…} number`, with the escapes of label values undone.
+fn sample(line: &str) -> (String, Vec<(String, String)>, f64) {
+    let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("no value: {line}"));
+    let (name, mut rest) = line.split_at(end);
+    assert!(is_name(name), "{line}");
+    let mut labels = Vec::new();
+    if let Some(inner) = rest.strip_prefix('{') {
+        rest = inner;
+        while !rest.starts_with('}') {
+            let (label, after) = rest.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
+            assert!(is_name(label), "{line}");
+            let (value, after) = quoted(after);
+            labels.push((label.to_owned(), value));
+            rest = after.strip_prefix(',').unwrap_or(after);
+        }
+        rest = &rest[1..];
+    }
+    let value = rest.strip_prefix(' ').unwrap_or_else(|| panic!("{line}"));
+    assert!(!value.contains(' '), "no timestamps: {line}");
+    (name.to_owned(), labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
+}
+
+fn quoted(text: &str) -> (String, &str) {
+    let (mut value, mut characters) = (String::new(), text.char_indices());
+    while let Some((index, character)) = characters.next() {
+        match character {
+            '"' => return (value, &text[index + 1..]),
+            '\\' => value.push(match characters.next().map(|(_, escaped)| escaped) {
+                Some('n') => '\n',
+                Some(same @ ('"' | '\\')) => same,
+                other => panic!("\\{other:?} is no escape"),
+            }),
+            other => value.push(other),
+        }
+    }
+    panic!("a label has no end: {text}")
+}
+
+fn value(families: &BTreeMap<String, Family>, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let family = families.get(name).unwrap_or_else(|| panic!("{name} is missing"));
+    let is_it = |given: &[(String, String)]| {
+        given.len() == labels.len() && labels.iter().all(|(l, v)| given.contains(&((*l).into(), (*v).into())))
+    };
+    family.samples.iter().find(|(given, _)| is_it(given)).map(|(_, value)| *value)
+}
+
+#[tokio::test]
+async fn the_whole_page_follows_the_grammar() {
+    let answer = get(&portal(Fake::default()), "/metrics").await;
+    assert_eq!(answer.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    for (name, family) in parse(&answer.text) {
+        assert!(name.starts_with("kubewitness_"), "{name}");
+        assert!(!family.samples.is_empty(), "{name} has no samples although there are sources and plugins");
+        assert_eq!(family.kind == "counter", name.ends_with("_total"), "{name} is a {}", family.kind);
+        assert!(family.help.ends_with('.'), "{name}: {}", family.help);
+        let distinct: BTreeSet<_> = family.samples.iter().map(|(labels, _)| labels).collect();
+        assert_eq!(distinct.len(), family.samples.len(), "{name} has a sample twice");
+        assert!(family.samples.iter().all(|(_, value)| value.is_finite() && *value >= 0.0), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn figures_are_those_of_the_status() {
+    let families = parse(&get(&portal(Fake::default()), "/metrics").await.text);
+    let of_jobs = |name: &str| value(&families, &format!("kubewitness_source_{name}"), &[("source", "jobs")]);
+    for (name, figure) in [
+        ("objects", 26.0),
+        ("synced", 1.0),
+        ("held_up", 0.0),
+        ("limited", 1.0),
+        ("epoch", 1.0),
+        ("gaps", 2.0),
+        ("poison", 2.0),
+        ("last_event_age_seconds", 2.5),
+        ("last_event_timestamp_seconds", 1_795_183_198.12),
+        ("walk_back_waiting", 4.0),
+        ("walk_back_requests_total", 240.0),
+        ("walk_back_versions_total", 213.0),
+        ("received_bytes_total", 109_000_000.0),
+        ("decode_seconds_total", 0.0915),
+        ("discrepancies_total", 1.0),
+        ("audits_total", 6.0),
+        ("epochs_total", 1.0),
+        ("watches_total", 19.0),
+        ("watches_expired_total", 2.0),
+        ("relists_total", 3.0),
+    ] {
+        assert_eq!(of_jobs(name), Some(figure), "{name}");
+    }
+    for (label, part, name, figure) in [
+        ("kind", "present", "events_total", 47_100.0),
+        ("kind", "gone", "events_total", 900.0),
+        ("kind", "left", "events_total", 11.0),
+        ("kind", "bookmark", "events_total", 120.0),
+        ("kind", "poison", "events_total", 2.0),
+        ("kind", "duplicate", "events_total", 31.0),
+        ("kind", "stale", "events_total", 3.0),
+        ("reason", "first", "lists_total", 1.0),
+        ("reason", "expired", "lists_total", 2.0),
+        ("reason", "replaced", "lists_total", 1.0),
+        ("reason", "audit", "lists_total", 6.0),
+    ] {
+        let name = format!("kubewitness_source_{name}");
+        assert_eq!(
+            value(&families, &name, &[("source", "jobs"), (label, part)]),
+            Some(figure),
+            "{name} {part}"
+        );
+    }
+    // A name with a quote and a backslash comes back as it is; what never happened has no time.
+    let odd = [("source", "pods\"\\")];
+    assert_eq!(value(&families, "kubewitness_source_held_up", &odd), Some(1.0));
+    assert_eq!(value(&families, "kubewitness_source_last_event_age_seconds", &odd), None);
+    let notification = [("plugin", "notification")];
+    for (name, figure) in [("dead", 3.0), ("lag_seconds", 10.8), ("active", 0.0), ("retrying", 12.0)] {
+        assert_eq!(value(&families, &format!("kubewitness_plugin_{name}"), &notification), Some(figure));
+    }
+    assert_eq!(value(&families, "kubewitness_journal_states", &[]), Some(48_211.0));
+    assert_eq!(value(&families, "kubewitness_ready", &[]), Some(1.0));
+}
