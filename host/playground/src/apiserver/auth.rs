@@ -178,15 +178,52 @@ pub fn issue(
     let expires = now + seconds.unwrap_or(DEFAULT_LIFE_SECONDS);
     let token = format!("sa.{namespace}.{name}.{}", shared.random.token());
     let audiences = if audiences.is_empty() { vec![DEFAULT_AUDIENCE.to_owned()] } else { audiences };
-    let mut issued = locked(&shared.tokens.issued);
-    if issued.len() >= MAX_ISSUED {
-        issued.retain(|_, entry| entry.expires > now);
-        let first = issued.iter().min_by_key(|(_, e)| e.expires).map(|(token, _)| token.clone());
-        if let Some(first) = first.filter(|_| issued.len() >= MAX_ISSUED) {
-            issued.remove(&first);
+    let entry = Issued { namespace: namespace.into(), name: name.into(), uid, audiences, expires };
+    shared.store.note(&entry.to_note(&token));
+    shared.tokens.take(token.clone(), entry, now);
+    (token, expires)
+}
+
+impl Issued {
+    /// As it is kept in the store's file, for a server that is killed and started again.
+    fn to_note(&self, token: &str) -> Value {
+        json!({
+            "token": token, "namespace": self.namespace, "name": self.name, "uid": self.uid,
+            "audiences": self.audiences, "expires": self.expires,
+        })
+    }
+
+    fn from_note(note: &Value) -> Option<(String, Self)> {
+        let text = |name: &str| note[name].as_str().map(str::to_owned);
+        let audiences = note["audiences"].as_array()?.iter().filter_map(|a| a.as_str().map(str::to_owned));
+        let entry = Issued {
+            namespace: text("namespace")?,
+            name: text("name")?,
+            uid: text("uid"),
+            audiences: audiences.collect(),
+            expires: note["expires"].as_i64()?,
+        };
+        Some((text("token")?, entry))
+    }
+}
+
+impl Tokens {
+    /// Knows again what was issued before a restart.
+    pub fn restore(&self, notes: &[Value]) {
+        for (token, entry) in notes.iter().filter_map(Issued::from_note) {
+            self.take(token, entry, ident::unix_now());
         }
     }
-    let entry = Issued { namespace: namespace.into(), name: name.into(), uid, audiences, expires };
-    issued.insert(token.clone(), entry);
-    (token, expires)
+
+    fn take(&self, token: String, entry: Issued, now: i64) {
+        let mut issued = locked(&self.issued);
+        if issued.len() >= MAX_ISSUED {
+            issued.retain(|_, entry| entry.expires > now);
+            let first = issued.iter().min_by_key(|(_, e)| e.expires).map(|(token, _)| token.clone());
+            if let Some(first) = first.filter(|_| issued.len() >= MAX_ISSUED) {
+                issued.remove(&first);
+            }
+        }
+        issued.insert(token, entry);
+    }
 }

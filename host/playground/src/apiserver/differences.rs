@@ -56,7 +56,7 @@ pub const DIFFERENCES: &[Difference] = &[
         "kubectl does not show descriptions",
     ),
     difference(
-        "tokens of service accounts are opaque and live in memory",
+        "tokens of service accounts are opaque, and live in memory or in the store's file",
         "nobody but this server verifies them",
     ),
     difference(
@@ -64,8 +64,9 @@ pub const DIFFERENCES: &[Difference] = &[
         "the server is for tests on loopback",
     ),
     difference(
-        "a list is always answered from one consistent snapshot; resourceVersion=0 is never stale",
-        "there is one copy of the data",
+        "a server's watch cache is as new as the store unless it is held back; compaction empties it too, unless \
+         told otherwise",
+        "tests say when a server is stale, and one call makes old versions expire in both forms",
     ),
     difference(
         "the version of lists and bookmarks is the newest of the whole store",

@@ -7,12 +7,13 @@ use bytes::Bytes;
 
 use super::Shared;
 use super::error::ApiError;
+use super::front::Front;
 use super::kinds::Kind;
 use super::query::{At, Continue, ListOptions, Query};
 use super::record::Record;
 use super::render::View;
 use super::selector::{FieldSelector, LabelSelector};
-use super::store::{Page, PageRequest, TableId, TooOld};
+use super::store::{AsOf, Page, PageRequest, TableId, TooOld};
 
 /// A list is sent in chunks of about this size.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -45,8 +46,14 @@ impl Filter {
             && self.fields.matches(|name| record.field(name))
     }
 
+    /// What the keys begin with: a field selector on the namespace narrows a list like its path.
     fn prefix(&self) -> String {
-        if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) }
+        let selected = self.fields.required("metadata.namespace").unwrap_or_default();
+        match (self.namespace.as_str(), selected) {
+            ("", "") => String::new(),
+            ("", selected) => format!("{selected}/"),
+            (namespace, _) => format!("{namespace}/"),
+        }
     }
 
     /// A page of what is meant. One object by name is looked up instead of searched.
@@ -54,43 +61,49 @@ impl Filter {
         &self,
         shared: &Shared,
         table: TableId,
-        at: Option<u64>,
+        at: AsOf,
         after: Option<&str>,
         limit: Option<usize>,
     ) -> Result<Page, TooOld> {
         let prefix = self.prefix();
-        if let (Some(name), None, false) = (self.fields.required("metadata.name"), after, prefix.is_empty()) {
-            let version = at.unwrap_or_else(|| shared.store.version());
-            let found = shared.store.get_at(table, &format!("{prefix}{name}"), version)?;
+        let name = self.fields.required("metadata.name");
+        if let (Some(name), None, false) = (name, after, prefix.is_empty()) {
+            let (version, found) = shared.store.get_at(table, &format!("{prefix}{name}"), at)?;
             let items = found.into_iter().filter(|r| self.matches(r)).collect();
             return Ok(Page { version, items, last: None, remaining: 0 });
         }
-        let after = after.map(|after| format!("{prefix}{after}"));
+        let after = after.map(|after| format!("{}{after}", self.base()));
         shared.store.page(
             table,
             &PageRequest {
                 prefix: &prefix,
                 after: after.as_deref(),
+                name,
                 at,
                 limit,
                 matches: &|r| self.matches(r),
             },
         )
     }
+
+    /// What the keys in continue tokens leave out: the namespace of the path.
+    fn base(&self) -> String {
+        if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) }
+    }
 }
 
 /// Answers a list.
 pub async fn list(
-    shared: &Arc<Shared>,
+    front: &Front,
     table: TableId,
     view: View,
     filter: &Filter,
     options: &ListOptions,
 ) -> Result<Body, ApiError> {
-    let page = page(shared, table, filter, options).await?;
-    let prefix = filter.prefix();
+    let page = page(front, table, filter, options).await?;
+    let base = filter.base();
     let next = page.last.as_deref().map(|last| {
-        let after = last.strip_prefix(&prefix).unwrap_or(last).to_owned();
+        let after = last.strip_prefix(&base).unwrap_or(last).to_owned();
         Continue { version: Some(page.version), after }.encode()
     });
     let remaining = next.as_ref().filter(|_| !filter.selects()).map(|_| page.remaining);
@@ -99,31 +112,36 @@ pub async fn list(
 }
 
 async fn page(
-    shared: &Arc<Shared>,
+    front: &Front,
     table: TableId,
     filter: &Filter,
     options: &ListOptions,
 ) -> Result<Page, ApiError> {
     if let Some(token) = &options.token {
-        let version = token.version.map(|v| v.min(shared.store.version()));
-        let page = filter.page(shared, table, version, Some(&token.after), options.limit);
+        let at = token.version.map_or(AsOf::Newest, |v| AsOf::Exact(v.min(front.store.version())));
+        let page = filter.page(front, table, at, Some(&token.after), options.limit);
         return page.map_err(|_| {
             let inconsistent = Continue { version: None, after: token.after.clone() };
             ApiError::continue_expired(inconsistent.encode())
         });
     }
     let at = match options.at {
-        At::Newest => None,
+        At::Newest => AsOf::Newest,
+        At::Cached => front.cached(),
+        At::NotOlderThan(version) if options.limit.is_some() => {
+            front.wait_for_version(version).await?;
+            AsOf::Newest
+        }
         At::NotOlderThan(version) => {
-            shared.wait_for_version(version).await?;
-            None
+            front.wait_for_cached(version).await?;
+            front.cached()
         }
         At::Exact(version) => {
-            shared.wait_for_version(version).await?;
-            Some(version)
+            front.wait_for_version(version).await?;
+            AsOf::Exact(version)
         }
     };
-    filter.page(shared, table, at, None, options.limit).map_err(|_| ApiError::list_expired())
+    filter.page(front, table, at, None, options.limit).map_err(|_| ApiError::list_expired())
 }
 
 fn body(view: View, head: Vec<u8>, items: Vec<Arc<Record>>) -> Body {

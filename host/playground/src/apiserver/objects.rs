@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::deleting::{self, DeleteOptions, Deleted};
 use super::error::{ApiError, Cause, deleted_status};
+use super::front::Front;
 use super::ident;
 use super::listing::{self, Filter};
 use super::patch::{self, PatchType};
@@ -19,15 +20,17 @@ use super::respond;
 use super::reviews;
 use super::rights::{self, Action};
 use super::routes::{Incoming, parse};
+use super::store::AsOf;
 use super::subresources;
 use super::watching;
 use super::writing::{self, Outcome, Part, Place};
 
 pub async fn handle(
-    shared: &Arc<Shared>,
+    front: &Arc<Front>,
     mut request: Incoming,
     body: &[u8],
 ) -> Result<Response<Body>, ApiError> {
+    let shared: &Shared = front;
     let path = &request.path;
     let registry = shared.registry();
     let Some(kind) = registry.find(&path.group, &path.version, &path.resource).cloned() else {
@@ -60,7 +63,7 @@ pub async fn handle(
         return subresources::handle(shared, &request, &place, &body);
     }
     match request.verb() {
-        "list" | "watch" if allowed(&place, "list") => read_many(shared, &request, place).await,
+        "list" | "watch" if allowed(&place, "list") => read_many(front, &request, place).await,
         "get" if allowed(&place, "get") => {
             let record = place.get(shared, &request.path.name)?;
             show(&request, &place, 200, &Outcome::Stored(record))
@@ -133,6 +136,16 @@ fn authorize(shared: &Shared, request: &Incoming, kind: Option<&super::kinds::Ki
 
 /// The body as a document, by its content type.
 pub fn decode(request: &Incoming, place: &Place, body: &[u8]) -> Result<Value, ApiError> {
+    let mut document = document(request, place, body)?;
+    for pointer in ["/metadata/resourceVersion", "/preconditions/resourceVersion"] {
+        if let Some(Value::String(version)) = document.pointer_mut(pointer) {
+            *version = request.versions.decimal(version);
+        }
+    }
+    Ok(document)
+}
+
+fn document(request: &Incoming, place: &Place, body: &[u8]) -> Result<Value, ApiError> {
     let content_type = request.header(header::CONTENT_TYPE).unwrap_or(respond::JSON);
     match content_type.split(';').next().unwrap_or_default().trim() {
         _ if body.is_empty() => Ok(Value::Null),
@@ -159,7 +172,7 @@ fn yaml(body: &[u8]) -> Result<Value, ApiError> {
 
 fn view(request: &Incoming, place: &Place) -> Result<View, ApiError> {
     let form = Form::negotiate(request.header(header::ACCEPT))?;
-    Ok(View::new(Arc::clone(&place.kind), form, &request.query))
+    Ok(View::new(Arc::clone(&place.kind), form, &request.query, request.versions))
 }
 
 /// Answers with one object.
@@ -179,19 +192,15 @@ pub fn show(
     ))
 }
 
-async fn read_many(
-    shared: &Arc<Shared>,
-    request: &Incoming,
-    place: Place,
-) -> Result<Response<Body>, ApiError> {
+async fn read_many(front: &Arc<Front>, request: &Incoming, place: Place) -> Result<Response<Body>, ApiError> {
     let view = view(request, &place)?;
     let filter = Filter::parse(&place.kind, &place.namespace, &request.query)?;
     let body = if request.verb() == "watch" && place.kind.is_stored() {
         let options = WatchOptions::parse(&request.query)?;
-        watching::start(shared, place.table, view, filter, &options).await?
+        watching::start(front, place.table, view, filter, &options).await?
     } else {
         let options = ListOptions::parse(&request.query)?;
-        listing::list(shared, place.table, view, &filter, &options).await?
+        listing::list(front, place.table, view, &filter, &options).await?
     };
     Ok(respond::json(200, body))
 }
@@ -350,8 +359,9 @@ fn delete_collection(
 ) -> Result<Response<Body>, ApiError> {
     let options = DeleteOptions::parse(&request.query, &decode(request, place, body)?)?;
     let filter = Filter::parse(&place.kind, &place.namespace, &request.query)?;
-    let page = filter.page(shared, place.table, None, None, None).map_err(|_| ApiError::list_expired())?;
-    let view = View::new(Arc::clone(&place.kind), Form::Whole, &request.query);
+    let page =
+        filter.page(shared, place.table, AsOf::Newest, None, None).map_err(|_| ApiError::list_expired())?;
+    let view = View::new(Arc::clone(&place.kind), Form::Whole, &request.query, request.versions);
     let mut items: Vec<Vec<u8>> = Vec::new();
     for record in page.items {
         let at = Place { namespace: record.namespace.to_string(), ..place.clone() };

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::base64;
 use super::error::{ApiError, Cause};
+use super::versions::Versions;
 
 /// Decoded query parameters; the last of a repeated name wins, as nobody repeats them.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +21,15 @@ impl Query {
 
     pub fn get(&self, name: &str) -> &str {
         self.0.iter().rev().find(|(n, _)| n == name).map_or("", |(_, value)| value)
+    }
+
+    /// Lets the versions that it names be read as decimals.
+    pub fn translate(&mut self, versions: Versions) {
+        for (name, value) in &mut self.0 {
+            if name == "resourceVersion" {
+                *value = versions.decimal(value);
+            }
+        }
     }
 
     pub fn flag(&self, name: &str) -> bool {
@@ -66,8 +76,11 @@ pub fn percent_decode(text: &str) -> String {
 /// Which version a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
+    /// What the store has now.
     Newest,
-    /// Anything not older than this.
+    /// Whatever the server's cache has.
+    Cached,
+    /// Anything not older than this, from the cache; from the store if it is asked for by pages.
     NotOlderThan(u64),
     Exact(u64),
 }
@@ -136,7 +149,7 @@ impl ListOptions {
         let (at, limit) = match (parsed, matching) {
             (None, _) => (At::Newest, limit),
             // From the cache, which does not page.
-            (Some(0), _) => (At::Newest, None),
+            (Some(0), _) => (At::Cached, None),
             (Some(n), EXACT) => (At::Exact(n), limit),
             (Some(n), NOT_OLDER) => (At::NotOlderThan(n), limit),
             // Without a match, a limit makes it exact.

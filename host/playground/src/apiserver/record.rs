@@ -86,7 +86,7 @@ impl Record {
     /// The whole object as a value.
     pub fn to_value(&self, kind: &Kind) -> Value {
         let mut text = Vec::with_capacity(self.tail.len() + 128);
-        write_object(&mut text, &type_prefix(kind), self.version, &self.tail);
+        write_object(&mut text, &type_prefix(kind), &self.version.to_string(), &self.tail);
         serde_json::from_slice(&text).unwrap_or(Value::Null)
     }
 }
@@ -101,11 +101,11 @@ pub fn type_prefix(kind: &Kind) -> String {
 }
 
 /// Appends the object: `prefix` is empty or a [`type_prefix`].
-pub fn write_object(out: &mut Vec<u8>, prefix: &str, version: u64, tail: &[u8]) {
+pub fn write_object(out: &mut Vec<u8>, prefix: &str, version: &str, tail: &[u8]) {
     out.push(b'{');
     out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(BEFORE_VERSION.as_bytes());
-    out.extend_from_slice(version.to_string().as_bytes());
+    out.extend_from_slice(version.as_bytes());
     out.extend_from_slice(tail);
 }
 

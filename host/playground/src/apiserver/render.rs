@@ -11,6 +11,7 @@ use super::query::Query;
 use super::record::{Record, type_prefix, write_object};
 use super::store::Event;
 use super::tables;
+use super::versions::Versions;
 
 /// What a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,17 +69,18 @@ pub struct View {
     pub kind: Arc<Kind>,
     pub form: Form,
     pub include: Include,
+    versions: Versions,
     prefix: String,
 }
 
 impl View {
-    pub fn new(kind: Arc<Kind>, form: Form, query: &Query) -> Self {
+    pub fn new(kind: Arc<Kind>, form: Form, query: &Query, versions: Versions) -> Self {
         let include = match query.get("includeObject") {
             "None" => Include::Nothing,
             "Object" => Include::Object,
             _ => Include::Metadata,
         };
-        View { prefix: type_prefix(&kind), kind, form, include }
+        View { prefix: type_prefix(&kind), kind, form, include, versions }
     }
 
     /// A single object as the answer to a request.
@@ -90,6 +92,12 @@ impl View {
 
     /// An object that is not stored, such as the outcome of a dry run.
     pub fn single_value(&self, value: &Value) -> Vec<u8> {
+        let mut value = value.clone();
+        let version = value["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        if let Some(version) = version {
+            value["metadata"]["resourceVersion"] = self.versions.text(version).into();
+        }
+        let value = &value;
         match self.form {
             Form::Whole => value.to_string().into_bytes(),
             Form::Metadata => partial(value).to_string().into_bytes(),
@@ -104,7 +112,7 @@ impl View {
             Form::Metadata => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
             Form::Table => ("Table".to_owned(), "meta.k8s.io/v1".to_owned()),
         };
-        let mut metadata = json!({"resourceVersion": version.to_string()});
+        let mut metadata = json!({"resourceVersion": self.versions.text(version)});
         if let Some(next) = next {
             metadata["continue"] = next.into();
         }
@@ -127,9 +135,13 @@ impl View {
     pub fn list_item(&self, out: &mut Vec<u8>, record: &Record) {
         match self.form {
             // Built-in kinds do not repeat what the list says; custom ones do.
-            Form::Whole if self.kind.custom.is_none() => write_object(out, "", record.version, &record.tail),
+            Form::Whole if self.kind.custom.is_none() => {
+                write_object(out, "", &self.versions.text(record.version), &record.tail);
+            }
             Form::Table => {
-                let row = self.row(&record.to_value(&self.kind));
+                let mut value = record.to_value(&self.kind);
+                value["metadata"]["resourceVersion"] = self.versions.text(record.version).into();
+                let row = self.row(&value);
                 out.extend_from_slice(row.to_string().as_bytes());
             }
             _ => self.write(out, record.version, record, false),
@@ -146,7 +158,7 @@ impl View {
     }
 
     pub fn bookmark(&self, version: u64, ends_initial: bool) -> Vec<u8> {
-        let mut metadata = json!({"resourceVersion": version.to_string()});
+        let mut metadata = json!({"resourceVersion": self.versions.text(version)});
         if ends_initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
@@ -163,7 +175,7 @@ impl View {
                 });
                 json!({
                     "kind": "Table", "apiVersion": "meta.k8s.io/v1",
-                    "metadata": {"resourceVersion": version.to_string()},
+                    "metadata": {"resourceVersion": self.versions.text(version)},
                     "columnDefinitions": null, "rows": [{"cells": [], "object": object}],
                 })
             }
@@ -173,11 +185,11 @@ impl View {
 
     fn write(&self, out: &mut Vec<u8>, version: u64, record: &Record, first: bool) {
         if self.form == Form::Whole {
-            write_object(out, &self.prefix, version, &record.tail);
+            write_object(out, &self.prefix, &self.versions.text(version), &record.tail);
             return;
         }
         let mut value = record.to_value(&self.kind);
-        value["metadata"]["resourceVersion"] = version.to_string().into();
+        value["metadata"]["resourceVersion"] = self.versions.text(version).into();
         let value = if self.form == Form::Metadata { partial(&value) } else { self.table(&value, first) };
         out.extend_from_slice(value.to_string().as_bytes());
     }

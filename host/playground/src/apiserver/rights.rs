@@ -75,10 +75,13 @@ struct Grant {
     rules: Arc<Vec<Rule>>,
 }
 
-/// The compiled roles, and of which versions of their tables.
+/// What was compiled, and of which epoch and version of the tables.
+type Compiled = ((u32, u64), Arc<Vec<Grant>>);
+
+/// The compiled roles.
 #[derive(Default)]
 pub struct Rights {
-    compiled: Mutex<(u64, Arc<Vec<Grant>>)>,
+    compiled: Mutex<Compiled>,
 }
 
 /// Why the user may do it, or None.
@@ -122,6 +125,7 @@ fn grants(shared: &Shared) -> Arc<Vec<Grant>> {
         .map(|plural| shared.store.last_change(shared.store.table(&format!("{plural}.{GROUP}"))))
         .max()
         .unwrap_or(0);
+    let newest = (shared.store.epoch(), newest);
     let mut compiled = locked(&shared.rights.compiled);
     if compiled.0 != newest {
         *compiled = (newest, Arc::new(compile(shared)));
@@ -131,7 +135,7 @@ fn grants(shared: &Shared) -> Arc<Vec<Grant>> {
 
 fn all(shared: &Shared, plural: &str) -> Vec<(Arc<Record>, Value)> {
     let Ok(place) = shared.place(GROUP, plural, "") else { return Vec::new() };
-    let everything = PageRequest { prefix: "", after: None, at: None, limit: None, matches: &|_| true };
+    let everything = PageRequest::everything();
     let page = shared.store.page(place.table, &everything);
     let records = page.map(|p| p.items).unwrap_or_default();
     records.into_iter().map(|record| (Arc::clone(&record), record.to_value(&place.kind))).collect()

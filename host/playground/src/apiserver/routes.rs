@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::{BodyExt, Limited};
@@ -13,12 +12,14 @@ use super::Shared;
 use super::auth::{self, User};
 use super::discovery;
 use super::error::ApiError;
+use super::front::Front;
 use super::hooks;
 use super::objects;
 use super::query::{Query, percent_decode};
 use super::requests;
 use super::respond;
 use super::rights::{self, Action};
+use super::versions::Versions;
 
 /// In front of a path, before a token.
 pub const TOKEN_PREFIX: &str = "/_token/";
@@ -56,6 +57,8 @@ pub struct Incoming {
     pub query: Query,
     pub headers: HeaderMap,
     pub user: User,
+    /// How versions look to who asks.
+    pub versions: Versions,
 }
 
 impl Incoming {
@@ -79,15 +82,16 @@ impl Incoming {
     }
 }
 
-pub async fn handle(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response<Body> {
+pub async fn handle(front: &Arc<Front>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    match answer(&shared, &parts, body).await {
+    match answer(front, &parts, body).await {
         Ok(response) => response,
         Err(error) => respond::failure(&error),
     }
 }
 
-async fn answer(shared: &Arc<Shared>, parts: &Parts, body: Body) -> Result<Response<Body>, ApiError> {
+async fn answer(front: &Arc<Front>, parts: &Parts, body: Body) -> Result<Response<Body>, ApiError> {
+    let shared: &Shared = front;
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let (token, path) = token_of(parts.uri.path());
     let route = route(path);
@@ -96,25 +100,28 @@ async fn answer(shared: &Arc<Shared>, parts: &Parts, body: Body) -> Result<Respo
             return Ok(respond::text(404, "404 page not found\n"));
         }
         let body = parse(&read(shared, body).await?, "the hook's options")?;
-        return hooks::handle(shared, &parts.method, path, &query, &body);
+        return hooks::handle(front, &parts.method, path, &query, &body);
     }
     let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let user = auth::authenticate(shared, authorization, token)?;
     let user = auth::impersonate(shared, user, &parts.headers)?;
     if let Route::Object(path) = route {
         let headers = parts.headers.clone();
-        let incoming = Incoming { path, method: parts.method.clone(), query, headers, user };
+        let versions = shared.options.versions;
+        let mut query = query;
+        query.translate(versions);
+        let incoming = Incoming { path, method: parts.method.clone(), query, headers, user, versions };
         let key = requests::key(&incoming);
         shared.requests.count(&key);
         let body = read(shared, body).await?;
-        let answer = objects::handle(shared, incoming, &body).await;
+        let answer = objects::handle(front, incoming, &body).await;
         if answer.as_ref().is_err_and(|error| error.code == 403) {
             shared.requests.count(&format!("forbidden {key}"));
         }
         return answer;
     }
     may_read(shared, &user, parts.method.as_str(), path)?;
-    Ok(fixed(shared, &route, parts))
+    Ok(fixed(front, &route, parts))
 }
 
 /// A token in front of the path, and the path.
@@ -136,7 +143,7 @@ fn may_read(shared: &Shared, user: &User, method: &str, path: &str) -> Result<()
 }
 
 /// What is answered without looking at objects.
-fn fixed(shared: &Shared, route: &Route, parts: &Parts) -> Response<Body> {
+fn fixed(shared: &Front, route: &Route, parts: &Parts) -> Response<Body> {
     let registry = shared.registry();
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
     let aggregated = discovery::wants_aggregated(accept);

@@ -1,12 +1,10 @@
 //! The server as others hold it: options, a handle for tests and the playground, and the loop that serves.
 
-use std::future::IntoFuture;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::serve::ListenerExt;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -14,10 +12,14 @@ use tokio_util::sync::CancellationToken;
 use super::auth::{self, TokenUser};
 use super::deleting;
 use super::error::ApiError;
+use super::front::{Front, Power};
 use super::rights::{self, MASTERS};
 use super::routes;
+use super::serving;
 use super::shared::Shared;
-use super::store::HistoryLimits;
+use super::store::{HistoryLimits, Windows};
+use super::truth::Truth;
+use super::versions::Versions;
 use super::watching::Drop;
 use super::writing;
 
@@ -58,6 +60,10 @@ pub struct ApiServerOptions {
     pub max_body: usize,
     /// Makes uids, names and tokens repeatable.
     pub seed: Option<u64>,
+    /// A file that keeps the store over the end of the process, even a violent one.
+    pub state: Option<PathBuf>,
+    /// How versions look to clients.
+    pub versions: Versions,
 }
 
 impl Default for ApiServerOptions {
@@ -79,6 +85,8 @@ impl Default for ApiServerOptions {
             // More than the 3 MiB of a real server, so that its largest objects fit whatever their spelling.
             max_body: 8 << 20,
             seed: None,
+            state: None,
+            versions: Versions::Decimal,
         }
     }
 }
@@ -89,6 +97,10 @@ pub enum ApiServerError {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("serving failed")]
     Serve(#[source] std::io::Error),
+    #[error("the state in {path} cannot be used")]
+    State { path: PathBuf, source: std::io::Error },
+    #[error("the state can be written no longer: {0}")]
+    StateLost(String),
     #[error("the first objects of the cluster were refused: {0}")]
     Bootstrap(String),
 }
@@ -96,13 +108,13 @@ pub enum ApiServerError {
 /// A handle of a server; clones are the same server.
 #[derive(Clone)]
 pub struct ApiServer {
-    pub(super) shared: Arc<Shared>,
+    pub(super) front: Arc<Front>,
 }
 
 /// The part that has to be run.
 #[must_use = "nothing is served until this is run"]
 pub struct Serving {
-    shared: Arc<Shared>,
+    front: Arc<Front>,
     listener: TcpListener,
 }
 
@@ -111,6 +123,8 @@ pub struct Serving {
 pub struct HistoryEntry {
     /// ADDED, MODIFIED or DELETED.
     pub event: &'static str,
+    /// How often the history had been replaced before.
+    pub epoch: u32,
     pub version: u64,
     /// `jobs.batch`
     pub resource: String,
@@ -122,21 +136,38 @@ pub struct HistoryEntry {
 impl ApiServer {
     /// Takes the port and fills the store with what a new cluster has.
     pub async fn bind(options: ApiServerOptions) -> Result<(ApiServer, Serving), ApiServerError> {
-        let asked = options.listen;
+        let listen = options.listen;
+        let listener = listen_on(listen).await?;
+        let state = options.state.clone().unwrap_or_default();
+        let opened = Shared::open(options).map_err(|source| ApiServerError::State { path: state, source });
+        let cluster = Arc::new(opened?);
+        if cluster.store.version() == 0 {
+            bootstrap(&cluster).map_err(|error| ApiServerError::Bootstrap(error.message))?;
+        }
+        ApiServer::over(&cluster, listener, listen)
+    }
+
+    /// One more server over the same store, as a second kube-apiserver over one etcd. Its cache starts now.
+    pub async fn beside(&self, listen: SocketAddr) -> Result<(ApiServer, Serving), ApiServerError> {
+        ApiServer::over(self.front.cluster(), listen_on(listen).await?, listen)
+    }
+
+    fn over(
+        cluster: &Arc<Shared>,
+        listener: TcpListener,
+        asked: SocketAddr,
+    ) -> Result<(ApiServer, Serving), ApiServerError> {
         let failed = |source| ApiServerError::Listen { address: asked, source };
-        let listener = TcpListener::bind(asked).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let shared = Arc::new(Shared::new(options, address));
-        bootstrap(&shared).map_err(|error| ApiServerError::Bootstrap(error.message))?;
-        Ok((ApiServer { shared: Arc::clone(&shared) }, Serving { shared, listener }))
+        let front = Front::new(cluster, listener.local_addr().map_err(failed)?);
+        Ok((ApiServer { front: Arc::clone(&front) }, Serving { front, listener }))
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.shared.address
+        self.front.address
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.shared.address)
+        format!("http://{}", self.front.address)
     }
 
     /// An address that says who comes, for clients that send no token over plain http (`kubectl`).
@@ -146,7 +177,7 @@ impl ApiServer {
 
     /// The token of the first administrator; empty if there is none.
     pub fn admin_token(&self) -> &str {
-        let tokens = &self.shared.options.tokens;
+        let tokens = &self.front.options.tokens;
         tokens.iter().find(|t| t.groups.iter().any(|g| g == MASTERS)).map_or("", |t| &t.token)
     }
 
@@ -158,7 +189,7 @@ impl ApiServer {
     /// A kubeconfig of a service account, whether it is there yet or not.
     pub fn kubeconfig_for(&self, namespace: &str, service_account: &str) -> String {
         let life = Some(KUBECONFIG_LIFE_SECONDS);
-        let (token, _) = auth::issue(&self.shared, namespace, service_account, None, Vec::new(), life);
+        let (token, _) = auth::issue(&self.front, namespace, service_account, None, Vec::new(), life);
         self.kubeconfig_of(service_account, namespace, &token)
     }
 
@@ -173,36 +204,98 @@ impl ApiServer {
         )
     }
 
-    /// The newest version.
+    /// The newest version of the store.
     pub fn version(&self) -> u64 {
-        self.shared.store.version()
+        self.front.store.version()
     }
 
     /// Forgets what was before a version; None is now. Returns the oldest version that can still be read.
     pub fn compact(&self, version: Option<u64>) -> u64 {
-        self.shared.store.compact(version)
+        self.front.store.compact(version, Windows::Forget)
     }
 
-    /// Watches from before now expire, while lists at old versions still work: what a restart of a server does.
+    /// The same in the store alone: the watch windows of the servers keep what they have.
+    pub fn compact_history(&self, version: Option<u64>) -> u64 {
+        self.front.store.compact(version, Windows::Keep)
+    }
+
+    /// Watches of this server from before now expire, while lists at old versions still work: what a restart
+    /// does.
     pub fn forget_watch_window(&self) {
-        self.shared.store.forget_watch_window();
+        self.front.forget_watch_window();
     }
 
-    /// Ends all watches. Returns how many were open.
+    /// Holds this server's cache at a version (None: now), behind the store: its watches are told no more,
+    /// lists of `resourceVersion=0` show what was then. Returns the version; it is newer than the one asked
+    /// for where that is no longer there.
+    pub fn hold_cache(&self, version: Option<u64>) -> u64 {
+        self.front.hold(version)
+    }
+
+    /// Lets the cache catch up with the store.
+    pub fn release_cache(&self) {
+        self.front.release();
+    }
+
+    /// The newest version in this server's cache.
+    pub fn cached_version(&self) -> u64 {
+        self.front.seen()
+    }
+
+    /// Ends all watches of this server. Returns how many were open.
     pub fn drop_watches(&self, how: Drop) -> usize {
-        self.shared.drop_watches(how)
+        self.front.drop_watches(how)
+    }
+
+    /// Takes this server down: its connections break, its port refuses. The store lives on.
+    ///
+    /// Like [`ApiServer::power_on`], returns when it is done, and needs [`Serving::serve`] to run.
+    pub async fn power_off(&self) {
+        self.front.power.send_replace(Power::Off { after: Duration::ZERO, back: None });
+        self.reach(false).await;
+    }
+
+    /// Brings it back on its port, with an empty watch window.
+    pub async fn power_on(&self) {
+        self.front.power.send_replace(Power::On);
+        self.reach(true).await;
+    }
+
+    async fn reach(&self, up: bool) {
+        if self.front.up.subscribe().wait_for(|now| *now == up).await.is_err() {
+            tracing::debug!("the simulated API server is gone");
+        }
+    }
+
+    /// Copies everything under a name, as a backup of etcd. Returns its version.
+    pub fn back_up(&self, name: &str) -> u64 {
+        self.front.store.back_up(name)
+    }
+
+    /// Goes back to a backup: the counter too, unless `bump` raises it above (and compacts what was before). The
+    /// servers of the cluster begin with empty caches, and their watches break. Returns the version from which
+    /// the new history goes on; None if there is no such backup.
+    pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
+        self.front.restore(name, bump)
+    }
+
+    /// What really happened to a resource (`"batch"`, `"jobs"`), over all histories, and what of it could be
+    /// read at which time. Nothing unless the options say that it is kept.
+    pub fn truth(&self, group: &str, resource: &str) -> Truth {
+        Truth::of(&self.front, group, resource)
     }
 
     /// Everything that happened to a resource (`"batch"`, `"jobs"`), also what was compacted. Empty unless
     /// the options say that it is kept.
     pub fn history(&self, group: &str, resource: &str) -> Vec<HistoryEntry> {
-        let Ok(place) = self.shared.place(group, resource, "") else { return Vec::new() };
-        let (entries, _) = self.shared.store.truth(Some(place.table));
+        let Ok(place) = self.front.place(group, resource, "") else { return Vec::new() };
+        let entries = self.front.store.account(Some(place.table)).entries;
         let name = place.kind.group_resource();
         entries
             .iter()
             .map(|entry| HistoryEntry {
                 event: entry.event.as_str(),
+                epoch: entry.epoch,
                 version: entry.version,
                 resource: name.clone(),
                 namespace: entry.namespace.to_string(),
@@ -216,16 +309,8 @@ impl ApiServer {
 impl Serving {
     /// Serves until told to stop; then watches end, and requests under way are answered.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), ApiServerError> {
-        let Serving { shared, listener } = self;
-        let listener = listener.tap_io(|connection| {
-            if let Err(error) = connection.set_nodelay(true) {
-                tracing::debug!(%error, "small frames may be delayed");
-            }
-        });
-        let router = Router::new().fallback(routes::handle).with_state(Arc::clone(&shared));
-        let serving = axum::serve(listener, router)
-            .with_graceful_shutdown(shared.stop.clone().cancelled_owned())
-            .into_future();
+        let Serving { front, listener } = self;
+        let serving = serving::run(&front, listener);
         tokio::pin!(serving);
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         loop {
@@ -233,12 +318,15 @@ impl Serving {
                 ended = &mut serving => return ended.map_err(ApiServerError::Serve),
                 () = stop.cancelled() => break,
                 _ = sweep.tick() => {
-                    shared.store.compact_by_age();
-                    deleting::empty_namespaces(&shared);
+                    if let Some(failure) = front.store.failure() {
+                        return Err(ApiServerError::StateLost(failure));
+                    }
+                    front.store.compact_by_age();
+                    deleting::empty_namespaces(&front);
                 }
             }
         }
-        shared.stop.cancel();
+        front.stop.cancel();
         match tokio::time::timeout(STOP_WITHIN, serving).await {
             Ok(ended) => ended.map_err(ApiServerError::Serve),
             Err(_) => {
@@ -247,6 +335,10 @@ impl Serving {
             }
         }
     }
+}
+
+async fn listen_on(address: SocketAddr) -> Result<TcpListener, ApiServerError> {
+    TcpListener::bind(address).await.map_err(|source| ApiServerError::Listen { address, source })
 }
 
 fn bootstrap(shared: &Shared) -> Result<(), ApiError> {

@@ -1,20 +1,18 @@
-//! What every request sees: the store, the kinds that are served, tokens and rights, and what follows from a
+//! What every server of the cluster sees: the store, the kinds that are served, tokens and rights, and what follows from a
 //! write (definitions come and go, namespaces and owners finish).
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex};
+use std::io;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::auth::Tokens;
 use super::definitions;
 use super::deleting;
 use super::error::ApiError;
+use super::front::Front;
 use super::ident::Random;
 use super::kinds::{Kind, Registry};
 use super::locked;
@@ -28,36 +26,61 @@ use super::writing::{self, Place};
 
 pub struct Shared {
     pub options: ApiServerOptions,
-    pub address: SocketAddr,
     pub store: Store,
     registry: Mutex<Arc<Registry>>,
     pub random: Random,
     pub tokens: Tokens,
     pub rights: Rights,
-    pub stop: CancellationToken,
-    pub drops: watch::Sender<(u64, Drop)>,
-    pub watches: AtomicUsize,
+    /// The servers of the cluster.
+    fronts: Mutex<Vec<Weak<Front>>>,
     pub requests: Requests,
     /// Namespaces that are to be emptied, and since when.
     pub terminating: Mutex<VecDeque<(Instant, String)>>,
 }
 
 impl Shared {
-    pub fn new(options: ApiServerOptions, address: SocketAddr) -> Self {
-        Shared {
-            address,
-            store: Store::new(options.history.clone(), options.keep_truth || options.hooks),
+    /// A cluster with an empty store, or with what its file has.
+    pub fn open(options: ApiServerOptions) -> io::Result<Self> {
+        let keep_truth = options.keep_truth || options.hooks;
+        let store = Store::open(options.history.clone(), keep_truth, options.state.as_deref())?;
+        // The same seed gives other names after a restart: those from before are taken.
+        let random = Random::new(options.seed.map(|seed| seed ^ store.version()));
+        let shared = Shared {
+            store,
             registry: Mutex::new(Arc::new(Registry::new(Vec::new()))),
-            random: Random::new(options.seed),
+            random,
             tokens: Tokens::new(&options.tokens),
             rights: Rights::default(),
-            stop: CancellationToken::new(),
-            drops: watch::Sender::new((0, Drop::Clean)),
-            watches: AtomicUsize::new(0),
+            fronts: Mutex::default(),
             requests: Requests::default(),
             terminating: Mutex::default(),
             options,
+        };
+        shared.tokens.restore(&shared.store.take_notes());
+        shared.reread();
+        Ok(shared)
+    }
+
+    /// Replaces the history with a backup's, as an operator does who restores etcd: the servers are started
+    /// again, so that connections break and caches are empty. Returns the version from which it goes on.
+    pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
+        let version = self.store.restore(name, bump)?;
+        self.reread();
+        for front in self.fronts() {
+            front.refill();
+            front.drop_watches(Drop::Abort);
         }
+        Some(version)
+    }
+
+    /// Learns what follows from what is in the store.
+    fn reread(&self) {
+        self.reload_definitions();
+        let Ok(place) = self.place("", "namespaces", "") else { return };
+        let namespaces = self.store.page(place.table, &PageRequest::everything());
+        let ending = namespaces.map(|page| page.items).unwrap_or_default();
+        let ending = ending.iter().filter(|n| n.field("status.phase") == Some("Terminating"));
+        locked(&self.terminating).extend(ending.map(|n| (Instant::now(), n.name.to_string())));
     }
 
     pub fn registry(&self) -> Arc<Registry> {
@@ -105,7 +128,7 @@ impl Shared {
         self.owner(place, record, uid).is_some()
     }
 
-    /// Waits for a version that a client knows of and this server not yet.
+    /// Waits for a version that a client knows of and the store not yet.
     pub async fn wait_for_version(&self, version: u64) -> Result<(), ApiError> {
         let mut versions = self.store.versions();
         let reached = versions.wait_for(|now| *now >= version);
@@ -115,13 +138,21 @@ impl Shared {
         }
     }
 
-    /// Ends every open watch. Returns how many there were.
-    pub fn drop_watches(&self, how: Drop) -> usize {
-        self.drops.send_modify(|(count, last)| {
-            *count += 1;
-            *last = how;
-        });
-        self.watches.load(std::sync::atomic::Ordering::Relaxed)
+    /// Takes one more server in; it is told its place.
+    pub fn enlist(&self, server: impl FnOnce(usize) -> Arc<Front>) -> Arc<Front> {
+        let mut fronts = locked(&self.fronts);
+        let server = server(fronts.len());
+        fronts.push(Arc::downgrade(&server));
+        server
+    }
+
+    pub fn has_fronts(&self) -> bool {
+        !locked(&self.fronts).is_empty()
+    }
+
+    /// The servers that are left, up or not.
+    pub fn fronts(&self) -> Vec<Arc<Front>> {
+        locked(&self.fronts).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// What follows from a new version of an object.
@@ -169,7 +200,7 @@ impl Shared {
 
     fn reload_definitions(&self) {
         let Ok(place) = self.place(definitions::GROUP, "customresourcedefinitions", "") else { return };
-        let everything = PageRequest { prefix: "", after: None, at: None, limit: None, matches: &|_| true };
+        let everything = PageRequest::everything();
         let records = self.store.page(place.table, &everything).map(|page| page.items).unwrap_or_default();
         let kinds = records.iter().flat_map(|r| definitions::kinds(&r.to_value(&place.kind))).collect();
         *locked(&self.registry) = Arc::new(Registry::new(kinds));
@@ -180,7 +211,7 @@ impl Shared {
         let spec = &definition["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let table = self.store.table(&format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])));
-        let everything = PageRequest { prefix: "", after: None, at: None, limit: None, matches: &|_| true };
+        let everything = PageRequest::everything();
         let records = self.store.page(table, &everything).map(|page| page.items).unwrap_or_default();
         for record in records {
             if self.store.remove(table, &record.key(), record.version).is_err() {

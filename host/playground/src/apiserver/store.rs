@@ -4,17 +4,28 @@
 //! compacted) and a log of changes (the watch window, which can be shorter). Knows nothing of requests,
 //! kinds or rights; objects are opaque tails of text.
 
+mod backup;
+mod durable;
+mod forgetting;
 mod inner;
+mod reading;
 #[cfg(test)]
 mod tests;
+mod truth;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::watch;
 
-use inner::{Inner, Table};
+pub use forgetting::Windows;
+use inner::Inner;
+pub use reading::{AsOf, Page, PageRequest, Window};
+pub use truth::{EpochStart, Floor, Truth};
 
 use super::locked;
 use super::record::{Draft, Record};
@@ -66,17 +77,6 @@ pub struct Change {
     pub previous: Option<Arc<Record>>,
 }
 
-/// What happened, kept apart from the history so that compaction does not change it.
-#[derive(Debug, Clone)]
-pub struct Truth {
-    pub event: Event,
-    pub version: u64,
-    pub table: TableId,
-    pub namespace: Arc<str>,
-    pub name: Arc<str>,
-    pub uid: Arc<str>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableId(usize);
 
@@ -90,70 +90,40 @@ pub struct TooOld {
     pub oldest: u64,
 }
 
-/// A page of objects.
-#[derive(Debug)]
-pub struct Page {
-    pub version: u64,
-    pub items: Vec<Arc<Record>>,
-    /// The key of the last item, if more follow.
-    pub last: Option<String>,
-    pub remaining: u64,
-}
-
-/// What a page is to hold.
-pub struct PageRequest<'a> {
-    /// `namespace/`, or nothing for all.
-    pub prefix: &'a str,
-    /// Keys up to and with this one were on earlier pages.
-    pub after: Option<&'a str>,
-    /// None is the newest version.
-    pub at: Option<u64>,
-    pub limit: Option<usize>,
-    pub matches: &'a dyn Fn(&Record) -> bool,
-}
-
-/// Changes for a watch, and the version up to which there are no others.
-#[derive(Debug)]
-pub struct Batch {
-    pub changes: Vec<Change>,
-    pub upto: u64,
-    /// Changes that wait behind this batch.
-    pub behind: usize,
-}
-
 pub struct Store {
     inner: Mutex<Inner>,
     limits: HistoryLimits,
     version: watch::Sender<u64>,
+    began: u64,
 }
 
 impl Store {
+    #[cfg(test)]
     pub fn new(limits: HistoryLimits, keep_truth: bool) -> Self {
-        Store {
-            inner: Mutex::new(Inner { truth: keep_truth.then(VecDeque::new), ..Inner::default() }),
-            limits,
-            version: watch::Sender::new(0),
+        Store::open(limits, keep_truth, None).unwrap()
+    }
+
+    /// An empty store, or what its file has.
+    pub fn open(limits: HistoryLimits, keep_truth: bool, file: Option<&Path>) -> io::Result<Self> {
+        let mut inner = Inner { truth: keep_truth.then(Default::default), ..Inner::default() };
+        inner.note_epoch(EpochStart { number: 0, at: 0, parent: None, version: 0 });
+        if let Some(file) = file {
+            let (durable, lines) = durable::Durable::open(file)?;
+            lines.iter().try_for_each(|line| inner.replay(line))?;
+            inner.durable = Some(durable);
         }
+        let began = inner.version;
+        Ok(Store { inner: Mutex::new(inner), limits, version: watch::Sender::new(began), began })
     }
 
     /// The table of a resource, made when it is first asked for.
     pub fn table(&self, name: &str) -> TableId {
-        let mut inner = locked(&self.inner);
-        if let Some(id) = inner.by_name.get(name) {
-            return *id;
-        }
-        let id = TableId(inner.tables.len());
-        inner.by_name.insert(name.to_owned(), id);
-        let floor = inner.floor;
-        inner.tables.push(Table {
-            name: name.to_owned(),
-            objects: BTreeMap::new(),
-            log: VecDeque::new(),
-            window_floor: floor,
-            last_change: 0,
-            changed: watch::Sender::new(0),
-        });
-        id
+        locked(&self.inner).table(name)
+    }
+
+    /// The version that it was opened at; 0 if it was empty.
+    pub fn began(&self) -> u64 {
+        self.began
     }
 
     pub fn version(&self) -> u64 {
@@ -175,10 +145,6 @@ impl Store {
         locked(&self.inner).tables[table.0].last_change
     }
 
-    pub fn get(&self, table: TableId, key: &str) -> Option<Arc<Record>> {
-        locked(&self.inner).tables[table.0].live(key).cloned()
-    }
-
     /// Writes a version if the object is still at `expected` (None: does not exist).
     pub fn put(&self, table: TableId, draft: Draft, expected: Option<u64>) -> Result<Arc<Record>, Raced> {
         let mut inner = locked(&self.inner);
@@ -189,6 +155,8 @@ impl Store {
         inner.version += 1;
         let record = Arc::new(Record { version: inner.version, deleted: false, draft });
         inner.append(table, key.into(), &record);
+        let name = inner.tables[table.0].name.clone();
+        inner.log_put(&name, &record);
         self.settle(&mut inner, &[table]);
         Ok(record)
     }
@@ -203,6 +171,8 @@ impl Store {
         inner.version += 1;
         let record = Arc::new(Record { version: inner.version, deleted: true, draft });
         inner.append(table, key.into(), &record);
+        let name = inner.tables[table.0].name.clone();
+        inner.log_gone(&name, &[key.into()]);
         self.settle(&mut inner, &[table]);
         Ok(record)
     }
@@ -210,8 +180,8 @@ impl Store {
     /// Deletes several objects at one version, as an expired lease does. Returns how many there were.
     pub fn remove_together(&self, table: TableId, keys: &[String]) -> usize {
         let mut inner = locked(&self.inner);
-        let drafts: Vec<(Arc<str>, Draft)> = keys
-            .iter()
+        let drafts: Vec<(Arc<str>, Draft)> = BTreeSet::from_iter(keys)
+            .into_iter()
             .filter_map(|key| Some((key.as_str().into(), inner.tables[table.0].live(key)?.draft.clone())))
             .collect();
         if drafts.is_empty() {
@@ -219,10 +189,13 @@ impl Store {
         }
         inner.version += 1;
         let (version, count) = (inner.version, drafts.len());
+        let name = inner.tables[table.0].name.clone();
+        let keys: Vec<Arc<str>> = drafts.iter().map(|(key, _)| Arc::clone(key)).collect();
         for (key, draft) in drafts {
             let record = Arc::new(Record { version, deleted: true, draft });
             inner.append(table, key, &record);
         }
+        inner.log_gone(&name, &keys);
         self.settle(&mut inner, &[table]);
         count
     }
@@ -235,73 +208,6 @@ impl Store {
             inner.tables[table.0].changed.send_replace(version);
         }
         self.version.send_replace(version);
-    }
-
-    /// Objects as they are, or were at a version that is still kept.
-    pub fn page(&self, table: TableId, request: &PageRequest<'_>) -> Result<Page, TooOld> {
-        let inner = locked(&self.inner);
-        let version = request.at.unwrap_or(inner.version);
-        if version < inner.floor {
-            return Err(TooOld { oldest: inner.floor });
-        }
-        let objects = &inner.tables[table.0].objects;
-        let from = match request.after {
-            Some(after) => std::ops::Bound::Excluded(after),
-            None => std::ops::Bound::Included(request.prefix),
-        };
-        let mut page = Page { version, items: Vec::new(), last: None, remaining: 0 };
-        for (key, chain) in objects.range::<str, _>((from, std::ops::Bound::Unbounded)) {
-            if !key.starts_with(request.prefix) {
-                break;
-            }
-            let at = chain.iter().rev().find(|r| r.version <= version);
-            let Some(record) = at.filter(|r| !r.deleted && (request.matches)(r)) else { continue };
-            if request.limit.is_some_and(|limit| page.items.len() >= limit) {
-                page.remaining += 1;
-                continue;
-            }
-            page.items.push(Arc::clone(record));
-        }
-        if page.remaining > 0 {
-            page.last = page.items.last().map(|r| r.key());
-        }
-        Ok(page)
-    }
-
-    /// One object as it was at a version that is still kept.
-    pub fn get_at(&self, table: TableId, key: &str, at: u64) -> Result<Option<Arc<Record>>, TooOld> {
-        let inner = locked(&self.inner);
-        if at < inner.floor {
-            return Err(TooOld { oldest: inner.floor });
-        }
-        let chain = inner.tables[table.0].objects.get(key);
-        let record = chain.and_then(|chain| chain.iter().rev().find(|r| r.version <= at));
-        Ok(record.filter(|r| !r.deleted).cloned())
-    }
-
-    /// What changed after a version, oldest first, at least `max` changes if there are as many; changes of
-    /// one version are never split.
-    pub fn changes_after(&self, table: TableId, after: u64, max: usize) -> Result<Batch, TooOld> {
-        let inner = locked(&self.inner);
-        let table = &inner.tables[table.0];
-        let oldest = inner.floor.max(table.window_floor);
-        if after < oldest {
-            return Err(TooOld { oldest });
-        }
-        let start = table.log.partition_point(|c| c.record.version <= after);
-        let mut end = (start + max).min(table.log.len());
-        while end > start
-            && table.log.get(end).is_some_and(|c| c.record.version == table.log[end - 1].record.version)
-        {
-            end += 1;
-        }
-        let changes: Vec<Change> = table.log.range(start..end).cloned().collect();
-        let behind = table.log.len() - end;
-        let upto = match changes.last() {
-            Some(last) if behind > 0 => last.record.version,
-            _ => inner.version,
-        };
-        Ok(Batch { changes, upto, behind })
     }
 
     /// What an object owns.
@@ -337,41 +243,18 @@ impl Store {
         found
     }
 
-    /// Forgets what was before a version; None is now. Returns the new floor.
-    pub fn compact(&self, version: Option<u64>) -> u64 {
-        let mut inner = locked(&self.inner);
-        let target = version.unwrap_or(inner.version).min(inner.version);
-        inner.compact(target);
-        inner.floor
+    /// Keeps something of somebody else's in the store's file, if there is one.
+    pub fn note(&self, note: &Value) {
+        locked(&self.inner).log_note(note);
     }
 
-    /// Compacts what is too old. To be called now and then.
-    pub fn compact_by_age(&self) {
-        let Some(age) = self.limits.age else { return };
-        let mut inner = locked(&self.inner);
-        let mut target = None;
-        while inner.moments.front().is_some_and(|(at, _)| at.elapsed() > age) {
-            target = inner.moments.pop_front().map(|(_, version)| version);
-        }
-        if let Some(target) = target {
-            inner.compact(target);
-        }
+    /// What was kept so when the file was opened.
+    pub fn take_notes(&self) -> Vec<Value> {
+        std::mem::take(&mut locked(&self.inner).notes)
     }
 
-    /// Empties the watch windows, as a restart of a server does; lists at old versions still work.
-    pub fn forget_watch_window(&self) {
-        let mut inner = locked(&self.inner);
-        let version = inner.version;
-        for table in &mut inner.tables {
-            table.log.clear();
-            table.window_floor = version;
-        }
-    }
-
-    /// What happened to a resource (or to all), and how many older entries were dropped.
-    pub fn truth(&self, table: Option<TableId>) -> (Vec<Truth>, u64) {
-        let inner = locked(&self.inner);
-        let entries = inner.truth.iter().flatten().filter(|t| table.is_none_or(|id| id == t.table));
-        (entries.cloned().collect(), inner.truth_dropped)
+    /// Why the store's file can be written no longer.
+    pub fn failure(&self) -> Option<String> {
+        locked(&self.inner).failure()
     }
 }

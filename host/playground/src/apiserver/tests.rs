@@ -1,5 +1,8 @@
 //! The server over HTTP, as a client sees it.
 
+mod backup;
+mod servers;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,15 +38,24 @@ impl Cluster {
         };
         change(&mut options);
         let (server, serving) = ApiServer::bind(options).await.unwrap();
+        // Another test of this process may have been first.
+        let _first = rustls::crypto::ring::default_provider().install_default().is_ok();
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        Cluster::run(server, serving, client)
+    }
+
+    fn run(server: ApiServer, serving: Serving, client: reqwest::Client) -> Self {
         let stop = CancellationToken::new();
         let until = stop.clone();
         #[allow(clippy::disallowed_methods)]
         tokio::spawn(async move { serving.serve(until).await.unwrap() });
         let token = server.admin_token().to_owned();
-        // Another test of this process may have been first.
-        let _first = rustls::crypto::ring::default_provider().install_default().is_ok();
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
         Cluster { server, client, stop, token }
+    }
+
+    /// The same client at another server of the cluster.
+    fn over(&self, server: ApiServer, serving: Serving) -> Self {
+        Cluster::run(server, serving, self.client.clone())
     }
 
     async fn send(&self, method: Method, path: &str, kind: &str, body: Value) -> (u16, Value) {
@@ -296,10 +308,8 @@ async fn a_namespace_takes_its_contents_along() {
     assert_eq!(cluster.post("/api/v1/namespaces/team/configmaps", map).await.0, 404);
 }
 
-#[tokio::test]
-async fn a_definition_brings_a_kind_and_takes_it_away() {
-    let cluster = Cluster::start(|_| {}).await;
-    let definition = json!({
+fn definition() -> Value {
+    json!({
         "metadata": {"name": "foos.example.com"},
         "spec": {
             "group": "example.com", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"},
@@ -307,9 +317,14 @@ async fn a_definition_brings_a_kind_and_takes_it_away() {
                 {"name": "v1", "served": true, "storage": true}, {"name": "v2", "served": true, "storage": false},
             ],
         },
-    });
+    })
+}
+
+#[tokio::test]
+async fn a_definition_brings_a_kind_and_takes_it_away() {
+    let cluster = Cluster::start(|_| {}).await;
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    assert_eq!(cluster.post(definitions, definition).await.0, 201);
+    assert_eq!(cluster.post(definitions, definition()).await.0, 201);
     let foos = "/apis/example.com/v1/namespaces/default/foos";
     let foo =
         json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "f"}, "spec": {"a": 1}});
@@ -383,7 +398,7 @@ async fn a_watcher_that_does_not_read_is_ended() {
     cluster.config("a", json!({})).await;
     let mut frames = cluster.watch("").await;
     assert_eq!(frames.next().await.0, "ADDED");
-    let shared = &cluster.server.shared;
+    let shared = &cluster.server.front;
     let place = shared.place("", "configmaps", "default").unwrap();
     for n in 0..CHANGES {
         let record = place.get(shared, "a").unwrap();

@@ -14,8 +14,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Shared;
 use super::error::ApiError;
+use super::front::{Cache, Front};
 use super::listing::Filter;
 use super::query::{Initial, WatchOptions};
 use super::record::Record;
@@ -56,20 +56,23 @@ const FLUSH: Duration = Duration::from_millis(5);
 const CUT_FRAME: &[u8] = b"{\"type\":\"MODIFIED\",\"object\":{\"ki";
 
 struct Watcher {
-    shared: Arc<Shared>,
+    front: Arc<Front>,
     view: View,
     filter: Filter,
     table: TableId,
+    /// The history that it tells; there is nothing to say about another one.
+    epoch: u32,
     /// Everything up to this version was sent or did not match.
     position: u64,
     initial: std::vec::IntoIter<Arc<Record>>,
-    initial_version: u64,
-    end_mark: bool,
+    /// The version from which on the bookmark that ends the initial events may be sent.
+    end_mark: Option<u64>,
     bookmarks: bool,
     started: bool,
     caught_up: bool,
     ending: Ending,
     changed: watch::Receiver<u64>,
+    moved: watch::Receiver<Cache>,
     dropped: watch::Receiver<(u64, Drop)>,
     deadline: Instant,
     next_bookmark: Instant,
@@ -87,7 +90,7 @@ enum Ending {
 }
 
 /// A place among the watches that are open.
-struct Counted(Arc<Shared>);
+struct Counted(Arc<Front>);
 
 impl std::ops::Drop for Counted {
     fn drop(&mut self) {
@@ -97,54 +100,62 @@ impl std::ops::Drop for Counted {
 
 /// Starts a watch; the body is its frames.
 pub async fn start(
-    shared: &Arc<Shared>,
+    front: &Arc<Front>,
     table: TableId,
     view: View,
     filter: Filter,
     options: &WatchOptions,
 ) -> Result<Body, ApiError> {
-    if shared.watches.fetch_add(1, Ordering::Relaxed) >= MAX_WATCHES {
-        shared.watches.fetch_sub(1, Ordering::Relaxed);
+    if front.watches.fetch_add(1, Ordering::Relaxed) >= MAX_WATCHES {
+        front.watches.fetch_sub(1, Ordering::Relaxed);
         return Err(ApiError::too_many_requests("too many watches are open, please try again later"));
     }
-    let counted = Counted(Arc::clone(shared));
+    let counted = Counted(Arc::clone(front));
+    let epoch = front.store.epoch();
     // Subscribed before anything is read, so that no change falls in between.
-    let changed = shared.store.changes(table);
+    let changed = front.store.changes(table);
+    let moved = front.cache_moves();
     let asked = options.version.unwrap_or(0);
     let from_state = match options.initial {
         Initial::Streamed => true,
         Initial::Skipped => false,
         Initial::ByVersion => asked == 0,
     };
-    if options.initial == Initial::Streamed && asked > 0 {
-        shared.wait_for_version(asked).await?;
+    let streamed = options.initial == Initial::Streamed;
+    if streamed && asked > 0 {
+        front.wait_for_cached(asked).await?;
     }
+    // A streaming list without a version is complete once the cache has what the store has now; until then
+    // it shows what the cache has, and what changes.
+    let complete_at = if streamed && options.version.is_none() { front.store.version() } else { asked };
     let (initial, position) = if from_state {
-        let page = filter.page(shared, table, None, None, None).map_err(|_| ApiError::list_expired())?;
+        let page = filter.page(front, table, front.cached(), None, None);
+        let page = page.map_err(|_| ApiError::list_expired())?;
         (page.items, page.version)
     } else {
-        (Vec::new(), if asked == 0 { shared.store.version() } else { asked })
+        (Vec::new(), if asked == 0 { front.seen() } else { asked })
     };
-    let timeout = options.timeout.map_or(shared.options.watch_timeout, Duration::from_secs);
+    let timeout = options.timeout.map_or(front.options.watch_timeout, Duration::from_secs);
     let now = Instant::now();
     let watcher = Watcher {
         changed,
-        dropped: shared.drops.subscribe(),
-        deadline: now + timeout.min(shared.options.watch_timeout),
-        next_bookmark: now + shared.options.bookmark_every,
+        moved,
+        dropped: front.drops.subscribe(),
+        deadline: now + timeout.min(front.options.watch_timeout),
+        next_bookmark: now + front.options.bookmark_every,
         last_bookmark_sent: false,
         position,
         initial: initial.into_iter(),
-        initial_version: position,
-        end_mark: options.initial == Initial::Streamed && options.bookmarks,
+        end_mark: (streamed && options.bookmarks).then_some(complete_at),
         bookmarks: options.bookmarks,
         started: false,
         caught_up: false,
         ending: Ending::Open,
-        shared: Arc::clone(shared),
+        front: Arc::clone(front),
         view,
         filter,
         table,
+        epoch,
         _counted: counted,
     };
     let frames = futures::stream::unfold(watcher, |mut watcher| async move {
@@ -170,13 +181,14 @@ impl Watcher {
                 return Some(Ok(frames));
             }
             self.changed.borrow_and_update();
+            self.moved.borrow_and_update();
             if let Some(frames) = self.changed_frames() {
                 return Some(Ok(frames));
             }
             if self.ending != Ending::Open {
                 continue;
             }
-            if !self.shared.serves(&self.view.kind) {
+            if !self.front.serves(&self.view.kind) {
                 return None;
             }
             match self.wait().await {
@@ -196,7 +208,7 @@ impl Watcher {
         }
     }
 
-    /// What exists at the start, in chunks, and the bookmark that ends it.
+    /// What exists at the start, in chunks.
     fn initial_frames(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES {
@@ -204,17 +216,18 @@ impl Watcher {
             self.view.frame(&mut out, Event::Added, record.version, &record, !self.started);
             self.started = true;
         }
-        if self.initial.as_slice().is_empty() && self.end_mark {
-            self.end_mark = false;
-            out.extend_from_slice(&self.view.bookmark(self.initial_version, true));
-        }
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
     fn changed_frames(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES {
-            let batch = match self.shared.store.changes_after(self.table, self.position, BATCH) {
+            let window = self.front.window();
+            let batch = match self.front.store.changes_after(self.table, self.position, BATCH, window) {
+                _ if self.front.store.epoch() != self.epoch => {
+                    self.ending = Ending::Breaks;
+                    break;
+                }
                 Ok(batch) => batch,
                 Err(too_old) => {
                     let error = ApiError::watch_expired(self.position, too_old.oldest);
@@ -230,6 +243,7 @@ impl Watcher {
             self.position = self.position.max(batch.upto);
             if batch.behind == 0 {
                 self.caught_up = true;
+                self.end_initial(&mut out);
                 break;
             }
             if self.caught_up && batch.behind > MAX_BEHIND {
@@ -238,6 +252,14 @@ impl Watcher {
             }
         }
         (!out.is_empty()).then(|| Bytes::from(out))
+    }
+
+    /// The bookmark that ends the initial events, once nothing is missing.
+    fn end_initial(&mut self, out: &mut Vec<u8>) {
+        if self.end_mark.is_some_and(|complete_at| self.position >= complete_at) {
+            self.end_mark = None;
+            out.extend_from_slice(&self.view.bookmark(self.position, true));
+        }
     }
 
     fn frame_of(&mut self, out: &mut Vec<u8>, change: &Change) {
@@ -259,10 +281,12 @@ impl Watcher {
         if now + LAST_BOOKMARK >= self.deadline {
             self.last_bookmark_sent = true;
         }
-        self.next_bookmark = now + self.shared.options.bookmark_every;
+        self.next_bookmark = now + self.front.options.bookmark_every;
         // A position in the future is no promise that can be given.
-        let known = self.position <= self.shared.store.version();
-        (self.bookmarks && known).then(|| Bytes::from(self.view.bookmark(self.position, false)))
+        let known = self.position <= self.front.seen();
+        // None comes before the one that ends the initial events.
+        (self.bookmarks && known && self.end_mark.is_none())
+            .then(|| Bytes::from(self.view.bookmark(self.position, false)))
     }
 
     async fn wait(&mut self) -> Woken {
@@ -272,11 +296,12 @@ impl Watcher {
         }
         tokio::select! {
             biased;
-            () = self.shared.stop.cancelled() => Woken::Dropped(Drop::Clean),
+            () = self.front.stop.cancelled() => Woken::Dropped(Drop::Clean),
             dropped = self.dropped.changed() => {
                 Woken::Dropped(dropped.map_or(Drop::Clean, |()| self.dropped.borrow_and_update().1))
             }
             _ = self.changed.changed() => Woken::Changed,
+            _ = self.moved.changed() => Woken::Changed,
             () = tokio::time::sleep_until(self.deadline) => Woken::Dropped(Drop::Clean),
             () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => Woken::Bookmark,
         }

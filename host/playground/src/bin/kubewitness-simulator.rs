@@ -1,11 +1,12 @@
 //! The simulated API server as a process of its own, for tests and for trying things by hand.
 
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, Serving, Versions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -14,8 +15,10 @@ A simulated Kubernetes API server.
 
 Usage: kubewitness-simulator [OPTIONS]
 
-      --listen ADDR            where to listen [127.0.0.1:0]
-      --kubeconfig-out FILE    write the administrator's kubeconfig there
+      --listen ADDR            where to listen [127.0.0.1:0]; once more for each further server
+      --servers N              API servers over the one store, each with its own cache; their addresses are
+                               printed one a line [1]
+      --kubeconfig-out FILE    write the administrator's kubeconfig there; FILE.1 is of the second server
       --enforce-rbac           let roles decide; otherwise everybody may do everything
       --hooks                  serve /_sim/ for tests
       --bookmark-every TIME    between bookmarks of a watch, such as 500ms or 60s [60s]
@@ -25,11 +28,18 @@ Usage: kubewitness-simulator [OPTIONS]
       --history-versions N     how many versions are kept [500000]
       --watch-window N         changes of a resource that a watch can start from [102400]
       --seed N                 repeatable uids, names and tokens
+      --state FILE             keep the store in a file, so that a server that was killed goes on with it
+      --opaque-versions        versions that cannot be compared, as some aggregated servers give
   -h, --help                   this text
 ";
 
+/// More servers than any test of a client needs.
+const MAX_SERVERS: usize = 16;
+
 struct Arguments {
     options: ApiServerOptions,
+    listen: Vec<SocketAddr>,
+    servers: usize,
     kubeconfig: Option<PathBuf>,
 }
 
@@ -60,26 +70,52 @@ fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let (server, serving) = ApiServer::bind(arguments.options).await?;
-    if let Some(path) = &arguments.kubeconfig {
-        std::fs::write(path, server.kubeconfig())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    let servers = start(&arguments).await?;
+    for (number, (server, _)) in servers.iter().enumerate() {
+        if let Some(path) = &arguments.kubeconfig {
+            write_kubeconfig(&of_server(path, number), server)?;
+        }
+        println!("{}", server.url());
     }
-    println!("{}", server.url());
     let stop = CancellationToken::new();
-    let serving = serving.serve(stop.clone());
-    tokio::pin!(serving);
+    let serving = servers.into_iter().map(|(_, serving)| serving.serve(stop.clone()));
+    let mut serving = futures::future::try_join_all(serving);
     tokio::select! {
-        ended = &mut serving => return Ok(ended?),
+        ended = &mut serving => return Ok(ended.map(drop)?),
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     stop.cancel();
-    Ok(serving.await?)
+    Ok(serving.await.map(drop)?)
+}
+
+/// The first server, and the others beside it.
+async fn start(arguments: &Arguments) -> anyhow::Result<Vec<(ApiServer, Serving)>> {
+    let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let mut listen = arguments.listen.iter().copied().chain(std::iter::repeat(anywhere));
+    let options = ApiServerOptions { listen: listen.next().unwrap_or(anywhere), ..arguments.options.clone() };
+    let (first, serving) = ApiServer::bind(options).await?;
+    let mut servers = vec![(first.clone(), serving)];
+    for address in listen.take(arguments.servers - 1) {
+        servers.push(first.beside(address).await?);
+    }
+    Ok(servers)
+}
+
+fn of_server(path: &Path, number: usize) -> PathBuf {
+    match number {
+        0 => path.to_owned(),
+        number => PathBuf::from(format!("{}.{number}", path.display())),
+    }
+}
+
+fn write_kubeconfig(path: &Path, server: &ApiServer) -> anyhow::Result<()> {
+    std::fs::write(path, server.kubeconfig()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Arguments>> {
-    let mut parsed = Arguments { options: ApiServerOptions::default(), kubeconfig: None };
+    let mut parsed =
+        Arguments { options: ApiServerOptions::default(), listen: Vec::new(), servers: 1, kubeconfig: None };
     let options = &mut parsed.options;
     let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
@@ -95,7 +131,13 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
             "-h" | "--help" => return Ok(None),
             "--enforce-rbac" => options.enforce_rbac = true,
             "--hooks" => options.hooks = true,
-            "--listen" => options.listen = number(&name, &value()?)?,
+            "--listen" => parsed.listen.push(number(&name, &value()?)?),
+            "--servers" => {
+                parsed.servers = number(&name, &value()?)?;
+                if !(1..=MAX_SERVERS).contains(&parsed.servers) {
+                    bail!("--servers cannot be {}: 1 to {MAX_SERVERS}", parsed.servers);
+                }
+            }
             "--kubeconfig-out" => parsed.kubeconfig = Some(value()?.into()),
             "--bookmark-every" => options.bookmark_every = duration(&name, &value()?)?,
             "--future-wait" => options.future_wait = duration(&name, &value()?)?,
@@ -106,6 +148,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
             "--history-versions" => options.history.versions = number(&name, &value()?)?,
             "--watch-window" => options.history.watch_window = number(&name, &value()?)?,
             "--seed" => options.seed = Some(number(&name, &value()?)?),
+            "--state" => options.state = Some(value()?.into()),
+            "--opaque-versions" => options.versions = Versions::Opaque,
             other => bail!("unknown argument {other}"),
         }
     }

@@ -2,11 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{Change, Event, HistoryLimits, TableId, Truth};
+use super::backup::Backup;
+use super::durable::Durable;
+use super::forgetting::Windows;
+use super::truth::Kept;
+use super::{AsOf, Change, Event, HistoryLimits, TableId, TooOld};
 use crate::apiserver::record::Record;
 
 /// Compaction starts when a limit is exceeded by a quarter, so that it comes in batches.
@@ -15,13 +20,16 @@ const SLACK: usize = 4;
 /// Moments between versions are noted this far apart; the age of a version is that exact.
 const AGE_STEP: Duration = Duration::from_millis(250);
 
-/// Entries of the truth that are kept for tests; about 100 bytes each.
-const MAX_TRUTH: usize = 4_000_000;
-
 #[derive(Default)]
 pub(super) struct Inner {
+    /// How often the history was replaced.
+    pub(super) epoch: u32,
     pub(super) version: u64,
+    /// The oldest version that can be read.
     pub(super) floor: u64,
+    /// The oldest version that is still there; older than the floor where a server's cache holds it.
+    pub(super) kept: u64,
+    pub(super) pins: BTreeMap<usize, u64>,
     pub(super) tables: Vec<Table>,
     pub(super) by_name: HashMap<String, TableId>,
     /// Owner's uid to what it owns.
@@ -29,10 +37,30 @@ pub(super) struct Inner {
     pub(super) written: VecDeque<Written>,
     pub(super) written_bytes: usize,
     pub(super) moments: VecDeque<(Instant, u64)>,
-    pub(super) truth: Option<VecDeque<Truth>>,
-    pub(super) truth_dropped: u64,
+    pub(super) truth: Option<Kept>,
+    pub(super) backups: HashMap<String, Backup>,
+    pub(super) durable: Option<Durable>,
+    /// What others keep in the store's file.
+    pub(super) notes: Vec<Value>,
+    /// When what is read from the file happened.
+    pub(super) replayed_at: Option<u64>,
+    pub(super) clock: Clock,
 }
 
+/// Milliseconds since 1970, which never go back while the process lives.
+pub(super) struct Clock {
+    started: Instant,
+    unix: Duration,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { started: Instant::now(), unix }
+    }
+}
+
+#[derive(Clone)]
 pub(super) struct Written {
     pub(super) version: u64,
     pub(super) table: TableId,
@@ -56,6 +84,29 @@ impl Table {
 }
 
 impl Inner {
+    pub(super) fn now(&self) -> u64 {
+        let now = || u64::try_from((self.clock.unix + self.clock.started.elapsed()).as_millis());
+        self.replayed_at.unwrap_or_else(|| now().unwrap_or(u64::MAX))
+    }
+
+    /// The table of a resource, made when it is first asked for.
+    pub(super) fn table(&mut self, name: &str) -> TableId {
+        if let Some(id) = self.by_name.get(name) {
+            return *id;
+        }
+        let id = TableId(self.tables.len());
+        self.by_name.insert(name.to_owned(), id);
+        self.tables.push(Table {
+            name: name.to_owned(),
+            objects: BTreeMap::new(),
+            log: VecDeque::new(),
+            window_floor: self.floor,
+            last_change: 0,
+            changed: watch::Sender::new(0),
+        });
+        id
+    }
+
     pub(super) fn append(&mut self, id: TableId, key: Arc<str>, record: &Arc<Record>) {
         let table = &mut self.tables[id.0];
         let previous = table.live(&key).cloned();
@@ -76,22 +127,6 @@ impl Inner {
             self.moments.push_back((Instant::now(), record.version));
         }
         self.note_truth(event, id, record);
-    }
-
-    fn note_truth(&mut self, event: Event, table: TableId, record: &Record) {
-        let Some(truth) = &mut self.truth else { return };
-        if truth.len() >= MAX_TRUTH {
-            truth.pop_front();
-            self.truth_dropped += 1;
-        }
-        truth.push_back(Truth {
-            event,
-            version: record.version,
-            table,
-            namespace: Arc::clone(&record.namespace),
-            name: Arc::clone(&record.name),
-            uid: Arc::clone(&record.uid),
-        });
     }
 
     fn note_owners(&mut self, id: TableId, key: &Arc<str>, previous: Option<&Record>, record: &Record) {
@@ -136,16 +171,45 @@ impl Inner {
             target = target.max(at.map(|w| w.version));
         }
         if let Some(target) = target {
-            self.compact(target);
+            self.compact(target, Windows::Forget);
         }
     }
 
-    /// Versions below `target` go, except that each object keeps the one that held at `target`.
-    pub(super) fn compact(&mut self, target: u64) {
+    pub(super) fn resolve(&self, at: AsOf) -> Result<u64, TooOld> {
+        match at {
+            AsOf::Newest => Ok(self.version),
+            AsOf::Cached(version) => Ok(version.max(self.kept)),
+            AsOf::Exact(version) if version < self.floor => Err(TooOld { oldest: self.floor }),
+            AsOf::Exact(version) => Ok(version),
+        }
+    }
+
+    /// Versions below `target` can be read no longer, except that each object keeps the one that held at
+    /// `target`.
+    pub(super) fn compact(&mut self, target: u64, windows: Windows) {
         if target <= self.floor {
             return;
         }
         self.floor = target;
+        self.note_floor();
+        self.log_compact(target, windows);
+        if windows == Windows::Forget {
+            for table in &mut self.tables {
+                let gone = table.log.partition_point(|c| c.record.version <= target);
+                table.log.drain(..gone);
+                table.window_floor = table.window_floor.max(target);
+            }
+        }
+        self.reclaim();
+    }
+
+    /// Frees what neither the history nor a server's cache needs.
+    pub(super) fn reclaim(&mut self) {
+        let target = self.pins.values().copied().min().unwrap_or(self.floor).min(self.floor);
+        if target <= self.kept {
+            return;
+        }
+        self.kept = target;
         let mut touched: BTreeSet<(TableId, Arc<str>)> = BTreeSet::new();
         while self.written.front().is_some_and(|w| w.version <= target) {
             if let Some(written) = self.written.pop_front() {
@@ -155,10 +219,6 @@ impl Inner {
         }
         for (id, key) in touched {
             self.tables[id.0].trim(&key, target);
-        }
-        for table in &mut self.tables {
-            let gone = table.log.partition_point(|c| c.record.version <= target);
-            table.log.drain(..gone);
         }
     }
 }

@@ -19,13 +19,13 @@ fn store() -> (Store, TableId) {
     (store, table)
 }
 
-fn names(store: &Store, table: TableId, at: Option<u64>) -> Vec<(String, u64)> {
-    let request = PageRequest { prefix: "a/", after: None, at, limit: None, matches: &|_| true };
+fn names(store: &Store, table: TableId, at: AsOf) -> Vec<(String, u64)> {
+    let request = PageRequest { prefix: "a/", after: None, name: None, at, limit: None, matches: &|_| true };
     store.page(table, &request).unwrap().items.iter().map(|r| (r.name.to_string(), r.version)).collect()
 }
 
 fn events(store: &Store, table: TableId, after: u64, max: usize) -> (Vec<u64>, u64) {
-    let batch = store.changes_after(table, after, max).unwrap();
+    let batch = store.changes_after(table, after, max, Window::ALL).unwrap();
     (batch.changes.iter().map(|c| c.record.version).collect(), batch.upto)
 }
 
@@ -48,14 +48,14 @@ fn every_past_version_can_be_listed_until_it_is_compacted() {
     store.put(table, draft("x", 2), Some(1)).unwrap();
     store.put(table, draft("y", 1), None).unwrap();
     store.remove(table, "a/x", 2).unwrap();
-    assert_eq!(names(&store, table, Some(1)), [("x".into(), 1)]);
-    assert_eq!(names(&store, table, Some(3)), [("x".into(), 2), ("y".into(), 3)]);
-    assert_eq!(names(&store, table, None), [("y".into(), 3)]);
-    assert_eq!(store.compact(Some(3)), 3);
-    assert_eq!(names(&store, table, Some(3)), [("x".into(), 2), ("y".into(), 3)]);
-    assert_eq!(store.get_at(table, "a/x", 2).unwrap_err(), TooOld { oldest: 3 });
-    store.compact(None);
-    assert_eq!(names(&store, table, None), [("y".into(), 3)]);
+    assert_eq!(names(&store, table, AsOf::Exact(1)), [("x".into(), 1)]);
+    assert_eq!(names(&store, table, AsOf::Exact(3)), [("x".into(), 2), ("y".into(), 3)]);
+    assert_eq!(names(&store, table, AsOf::Newest), [("y".into(), 3)]);
+    assert_eq!(store.compact(Some(3), Windows::Forget), 3);
+    assert_eq!(names(&store, table, AsOf::Exact(3)), [("x".into(), 2), ("y".into(), 3)]);
+    assert_eq!(store.get_at(table, "a/x", AsOf::Exact(2)).unwrap_err(), TooOld { oldest: 3 });
+    store.compact(None, Windows::Forget);
+    assert_eq!(names(&store, table, AsOf::Newest), [("y".into(), 3)]);
 }
 
 #[test]
@@ -76,11 +76,37 @@ fn a_watch_window_can_be_shorter_than_the_history() {
     let (store, table) = store();
     store.put(table, draft("x", 1), None).unwrap();
     store.put(table, draft("x", 2), Some(1)).unwrap();
-    store.forget_watch_window();
-    assert_eq!(store.changes_after(table, 1, 9).unwrap_err(), TooOld { oldest: 2 });
-    assert_eq!(names(&store, table, Some(1)), [("x".into(), 1)]);
+    let window = Window { since: 2, upto: 3 };
+    assert_eq!(store.changes_after(table, 1, 9, window).unwrap_err(), TooOld { oldest: 2 });
+    assert_eq!(names(&store, table, AsOf::Exact(1)), [("x".into(), 1)]);
     store.put(table, draft("x", 3), Some(2)).unwrap();
-    assert_eq!(events(&store, table, 2, 9), (vec![3], 3));
+    store.put(table, draft("x", 4), Some(3)).unwrap();
+    let batch = store.changes_after(table, 2, 9, window).unwrap();
+    assert_eq!((batch.changes.len(), batch.upto, batch.behind), (1, 3, 0));
+}
+
+#[test]
+fn what_a_cache_holds_outlives_compaction_until_it_is_let_go() {
+    let (store, table) = store();
+    store.put(table, draft("x", 1), None).unwrap();
+    assert_eq!(store.pin(7, Some(1)), Some(1));
+    store.put(table, draft("x", 2), Some(1)).unwrap();
+    store.compact(None, Windows::Forget);
+    assert_eq!(names(&store, table, AsOf::Cached(1)), [("x".into(), 1)]);
+    assert!(store.get_at(table, "a/x", AsOf::Exact(1)).is_err());
+    assert_eq!(store.pin(7, None), None);
+    assert_eq!(names(&store, table, AsOf::Cached(1)), [("x".into(), 2)]);
+    assert_eq!(store.pin(7, Some(1)), Some(2));
+}
+
+#[test]
+fn a_watch_window_may_outlive_the_history() {
+    let (store, table) = store();
+    store.put(table, draft("x", 1), None).unwrap();
+    store.put(table, draft("x", 2), Some(1)).unwrap();
+    store.compact(None, Windows::Keep);
+    assert!(store.get_at(table, "a/x", AsOf::Exact(1)).is_err());
+    assert_eq!(events(&store, table, 0, 9), (vec![1, 2], 2));
 }
 
 #[test]
@@ -92,10 +118,11 @@ fn limits_compact_by_themselves_and_the_truth_stays() {
     for n in 0..1000 {
         last = Some(store.put(table, draft("x", n), last).unwrap().version);
     }
-    assert!(store.get_at(table, "a/x", 800).is_err());
-    assert_eq!(store.get_at(table, "a/x", 950).unwrap().unwrap().version, 950);
-    let (truth, dropped) = store.truth(Some(table));
-    assert_eq!((truth.len(), dropped), (1000, 0));
+    assert!(store.get_at(table, "a/x", AsOf::Exact(800)).is_err());
+    assert_eq!(store.get_at(table, "a/x", AsOf::Exact(950)).unwrap().1.unwrap().version, 950);
+    let account = store.account(Some(table));
+    let truth = account.entries;
+    assert_eq!((truth.len(), account.dropped), (1000, 0));
     assert_eq!((truth[0].event, truth[1].event), (Event::Added, Event::Modified));
 }
 
@@ -119,7 +146,14 @@ fn pages_continue_where_they_ended() {
     }
     let even = |r: &Record| r.label("n").is_some_and(|n| n != "1");
     let page = |after: Option<&str>| {
-        let request = PageRequest { prefix: "a/", after, at: Some(5), limit: Some(2), matches: &even };
+        let request = PageRequest {
+            prefix: "a/",
+            after,
+            name: None,
+            at: AsOf::Exact(5),
+            limit: Some(2),
+            matches: &even,
+        };
         store.page(table, &request).unwrap()
     };
     let first = page(None);
@@ -134,7 +168,7 @@ enum Step {
     Remove(u8),
     Together(u8, u8),
     Compact(u8),
-    Forget,
+    CompactHistory(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -143,7 +177,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..4_u8).prop_map(Step::Remove),
         1 => (0..4_u8, 0..4_u8).prop_map(|(a, b)| Step::Together(a, b)),
         1 => any::<u8>().prop_map(Step::Compact),
-        1 => Just(Step::Forget),
+        1 => any::<u8>().prop_map(Step::CompactHistory),
     ]
 }
 
@@ -174,10 +208,14 @@ fn run(store: &Store, table: TableId, step: &Step, snapshots: &mut Snapshots) {
         }
         Step::Compact(at) => {
             let version = store.version();
-            store.compact(Some(version * u64::from(*at) / 255));
+            store.compact(Some(version * u64::from(*at) / 255), Windows::Forget);
             return;
         }
-        Step::Forget => return store.forget_watch_window(),
+        Step::CompactHistory(at) => {
+            let version = store.version();
+            store.compact(Some(version * u64::from(*at) / 255), Windows::Keep);
+            return;
+        }
     }
     snapshots.push(now);
 }
@@ -206,16 +244,16 @@ proptest! {
         }
         let newest = store.version();
         prop_assert_eq!(snapshots.len() as u64, newest + 1);
-        let floor = store.compact(Some(0));
+        let floor = store.compact(Some(0), Windows::Forget);
         for (version, expected) in (0..).zip(&snapshots) {
-            let request = PageRequest { prefix: "", after: None, at: Some(version), limit: None, matches: &|_| true };
+            let request = PageRequest { prefix: "", after: None, name: None, at: AsOf::Exact(version), limit: None, matches: &|_| true };
             let page = store.page(table, &request);
             prop_assert_eq!(page.is_ok(), version >= floor);
             let Ok(page) = page else { continue };
             let listed: BTreeMap<String, u64> =
                 page.items.iter().map(|r| (r.name.to_string(), r.version)).collect();
             prop_assert_eq!(&listed, expected);
-            if let Ok(batch) = store.changes_after(table, version, usize::MAX / 2) {
+            if let Ok(batch) = store.changes_after(table, version, usize::MAX / 2, Window::ALL) {
                 prop_assert_eq!(batch.upto, newest);
                 prop_assert_eq!(&replay(listed, &batch.changes), &snapshots[snapshots.len() - 1]);
             }

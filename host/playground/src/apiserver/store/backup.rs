@@ -1,0 +1,105 @@
+//! Backups: named copies of everything, and going back to one of them, as after `etcdctl snapshot restore`.
+//!
+//! The counter goes back, objects and history are as they were. That starts a new epoch: what is written from
+//! then on shares its versions with what was written before, and has nothing to do with it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::forgetting::Windows;
+use super::inner::{Inner, Written};
+use super::truth::EpochStart;
+use super::{Store, TableId};
+use crate::apiserver::locked;
+use crate::apiserver::record::Record;
+
+/// A copy of everything that a store has; versions are shared with it.
+#[derive(Clone)]
+pub(super) struct Backup {
+    epoch: u32,
+    version: u64,
+    floor: u64,
+    kept: u64,
+    tables: Vec<BTreeMap<Arc<str>, Vec<Arc<Record>>>>,
+    owned: HashMap<Arc<str>, BTreeSet<(TableId, Arc<str>)>>,
+    written: VecDeque<Written>,
+    written_bytes: usize,
+}
+
+impl Store {
+    /// Copies everything under a name, which replaces an older copy of that name. Returns its version.
+    pub fn back_up(&self, name: &str) -> u64 {
+        let mut inner = locked(&self.inner);
+        inner.back_up(name);
+        inner.log_backup(name);
+        inner.version
+    }
+
+    /// Goes back to a copy. `bump` raises the counter above it and compacts what was before, as
+    /// `--bump-revision --mark-compacted` does. Returns the version from which the new epoch goes on, or None
+    /// if there is no such copy.
+    pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
+        let mut inner = locked(&self.inner);
+        let version = inner.restore(name, bump)?;
+        inner.log_restore(name, bump);
+        for table in &inner.tables {
+            table.changed.send_replace(version);
+        }
+        self.version.send_replace(version);
+        Some(version)
+    }
+
+    /// How often the history was replaced.
+    pub fn epoch(&self) -> u32 {
+        locked(&self.inner).epoch
+    }
+}
+
+impl Inner {
+    pub(super) fn back_up(&mut self, name: &str) {
+        let backup = Backup {
+            epoch: self.epoch,
+            version: self.version,
+            floor: self.floor,
+            kept: self.kept,
+            tables: self.tables.iter().map(|table| table.objects.clone()).collect(),
+            owned: self.owned.clone(),
+            written: self.written.clone(),
+            written_bytes: self.written_bytes,
+        };
+        self.backups.insert(name.to_owned(), backup);
+    }
+
+    pub(super) fn restore(&mut self, name: &str, bump: u64) -> Option<u64> {
+        let backup = self.backups.get(name)?.clone();
+        let version = backup.version + bump;
+        self.epoch += 1;
+        self.version = version;
+        (self.floor, self.kept) = (backup.floor, backup.kept);
+        self.pins.clear();
+        let mut tables = backup.tables.into_iter();
+        for table in &mut self.tables {
+            // A table that is younger than the copy is empty again.
+            table.objects = tables.next().unwrap_or_default();
+            table.log.clear();
+            table.window_floor = version;
+            table.last_change = version;
+        }
+        self.owned = backup.owned;
+        (self.written, self.written_bytes) = (backup.written, backup.written_bytes);
+        self.moments = VecDeque::from([(Instant::now(), version)]);
+        let start = EpochStart {
+            number: self.epoch,
+            at: self.now(),
+            parent: Some((backup.epoch, backup.version)),
+            version,
+        };
+        self.note_epoch(start);
+        self.note_floor();
+        if bump > 0 {
+            self.compact(version, Windows::Forget);
+        }
+        Some(version)
+    }
+}

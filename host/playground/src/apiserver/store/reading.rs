@@ -1,0 +1,153 @@
+//! Reading: pages of objects at any version that is kept, one object, and what changed since a version.
+
+use std::sync::Arc;
+
+use super::{Change, Store, TableId, TooOld};
+use crate::apiserver::locked;
+use crate::apiserver::record::Record;
+
+/// Which version of the objects is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AsOf {
+    Newest,
+    /// A version of the history, which may be compacted.
+    Exact(u64),
+    /// A version that a server holds in its cache, whatever was compacted. It is pinned, see [`Store::pin`].
+    Cached(u64),
+}
+
+/// The part of the changes that one server's watch cache holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// What happened up to and with this version was forgotten.
+    pub since: u64,
+    /// What happened after this version has not arrived yet.
+    pub upto: u64,
+}
+
+#[cfg(test)]
+impl Window {
+    pub const ALL: Window = Window { since: 0, upto: u64::MAX };
+}
+
+/// A page of objects.
+#[derive(Debug)]
+pub struct Page {
+    pub version: u64,
+    pub items: Vec<Arc<Record>>,
+    /// The key of the last item, if more follow.
+    pub last: Option<String>,
+    pub remaining: u64,
+}
+
+/// What a page is to hold.
+pub struct PageRequest<'a> {
+    /// `namespace/`, or nothing for all.
+    pub prefix: &'a str,
+    /// Keys up to and with this one were on earlier pages.
+    pub after: Option<&'a str>,
+    /// Only objects of this name, in whatever namespace.
+    pub name: Option<&'a str>,
+    pub at: AsOf,
+    pub limit: Option<usize>,
+    pub matches: &'a dyn Fn(&Record) -> bool,
+}
+
+impl PageRequest<'static> {
+    /// All there is now.
+    pub fn everything() -> Self {
+        PageRequest { prefix: "", after: None, name: None, at: AsOf::Newest, limit: None, matches: &|_| true }
+    }
+}
+
+/// Changes for a watch, and the version up to which there are no others.
+#[derive(Debug)]
+pub struct Batch {
+    pub changes: Vec<Change>,
+    pub upto: u64,
+    /// Changes that wait behind this batch.
+    pub behind: usize,
+}
+
+impl Store {
+    pub fn get(&self, table: TableId, key: &str) -> Option<Arc<Record>> {
+        locked(&self.inner).tables[table.0].live(key).cloned()
+    }
+
+    /// Objects as they are, or were at a version that is still kept.
+    pub fn page(&self, table: TableId, request: &PageRequest<'_>) -> Result<Page, TooOld> {
+        let inner = locked(&self.inner);
+        let version = inner.resolve(request.at)?;
+        let objects = &inner.tables[table.0].objects;
+        let from = match request.after {
+            Some(after) => std::ops::Bound::Excluded(after),
+            None => std::ops::Bound::Included(request.prefix),
+        };
+        let mut page = Page { version, items: Vec::new(), last: None, remaining: 0 };
+        for (key, chain) in objects.range::<str, _>((from, std::ops::Bound::Unbounded)) {
+            if !key.starts_with(request.prefix) {
+                break;
+            }
+            if request.name.is_some_and(|name| !is_named(key, name)) {
+                continue;
+            }
+            let at = chain.iter().rev().find(|r| r.version <= version);
+            let Some(record) = at.filter(|r| !r.deleted && (request.matches)(r)) else { continue };
+            if request.limit.is_some_and(|limit| page.items.len() >= limit) {
+                page.remaining += 1;
+                continue;
+            }
+            page.items.push(Arc::clone(record));
+        }
+        if page.remaining > 0 {
+            page.last = page.items.last().map(|r| r.key());
+        }
+        Ok(page)
+    }
+
+    /// One object as it was at a version that is still kept.
+    pub fn get_at(&self, table: TableId, key: &str, at: AsOf) -> Result<(u64, Option<Arc<Record>>), TooOld> {
+        let inner = locked(&self.inner);
+        let version = inner.resolve(at)?;
+        let chain = inner.tables[table.0].objects.get(key);
+        let record = chain.and_then(|chain| chain.iter().rev().find(|r| r.version <= version));
+        Ok((version, record.filter(|r| !r.deleted).cloned()))
+    }
+
+    /// What changed after a version, oldest first, at least `max` changes if there are as many; changes of
+    /// one version are never split.
+    pub fn changes_after(
+        &self,
+        table: TableId,
+        after: u64,
+        max: usize,
+        window: Window,
+    ) -> Result<Batch, TooOld> {
+        let inner = locked(&self.inner);
+        let table = &inner.tables[table.0];
+        let oldest = window.since.max(table.window_floor);
+        if after < oldest {
+            return Err(TooOld { oldest });
+        }
+        let start = table.log.partition_point(|c| c.record.version <= after);
+        let arrived = table.log.partition_point(|c| c.record.version <= window.upto).max(start);
+        let mut end = (start + max).min(arrived);
+        while end > start
+            && end < arrived
+            && table.log[end].record.version == table.log[end - 1].record.version
+        {
+            end += 1;
+        }
+        let changes: Vec<Change> = table.log.range(start..end).cloned().collect();
+        let behind = arrived - end;
+        let upto = match changes.last() {
+            Some(last) if behind > 0 => last.record.version,
+            _ => inner.version.min(window.upto),
+        };
+        Ok(Batch { changes, upto, behind })
+    }
+}
+
+fn is_named(key: &str, name: &str) -> bool {
+    key.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+}

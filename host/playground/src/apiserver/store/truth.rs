@@ -1,0 +1,190 @@
+//! What really happened, kept apart from the history so that neither compaction nor a restore changes it: the
+//! judge of what a client claims to have seen.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::inner::Inner;
+use super::{Event, Store, TableId};
+use crate::apiserver::locked;
+use crate::apiserver::record::Record;
+
+/// Entries that are kept; about 120 bytes each.
+const MAX_ENTRIES: usize = 4_000_000;
+
+/// Moments of compaction that are kept.
+const MAX_FLOORS: usize = 1_000_000;
+
+/// One version of one object.
+#[derive(Debug, Clone)]
+pub struct Truth {
+    pub event: Event,
+    pub epoch: u32,
+    pub version: u64,
+    pub table: TableId,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub uid: Arc<str>,
+    /// Milliseconds since 1970.
+    pub at: u64,
+    /// Since when no exact list can show it; None while one can. A deletion never can be shown.
+    pub unreadable_since: Option<u64>,
+}
+
+/// The beginning of a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpochStart {
+    pub number: u32,
+    /// Milliseconds since 1970.
+    pub at: u64,
+    /// The epoch that was restored, and up to which version; None for the first.
+    pub parent: Option<(u32, u64)>,
+    /// The version from which it goes on.
+    pub version: u64,
+}
+
+/// From when on versions before `floor` could be read no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Floor {
+    pub at: u64,
+    pub epoch: u32,
+    pub floor: u64,
+}
+
+/// Everything at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Account {
+    pub entries: Vec<Truth>,
+    pub epochs: Vec<EpochStart>,
+    pub floors: Vec<Floor>,
+    /// Older entries that were not kept.
+    pub dropped: u64,
+    pub epoch: u32,
+    pub version: u64,
+    pub floor: u64,
+    pub now: u64,
+}
+
+/// What the store keeps of it.
+#[derive(Default)]
+pub(super) struct Kept {
+    entries: VecDeque<Truth>,
+    epochs: Vec<EpochStart>,
+    floors: VecDeque<Floor>,
+    dropped: u64,
+}
+
+impl Inner {
+    pub(super) fn note_truth(&mut self, event: Event, table: TableId, record: &Record) {
+        let at = self.now();
+        let epoch = self.epoch;
+        let Some(kept) = &mut self.truth else { return };
+        if kept.entries.len() >= MAX_ENTRIES {
+            kept.entries.pop_front();
+            kept.dropped += 1;
+        }
+        kept.entries.push_back(Truth {
+            event,
+            epoch,
+            version: record.version,
+            table,
+            namespace: Arc::clone(&record.namespace),
+            name: Arc::clone(&record.name),
+            uid: Arc::clone(&record.uid),
+            at,
+            unreadable_since: None,
+        });
+    }
+
+    pub(super) fn note_epoch(&mut self, start: EpochStart) {
+        if let Some(kept) = &mut self.truth {
+            kept.epochs.push(start);
+        }
+    }
+
+    /// To be called when the floor has changed.
+    pub(super) fn note_floor(&mut self) {
+        let floor = Floor { at: self.now(), epoch: self.epoch, floor: self.floor };
+        let Some(kept) = &mut self.truth else { return };
+        if kept.floors.len() >= MAX_FLOORS {
+            kept.floors.pop_front();
+        }
+        kept.floors.push_back(floor);
+    }
+}
+
+impl Store {
+    /// What happened to a resource (or to all).
+    pub fn account(&self, table: Option<TableId>) -> Account {
+        let inner = locked(&self.inner);
+        let mut account = Account {
+            epoch: inner.epoch,
+            version: inner.version,
+            floor: inner.floor,
+            now: inner.now(),
+            ..Account::default()
+        };
+        if let Some(kept) = &inner.truth {
+            let wanted = kept.entries.iter().filter(|entry| table.is_none_or(|id| id == entry.table));
+            account.entries = wanted.cloned().collect();
+            account.epochs.clone_from(&kept.epochs);
+            account.floors = kept.floors.iter().copied().collect();
+            account.dropped = kept.dropped;
+        }
+        drop(inner);
+        account.judge();
+        account
+    }
+}
+
+type Key<'a> = (TableId, &'a str, &'a str);
+
+impl Account {
+    /// Says of each entry since when it cannot be read.
+    fn judge(&mut self) {
+        let mut verdicts: Vec<Option<u64>> = self.entries.iter().map(|entry| Some(entry.at)).collect();
+        // An epoch's own entries, and those of its ancestors that it took over, from the newest version down.
+        for (at, start) in self.epochs.iter().enumerate() {
+            let end = self.epochs.get(at + 1).map(|next| next.at);
+            let floors: Vec<Floor> =
+                self.floors.iter().filter(|floor| floor.epoch == start.number).copied().collect();
+            let mut next: HashMap<Key<'_>, u64> = HashMap::new();
+            for index in self.lineage(start).into_iter().rev() {
+                let entry = &self.entries[index];
+                let replaced = next.insert((entry.table, &entry.namespace, &entry.name), entry.version);
+                if entry.event == Event::Deleted {
+                    continue;
+                }
+                // It is gone once the floor reaches the version that replaced it.
+                let lost = replaced.and_then(|replaced| {
+                    let reached = floors.partition_point(|floor| floor.floor < replaced);
+                    floors.get(reached).map(|floor| floor.at)
+                });
+                let before = verdicts[index].filter(|_| entry.epoch != start.number);
+                verdicts[index] = match lost {
+                    // Gone in the epoch before already.
+                    Some(at) if at <= start.at => before.or(lost),
+                    _ => lost.or(end),
+                };
+            }
+        }
+        for (entry, verdict) in self.entries.iter_mut().zip(verdicts) {
+            entry.unreadable_since = verdict;
+        }
+    }
+
+    /// The entries that make up an epoch's history, oldest first.
+    fn lineage(&self, start: &EpochStart) -> Vec<usize> {
+        let mut bounds = vec![(start.number, u64::MAX)];
+        let mut parent = start.parent;
+        while let Some((epoch, upto)) = parent {
+            // Restoring twice takes over what was already cut off.
+            let upto = bounds.last().map_or(upto, |(_, bound)| upto.min(*bound));
+            bounds.push((epoch, upto));
+            parent = self.epochs.iter().find(|start| start.number == epoch).and_then(|start| start.parent);
+        }
+        let bounds: HashMap<u32, u64> = bounds.into_iter().collect();
+        let taken = |entry: &Truth| bounds.get(&entry.epoch).is_some_and(|upto| entry.version <= *upto);
+        (0..self.entries.len()).filter(|index| taken(&self.entries[*index])).collect()
+    }
+}

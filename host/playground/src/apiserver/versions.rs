@@ -1,0 +1,68 @@
+//! How versions look to clients: the decimal counter, or texts that cannot be compared.
+
+/// How versions are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Versions {
+    /// As Kubernetes defines them.
+    #[default]
+    Decimal,
+    /// As some aggregated servers do: equal or not, and nothing else.
+    Opaque,
+}
+
+/// Odd, so that multiplying by it can be undone; it scatters neighbours.
+const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What [`SCATTER`] has to be multiplied by to give 1.
+const GATHER: u64 = inverse(SCATTER);
+
+/// No opaque version is all digits.
+const MARK: char = 'v';
+
+const fn inverse(odd: u64) -> u64 {
+    // Each step doubles the number of right bits, of which there are three at first.
+    let mut inverse = odd;
+    let mut right = 3;
+    while right < 64 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        right *= 2;
+    }
+    inverse
+}
+
+impl Versions {
+    pub fn text(self, version: u64) -> String {
+        match self {
+            Versions::Decimal => version.to_string(),
+            Versions::Opaque => format!("{MARK}{:016x}", version.wrapping_mul(SCATTER)),
+        }
+    }
+
+    /// The decimal text of what a client names; what is none of ours stays as it is, and is refused later.
+    pub fn decimal(self, text: &str) -> String {
+        let opaque = || u64::from_str_radix(text.strip_prefix(MARK)?, 16).ok();
+        match self {
+            Versions::Decimal => text.to_owned(),
+            Versions::Opaque => {
+                opaque().map_or_else(|| text.to_owned(), |n| n.wrapping_mul(GATHER).to_string())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opaque_versions_lead_back_and_tell_nothing() {
+        for version in [1, 2, 3, 1_000_000, u64::MAX] {
+            let text = Versions::Opaque.text(version);
+            assert_eq!(Versions::Opaque.decimal(&text), version.to_string());
+            assert!(text.parse::<u64>().is_err());
+        }
+        let texts: Vec<String> = (1..50).map(|n| Versions::Opaque.text(n)).collect();
+        assert!(!texts.is_sorted());
+        assert_eq!(Versions::Opaque.decimal("0"), "0");
+    }
+}
