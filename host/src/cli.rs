@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kubewitness_core::config::Duration;
+use kubewitness_core::status::PHASES;
 
 /// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed
 /// plugins.
@@ -51,7 +53,7 @@ pub enum Command {
     /// Proofs about an audit trail
     #[command(subcommand)]
     Audit(Audit),
-    /// A folder of manifests, one manifest or one component: what exactly does not fit
+    /// A folder of manifests, one manifest, component or status rule: what exactly does not fit
     Check(CheckArgs),
 }
 
@@ -332,8 +334,19 @@ pub enum Audit {
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// A folder, a manifest (.yaml) or a component (.wasm)
-    pub path: PathBuf,
+    /// A folder, a manifest (.yaml), a component (.wasm) or a file of status rules
+    #[arg(required_unless_present_any = ["object", "list_rules"])]
+    pub path: Option<PathBuf>,
+    /// Tells the status of this object (YAML or JSON, a list, `-` for standard input) by the rules
+    /// of PATH and the built-in ones, and which line decided
+    #[arg(long, value_name = "FILE")]
+    pub object: Option<PathBuf>,
+    /// With --object: fails unless the status has this phase
+    #[arg(long, value_name = "PHASE", requires = "object", value_parser = PossibleValuesParser::new(PHASES))]
+    pub expect: Option<String>,
+    /// The status rules of PATH and the built-in ones; in full with -o json
+    #[arg(long, conflicts_with = "object")]
+    pub list_rules: bool,
     #[command(flatten)]
     pub plugins: PluginArgs,
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]

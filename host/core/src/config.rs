@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub use check::{Fault, is_name};
 pub use quantity::{Bytes, Duration};
 
+use crate::status::RuleSpec;
+
 pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";
 pub const PLUGIN_LABEL: &str = "kubewitness.dev/plugin";
 pub const HOST_LABEL: &str = "kubewitness.dev/host";
@@ -48,6 +50,9 @@ pub struct HostSpec {
     pub ledgers: Vec<LedgerSpec>,
     #[serde(default)]
     pub keys: Vec<KeySpec>,
+    /// Rules for the status of kinds, in place of those that are built in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub status_rules: Vec<RuleSpec>,
 }
 
 /// One watched resource.

@@ -179,6 +179,13 @@ impl Rules {
         &self.find(group, kind).1.spec
     }
 
+    /// Whether both tell the same of this kind.
+    pub fn agree(&self, other: &Self, group: &str, kind: &str) -> bool {
+        let (mine, others) = (self.rule(group, kind), other.rule(group, kind));
+        (&mine.cases, &mine.attempt, &mine.ready, &mine.total, &mine.exit)
+            == (&others.cases, &others.attempt, &others.ready, &others.total, &others.exit)
+    }
+
     /// Every rule once, each with where it stands; the ladder for all other kinds is the last.
     pub fn all(&self) -> Vec<(Origin, &RuleSpec)> {
         let mut all: Vec<(Origin, &RuleSpec)> = Vec::new();

@@ -13,15 +13,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::print::{self, clean, mark};
-use super::{End, Ended};
-use crate::cli::CheckArgs;
+use super::{End, Ended, check_rules};
+use crate::cli::{CheckArgs, Output};
 use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
-use crate::config::{Snapshot, folder};
+use crate::config::{Snapshot, folder, rules};
 use crate::controller::{modules, plugins};
 
 /// What was looked at, and what does not fit.
 #[derive(Serialize)]
-struct Finding {
+pub(super) struct Finding {
     what: String,
     ok: bool,
     detail: String,
@@ -29,21 +29,35 @@ struct Finding {
 }
 
 pub async fn check(args: CheckArgs) -> Ended {
+    if args.object.is_some() || args.list_rules {
+        return check_rules::ask(&args);
+    }
+    let Some(path) = args.path else { bail!("name a folder, a manifest or a component") };
     let engine = Engine::new(EngineOptions::default())?;
     let folders = modules::default_folders(args.plugins.plugins.clone());
-    let findings = if args.path.extension().is_some_and(|extension| extension == "wasm") {
-        vec![check_component(&engine, &args.path).await?]
+    let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
+        vec![check_component(&engine, &path).await?]
+    } else if let Some(read) = rules::read_file(&path) {
+        vec![Finding::new(format!("status rules {}", path.display()), String::new(), faults(read))]
     } else {
-        let snapshot = read(&args.path)?;
-        check_snapshot(&engine, &args.path, &snapshot, &folders).await
+        let snapshot = read(&path)?;
+        check_snapshot(&engine, &path, &snapshot, &folders).await
     };
+    tell(args.output, &findings)
+}
+
+pub(super) fn tell(output: Output, findings: &Vec<Finding>) -> Ended {
     let ok = findings.iter().all(|finding| finding.ok);
-    print::value(args.output, &findings, |findings| findings.iter().map(Finding::text).collect())?;
+    print::value(output, findings, |findings| findings.iter().map(Finding::text).collect())?;
     Ok(if ok { End::Fine } else { End::Failed })
 }
 
+fn faults<T>(read: Result<T, Vec<Problem>>) -> Vec<String> {
+    read.err().map(|problems| texts(&problems)).unwrap_or_default()
+}
+
 impl Finding {
-    fn new(what: String, detail: String, problems: Vec<String>) -> Self {
+    pub(super) fn new(what: String, detail: String, problems: Vec<String>) -> Self {
         Self { what, ok: problems.is_empty(), detail, problems }
     }
 
@@ -108,8 +122,11 @@ async fn check_snapshot(
 fn check_host(snapshot: &Snapshot) -> (Finding, Option<HostSpec>) {
     match snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host) {
         Ok(host) => {
-            let detail =
-                format!("{} sources, {} databases", host.spec.sources.len(), host.spec.databases.len());
+            let HostSpec { sources, databases, status_rules, .. } = &host.spec;
+            let mut detail = format!("{} sources, {} databases", sources.len(), databases.len());
+            if !status_rules.is_empty() {
+                detail.push_str(&format!(", {} status rules", status_rules.len()));
+            }
             let what = format!("host {}", host.entry.config_map);
             (Finding::new(what, detail, Vec::new()), Some(host.spec))
         }
@@ -155,7 +172,7 @@ fn agreeable(entry: &Entry) -> HostSpec {
     let sources = subscribe.into_iter().map(|s| s.source).chain(grants.lister);
     let secret = || SecretRef::Env("UNCHECKED".into());
     HostSpec {
-        sources: sources.map(source).collect(),
+        sources: sources.map(|name| source(&name)).collect(),
         databases: grants
             .sql
             .into_iter()
@@ -178,11 +195,12 @@ fn agreeable(entry: &Entry) -> HostSpec {
             .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into() })
             .collect(),
         keys: grants.keys.into_iter().map(|g| KeySpec { name: g.key, value_from: secret() }).collect(),
+        status_rules: Vec::new(),
     }
 }
 
-fn source(name: String) -> SourceSpec {
-    SourceSpec::of(&name, "v1", "Unchecked")
+fn source(name: &str) -> SourceSpec {
+    SourceSpec::of(name, "v1", "Unchecked")
 }
 
 /// `names` are the plugins so far, each with its place.
@@ -226,7 +244,7 @@ async fn check_plugin(
     Finding::new(what, details.join("; "), problems)
 }
 
-fn texts(problems: &[Problem]) -> Vec<String> {
+pub(super) fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 

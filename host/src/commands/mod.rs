@@ -1,6 +1,7 @@
 //! The commands that ask and prove; those that run are `controller` and `playground`.
 
 mod check;
+mod check_rules;
 mod client;
 mod findings;
 mod follow;

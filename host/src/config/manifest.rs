@@ -133,7 +133,7 @@ pub fn claimed_name(entry: &Entry) -> Option<String> {
     is_name(name).then(|| name.to_string())
 }
 
-fn located(origin: &Origin, tree: &Tree, field: String, message: String) -> Problem {
+pub(super) fn located(origin: &Origin, tree: &Tree, field: String, message: String) -> Problem {
     let line = Some(origin.first_line + tree.line_of(&field) - 1);
     Problem { place: origin.place.clone(), line, field, message }
 }

@@ -5,7 +5,8 @@ pub mod cluster;
 pub mod folder;
 pub mod last_good;
 pub mod manifest;
-mod tree;
+pub mod rules;
+pub mod tree;
 
 use base64::Engine as _;
 use manifest::{Entry, Problem};

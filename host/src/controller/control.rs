@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use super::plugins::{Candidate, Plugins};
 use super::report::{Report, Reporter};
 use super::shared::{Phase, PluginState, Shared};
-use super::sources::Sources;
+use super::sources::{Sources, group_of};
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::{Entry, Problem, claimed_name, parse_host, parse_plugin};
@@ -159,7 +159,8 @@ impl Control {
         if !changed.is_empty() {
             return Err(texts(&parsed.problems(changed)));
         }
-        let same_grants = |old: &HostSpec| without_sources(old) == without_sources(&parsed.spec);
+        let rules = parsed.spec.rules().map_err(|faults| texts(&parsed.problems(faults)))?;
+        let same_grants = |old: &HostSpec| for_plugins(old) == for_plugins(&parsed.spec);
         if !self.host.as_ref().is_some_and(same_grants) {
             let opened = match &self.capabilities {
                 Some(old) => old.reload(&parsed.spec, &self.data).await,
@@ -172,7 +173,7 @@ impl Control {
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
         let known = known.into_iter().chain(named).collect();
         self.last_good.save_sources(&known).map_err(|error| vec![unreadable(&error)])?;
-        self.sources.reconcile(&parsed.spec.sources).await;
+        self.sources.reconcile(&parsed.spec.sources, rules).await;
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
         self.last_good.save_host(entry).map_err(|error| vec![unreadable(&error)])?;
         self.host = Some(parsed.spec);
@@ -361,8 +362,12 @@ fn unreadable(error: &std::io::Error) -> String {
 /// else would begin in the middle of them, and objects would be missing without a word.
 fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) -> Vec<Fault> {
     let scope = |source: &SourceSpec| {
-        let group = source.api_version.rsplit_once('/').map_or("", |(group, _)| group).to_string();
-        (group, source.kind.clone(), source.namespace.clone(), source.match_labels.clone())
+        (
+            group_of(source).to_string(),
+            source.kind.clone(),
+            source.namespace.clone(),
+            source.match_labels.clone(),
+        )
     };
     let changed =
         |source: &SourceSpec| known.get(&source.name).is_some_and(|known| scope(known) != scope(source));
@@ -377,8 +382,9 @@ fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) 
     wanted.iter().enumerate().filter(|(_, source)| changed(source)).map(fault).collect()
 }
 
-fn without_sources(spec: &HostSpec) -> HostSpec {
-    HostSpec { sources: Vec::<SourceSpec>::new(), ..spec.clone() }
+/// What plugins are given: all but what is witnessed, and how.
+fn for_plugins(spec: &HostSpec) -> HostSpec {
+    HostSpec { sources: Vec::new(), status_rules: Vec::new(), ..spec.clone() }
 }
 
 #[cfg(test)]

@@ -27,10 +27,10 @@ pub struct Sources {
     pub connection: Connection,
     pub witness: Arc<dyn Witness>,
     pub clock: Arc<dyn Clock>,
-    pub rules: Arc<Rules>,
     pub listers: Listers,
     pub shared: Arc<Shared>,
     pub tasks: Tasks,
+    rules: Arc<Rules>,
     running: BTreeMap<String, Running>,
 }
 
@@ -42,15 +42,18 @@ impl Sources {
         shared: Arc<Shared>,
         tasks: Tasks,
     ) -> Self {
-        let rules = Arc::new(Rules::builtin());
-        let listers = shared.listers.clone();
-        Self { connection, witness, clock, rules, listers, shared, tasks, running: BTreeMap::new() }
+        let (rules, listers) = (Arc::new(Rules::builtin()), shared.listers.clone());
+        Self { connection, witness, clock, listers, shared, tasks, rules, running: BTreeMap::new() }
     }
 
     /// A source whose settings changed is stopped before it starts again: two at once would
-    /// witness the same versions twice.
-    pub async fn reconcile(&mut self, wanted: &[SourceSpec]) {
-        let is_wanted = |running: &Running| wanted.contains(&running.spec);
+    /// witness the same versions twice. So is one whose kind has other rules now: it goes on from
+    /// its checkpoint, and what is journaled keeps the status that it was given.
+    pub async fn reconcile(&mut self, wanted: &[SourceSpec], rules: Rules) {
+        let is_wanted = |running: &Running| {
+            let (group, kind) = (group_of(&running.spec), &running.spec.kind);
+            wanted.contains(&running.spec) && rules.agree(&self.rules, group, kind)
+        };
         let names: Vec<_> = self
             .running
             .iter()
@@ -60,6 +63,7 @@ impl Sources {
         for name in names {
             self.stop(&name).await;
         }
+        self.rules = Arc::new(rules);
         for spec in wanted {
             if !self.running.contains_key(&spec.name) {
                 self.start(spec);
@@ -109,4 +113,9 @@ impl Sources {
             running.task.await.ok();
         }
     }
+}
+
+/// The group of what a source witnesses; empty for the core group.
+pub fn group_of(source: &SourceSpec) -> &str {
+    source.api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{HostSpec, PluginSpec};
+use crate::status::Rules;
 
 /// A fault of a manifest: which field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +94,14 @@ impl HostSpec {
                 ));
             }
         }
+        faults.extend(self.rules().err().unwrap_or_default());
         faults
+    }
+
+    /// The rules for the status of every kind: those that are built in, with these in their place.
+    pub fn rules(&self) -> Result<Rules, Vec<Fault>> {
+        let placed = |found: Fault| fault(format!("spec.statusRules{}", found.field), found.message);
+        Rules::with(&self.status_rules).map_err(|faults| faults.into_iter().map(placed).collect())
     }
 }
 

@@ -1,0 +1,190 @@
+//! Status rules with their places: from a file of rules, from the host document of a manifest or
+//! folder, or from the program itself.
+
+use std::path::Path;
+
+use kubewitness_core::config::{Fault, HostSpec};
+use kubewitness_core::status::{Origin, RuleSpec, Rules};
+
+use super::manifest::{self, Parsed, Problem, located, parse_host};
+use super::tree::Tree;
+use super::{Snapshot, folder};
+
+/// The rules that would be in force, and where each of them is written.
+pub struct PlacedRules {
+    pub rules: Rules,
+    places: Places,
+}
+
+enum Places {
+    Builtin,
+    File { origin: manifest::Origin, trees: Vec<Tree> },
+    Host(Box<Parsed<HostSpec>>),
+}
+
+impl PlacedRules {
+    pub fn builtin() -> Self {
+        Self { rules: Rules::builtin(), places: Places::Builtin }
+    }
+
+    /// File and line of a field of a rule, such as `job.json:12`.
+    pub fn place(&self, origin: Origin, field: &str) -> String {
+        match (origin, &self.places) {
+            (Origin::Builtin(name), _) => {
+                let trees = Rules::builtin_text(name).map(Tree::parse).and_then(Result::ok);
+                let tree = trees.and_then(|trees| trees.into_iter().next());
+                let line = tree.map_or(1, |tree| tree.line_of(field));
+                format!("{name}.json:{line}")
+            }
+            (Origin::Operator(index), Places::File { origin, trees }) => {
+                let line = trees.get(index).map_or(1, |tree| tree.line_of(field));
+                format!("{}:{line}", origin.place)
+            }
+            (Origin::Operator(index), Places::Host(host)) => {
+                let fault =
+                    Fault { field: format!("spec.statusRules[{index}].{field}"), message: String::new() };
+                let lines = host.problems(vec![fault]);
+                let line = lines.first().and_then(|problem| problem.line).unwrap_or(1);
+                format!("{}:{line}", host.entry.origin.place)
+            }
+            (Origin::Operator(index), Places::Builtin) => format!("rule {index}"),
+        }
+    }
+}
+
+/// Of a file of rules or of a manifest or folder with a host document.
+pub fn read(path: &Path) -> Result<PlacedRules, Vec<Problem>> {
+    if let Some(found) = read_file(path) {
+        return found;
+    }
+    let snapshot = if path.is_dir() { folder::read(path) } else { folder::read_file(path) };
+    of_host(&snapshot.map_err(|problem| vec![problem])?)
+}
+
+fn of_host(snapshot: &Snapshot) -> Result<PlacedRules, Vec<Problem>> {
+    if !snapshot.problems.is_empty() {
+        return Err(snapshot.problems.clone());
+    }
+    let host = snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host)?;
+    let rules = host.spec.rules().map_err(|faults| host.problems(faults))?;
+    Ok(PlacedRules { rules, places: Places::Host(Box::new(host)) })
+}
+
+/// `None` where the path is no file whose documents are rules: each with `cases`, and of no `kind`
+/// that a cluster knows.
+pub fn read_file(path: &Path) -> Option<Result<PlacedRules, Vec<Problem>>> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let trees = Tree::parse(&text).ok()?;
+    let is_rule = |tree: &Tree| tree.get("cases").is_some() && tree.get("apiVersion").is_none();
+    if trees.is_empty() || !trees.iter().all(is_rule) {
+        return None;
+    }
+    let place = path.display().to_string();
+    Some(of_trees(manifest::Origin { place, first_line: 1, folder: None }, trees))
+}
+
+fn of_trees(origin: manifest::Origin, trees: Vec<Tree>) -> Result<PlacedRules, Vec<Problem>> {
+    let (mut specs, mut problems) = (Vec::new(), Vec::new());
+    for tree in &trees {
+        match serde_path_to_error::deserialize::<_, RuleSpec>(&tree.to_json()) {
+            Ok(spec) => specs.push(spec),
+            Err(error) => {
+                let field = error.path().to_string();
+                let field = if field == "." { String::new() } else { field };
+                problems.push(located(&origin, tree, field, error.into_inner().to_string()));
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    match Rules::with(&specs) {
+        Ok(rules) => Ok(PlacedRules { rules, places: Places::File { origin, trees } }),
+        Err(faults) => Err(faults.into_iter().map(|fault| of_fault(&origin, &trees, fault)).collect()),
+    }
+}
+
+/// A fault's field begins with the number of its document.
+fn of_fault(origin: &manifest::Origin, trees: &[Tree], fault: Fault) -> Problem {
+    let parts = fault.field.strip_prefix('[').and_then(|rest| rest.split_once("]."));
+    let tree = parts.and_then(|(index, _)| trees.get(index.parse::<usize>().ok()?));
+    match (parts, tree) {
+        (Some((_, field)), Some(tree)) => located(origin, tree, field.to_string(), fault.message),
+        _ => Problem { place: origin.place.clone(), line: None, field: fault.field, message: fault.message },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.yaml");
+        std::fs::write(&path, text).unwrap();
+        let found = read(&path).err().expect("a fault");
+        found.iter().map(|problem| problem.to_string().rsplit('/').next().unwrap().to_string()).collect()
+    }
+
+    const RULE: &str = "group: g\nkind: K\ncases:\n  - when: [{at: status.ok, is: true}]\n    phase: Running\n  - {when: [], phase: Pending}\n";
+
+    #[test]
+    fn a_rule_is_found_with_the_line_that_decides() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.yaml");
+        std::fs::write(&path, format!("# ours\n{RULE}---\n{}", RULE.replace("kind: K", "kind: L"))).unwrap();
+        let placed = read(&path).ok().unwrap();
+        assert!(placed.place(Origin::Operator(0), "cases[1]").ends_with("r.yaml:7"));
+        assert!(placed.place(Origin::Operator(1), "cases[0].when[0]").ends_with("r.yaml:12"));
+        let line: usize =
+            placed.place(Origin::Builtin("job"), "cases[1]")["job.json:".len()..].parse().unwrap();
+        let text = Rules::builtin_text("job").unwrap();
+        assert!(text.lines().skip(line).take(3).any(|line| line.contains("type=Failed")), "{line}");
+    }
+
+    #[test]
+    fn faults_of_a_file_of_rules_name_line_and_field() {
+        assert_eq!(
+            problems(&RULE.replace("phase: Running", "phase: Great"))[0].split("; ").next().unwrap(),
+            "r.yaml:5: cases[0].phase: `Great` is no phase"
+        );
+        assert!(
+            problems(&RULE.replace("    phase", "    fase"))[0]
+                .starts_with("r.yaml:5: cases[0].fase: unknown field `fase`")
+        );
+        assert!(
+            problems(&format!("{RULE}---\n{RULE}"))[0]
+                .starts_with("r.yaml:9: kind: the rule 0 is for K already")
+        );
+        assert!(
+            problems(&RULE.replace("status.ok", "status"))[0]
+                .starts_with("r.yaml:4: cases[0].when[0].at: `status` is not a path")
+        );
+    }
+
+    #[test]
+    fn rules_of_a_host_document_have_the_lines_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let indented: String = RULE
+            .lines()
+            .enumerate()
+            .map(|(n, line)| format!("        {}{line}\n", if n == 0 { "- " } else { "  " }))
+            .collect();
+        let host = format!(
+            "kind: ConfigMap\nmetadata: {{name: host, labels: {{kubewitness.dev/host: \"true\"}}}}\ndata:\n  host.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Host\n    metadata: {{name: host}}\n    spec:\n      sources: []\n      statusRules:\n{indented}"
+        );
+        std::fs::write(folder.path().join("host.yaml"), &host).unwrap();
+        let placed = read(folder.path()).ok().unwrap();
+        assert!(placed.place(Origin::Operator(0), "cases[1]").ends_with("host.yaml:16"));
+        std::fs::write(folder.path().join("host.yaml"), host.replace("phase: Running", "phase: Runing"))
+            .unwrap();
+        let found = read(folder.path()).err().unwrap();
+        assert!(
+            found[0]
+                .to_string()
+                .contains("host.yaml:15: spec.statusRules[0].cases[0].phase: `Runing` is no phase"),
+            "{}",
+            found[0]
+        );
+    }
+}
