@@ -58,7 +58,7 @@
     const template = document.getElementById("row");
     const fresh = document.getElementById("fresh");
     const summary = document.getElementById("summary");
-    const { kind, namespace, phase } = table.dataset;
+    const { kind, namespace, phase, labels } = table.dataset;
     const rows = new Map([...body.rows].map((row) => [row.dataset.uid, row]));
     const waiting = new Map();
     let changes = 0;
@@ -112,9 +112,10 @@
     // New rows wait for a click, so that nothing moves under the cursor or the finger.
     const offer = () => {
       fresh.hidden = waiting.size === 0;
-      fresh.textContent = `Show ${waiting.size} new`;
+      fresh.textContent = labels ? "Others have changed: look again" : `Show ${waiting.size} new`;
     };
     fresh.addEventListener("click", () => {
+      if (labels) return location.reload();
       const empty = document.querySelector("main > .empty");
       if (empty) empty.remove();
       table.hidden = false;
@@ -136,6 +137,11 @@
       if (!sameKind(kind, object.kind) || (namespace && object.namespace !== namespace)) return;
       changes += 1;
       const row = rows.get(object.uid);
+      // A state doesn't tell its labels: only the server knows whether a new row belongs here.
+      if (labels && !row) {
+        if (state.change === "present") waiting.set(object.uid, state);
+        return offer();
+      }
       const known = waiting.get(object.uid);
       const before = row ? row.querySelector(".phase").dataset.phase : known && known.status.phase;
       if (row && Number(row.dataset.seq) >= state.seq) return;

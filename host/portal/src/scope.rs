@@ -31,6 +31,11 @@ fn is_of(source: &SourceView, kind: &str) -> bool {
     is_kind(group, &source.kind, kind)
 }
 
+/// How the sources call the kind that somebody means.
+pub(crate) fn kind_of(sources: &[SourceView], kind: &str) -> Option<String> {
+    sources.iter().find(|source| is_of(source, kind)).map(|source| source.kind.clone())
+}
+
 /// For people: what there is instead.
 pub(crate) fn witnessed(sources: &[SourceView]) -> String {
     format!("The sources witness {}. The host's settings name more.", told(sources))

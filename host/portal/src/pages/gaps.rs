@@ -1,56 +1,205 @@
-//! Versions that are known to be missing.
+//! What could not be witnessed as it should have been: holes, bytes that were no object, histories
+//! that were replaced, and what audits found.
 
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Html;
 use kubewitness_core::Gap;
+use kubewitness_core::views::{GapQuery, PoisonQuery, PoisonView, SourceView};
 use maud::{Markup, html};
 
-use super::{ROWS, at, empty, figure, layout, object_link, plural};
+use super::{ROWS, at, at_text, empty, encode, figure, layout, object_link, plural};
 use crate::app::App;
 use crate::params::Params;
 use crate::problem::Shown;
 
 pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
-    Params::read(&uri, &[])?;
-    let mut gaps = app.views.gaps(&Default::default()).await?;
-    gaps.sort_by_key(|gap| std::cmp::Reverse(gap.recorded_ms));
+    let params = Params::read(&uri, &["source", "uid"])?;
+    let query = GapQuery {
+        source: params.owned("source"),
+        uid: params.owned("uid"),
+        limit: Some(ROWS + 1),
+        ..GapQuery::default()
+    };
+    let mut sources = app.views.status().await?.sources;
+    let gaps = app.views.gaps(&query).await?;
+    let poison = PoisonQuery { source: query.source.clone(), limit: Some(ROWS + 1) };
+    // Bytes that were no object are of none.
+    let poison = if query.uid.is_some() { Vec::new() } else { app.views.poison(&poison).await? };
+    let none_at_all = sources.is_empty();
+    sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));
     let content = html! {
-        div.head { h1 { "Gaps" } }
-        @if gaps.is_empty() {
-            (empty("No gaps", &html! { "Every version since the first list was witnessed. A hole would be listed here with its exact bounds." }))
-        } @else { (table(&gaps)) }
+        div.head { h1 { "Gaps" } (narrowed(&query)) }
+        p.lead {
+            "What is known to be missing from the story, so that nobody takes it for whole. "
+            "Versions strictly between the two bounds of a gap were not witnessed; its reason says why they can't be any more."
+        }
+        @if none_at_all && gaps.is_empty() {
+            (empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
+        } @else {
+            section aria-labelledby="holes" { h2 #holes { "Missing versions" } (holes(&gaps, &query, &sources)) }
+            @if query.uid.is_none() {
+                section aria-labelledby="poison" { h2 #poison { "Poison" } (poisons(&poison)) }
+                section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (histories(&sources)) }
+                section aria-labelledby="audits" { h2 #audits { "Audits" } (audits(&sources)) }
+            }
+        }
     };
     Ok(layout("Gaps", "/gaps", &content))
 }
 
-fn table(gaps: &[Gap]) -> Markup {
-    let count = gaps.len() as u64;
+fn narrowed(query: &GapQuery) -> Markup {
     html! {
-        p.lead { "Versions strictly between the bounds were not witnessed, and no longer can be." }
+        @if let Some(name) = &query.source { p { "of the source " b { (name) } " · " a href="/gaps" { "Show all" } } }
+        @if let Some(uid) = &query.uid {
+            p { "of " a href={ "/objects/" (encode(uid)) } { "one object" } " · " a href="/gaps" { "Show all" } }
+        }
+    }
+}
+
+// ---- missing versions --------------------------------------------------------------------
+
+fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
+    if !gaps.is_empty() {
+        return table(gaps);
+    }
+    let open: Vec<_> = sources.iter().filter(|source| !source.synced).map(|s| s.name.as_str()).collect();
+    if query.uid.is_some() || (query.source.is_some() && sources.is_empty()) {
+        return empty(
+            "Nothing matches",
+            &html! { "No version of what was asked for is known to be missing. " a href="/gaps" { "Show all gaps" } "." },
+        );
+    }
+    if !open.is_empty() {
+        return empty(
+            "No gaps so far",
+            &html! { "The first list of " b { (open.join(", ")) } " is not complete yet: of it nothing can be said." },
+        );
+    }
+    empty(
+        "No gaps",
+        &html! { "Every version since the first list was witnessed. A hole would be listed here with its exact bounds." },
+    )
+}
+
+fn table(gaps: &[Gap]) -> Markup {
+    let count = gaps.len().min(ROWS) as u64;
+    html! {
         div.scroll { table.dense {
             caption {
-                (figure(count)) " " (plural(count, "gap", "gaps")) ", newest first"
-                @if gaps.len() > ROWS { "; the first " (figure(ROWS as u64)) " are listed" }
+                @if gaps.len() > ROWS { "The newest " (figure(count)) " gaps; kubewitness gaps --limit lists more" }
+                @else { (figure(count)) " " (plural(count, "gap", "gaps")) ", newest first" }
             }
             thead { tr {
-                th scope="col" { "Source" } th scope="col" { "Object" } th.num scope="col" { "After version" }
+                th scope="col" { "Source" } th scope="col" { "Scope" } th.num scope="col" { "After version" }
                 th.num scope="col" { "Before version" } th.num scope="col" { "Epoch" } th.wide scope="col" { "Reason" }
                 th scope="col" { "Recorded" }
             } }
             tbody { @for gap in gaps.iter().take(ROWS) { tr {
-                td { (gap.source) }
+                td { a href={ "/gaps?source=" (encode(&gap.source)) } { (gap.source) } }
                 td.object { @match &gap.object { Some(object) => (object_link(object)), None => { "the whole source" } } }
                 td.num { (bound(&gap.after)) }
                 td.num { (bound(&gap.before)) }
                 td.num { (gap.epoch) }
-                td.wide { span.reason { (gap.reason) } " " span.message title=(gap.message) { (gap.message) } }
+                td.wide.whole { span.reason { (gap.reason) } " " span.message { (gap.message) } }
                 td.when { (at(gap.recorded_ms)) }
             } } }
         } }
     }
 }
 
-fn bound(version: &str) -> &str {
+/// An empty bound is not known: before the first list, or until now.
+pub(super) fn bound(version: &str) -> &str {
     if version.is_empty() { "open" } else { version }
+}
+
+// ---- poison ------------------------------------------------------------------------------
+
+fn poisons(poison: &[PoisonView]) -> Markup {
+    if poison.is_empty() {
+        return html! { p.note { "None: all that came was an object of its kind." } };
+    }
+    let count = poison.len().min(ROWS) as u64;
+    html! {
+        div.scroll { table.dense {
+            caption {
+                @if poison.len() > ROWS { "The newest " (figure(count)) " frames that were no object of their kind, kept as they came" }
+                @else { (figure(count)) " " (plural(count, "frame that was no object of its kind", "frames that were no objects of their kind")) ", kept as they came" }
+            }
+            thead { tr {
+                th.num scope="col" { "Number" } th scope="col" { "Source" } th.num scope="col" { "Epoch" }
+                th.wide scope="col" { "Error" } th.wide scope="col" { "It begins" } th.num scope="col" { "Bytes" }
+                th scope="col" { "Observed" } th scope="col" { "Raw" }
+            } }
+            tbody { @for view in poison.iter().take(ROWS) { tr {
+                td.num { (view.number) }
+                td { (view.source) }
+                td.num { (view.epoch) }
+                td.wide.whole { (view.error) }
+                td.wide { code title=(view.excerpt) { (visible(&view.excerpt)) } }
+                td.num { (figure(view.bytes)) }
+                td.when { (at(view.observed_ms)) }
+                td.keep {
+                    a href={ "/api/v1/poison/" (view.number) "/raw" } download={ "poison-" (view.number) ".txt" }
+                        aria-label={ "Download poison " (view.number) " as it came" } { "download" }
+                }
+            } } }
+        } }
+    }
+}
+
+/// Controls have no picture of their own, and some turn the direction of writing.
+fn visible(text: &str) -> String {
+    let unseen = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if unseen(c) { '·' } else { c }).collect()
+}
+
+// ---- histories and audits ----------------------------------------------------------------
+
+fn histories(sources: &[SourceView]) -> Markup {
+    let replaced: Vec<_> = sources.iter().filter(|source| source.epoch > 0).collect();
+    if replaced.is_empty() {
+        return html! { p.note { "None: each server still has the history with which it was first seen." } };
+    }
+    html! {
+        div.scroll { table.dense {
+            caption { "Each restore from a backup begins an epoch; versions are compared within one" }
+            thead { tr {
+                th scope="col" { "Source" } th.num scope="col" { "Epoch" } th scope="col" { "Began" }
+                th.num scope="col" { "States" } th.num scope="col" { "Watched up to" } th scope="col" { "Last event" }
+            } }
+            tbody { @for source in replaced { @for epoch in &source.epochs { tr {
+                td { (source.name) }
+                td.num { (epoch.epoch) }
+                td.when { @match &epoch.replaced_at { Some(text) => (at_text(text)), None => { "with the journal" } } }
+                td.num { (figure(epoch.states)) }
+                td.num { (bound(&epoch.checkpoint)) }
+                td.when { @match &epoch.last_event_at { Some(text) => (at_text(text)), None => { "none yet" } } }
+            } } } }
+        } }
+    }
+}
+
+fn audits(sources: &[SourceView]) -> Markup {
+    if sources.is_empty() {
+        return html! { p.note { "There is no source to be audited." } };
+    }
+    html! {
+        div.scroll { table.dense {
+            caption { "Every so often a consistent list is compared with what was witnessed; figures are since the start of the process" }
+            thead { tr {
+                th scope="col" { "Source" } th scope="col" { "Last audit" } th.num scope="col" { "Audits" }
+                th.num scope="col" { "Objects that differed" }
+            } }
+            tbody { @for source in sources { tr {
+                td { (source.name) }
+                td.when { @match &source.last_audit_at { Some(text) => (at_text(text)), None => { "none yet" } } }
+                td.num { (figure(source.counts.lists_audit)) }
+                td.num { (figure(source.counts.discrepancies)) }
+            } } }
+        } }
+    }
 }

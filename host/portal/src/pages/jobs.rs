@@ -6,19 +6,21 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Html;
 use kubewitness_core::status::PHASES;
-use kubewitness_core::views::{ObjectQuery, ObjectView};
+use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView};
 use maud::{Markup, html};
 
-use super::{ROWS, at_text, badge, empty, figure, layout, plural, why};
+use super::{ROWS, at_text, badge, empty, encode, figure, layout, plural, why};
 use crate::api::MOST_ROWS;
 use crate::app::App;
 use crate::params::Params;
 use crate::problem::Shown;
+use crate::scope;
 
 struct Asked {
     /// As it was typed; `all` for every kind.
     kind: String,
     namespace: Option<String>,
+    labels: Option<String>,
     phase: Option<&'static str>,
 }
 
@@ -32,6 +34,9 @@ impl Asked {
         if let Some(namespace) = &self.namespace {
             address.push_str(&format!("&namespace={}", encode(namespace)));
         }
+        if let Some(labels) = &self.labels {
+            address.push_str(&format!("&labelSelector={}", encode(labels)));
+        }
         if let Some(phase) = phase {
             address.push_str(&format!("&phase={phase}"));
         }
@@ -39,29 +44,23 @@ impl Asked {
     }
 
     fn is_narrowed(&self) -> bool {
-        self.namespace.is_some() || self.phase.is_some()
+        self.namespace.is_some() || self.labels.is_some() || self.phase.is_some()
     }
 }
 
-/// Percent-encodes everything that is not plainly a part of a name.
-fn encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
-}
-
 pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
-    let params = Params::read(&uri, &["kind", "namespace", "phase"])?;
+    let params = Params::read(&uri, &["kind", "namespace", "labelSelector", "phase"])?;
     let asked = Asked {
         kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
         namespace: params.owned("namespace"),
+        labels: params.owned("labelSelector"),
         phase: params.phase()?,
     };
     // Before the objects are read: what changes in between comes again, and is known by its position.
     let after = *app.views.newest().borrow();
     let query = ObjectQuery {
         kind: Some(asked.kind.clone()).filter(|_| !asked.every_kind()),
+        label_selector: asked.labels.clone(),
         limit: Some(MOST_ROWS),
         ..ObjectQuery::default()
     };
@@ -78,8 +77,10 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
     let counts = counts_bar(&asked, &counts);
     objects.retain(|view| asked.phase.is_none_or(|phase| view.status.phase == phase));
     objects.sort_by_key(|view| std::cmp::Reverse(view.seq));
-    let kind = objects.first().map_or(asked.kind.as_str(), |view| &view.object.kind);
-    let title = match (asked.every_kind(), kind) {
+    let sources = if any { Vec::new() } else { app.views.status().await?.sources };
+    let kind = objects.first().map(|view| view.object.kind.clone());
+    let kind = kind.or_else(|| scope::kind_of(&sources, &asked.kind));
+    let title = match (asked.every_kind(), kind.as_deref().unwrap_or(&asked.kind)) {
         (true, _) => "Everything".to_owned(),
         (false, kind) if kind.ends_with('s') => kind.to_owned(),
         (false, kind) => format!("{kind}s"),
@@ -89,8 +90,8 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
         (counts)
         p #summary.quiet-live aria-live="polite" {}
         @if all { p.note { "These are the first " (figure(MOST_ROWS as u64)) " objects; there are more." } }
-        @if objects.is_empty() { (nothing(any, &asked)) }
-        (table(&objects, &asked, after))
+        @if objects.is_empty() { (nothing(any, &asked, &sources)) }
+        (table(&objects, &asked, kind.as_deref(), after))
     };
     Ok(layout(&title, "/", &content))
 }
@@ -114,6 +115,9 @@ fn filters(asked: &Asked, namespaces: &std::collections::BTreeSet<String>) -> Ma
                         option value=(name) selected[asked.namespace.as_ref() == Some(name)] { (name) }
                     }
                 }
+            }
+            label { span { "Labels" }
+                input name="labelSelector" value=[asked.labels.as_deref()] placeholder="team=a,!old" autocomplete="off" spellcheck="false";
             }
             label { span { "Phase" }
                 select name="phase" {
@@ -142,32 +146,39 @@ fn counts_bar(asked: &Asked, counts: &BTreeMap<&str, u64>) -> Markup {
     }
 }
 
-fn nothing(any: bool, asked: &Asked) -> Markup {
-    match (any, asked.is_narrowed()) {
-        (true, _) => empty(
+fn nothing(any: bool, asked: &Asked, sources: &[SourceView]) -> Markup {
+    let watched = asked.every_kind() || scope::kind_of(sources, &asked.kind).is_some();
+    match any || (watched && asked.labels.is_some()) {
+        true => empty(
             "Nothing matches",
             &html! {
-                "There are objects of this kind, but none fits the filter. " a href={ "/?kind=" (encode(&asked.kind)) } { "Show all of them" } "."
+                @if any { "There are objects of this kind, but none fits the filter. " }
+                @else { "No object of this kind fits the filter. " }
+                a href={ "/?kind=" (encode(&asked.kind)) } { "Show all of them" } "."
             },
         ),
-        (false, _) => empty(
+        false if !watched && !sources.is_empty() => empty(
+            "Nobody watches that",
+            &html! { "No source witnesses " b { (asked.kind) } ". " (scope::witnessed(sources)) },
+        ),
+        false => empty(
             "Nothing yet",
             &html! {
                 "No " (asked.kind) " has been witnessed that is still there. It appears here by itself once a source sees one; "
-                a href="/plugins" { "the sources" } " tell what is watched."
+                a href="/sources" { "the sources" } " tell what is watched."
             },
         ),
     }
 }
 
-fn table(objects: &[ObjectView], asked: &Asked, after: u64) -> Markup {
+fn table(objects: &[ObjectView], asked: &Asked, kind: Option<&str>, after: u64) -> Markup {
     let count = objects.len() as u64;
     let cut = objects.len() > ROWS;
     html! {
         div.over { button #fresh.fresh type="button" hidden {} }
         div.scroll {
-            table #objects.dense hidden[objects.is_empty()] data-after=(after) data-kind=(if asked.every_kind() { "" } else { &asked.kind })
-                data-namespace=[asked.namespace.as_deref()] data-phase=[asked.phase] {
+            table #objects.dense hidden[objects.is_empty()] data-after=(after) data-kind=(if asked.every_kind() { "" } else { kind.unwrap_or(&asked.kind) })
+                data-labels=[asked.labels.as_deref()] data-namespace=[asked.namespace.as_deref()] data-phase=[asked.phase] {
                 caption {
                     @if cut { "The " (figure(ROWS as u64)) " that changed last, of " (figure(count)) }
                     @else { (figure(count)) " " (plural(count, "object", "objects")) ", newest change first" }

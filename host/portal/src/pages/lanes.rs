@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::{Change, State};
+use kubewitness_core::{Change, Gap, State};
 use maud::{Markup, html};
 
+use super::gaps::bound;
+use super::object::Holes;
 use crate::time;
 
 pub(super) struct Lane {
@@ -38,7 +40,7 @@ impl Scale {
     }
 }
 
-pub(super) fn svg(lanes: &[Lane]) -> Markup {
+pub(super) fn svg(lanes: &[Lane], holes: &Holes) -> Markup {
     let times = || lanes.iter().flat_map(|lane| &lane.states).map(|state| state.observed_ms);
     let from = times().min().unwrap_or(0);
     // A second at least: an object that was seen once has a bar as well.
@@ -53,7 +55,7 @@ pub(super) fn svg(lanes: &[Lane]) -> Markup {
                     "; the tables below list each state"
                 }
                 @for step in 0..=4 { (grid(&scale, step, height)) }
-                @for (index, lane) in shown.iter().enumerate() { (bar(lane, &scale, TOP + HEIGHT * index as f64)) }
+                @for (index, lane) in shown.iter().enumerate() { (bar(lane, &scale, TOP + HEIGHT * index as f64, holes)) }
             }
         }
         @if lanes.len() > LANES { p.note { "The first " (LANES) " of " (lanes.len()) " objects." } }
@@ -74,7 +76,7 @@ fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
     }
 }
 
-fn bar(lane: &Lane, scale: &Scale, y: f64) -> Markup {
+fn bar(lane: &Lane, scale: &Scale, y: f64, holes: &Holes) -> Markup {
     let last = lane.states.last();
     let over = last.is_some_and(|state| state.status.terminal || state.change != Change::Present);
     let end = last.filter(|_| over).map_or(scale.to, |state| state.observed_ms);
@@ -93,12 +95,26 @@ fn bar(lane: &Lane, scale: &Scale, y: f64) -> Markup {
             line.tick x1=(x) x2=(x) y1=(y + BAR) y2=(y + BAR + 4.0) {}
             @if state.change == Change::Gap {
                 g {
-                    title { "Versions are missing here" }
+                    title { (missing(holes.get(&state.seq))) }
                     line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
                     line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
                 }
             }
         }
+    }
+}
+
+fn missing(hole: Option<&Gap>) -> String {
+    match hole {
+        Some(gap) => {
+            format!(
+                "Versions are missing here, between {} and {}: {}",
+                bound(&gap.after),
+                bound(&gap.before),
+                gap.reason
+            )
+        }
+        None => "Versions are missing here".into(),
     }
 }
 

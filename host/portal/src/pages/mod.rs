@@ -9,6 +9,7 @@ mod jobs;
 mod lanes;
 mod object;
 mod plugins;
+mod sources;
 
 use std::sync::LazyLock;
 
@@ -42,6 +43,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/objects/{uid}", get(object::page)),
         ("/states/{seq}", get(document::page)),
         ("/plugins", get(plugins::page)),
+        ("/sources", get(sources::page)),
         ("/deadletters", get(dead_letters::page)),
         ("/deadletters/replay", axum::routing::post(dead_letters::replay)),
         ("/gaps", get(gaps::page)),
@@ -55,8 +57,13 @@ async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-const TABS: [(&str, &str); 4] =
-    [("/", "Jobs"), ("/plugins", "Plugins"), ("/deadletters", "Dead letters"), ("/gaps", "Gaps")];
+const TABS: [(&str, &str); 5] = [
+    ("/", "Jobs"),
+    ("/plugins", "Plugins"),
+    ("/deadletters", "Dead letters"),
+    ("/sources", "Sources"),
+    ("/gaps", "Gaps"),
+];
 
 /// A whole page. `tab` is the address of the tab that it belongs to, or empty.
 fn layout(title: &str, tab: &str, content: &Markup) -> Html<String> {
@@ -115,6 +122,14 @@ pub(crate) fn problem(problem: &Problem) -> Html<String> {
             }
         },
     )
+}
+
+/// Percent-encodes everything that is not plainly a part of a name.
+fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 /// A page, or the part of one, that has nothing to show, and why.

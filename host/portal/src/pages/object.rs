@@ -1,16 +1,18 @@
 //! One object's story: its phases and those of what it owns as lanes, and each state as a row.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Html;
 use kubewitness_core::views::TimelineQuery;
-use kubewitness_core::{Change, State as Witnessed};
+use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
 use maud::{Markup, html};
 
+use super::gaps::bound;
 use super::lanes::{self, Lane};
-use super::{at, badge, figure, layout, object_link, plural, why};
+use super::{at, badge, encode, figure, layout, object_link, plural, why};
 use crate::api::MOST_ROWS;
 use crate::app::App;
 use crate::params::Params;
@@ -19,6 +21,11 @@ use crate::time;
 
 /// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
 const STATES: usize = 2000;
+/// Gaps of one page that are told with their bounds and reasons; each is read on its own.
+const GAPS: usize = 200;
+
+/// What is known of the gaps of a story, by their positions.
+pub(super) type Holes = BTreeMap<Seq, Gap>;
 
 pub(super) async fn page(
     State(app): State<App>,
@@ -38,6 +45,8 @@ pub(super) async fn page(
         )));
     };
     let object = &last.object;
+    let holes = holes(&app, view.states.iter().chain(&view.related)).await?;
+    let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
     let shown = story(&view.states, &view.related);
     let content = html! {
         p.crumbs {
@@ -47,23 +56,35 @@ pub(super) async fn page(
         div.head { h1 { (object.name) } (badge(&last.status.phase)) }
         p.lead { (why(&last.status)) }
         div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
-        (facts(first, last, view.states.len()))
+        (facts(first, last, view.states.len(), missing))
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" }
-            (lanes::svg(&shown))
+            (lanes::svg(&shown, &holes))
         }
         section aria-labelledby="states" {
             h2 #states { "Every state" }
-            (states(&view.states, &format!("{}/{}", object.kind, object.name), false))
+            (states(&view.states, &format!("{}/{}", object.kind, object.name), false, &holes))
         }
         @if !view.related.is_empty() {
             section aria-labelledby="related" {
                 h2 #related { "What it owns" }
-                (states(&view.related, "Objects that it owns", true))
+                (states(&view.related, "Objects that it owns", true, &holes))
             }
         }
     };
     Ok(layout(&format!("{}/{}", object.kind, object.name), "/", &content))
+}
+
+/// What each gap of the story says of itself: that is its document.
+async fn holes(app: &App, states: impl Iterator<Item = &Arc<Witnessed>>) -> Result<Holes, Shown> {
+    let mut holes = Holes::new();
+    for state in states.filter(|state| state.change == Change::Gap).take(GAPS) {
+        let document = app.views.document(state.seq).await?;
+        if let Ok(gap) = serde_json::from_slice::<Gap>(&document) {
+            holes.insert(state.seq, gap);
+        }
+    }
+    Ok(holes)
 }
 
 /// The object's own lane, then one for each object that it owns, in order of appearance.
@@ -80,7 +101,7 @@ fn story(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> {
     lanes.into_iter().map(|(_, lane)| lane).collect()
 }
 
-fn facts(first: &Witnessed, last: &Witnessed, count: usize) -> Markup {
+fn facts(first: &Witnessed, last: &Witnessed, count: usize, missing: usize) -> Markup {
     let status = &last.status;
     let lasted = last.observed_ms.saturating_sub(first.observed_ms);
     html! {
@@ -93,13 +114,16 @@ fn facts(first: &Witnessed, last: &Witnessed, count: usize) -> Markup {
             div { dt { "Last change" } dd { (at(last.observed_ms)) } }
             div { dt { "Between" } dd { (time::span(lasted)) } }
             div { dt { "States" } dd { (figure(count as u64)) } }
+            @if missing > 0 {
+                div { dt { "Gaps" } dd { a href={ "/gaps?uid=" (encode(&last.object.uid)) } { (figure(missing as u64)) } } }
+            }
             div { dt { "Source" } dd { (last.source) } }
             div { dt { "UID" } dd { code { (last.object.uid) } } }
         }
     }
 }
 
-fn states(states: &[Arc<Witnessed>], caption: &str, named: bool) -> Markup {
+fn states(states: &[Arc<Witnessed>], caption: &str, named: bool, holes: &Holes) -> Markup {
     let count = states.len() as u64;
     html! {
         div.scroll {
@@ -119,7 +143,7 @@ fn states(states: &[Arc<Witnessed>], caption: &str, named: bool) -> Markup {
                 tbody {
                     @for (index, state) in states.iter().enumerate() {
                         @let before = states[..index].iter().rev().find(|other| other.object.uid == state.object.uid);
-                        (state_row(state, before.map(|state| &**state), named))
+                        (state_row(state, before.map(|state| &**state), named, holes.get(&state.seq)))
                     }
                 }
             }
@@ -127,7 +151,7 @@ fn states(states: &[Arc<Witnessed>], caption: &str, named: bool) -> Markup {
     }
 }
 
-fn state_row(state: &Witnessed, before: Option<&Witnessed>, named: bool) -> Markup {
+fn state_row(state: &Witnessed, before: Option<&Witnessed>, named: bool, hole: Option<&Gap>) -> Markup {
     let status = &state.status;
     let same =
         before.is_some_and(|before| before.status.phase == status.phase) && state.change == Change::Present;
@@ -146,8 +170,16 @@ fn state_row(state: &Witnessed, before: Option<&Witnessed>, named: bool) -> Mark
             }
             td.num { @if status.total > 0 { (status.ready) "/" (status.total) } }
             td.num { @if status.attempt > 0 { (status.attempt) } }
-            td.wide { (why(status)) }
-            td.num { (state.resource_version) }
+            @match hole {
+                Some(gap) => {
+                    td.wide.whole { span.reason { (gap.reason) } " " span.message { (gap.message) } }
+                    td.num { span.unseen { "between " } (bound(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound(&gap.before)) }
+                }
+                None => {
+                    td.wide { (why(status)) }
+                    td.num { (state.resource_version) }
+                }
+            }
             td.keep {
                 a href={ "/states/" (state.seq) } { "show" }
                 @if let Some(before) = before { " · " a href={ "/states/" (state.seq) "?from=" (before.seq) } { "changes" } }

@@ -1,12 +1,12 @@
-//! Plugins, sources and the journal: who is how far, and whether the figures add up.
+//! Plugins: who is how far, and whether the figures add up.
 
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Html;
-use kubewitness_core::views::{JournalView, PluginView, SourceView, StatusView};
+use kubewitness_core::views::{PluginView, StatusView};
 use maud::{Markup, html};
 
-use super::{at_text, empty, figure, layout};
+use super::{empty, figure, layout};
 use crate::app::App;
 use crate::params::Params;
 use crate::problem::Shown;
@@ -20,8 +20,6 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
         div #figures data-refresh="5" {
             (notices(&status, app.views.ready().err().as_deref()))
             section aria-label="Plugins" { (plugins(&status.plugins)) }
-            section aria-labelledby="sources" { h2 #sources { "Sources" } (sources(&status.sources)) }
-            section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
         }
     };
     Ok(layout("Plugins", "/plugins", &content))
@@ -29,7 +27,7 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
 
 /// What is wrong beside the plugins, each of which tells its own. Nothing is said twice: what
 /// keeps the controller from being ready is often one of the rest.
-fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
+pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
     let is_news = |text: &str| !not_ready.is_some_and(|why| why.contains(text));
     html! {
         @if let Some(why) = not_ready { p.alert { b { "Not ready. " } (why) } }
@@ -124,60 +122,5 @@ fn proportions(parts: &[(&str, u64); 4], total: u64) -> Markup {
                 rect data-part=(name) x=(format!("{x:.2}")) y="0" width=(format!("{width:.2}")) height="3" {}
             } }
         }
-    }
-}
-
-fn sources(sources: &[SourceView]) -> Markup {
-    if sources.is_empty() {
-        return empty("No source yet", &html! { "The host's settings name what is watched." });
-    }
-    html! {
-        div.scroll { table.dense {
-            caption { "What is watched" }
-            thead { tr {
-                th scope="col" { "Source" } th scope="col" { "State" } th.num scope="col" { "Objects" }
-                th.num scope="col" { "Checkpoint" } th.num scope="col" { "Epoch" } th.num scope="col" { "Gaps" }
-                th.num scope="col" { "Poison" } th scope="col" { "Last event" }
-            } }
-            tbody { @for source in sources { tr {
-                th scope="row" { (source.name) }
-                td { (source_state(source)) }
-                td.num { (figure(source.objects)) }
-                td.num { (source.checkpoint) }
-                td.num { (source.epoch) }
-                td.num { @if source.gaps > 0 { a href="/gaps" { (figure(source.gaps)) } } @else { "0" } }
-                td.num { (figure(source.poison)) }
-                td.when { @match &source.last_event_at { Some(text) => (at_text(text)), None => { "none yet" } } }
-            } } }
-        } }
-    }
-}
-
-fn source_state(source: &SourceView) -> Markup {
-    let (state, text) = match (source.condition.is_some(), source.synced) {
-        (true, _) => ("degraded", "held up"),
-        (false, true) => ("active", "synced"),
-        (false, false) => ("starting", "syncing"),
-    };
-    html! { span.state data-state=(state) { (text) } }
-}
-
-fn journal(journal: &JournalView) -> Markup {
-    html! {
-        dl.facts {
-            div { dt { "States" } dd { (figure(journal.states)) } }
-            div { dt { "Size" } dd { (size(journal.bytes)) } }
-            @if let Some(each) = journal.bytes.checked_div(journal.states) { div { dt { "Per state" } dd { (figure(each)) " bytes" } } }
-            div { dt { "Positions" } dd { (figure(journal.oldest_seq)) " to " (figure(journal.newest_seq)) } }
-        }
-    }
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..10_240 => format!("{bytes} bytes"),
-        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
-        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
-        _ => format!("{} GiB", bytes >> 30),
     }
 }

@@ -381,6 +381,10 @@ impl Views for Fake {
         let lines: Vec<&str> = include_str!("../../../core/testdata/jobs.jsonl").lines().collect();
         match seq {
             12 => Ok(Vec::new()),
+            14 => {
+                let gaps = self.gaps(&GapQuery::default()).await?;
+                Ok(serde_json::to_vec(&gaps[0]).unwrap())
+            }
             1..=18 => {
                 let line = lines[seq as usize % lines.len()].as_bytes();
                 Ok(kubewitness_core::project::frame(line).unwrap().object.to_vec())

@@ -41,6 +41,10 @@ async fn every_page_is_whole() {
         "/deadletters?plugin=persistence",
         "/deadletters?replayed=2",
         "/gaps",
+        "/gaps?source=jobs",
+        "/gaps?uid=uid-train",
+        "/sources",
+        "/?labelSelector=team%3Da",
     ] {
         let answer = get(&portal, path).await;
         assert_eq!(answer.status, 200, "{path}");
@@ -78,6 +82,75 @@ async fn jobs_are_counted_by_phase_and_filtered() {
 }
 
 #[tokio::test]
+async fn jobs_are_filtered_by_label_and_keep_the_filter() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/?labelSelector=team%3Da").await.text;
+    assert!(text.contains("9 objects, newest change first"), "{text}");
+    assert!(text.contains("data-labels=\"team=a\"") && text.contains("value=\"team=a\""));
+    assert!(text.contains("/?kind=Job&amp;labelSelector=team%3Da&amp;phase=Running"), "the figures keep it");
+    assert_eq!(get(&portal, "/?labelSelector=a%3D%3D%3Db").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_gap_is_shown_with_scope_bounds_and_reason() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/gaps").await.text;
+    for words in [
+        "2 gaps, newest first",
+        "href=\"/objects/uid-train\">Job/llm-train-7",
+        "the whole source",
+        "<td class=\"num\">1013</td><td class=\"num\">1019</td>",
+        "<td class=\"num\">open</td>",
+        "HistoryReplaced",
+        "compacted these versions",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    let one = get(&portal, "/gaps?uid=uid-train").await.text;
+    assert!(one.contains("1 gap, newest first") && !one.contains("HistoryReplaced"), "{one}");
+}
+
+#[tokio::test]
+async fn poison_is_text_and_its_bytes_are_a_download() {
+    let text = get(&portal(Fake::default()), "/gaps").await.text;
+    assert!(text.contains("2 frames that were no objects of their kind"), "{text}");
+    assert!(text.contains("href=\"/api/v1/poison/1/raw\" download=\"poison-1.txt\""));
+    assert!(text.contains("&lt;script&gt;alert(1)&lt;/script&gt;·[2J") && !text.contains("<script>alert"));
+    assert!(text.contains("expected value at line 1 column 9"));
+}
+
+#[tokio::test]
+async fn replaced_histories_and_audits_are_told() {
+    let text = get(&portal(Fake::default()), "/gaps").await.text;
+    for words in
+        ["2026-11-20 11:02:03", "<td class=\"num\">91044</td>", "with the journal", "2026-11-20 13:55:00"]
+    {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_source_shows_how_far_it_is_and_what_it_has_done() {
+    let text = get(&portal(Fake::default()), "/sources").await.text;
+    for words in [
+        "reading back",
+        "held up",
+        "batch/v1 Job",
+        "does not read old versions",
+        "href=\"/gaps?source=jobs\">2</a>",
+        "213 versions in 240 requests, 4 objects wait",
+        "1 first, 2 expired, 1 replaced, 6 audits",
+        "(2 s ago)",
+        "1 object differed",
+        "103 MiB, read in 91 ms",
+        "the server refuses: pods is &lt;forbidden&gt;",
+        "2026-11-18 09:00:00",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
 async fn names_are_text_and_never_markup() {
     let text = get(&portal(Fake::default()), "/").await.text;
     assert!(text.contains("&lt;b&gt;bold&lt;/b&gt;") && !text.contains("<b>bold"));
@@ -93,13 +166,23 @@ async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
         ("/", "Nothing yet"),
         ("/plugins", "No plugin yet"),
         ("/deadletters", "Nothing is parked"),
-        ("/gaps", "No gaps"),
+        ("/gaps", "Nothing is watched yet"),
+        ("/sources", "No source yet"),
     ] {
         assert!(get(&empty, path).await.text.contains(words), "{path}");
         assert!(!get(&full, path).await.text.contains(words), "{path}");
     }
     assert!(get(&full, "/?namespace=nowhere").await.text.contains("Nothing matches"));
-    assert!(get(&full, "/?kind=Deployment").await.text.contains("No Deployment has been witnessed"));
+    assert!(get(&full, "/?labelSelector=team%3Da&namespace=nowhere").await.text.contains("Nothing matches"));
+    let nobody = get(&full, "/?kind=Deployment").await.text;
+    assert!(nobody.contains("Nobody watches that") && nobody.contains("Job (source `jobs`)"), "{nobody}");
+    assert!(
+        get(&full, "/?kind=po").await.text.contains("Nothing yet"),
+        "pods are watched, and there are none"
+    );
+    assert!(get(&full, "/gaps?uid=uid-other").await.text.contains("Nothing matches"));
+    let odd = get(&full, "/gaps?source=pods%22%5C").await.text;
+    assert!(odd.contains("No gaps so far") && odd.contains("all that came was an object"), "{odd}");
     assert!(get(&full, "/deadletters?plugin=audit").await.text.contains("Nothing matches"));
 }
 
@@ -113,6 +196,9 @@ async fn an_objects_story_is_a_picture_and_a_table() {
         assert!(text.contains(words), "{words}");
     }
     assert!(text.contains("class=\"gap\""), "a hole is marked as a hole");
+    assert!(text.contains("Versions are missing here, between 1013 and 1019: Compacted"), "in the picture");
+    assert!(text.contains("The API server had compacted these versions"), "and in the table");
+    assert!(text.contains("href=\"/gaps?uid=uid-train\">1</a>"));
 }
 
 #[tokio::test]

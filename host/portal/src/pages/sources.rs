@@ -1,0 +1,134 @@
+//! Sources: how far each is, what it has done, and what its server can't do.
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::Html;
+use kubewitness_core::views::{JournalView, SourceView};
+use maud::{Markup, html};
+
+use super::plugins::notices;
+use super::{at_text, empty, encode, figure, layout, plural};
+use crate::app::App;
+use crate::params::Params;
+use crate::problem::Shown;
+use crate::time;
+
+pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+    Params::read(&uri, &[])?;
+    let status = app.views.status().await?;
+    let content = html! {
+        div.head { h1 { "Sources" } }
+        div #figures data-refresh="5" {
+            (notices(&status, app.views.ready().err().as_deref()))
+            section aria-label="Sources" { (sources(&status.sources)) }
+            section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
+        }
+    };
+    Ok(layout("Sources", "/sources", &content))
+}
+
+fn sources(sources: &[SourceView]) -> Markup {
+    if sources.is_empty() {
+        return empty("No source yet", &html! { "The host's settings name what is watched." });
+    }
+    html! { div.cards { @for source in sources { (card(source)) } } }
+}
+
+fn card(source: &SourceView) -> Markup {
+    let counts = &source.counts;
+    let of = encode(&source.name);
+    html! {
+        article.card aria-labelledby={ "source-" (source.name) } {
+            header {
+                h2 id={ "source-" (source.name) } { (source.name) }
+                (state(source))
+                span.digest { (source.api_version) " " (source.kind) }
+            }
+            @if let Some(text) = &source.limitation { p.notice { (text) } }
+            dl.sum {
+                div { dt { "objects" } dd { (figure(source.objects)) } }
+                div { dt { "gaps" } dd { (found(source.gaps, &format!("/gaps?source={of}"))) } }
+                div { dt { "poison" } dd { (found(source.poison, &format!("/gaps?source={of}#poison"))) } }
+                div { dt { "replaced histories" } dd { (found(u64::from(source.epoch), &format!("/gaps?source={of}#histories"))) } }
+            }
+            dl.facts.below {
+                div { dt { "Last event" } dd { (last_event(source)) } }
+                div { dt { "Checkpoint" } dd { @if source.checkpoint.is_empty() { "none yet" } @else { (source.checkpoint) } } }
+                div { dt { "Last audit" } dd { @match &source.last_audit_at { Some(text) => (at_text(text)), None => { "none yet" } } } }
+            }
+            h3 { "Since the start of the process" }
+            dl.facts {
+                div { dt { "Events" } dd {
+                    (figure(counts.present)) " present, " (figure(counts.gone)) " gone, " (figure(counts.left)) " left, "
+                    (figure(counts.bookmarks)) " " (plural(counts.bookmarks, "bookmark", "bookmarks"))
+                } }
+                div { dt { "Refused" } dd {
+                    (figure(counts.duplicates)) " again, " (figure(counts.stale)) " stale, " (figure(counts.poison)) " poison"
+                } }
+                div { dt { "Watches" } dd { (figure(counts.watches)) ", of which " (figure(counts.expired)) " had expired" } }
+                div { dt { "Lists" } dd {
+                    (figure(counts.lists_first)) " first, " (figure(counts.lists_expired)) " expired, "
+                    (figure(counts.lists_replaced)) " replaced, " (figure(counts.lists_audit)) " "
+                    (plural(counts.lists_audit, "audit", "audits"))
+                } }
+                div { dt { "Read back" } dd {
+                    (figure(counts.walked_back)) " " (plural(counts.walked_back, "version", "versions")) " in "
+                    (figure(counts.walk_back_requests)) " " (plural(counts.walk_back_requests, "request", "requests"))
+                    @if source.walking > 0 {
+                        ", " (figure(source.walking)) " " (plural(source.walking, "object waits", "objects wait"))
+                    }
+                } }
+                div { dt { "Audits" } dd {
+                    (figure(counts.discrepancies)) " " (plural(counts.discrepancies, "object", "objects")) " differed"
+                } }
+                div { dt { "Received" } dd { (size(counts.bytes)) ", read in " (time::span(counts.decode_ns / 1_000_000)) } }
+            }
+        }
+    }
+}
+
+/// A figure that leads to what it counts.
+fn found(count: u64, address: &str) -> Markup {
+    html! { @if count > 0 { a href=(address) { (figure(count)) } } @else { "0" } }
+}
+
+fn last_event(source: &SourceView) -> Markup {
+    html! {
+        @match (&source.last_event_at, source.last_event_age_seconds) {
+            (Some(text), Some(age)) => { (at_text(text)) " (" (time::span((age.max(0.0) * 1000.0) as u64)) " ago)" }
+            (Some(text), None) => (at_text(text)),
+            (None, _) => { "none yet" }
+        }
+    }
+}
+
+fn state(source: &SourceView) -> Markup {
+    let (state, text) = match (source.condition.is_some(), source.synced, source.walking) {
+        (true, _, _) => ("degraded", "held up"),
+        (false, false, _) => ("starting", "listing"),
+        (false, true, 0) => ("active", "synced"),
+        (false, true, _) => ("starting", "reading back"),
+    };
+    html! { span.state data-state=(state) { (text) } }
+}
+
+fn journal(journal: &JournalView) -> Markup {
+    html! {
+        dl.facts {
+            div { dt { "States" } dd { (figure(journal.states)) } }
+            div { dt { "Size" } dd { (size(journal.bytes)) } }
+            @if let Some(each) = journal.bytes.checked_div(journal.states) { div { dt { "Per state" } dd { (figure(each)) " bytes" } } }
+            div { dt { "Positions" } dd { (figure(journal.oldest_seq)) " to " (figure(journal.newest_seq)) } }
+            @if let Some(text) = &journal.oldest_at { div { dt { "Begins" } dd { (at_text(text)) } } }
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} bytes"),
+        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
+        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
+        _ => format!("{} GiB", bytes >> 30),
+    }
+}
