@@ -17,7 +17,7 @@ use kubewitness_core::status::PHASES;
     propagate_version = true,
     disable_help_subcommand = true,
     after_help = "Begin with `kubewitness playground`: a simulated cluster, nothing else needed.\n\
-                  Exit codes: 0 fine, 1 error, 2 usage, 3 a check failed."
+                  Exit codes: 0 fine, 1 error, 2 usage, 3 a check failed, 4 warnings only."
 )]
 pub struct Cli {
     #[command(subcommand)]

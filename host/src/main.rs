@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     match runtime.block_on(dispatch(cli.command)) {
         Ok(End::Fine) => ExitCode::SUCCESS,
         Ok(End::Failed) => ExitCode::from(3),
+        Ok(End::Warned) => ExitCode::from(4),
         Err(error) => {
             eprintln!("kubewitness: {error:#}");
             ExitCode::FAILURE

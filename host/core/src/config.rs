@@ -76,6 +76,7 @@ pub struct SourceSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexSpec>,
     /// How often what is there is replayed to the subscriptions that ask for it. Left out: never.
+    /// At least [`RESYNC_LEAST`](crate::limits::RESYNC_LEAST).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync: Option<Duration>,
     /// How often a consistent list is compared with what was witnessed; `0s` for never.
@@ -210,7 +211,9 @@ pub struct SubscribeSpec {
     pub mode: Mode,
     #[serde(default)]
     pub start: Start,
-    /// Whether the source's resyncs are replayed to this plugin.
+    /// Whether the source's resyncs are replayed to this plugin: every object that is there, as it
+    /// is now, with the id that this state has, and `resync` among its extras. That is so in
+    /// every mode: a mode chooses among changes, and a resync is none.
     #[serde(default)]
     pub resync: bool,
 }

@@ -31,6 +31,10 @@ pub const PLUGIN_DELAY: Duration = Duration::from_secs(3600);
 /// Steps from a full document to any version built on it. 32 steps decode in about 5 µs.
 pub const DELTA_CHAIN: u32 = 32;
 
+/// The shortest pause between two resyncs of a source. Each is a reading of all its objects and a
+/// call for all of them, for every plugin that asks.
+pub const RESYNC_LEAST: Duration = Duration::from_secs(10);
+
 /// Bytes of one plugin's `kv`, keys and values together.
 pub const KV_BYTES: usize = 1024 * 1024;
 

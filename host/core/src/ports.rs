@@ -180,6 +180,14 @@ pub struct Save {
     pub kv: Vec<KvWrite>,
 }
 
+/// A part of a source's objects as they are now: of each its newest state.
+#[derive(Clone, Debug, Default)]
+pub struct Present {
+    pub states: Vec<Arc<State>>,
+    /// Where the next part begins; `None` after the last.
+    pub next: Option<u64>,
+}
+
 /// What dispatch reads and writes.
 #[async_trait]
 pub trait Backlog: Send + Sync {
@@ -189,6 +197,9 @@ pub trait Backlog: Send + Sync {
     async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError>;
     /// Single states by position, for replays; unknown positions are left out.
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;
+    /// At most `limit` of a source's present objects, from where the part before ended (0: from
+    /// the first). All that is durable when it is asked is in the answer.
+    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError>;
     /// How many states of these sources lie in `(after, through]`.
     async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError>;
     async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError>;
@@ -220,6 +231,8 @@ pub struct Delivery {
     pub state: Arc<State>,
     /// 1 the first time.
     pub attempt: u32,
+    /// Handed over once more although it was finished, by a resync of its source.
+    pub resync: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

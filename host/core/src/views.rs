@@ -131,6 +131,14 @@ pub struct PluginView {
     pub lag_seq: u64,
     /// Age of the oldest unfinished state.
     pub lag_seconds: f64,
+    /// Resyncs of its sources since the process started, and the states that they handed over and
+    /// that failed. In none of the figures above.
+    #[serde(default)]
+    pub resyncs: u64,
+    #[serde(default)]
+    pub resynced: u64,
+    #[serde(default)]
+    pub resync_failed: u64,
     /// Why it is not active, or its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

@@ -6,13 +6,23 @@ use kubewitness_core::Seq;
 use kubewitness_core::lanes::Lanes;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::resync::Resync;
 use crate::{DispatchError, DispatchStats};
 
 /// Requests that may wait; whoever asks beyond waits for a place.
 pub(crate) const COMMANDS: usize = 16;
 
 pub(crate) enum Command {
-    Replay { seqs: Vec<Seq>, who: String, why: String, reply: oneshot::Sender<Result<u64, DispatchError>> },
+    Replay(Replay),
+    /// Of this source.
+    Resync(Arc<str>),
+}
+
+pub(crate) struct Replay {
+    pub seqs: Vec<Seq>,
+    pub who: String,
+    pub why: String,
+    pub reply: oneshot::Sender<Result<u64, DispatchError>>,
 }
 
 /// The figures of one moment, so that they always add up.
@@ -29,7 +39,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn publish(&self, lanes: &Lanes, unread: u64, failures: u32, open: bool, error: &Option<Arc<str>>) {
+    pub fn publish(
+        &self,
+        lanes: &Lanes,
+        resync: &Resync,
+        unread: u64,
+        failures: u32,
+        open: bool,
+        error: &Option<Arc<str>>,
+    ) {
         let of = lanes.stats();
         let waiting = of.waiting + unread;
         let stats = DispatchStats {
@@ -45,6 +63,7 @@ impl Shared {
             last_error: None,
             consecutive_failures: failures,
             open,
+            resync: resync.stats(&of),
         };
         // Plain figures: a panic elsewhere can't have left them half written.
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,6 +81,8 @@ pub struct DispatchHandle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) newest: watch::Receiver<Seq>,
     pub(crate) commands: mpsc::Sender<Command>,
+    /// The sources whose resyncs the plugin asks for.
+    pub(crate) resyncs: Arc<[Arc<str>]>,
 }
 
 impl DispatchHandle {
@@ -84,8 +105,19 @@ impl DispatchHandle {
     /// are left out.
     pub async fn replay(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
         let (reply, answer) = oneshot::channel();
-        let command = Command::Replay { seqs, who: who.to_owned(), why: why.to_owned(), reply };
-        self.commands.send(command).await.map_err(|_| DispatchError::Stopped)?;
+        let replay = Replay { seqs, who: who.to_owned(), why: why.to_owned(), reply };
+        self.commands.send(Command::Replay(replay)).await.map_err(|_| DispatchError::Stopped)?;
         answer.await.map_err(|_| DispatchError::Stopped)?
+    }
+
+    /// Hands the plugin what is there of a source now, once more and with the same ids, if it asks
+    /// for that. Returns at once. Nothing is kept of it: what was not handed over when the
+    /// dispatcher ends is left to the next resync, and one that comes while the one before is
+    /// under way is the same one.
+    pub fn resync(&self, source: &str) {
+        let Some(source) = self.resyncs.iter().find(|asked| &***asked == source) else { return };
+        if self.commands.try_send(Command::Resync(Arc::clone(source))).is_err() {
+            tracing::debug!(source = &**source, "a plugin that is too busy or ended misses a resync");
+        }
     }
 }

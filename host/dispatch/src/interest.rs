@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     fn subscription(source: &str) -> Subscription {
-        Subscription { source: source.into(), mode: Mode::Every, start: Start::Beginning }
+        Subscription { source: source.into(), mode: Mode::Every, start: Start::Beginning, resync: false }
     }
 
     fn start(source: &str, after: Seq, until: Option<Seq>) -> SourceStart {

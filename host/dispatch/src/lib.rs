@@ -13,6 +13,7 @@ mod keeper;
 mod load;
 mod pause;
 mod reader;
+mod resync;
 mod run;
 mod verdicts;
 
@@ -38,6 +39,8 @@ pub struct Subscription {
     /// where it was. A source that is added to a plugin which already ran begins at what that
     /// plugin has read, since a plugin has one cursor: earlier states aren't gone back for.
     pub start: Start,
+    /// Whether the resyncs of the source are handed to the plugin.
+    pub resync: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -85,6 +88,21 @@ pub struct DispatchStats {
     pub consecutive_failures: u32,
     /// The plugin kept failing: it is only probed, with a growing pause in between.
     pub open: bool,
+    pub resync: ResyncStats,
+}
+
+/// What resyncs came to since the start; in none of the other figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResyncStats {
+    /// Those of which every object was offered to the lanes.
+    pub rounds: u64,
+    /// States that were handed over once more.
+    pub delivered: u64,
+    /// States that were not, since the same or a newer one of their object was still to be handed
+    /// over, or is parked.
+    pub skipped: u64,
+    /// States that failed to the last try and were let go.
+    pub failed: u64,
 }
 
 /// The delivery of one plugin's states, not yet running.
@@ -101,8 +119,13 @@ impl Dispatcher {
     ) -> (Self, DispatchHandle) {
         let shared = Arc::new(Shared::default());
         let (sender, commands) = mpsc::channel(handle::COMMANDS);
-        let handle =
-            DispatchHandle { shared: Arc::clone(&shared), newest: backlog.newest(), commands: sender };
+        let resyncs = options.subscriptions.iter().filter(|subscription| subscription.resync);
+        let handle = DispatchHandle {
+            shared: Arc::clone(&shared),
+            newest: backlog.newest(),
+            commands: sender,
+            resyncs: resyncs.map(|subscription| Arc::clone(&subscription.source)).collect(),
+        };
         (Self { parts: Parts { options, backlog, handler, clock, shared, commands } }, handle)
     }
 

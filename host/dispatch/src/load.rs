@@ -99,9 +99,9 @@ async fn load_letters(
         }
         for letter in letters {
             if letter.replaying {
-                lanes.replay(letter, false);
+                lanes.replay(letter);
             } else {
-                lanes.park();
+                lanes.park(letter.seq);
             }
         }
     }

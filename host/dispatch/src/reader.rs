@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::lanes::Lanes;
-use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::ports::{Backlog, JournalError, Present};
 use kubewitness_core::{Seq, State};
 
 use crate::interest::{Fit, Interest};
@@ -29,12 +29,18 @@ pub(crate) enum Fetch {
         after: Seq,
         through: Seq,
     },
+    /// A part of what is there of a source, for a resync.
+    Present {
+        source: Arc<str>,
+        from: u64,
+    },
 }
 
 #[derive(Debug)]
 pub(crate) enum Answer {
     States(Vec<Arc<State>>),
     Count(u64),
+    Present(Present),
 }
 
 impl Fetch {
@@ -44,6 +50,9 @@ impl Fetch {
             Self::Read { after, limit, .. } => backlog.read(*after, *limit).await.map(Answer::States),
             Self::Count { after, through } => {
                 interest.count(backlog, *after, *through).await.map(Answer::Count)
+            }
+            Self::Present { source, from } => {
+                backlog.present(source, *from, CHUNK).await.map(Answer::Present)
             }
         }
     }
@@ -66,12 +75,17 @@ impl Reader {
         Self { counted, unread, recount_at: Duration::ZERO, filled_last: false, pause: Pause::default() }
     }
 
+    /// Whether the journal could not be read, and is left alone for a while.
+    pub fn is_paused(&self, now: Duration) -> bool {
+        now < self.pause.until()
+    }
+
     pub fn unread(&self) -> u64 {
         self.unread
     }
 
     pub fn next(&self, lanes: &Lanes, newest: Seq, now: Duration) -> Option<Fetch> {
-        if now < self.pause.until() {
+        if self.is_paused(now) {
             return None;
         }
         let wanted = lanes.wanted(CHUNK);
@@ -108,6 +122,11 @@ impl Reader {
 
     pub fn failed(&mut self, now: Duration) {
         self.pause.begin(now);
+    }
+
+    /// An answer to somebody else's question.
+    pub fn passed(&mut self) {
+        self.pause.end();
     }
 
     pub fn answered(

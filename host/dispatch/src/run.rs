@@ -15,11 +15,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::breaker::{Allowed, Breaker};
-use crate::handle::{Command, Shared};
+use crate::handle::{Command, Replay, Shared};
 use crate::interest::Interest;
 use crate::keeper::Keeper;
 use crate::load::Loaded;
 use crate::reader::{Answer, Fetch, Reader};
+use crate::resync::Resync;
 use crate::{DispatchError, DispatchOptions};
 
 /// The last save of a drain may take this long.
@@ -72,6 +73,7 @@ pub(crate) struct Run {
     pub(crate) lanes: Lanes,
     interest: Arc<Interest>,
     reader: Reader,
+    resync: Resync,
     pub(crate) keeper: Keeper,
     pub(crate) breaker: Breaker,
     /// Parts of batches in which something failed, to be called before anything else.
@@ -91,6 +93,7 @@ impl Run {
             interest: Arc::new(interest),
             lanes,
             reader,
+            resync: Resync::default(),
             parts,
             splits: Vec::new(),
             last_error: None,
@@ -146,7 +149,8 @@ impl Run {
             Event::Saved(saved) => self.on_saved(saved)?,
             Event::Fetched(fetch, answer) => self.on_fetched(fetch, answer)?,
             Event::Recalled(recalled) => self.on_recalled(recalled)?,
-            Event::Command(Some(command)) => work.recalling = Some(self.recall(command)),
+            Event::Command(Some(Command::Replay(replay))) => work.recalling = Some(self.recall(replay)),
+            Event::Command(Some(Command::Resync(source))) => self.resync.ask(source),
             Event::Command(None) => self.is_deaf = true,
             Event::Grown(grown) => self.is_orphaned = !grown,
             Event::Woken => {}
@@ -215,7 +219,7 @@ impl Run {
         if work.fetching.is_some() {
             return;
         }
-        let Some(fetch) = self.reader.next(&self.lanes, newest, now) else { return };
+        let Some(fetch) = self.next_fetch(newest, now) else { return };
         let (backlog, interest) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.interest));
         work.fetching = Some(
             async move {
@@ -224,6 +228,15 @@ impl Run {
             }
             .boxed(),
         );
+    }
+
+    fn next_fetch(&self, newest: Seq, now: Duration) -> Option<Fetch> {
+        let owed = self.reader.next(&self.lanes, newest, now);
+        // A plugin that can't be called is not given what nobody owes it.
+        if self.breaker.is_open() || self.reader.is_paused(now) {
+            return owed;
+        }
+        self.resync.next(&self.lanes, owed)
     }
 
     fn on_fetched(
@@ -242,6 +255,12 @@ impl Run {
             }
             Err(error) => return Err(DispatchError::Journal(error)),
         };
+        if let Answer::Present(present) = answer {
+            self.reader.passed();
+            self.resync.answered(present, &mut self.lanes);
+            return Ok(());
+        }
+        self.resync.yielded();
         let before = self.lanes.through();
         let missing = self.reader.answered(fetch, answer, &mut self.lanes, &self.interest, now);
         if !missing.is_empty() {
@@ -256,9 +275,9 @@ impl Run {
 
     // ---- dead letters --------------------------------------------------------------------
 
-    fn recall(&self, command: Command) -> BoxFuture<'static, Recalled> {
+    fn recall(&self, replay: Replay) -> BoxFuture<'static, Recalled> {
         let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
-        let Command::Replay { seqs, who, why, reply } = command;
+        let Replay { seqs, who, why, reply } = replay;
         async move {
             let letters = async {
                 let mut letters = backlog.dead_letters(&plugin).await?;
@@ -278,7 +297,7 @@ impl Run {
         let (answer, end) = match letters {
             Ok(letters) => {
                 for letter in &letters {
-                    self.lanes.replay(letter, true);
+                    self.lanes.replay(letter);
                 }
                 self.keeper.touch();
                 (Ok(letters.len() as u64), Ok(()))
@@ -317,6 +336,7 @@ impl Run {
         let paused = self.breaker.is_open();
         self.parts.shared.publish(
             &self.lanes,
+            &self.resync,
             self.reader.unread(),
             self.breaker.failures(),
             paused,

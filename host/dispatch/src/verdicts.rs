@@ -34,7 +34,7 @@ impl Run {
             if let Verdict::Retry { reason, .. } | Verdict::Reject(reason) = &verdict {
                 complaint = Some(Arc::from(reason.as_str()));
             }
-            let settled = self.lanes.finish(delivery.state.seq, verdict, now);
+            let settled = self.settle(delivery, verdict, now);
             finished += usize::from(matches!(settled, Settled::Delivered | Settled::Parked));
         }
         if finished > 0 || !outcome.kv.is_empty() {
@@ -64,7 +64,7 @@ impl Run {
             self.breaker.failed(Failure::Unavailable, is_fresh(&batch), now.elapsed);
         } else if let [delivery] = &batch[..] {
             let verdict = Verdict::Retry { after_ms: None, reason: text };
-            if self.lanes.finish(delivery.state.seq, verdict, now) == Settled::Parked {
+            if self.settle(delivery, verdict, now) == Settled::Parked {
                 self.keeper.finished(1, Vec::new());
             }
             self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
@@ -77,6 +77,16 @@ impl Run {
             self.splits.extend([second, batch]);
             self.breaker.suspected();
         }
+    }
+
+    fn settle(&mut self, delivery: &Delivery, verdict: Verdict, now: Now) -> Settled {
+        let settled = self.lanes.finish(delivery.state.seq, verdict, now);
+        if settled == Settled::Dropped {
+            let (plugin, id) = (&self.parts.options.plugin, delivery.state.id.as_str());
+            let failed = self.lanes.stats().resync_failed;
+            tracing::warn!(plugin, id, failed, "a resync of this state failed and is let go");
+        }
+        settled
     }
 
     /// The states go first in line again, in their order, and no try is counted.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, DeadLetter, Documents, JournalError, Progress, Save, Warm, Witness,
+    Append, Appended, Backlog, DeadLetter, Documents, JournalError, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
@@ -171,6 +171,10 @@ impl Backlog for Journal {
 
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
         self.reader().await?.at(seqs).await
+    }
+
+    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {
+        self.reader().await?.present(source, from, limit).await
     }
 
     async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {

@@ -112,10 +112,12 @@ impl Handler for Plugin {
                 return Err(error);
             }
         };
+        // A resync is owed to nobody, so nothing has to stop a second one: it gets no receipt, and
+        // receipts don't pile up where the cursor stands still and resyncs come and go.
         let done: Vec<Seq> = fresh
             .iter()
             .zip(&verdicts)
-            .filter(|(_, verdict)| **verdict == Verdict::Done)
+            .filter(|(delivery, verdict)| **verdict == Verdict::Done && !delivery.resync)
             .map(|(delivery, _)| delivery.state.seq)
             .collect();
         let kv = session.commit(&done).await.map_err(|error| unavailable(&error))?;
@@ -143,7 +145,8 @@ fn epoch(delivery: &Delivery) -> String {
 fn extra<'a>(delivery: &Delivery, epoch: &'a str) -> Vec<(&'a str, &'a str)> {
     let late = delivery.state.late.then_some(("late", "true"));
     let epoch = (!epoch.is_empty()).then_some(("epoch", epoch));
-    late.into_iter().chain(epoch).collect()
+    let resync = delivery.resync.then_some(("resync", "true"));
+    late.into_iter().chain(epoch).chain(resync).collect()
 }
 
 fn lend<'a>(delivery: &'a Delivery, extra: &'a [(&'a str, &'a str)]) -> types::State<'a> {

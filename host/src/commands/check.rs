@@ -26,6 +26,9 @@ pub(super) struct Finding {
     ok: bool,
     detail: String,
     problems: Vec<String>,
+    /// What fits, and is probably not what was meant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 pub async fn check(args: CheckArgs) -> Ended {
@@ -48,8 +51,13 @@ pub async fn check(args: CheckArgs) -> Ended {
 
 pub(super) fn tell(output: Output, findings: &Vec<Finding>) -> Ended {
     let ok = findings.iter().all(|finding| finding.ok);
+    let end = match findings.iter().any(|finding| !finding.warnings.is_empty()) {
+        _ if !ok => End::Failed,
+        true => End::Warned,
+        false => End::Fine,
+    };
     print::value(output, findings, |findings| findings.iter().map(Finding::text).collect())?;
-    Ok(if ok { End::Fine } else { End::Failed })
+    Ok(end)
 }
 
 fn faults<T>(read: Result<T, Vec<Problem>>) -> Vec<String> {
@@ -58,7 +66,7 @@ fn faults<T>(read: Result<T, Vec<Problem>>) -> Vec<String> {
 
 impl Finding {
     pub(super) fn new(what: String, detail: String, problems: Vec<String>) -> Self {
-        Self { what, ok: problems.is_empty(), detail, problems }
+        Self { what, ok: problems.is_empty(), detail, problems, warnings: Vec::new() }
     }
 
     fn text(&self) -> String {
@@ -69,6 +77,9 @@ impl Finding {
         text.push('\n');
         for problem in &self.problems {
             text.push_str(&format!("    {}\n", clean(problem)));
+        }
+        for warning in &self.warnings {
+            text.push_str(&format!("    ! {}\n", clean(warning)));
         }
         text
     }
@@ -228,6 +239,8 @@ async fn check_plugin(
             names.insert(parsed.name.clone(), format!("{}:{}", entry.origin.place, entry.origin.first_line));
         }
     }
+    let warnings = against.host.iter().flat_map(|host| parsed.spec.warnings(host)).collect();
+    let warnings = texts(&parsed.problems(warnings));
     let examined = async {
         let bytes = modules::find(&parsed, folders)?;
         plugins::examine_component(engine, parsed, bytes).await
@@ -241,7 +254,7 @@ async fn check_plugin(
         Err(found) => problems.extend(texts(&found)),
     }
     details.extend(Some(against.detail.clone()).filter(|detail| !detail.is_empty()));
-    Finding::new(what, details.join("; "), problems)
+    Finding { warnings, ..Finding::new(what, details.join("; "), problems) }
 }
 
 pub(super) fn texts(problems: &[Problem]) -> Vec<String> {
@@ -347,6 +360,16 @@ mod tests {
             |finding: &Finding| finding.problems.iter().any(|p| p.contains("metadata.name: `notify`"));
         assert_eq!(found.iter().map(twice).collect::<Vec<_>>(), [false, false, true]);
         assert!(found[2].problems[0].contains("a.yaml:5 already"), "{:?}", found[2].problems);
+    }
+
+    #[tokio::test]
+    async fn what_is_probably_not_meant_is_a_warning_at_its_line() {
+        let spec = "      subscribe: [{source: jobs, resync: true}]\n";
+        let folder = folder(&[("host.yaml", HOST), ("p.yaml", &plugin("p", spec))]);
+        let found = findings(folder.path()).await;
+        let [warning] = found[1].warnings.as_slice() else { panic!("{:?}", found[1].warnings) };
+        assert!(warning.contains("p.yaml:10: spec.subscribe[0].resync: is true, but"), "{warning}");
+        assert!(found[1].text().contains("    ! "), "{}", found[1].text());
     }
 
     #[test]

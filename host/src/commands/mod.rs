@@ -26,6 +26,8 @@ pub enum End {
     Fine,
     /// A check failed or a job did: the command itself worked.
     Failed,
+    /// Nothing failed, and something is probably not as it was meant.
+    Warned,
 }
 
 pub type Ended = Result<End>;

@@ -13,6 +13,7 @@ use tracing::{error, info, warn};
 
 use super::plugins::{Candidate, Plugins};
 use super::report::{Report, Reporter};
+use super::resync::Resyncs;
 use super::shared::{Phase, PluginState, Shared};
 use super::sources::{Sources, group_of};
 use crate::config::Snapshot;
@@ -27,6 +28,7 @@ const RETRY: Duration = Duration::from_secs(10);
 pub struct Control {
     pub data: PathBuf,
     pub sources: Sources,
+    resyncs: Resyncs,
     pub plugins: Plugins,
     pub reporter: Reporter,
     pub last_good: LastGood,
@@ -49,6 +51,7 @@ impl Control {
         let shared = sources.shared.clone();
         Ok(Self {
             data,
+            resyncs: Resyncs::new(shared.clone(), sources.tasks.clone()),
             sources,
             plugins,
             reporter,
@@ -69,6 +72,7 @@ impl Control {
         stop: CancellationToken,
     ) -> Result<()> {
         let result = self.follow(snapshots, &stop).await;
+        self.resyncs.shut_down();
         self.sources.shut_down().await;
         self.plugins.shut_down().await;
         result
@@ -174,6 +178,7 @@ impl Control {
         let known = known.into_iter().chain(named).collect();
         self.last_good.save_sources(&known).map_err(|error| vec![unreadable(&error)])?;
         self.sources.reconcile(&parsed.spec.sources, rules).await;
+        self.resyncs.reconcile(&parsed.spec.sources);
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
         self.last_good.save_host(entry).map_err(|error| vec![unreadable(&error)])?;
         self.host = Some(parsed.spec);

@@ -5,6 +5,7 @@ mod control;
 pub mod modules;
 pub mod plugins;
 mod report;
+mod resync;
 mod shared;
 mod sources;
 mod views;

@@ -29,6 +29,8 @@ pub struct Candidate {
     pub parsed: Parsed<PluginSpec>,
     pub component: Component,
     pub bytes: Arc<[u8]>,
+    /// Told once it is taken.
+    pub warnings: Vec<Problem>,
 }
 
 struct Running {
@@ -68,7 +70,9 @@ impl Plugins {
     pub async fn examine(&self, entry: &Entry, host: &HostSpec) -> Result<Candidate, Vec<Problem>> {
         let parsed = parse_plugin(entry, host)?;
         let bytes = modules::find(&parsed, &self.folders)?;
-        examine_component(&self.engine, parsed, bytes).await
+        let warnings = parsed.problems(parsed.spec.warnings(host));
+        let candidate = examine_component(&self.engine, parsed, bytes).await?;
+        Ok(Candidate { warnings, ..candidate })
     }
 
     pub fn is_running(&self, name: &str) -> bool {
@@ -112,6 +116,9 @@ impl Plugins {
     }
 
     async fn start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+        for warning in &candidate.warnings {
+            warn!("{warning}");
+        }
         let (name, spec) = (candidate.parsed.name.clone(), &candidate.parsed.spec);
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
         let backing = Backing {
@@ -191,6 +198,7 @@ fn subscriptions(spec: &PluginSpec) -> Vec<Subscription> {
         source: s.source.as_str().into(),
         mode: s.mode,
         start: s.start,
+        resync: s.resync,
     };
     spec.subscribe.iter().map(subscription).collect()
 }
@@ -210,5 +218,5 @@ pub async fn examine_component(
     if !faults.is_empty() {
         return Err(parsed.problems(faults));
     }
-    Ok(Candidate { parsed, component, bytes: bytes.into() })
+    Ok(Candidate { parsed, component, bytes: bytes.into(), warnings: Vec::new() })
 }

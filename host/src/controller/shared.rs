@@ -69,6 +69,13 @@ impl Shared {
         read(&self.sources).values().cloned().collect()
     }
 
+    /// Every plugin that asks for the resyncs of this source gets one.
+    pub fn resync(&self, source: &str) {
+        for handle in read(&self.plugins).values().filter_map(|state| state.handle.as_ref()) {
+            handle.resync(source);
+        }
+    }
+
     pub fn set_plugin(&self, name: &str, state: PluginState) {
         write(&self.plugins).insert(name.to_string(), state);
     }

@@ -50,9 +50,12 @@ impl Sources {
     /// witness the same versions twice. So is one whose kind has other rules now: it goes on from
     /// its checkpoint, and what is journaled keeps the status that it was given.
     pub async fn reconcile(&mut self, wanted: &[SourceSpec], rules: Rules) {
+        // When it is resynced concerns who is handed its states, not how they are witnessed.
+        let watched = |spec: &SourceSpec| SourceSpec { resync: None, ..spec.clone() };
         let is_wanted = |running: &Running| {
             let (group, kind) = (group_of(&running.spec), &running.spec.kind);
-            wanted.contains(&running.spec) && rules.agree(&self.rules, group, kind)
+            wanted.iter().any(|spec| watched(spec) == watched(&running.spec))
+                && rules.agree(&self.rules, group, kind)
         };
         let names: Vec<_> = self
             .running

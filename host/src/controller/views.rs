@@ -258,6 +258,9 @@ fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
         retrying: stats.retrying,
         lag_seq: stats.lag_seq,
         lag_seconds,
+        resyncs: stats.resync.rounds,
+        resynced: stats.resync.delivered,
+        resync_failed: stats.resync.failed,
         message: state.message.clone().or(stats.last_error),
     }
 }

@@ -62,6 +62,11 @@ fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
     let mut verdicts = Vec::with_capacity(states.len());
     let mut lines = Vec::with_capacity(states.len());
     for state in states {
+        // What a resync shows was witnessed before, and is in the trail once.
+        if state.is_resync() {
+            verdicts.push(Verdict::Done);
+            continue;
+        }
         match document_hash(config, state) {
             Ok(document) => {
                 lines.push(chain.line(state, document.as_deref())?);

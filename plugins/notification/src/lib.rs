@@ -94,8 +94,12 @@ impl Plugin for Notification {
 
 kubewitness_sdk::export!(Notification);
 
-/// A subscription to every state works as well as one to transitions.
+/// A subscription to every state works as well as one to transitions. A resync is no news, even
+/// where what it shows was a transition once.
 fn is_news(config: &Config, state: &State) -> bool {
+    if state.is_resync() {
+        return false;
+    }
     let told = |status: &kubewitness_sdk::Status| {
         (status.phase.clone(), status.reason.clone(), status.attempt, status.exit_code, status.terminal)
     };

@@ -68,9 +68,11 @@ fn what_is_no_transition_is_done_without_a_word() {
     gap.change = Change::Gap;
     let mut left = moved(3, "b", "Running", "Failed");
     left.change = Change::Left;
+    let mut resync = moved(4, "c", "Running", "Failed");
+    resync.extra.push(("resync".into(), "true".into()));
     let (verdicts, sent) =
-        handle(vec![], &Config::default(), &[moved(1, "a", "Running", "Running"), gap, left]);
-    assert_eq!((verdicts, sent.len()), (vec![Verdict::Done; 3], 0));
+        handle(vec![], &Config::default(), &[moved(1, "a", "Running", "Running"), gap, left, resync]);
+    assert_eq!((verdicts, sent.len()), (vec![Verdict::Done; 4], 0));
 }
 
 #[test]

@@ -85,9 +85,12 @@ fn write_tables(states: &[State]) -> Result<(), Error> {
         columns: rows::history_columns(),
         key: tables::HISTORY_KEY.map(str::to_string).to_vec(),
         on_conflict: sql::OnConflict::Ignore,
-        rows: states.iter().map(rows::history).collect(),
+        // A resync shows how an object is; it is no part of what happened to it.
+        rows: states.iter().filter(|state| !state.is_resync()).map(rows::history).collect(),
     };
-    sql::write(DATABASE, &history)?;
+    if !history.rows.is_empty() {
+        sql::write(DATABASE, &history)?;
+    }
     let current: Vec<_> = states.iter().filter(|state| rows::is_current(state)).map(rows::status).collect();
     if current.is_empty() {
         return Ok(());

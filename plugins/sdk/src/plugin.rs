@@ -75,6 +75,14 @@ pub fn handle<P: Plugin>(config: &OnceCell<P::Config>, states: &[State]) -> Vec<
     }
 }
 
+impl State {
+    /// Whether nothing happened: the state is shown once more by a resync of its source, which
+    /// only subscriptions with `resync: true` get.
+    pub fn is_resync(&self) -> bool {
+        self.extra.iter().any(|(key, value)| key == "resync" && value == "true")
+    }
+}
+
 impl Verdict {
     /// Try again when the host's back-off says so.
     pub fn retry(reason: impl Into<String>) -> Self {

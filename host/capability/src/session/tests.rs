@@ -111,7 +111,7 @@ fn delivery(seq: Seq, id: &str) -> Delivery {
         observed_ms: 0,
         late: false,
     };
-    Delivery { state: Arc::new(state), attempt: 1 }
+    Delivery { state: Arc::new(state), attempt: 1, resync: false }
 }
 
 fn batch(seqs: &[Seq]) -> Vec<Delivery> {

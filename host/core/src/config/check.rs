@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{HostSpec, PluginSpec};
+use crate::limits::RESYNC_LEAST;
 use crate::status::Rules;
 
 /// A fault of a manifest: which field, and what is wrong with it.
@@ -86,6 +87,15 @@ impl HostSpec {
                     .push(fault(format!("spec.sources[{index}].kind"), "is empty: name a kind, such as Job"));
             }
         }
+        for (index, source) in self.sources.iter().enumerate() {
+            if source.resync.is_some_and(|every| every.0 < RESYNC_LEAST) {
+                let least = RESYNC_LEAST.as_secs();
+                faults.push(fault(
+                    format!("spec.sources[{index}].resync"),
+                    format!("is shorter than {least}s, the least; leave it out for none"),
+                ));
+            }
+        }
         for (index, destination) in self.destinations.iter().enumerate() {
             if !destination.url.starts_with("http://") && !destination.url.starts_with("https://") {
                 faults.push(fault(
@@ -133,6 +143,21 @@ impl PluginSpec {
             faults.push(fault("spec.delivery.batch", "is over 1024, the most that one call may carry"));
         }
         faults
+    }
+
+    /// What does no harm and can't be what was meant.
+    pub fn warnings(&self, host: &HostSpec) -> Vec<Fault> {
+        let never = |source: &str| host.sources.iter().any(|s| s.name == source && s.resync.is_none());
+        let asks = self.subscribe.iter().enumerate().filter(|(_, s)| s.resync && never(&s.source));
+        let warning = |(index, s): (usize, &super::SubscribeSpec)| {
+            let message = format!(
+                "is true, but the source `{}` is never resynced: give it `resync: 10m` in the host's settings, or \
+                 leave this out",
+                s.source
+            );
+            fault(format!("spec.subscribe[{index}].resync"), message)
+        };
+        asks.map(warning).collect()
     }
 
     fn check_subscriptions(&self, host: &HostSpec, faults: &mut Vec<Fault>) {
@@ -212,6 +237,28 @@ mod tests {
         }));
         let fields: Vec<_> = spec.check(&host()).into_iter().map(|f| f.field).collect();
         assert_eq!(fields, ["spec.subscribe[0].source", "spec.grants.sql[0].database"]);
+    }
+
+    #[test]
+    fn a_resync_has_a_least_pause() {
+        let mut host = host();
+        for (seconds, faults) in [(10, 0), (9, 1), (0, 1)] {
+            host.sources[0].resync = Some(super::super::Duration(std::time::Duration::from_secs(seconds)));
+            assert_eq!(host.check().len(), faults, "{seconds} s");
+        }
+        assert_eq!(host.check()[0].field, "spec.sources[0].resync");
+    }
+
+    #[test]
+    fn a_subscription_to_resyncs_that_never_come_is_a_warning_and_no_fault() {
+        let mut host = host();
+        let spec = plugin(serde_json::json!({
+            "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs", "resync": true}],
+        }));
+        assert!(spec.check(&host).is_empty(), "taking it from the source must not take the plugin out");
+        assert_eq!(spec.warnings(&host)[0].field, "spec.subscribe[0].resync");
+        host.sources[0].resync = Some(super::super::Duration(std::time::Duration::from_secs(60)));
+        assert!(spec.warnings(&host).is_empty());
     }
 
     #[test]

@@ -15,8 +15,18 @@ pub(super) struct Slot {
     pub failed: Option<Failed>,
     /// Not to be handed over before this moment.
     pub not_before: Duration,
-    /// Set for a dead letter that was taken back.
-    pub replay: Option<Prior>,
+    pub origin: Origin,
+}
+
+/// Why a state is in its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It is owed, and its position is open until it is finished.
+    Journal,
+    /// A dead letter that was taken back.
+    Letter(Prior),
+    /// Handed over once more; nobody is owed it.
+    Resync,
 }
 
 /// The tries of a slot that did not succeed.
@@ -27,7 +37,7 @@ pub(super) struct Failed {
 }
 
 /// What a dead letter went through before it was taken back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prior {
     pub attempts: u32,
     pub first_ms: u64,
@@ -54,6 +64,14 @@ pub(super) enum Head {
     Ready,
 }
 
+impl Slot {
+    /// How often it was tried, also before it was parked.
+    pub fn attempts(&self) -> u32 {
+        let before = if let Origin::Letter(prior) = self.origin { prior.attempts } else { 0 };
+        before + self.failed.map_or(0, |failed| failed.tries)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     /// By position.
@@ -73,7 +91,8 @@ impl Lane {
     pub fn head(&self) -> Head {
         let Some(slot) = self.queue.front() else { return Head::Nothing };
         // Who takes a letter back wants it handed over, whatever else is parked in its lane.
-        if slot.replay.is_none() && self.held.first().is_some_and(|held| *held < slot.seq) {
+        if !matches!(slot.origin, Origin::Letter(_)) && self.held.first().is_some_and(|held| *held < slot.seq)
+        {
             Head::Held
         } else if slot.state.is_none() {
             Head::Unloaded
@@ -115,7 +134,7 @@ impl Lane {
         let before = self.loaded;
         // A taken-back letter stays: its position is not among the open ones, from which it
         // would be found again.
-        for slot in self.queue.iter_mut().filter(|slot| slot.replay.is_none()) {
+        for slot in self.queue.iter_mut().filter(|slot| slot.origin == Origin::Journal) {
             self.loaded -= usize::from(slot.state.take().is_some());
         }
         before - self.loaded

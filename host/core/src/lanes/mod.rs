@@ -18,11 +18,13 @@
 //!
 //! **Accounts.** Every position is finished once: delivered, filtered or parked. The cursor is
 //! the last position before the first that isn't. A replayed dead letter waits again, but its
-//! position stays finished: that it is owed is kept by the letter itself.
+//! position stays finished: that it is owed is kept by the letter itself. A resync is in no
+//! account at all ([`resync`]).
 
 mod lane;
 mod options;
 mod positions;
+mod resync;
 
 #[cfg(test)]
 mod model_tests;
@@ -33,10 +35,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lane::{Failed, Head, Lane, Place, Prior, Slot};
+use lane::{Failed, Head, Lane, Origin, Place, Prior, Slot};
 pub use options::{LaneOptions, Now};
 pub use positions::holes;
 use positions::{Open, Positions};
+use resync::Resync;
 
 use crate::config::OnDeadLetter;
 use crate::limits;
@@ -50,6 +53,12 @@ pub enum Settled {
     /// Waits in its lane until this moment.
     Retried(Duration),
     Parked,
+    /// A resynced state was handed over.
+    Resynced,
+    /// A resynced state made way for what came behind it in its lane.
+    Superseded,
+    /// A resynced state failed for the last time.
+    Dropped,
     /// It was not in flight: nothing changed.
     Unknown,
 }
@@ -64,6 +73,11 @@ pub struct LaneStats {
     /// Of these, those that failed since they entered their lane.
     pub retrying: u64,
     pub in_flight: u64,
+    /// Resynced states that were handed over; those that were not, since their lane had the same
+    /// or a newer one to hand over; and those that failed. In none of the figures above.
+    pub resynced: u64,
+    pub resync_skipped: u64,
+    pub resync_failed: u64,
 }
 
 /// What has to be kept along with the progress.
@@ -93,7 +107,9 @@ pub struct Lanes {
     retrying: u64,
     delivered: u64,
     filtered: u64,
-    dead: u64,
+    /// Positions of the dead letters that are parked.
+    parked: BTreeSet<Seq>,
+    resync: Resync,
 }
 
 impl Lanes {
@@ -116,7 +132,8 @@ impl Lanes {
             retrying: 0,
             delivered: progress.delivered,
             filtered: progress.filtered,
-            dead: 0,
+            parked: BTreeSet::new(),
+            resync: Resync::default(),
         }
     }
 
@@ -132,6 +149,7 @@ impl Lanes {
     pub fn push(&mut self, state: Arc<State>) {
         let (seq, key) = (state.seq, state.lane());
         self.positions.open(seq, Open { lane: key, observed_ms: state.observed_ms });
+        self.supersede(key);
         let lane = self.lanes.entry(key).or_default();
         let deep = lane.queue.len() >= self.options.depth || self.loaded >= self.options.window;
         // What is held of a lane are the first of its states, so that its head is among them.
@@ -139,7 +157,7 @@ impl Lanes {
         let state = (!deep && follows && lane.held.is_empty()).then_some(state);
         self.loaded += usize::from(state.is_some());
         self.deferred += usize::from(state.is_none());
-        lane.insert(Slot { seq, state, failed: None, not_before: Duration::ZERO, replay: None });
+        lane.insert(Slot { seq, state, failed: None, not_before: Duration::ZERO, origin: Origin::Journal });
         self.place(key, false);
     }
 
@@ -155,8 +173,8 @@ impl Lanes {
     }
 
     /// A dead letter from before the start; under `hold` its lane is told by [`hold`](Self::hold).
-    pub fn park(&mut self) {
-        self.dead += 1;
+    pub fn park(&mut self, seq: Seq) {
+        self.parked.insert(seq);
     }
 
     /// Under `hold`, keeps a lane from going past a position until that position is finished.
@@ -167,9 +185,9 @@ impl Lanes {
     }
 
     /// Takes a dead letter back. Its state will be [`wanted`](Self::wanted) and then goes into
-    /// its lane in the order of positions. `parked`: it was counted as dead until now.
-    pub fn replay(&mut self, letter: &DeadLetter, parked: bool) {
-        self.dead = self.dead.saturating_sub(u64::from(parked));
+    /// its lane in the order of positions.
+    pub fn replay(&mut self, letter: &DeadLetter) {
+        self.parked.remove(&letter.seq);
         self.replays.insert(letter.seq, Prior { attempts: letter.attempts, first_ms: letter.first_ms });
     }
 
@@ -240,6 +258,7 @@ impl Lanes {
 
     fn take_back(&mut self, seq: Seq, state: Arc<State>, prior: Prior) {
         let key = state.lane();
+        self.supersede(key);
         let lane = self.lanes.entry(key).or_default();
         lane.held.remove(&seq);
         lane.insert(Slot {
@@ -247,7 +266,7 @@ impl Lanes {
             state: Some(state),
             failed: None,
             not_before: Duration::ZERO,
-            replay: Some(prior),
+            origin: Origin::Letter(prior),
         });
         self.loaded += 1;
         self.replaying += 1;
@@ -268,9 +287,9 @@ impl Lanes {
             else {
                 continue;
             };
-            let before =
-                slot.replay.map_or(0, |prior| prior.attempts) + slot.failed.map_or(0, |failed| failed.tries);
-            batch.push(Delivery { state: Arc::clone(state), attempt: before + 1 });
+            let attempt = slot.attempts() + 1;
+            let resync = slot.origin == Origin::Resync;
+            batch.push(Delivery { state: Arc::clone(state), attempt, resync });
             self.flying.insert(slot.seq, key);
             lane.place = Place::Flying;
         }
@@ -301,15 +320,7 @@ impl Lanes {
     pub fn finish(&mut self, seq: Seq, verdict: Verdict, now: Now) -> Settled {
         let Some(key) = self.land(seq) else { return Settled::Unknown };
         let settled = match verdict {
-            Verdict::Done => {
-                if let Some(slot) = self.close(key, seq) {
-                    self.delivered += 1;
-                    if slot.replay.is_some() {
-                        self.letters.revived.push(seq);
-                    }
-                }
-                Settled::Delivered
-            }
+            Verdict::Done => self.deliver(key, seq),
             Verdict::Retry { after_ms, reason } => self.retry(key, seq, after_ms, &reason, now),
             Verdict::Reject(reason) => {
                 self.fail(key, seq, now);
@@ -324,12 +335,29 @@ impl Lanes {
     /// the next in line.
     pub fn give_back(&mut self, seq: Seq) {
         if let Some(key) = self.land(seq) {
+            self.make_way(key, seq);
             self.place(key, true);
         }
     }
 
+    fn deliver(&mut self, key: LaneKey, seq: Seq) -> Settled {
+        let Some(slot) = self.close(key, seq) else { return Settled::Unknown };
+        if slot.origin == Origin::Resync {
+            self.resync.delivered += 1;
+            return Settled::Resynced;
+        }
+        self.delivered += 1;
+        if let Origin::Letter(_) = slot.origin {
+            self.letters.revived.push(seq);
+        }
+        Settled::Delivered
+    }
+
     fn retry(&mut self, key: LaneKey, seq: Seq, after_ms: Option<u64>, reason: &str, now: Now) -> Settled {
         let tries = self.fail(key, seq, now);
+        if self.make_way(key, seq) {
+            return Settled::Superseded;
+        }
         if tries > self.options.retries {
             return self.bury(key, seq, reason, now);
         }
@@ -348,26 +376,31 @@ impl Lanes {
     fn fail(&mut self, key: LaneKey, seq: Seq, now: Now) -> u32 {
         let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) else { return 0 };
         let failed = slot.failed.get_or_insert(Failed { tries: 0, first_ms: now.wall_ms });
-        self.retrying += u64::from(failed.tries == 0);
+        self.retrying += u64::from(failed.tries == 0 && slot.origin != Origin::Resync);
         failed.tries += 1;
         failed.tries
     }
 
     fn bury(&mut self, key: LaneKey, seq: Seq, reason: &str, now: Now) -> Settled {
-        let Some(Slot { state: Some(state), failed, replay, .. }) = self.close(key, seq) else {
-            return Settled::Unknown;
+        let Some(slot) = self.close(key, seq) else { return Settled::Unknown };
+        let attempts = slot.attempts();
+        let Slot { state: Some(state), failed, origin, .. } = slot else { return Settled::Unknown };
+        let prior = match origin {
+            Origin::Journal => None,
+            Origin::Letter(prior) => Some(prior),
+            Origin::Resync => {
+                self.resync.failed += 1;
+                return Settled::Dropped;
+            }
         };
-        self.dead += 1;
+        self.parked.insert(seq);
         self.letters.parked.push(DeadLetter {
             plugin: self.options.plugin.clone(),
             seq,
             id: state.id.clone(),
-            attempts: replay.map_or(0, |prior| prior.attempts) + failed.map_or(0, |failed| failed.tries),
+            attempts,
             error: cut(reason),
-            first_ms: replay
-                .map(|prior| prior.first_ms)
-                .or(failed.map(|f| f.first_ms))
-                .unwrap_or(now.wall_ms),
+            first_ms: prior.map(|prior| prior.first_ms).or(failed.map(|f| f.first_ms)).unwrap_or(now.wall_ms),
             last_ms: now.wall_ms,
             replaying: false,
         });
@@ -386,10 +419,11 @@ impl Lanes {
     fn close(&mut self, key: LaneKey, seq: Seq) -> Option<Slot> {
         let slot = self.lanes.get_mut(&key)?.remove(seq)?;
         self.loaded -= usize::from(slot.state.is_some());
-        self.retrying -= u64::from(slot.failed.is_some());
-        match slot.replay {
-            Some(_) => self.replaying -= 1,
-            None => self.positions.finish(seq),
+        self.retrying -= u64::from(slot.failed.is_some() && slot.origin != Origin::Resync);
+        match slot.origin {
+            Origin::Journal => self.positions.finish(seq),
+            Origin::Letter(_) => self.replaying -= 1,
+            Origin::Resync => self.resync.held -= 1,
         }
         Some(slot)
     }
@@ -417,8 +451,13 @@ impl Lanes {
             (_, Head::Nothing | Head::Held | Head::Unloaded) => Place::Idle,
         };
         if place != lane.place {
-            if let Place::Delayed(at) = lane.place {
-                self.delayed.remove(&(at, key));
+            match lane.place {
+                Place::Delayed(at) => {
+                    self.delayed.remove(&(at, key));
+                }
+                // Rare: a resync that was ready made way for a state that has to be read again.
+                Place::Ready => self.ready.retain(|other| *other != key),
+                Place::Idle | Place::Flying => {}
             }
             match place {
                 Place::Ready if first => self.ready.push_front(key),
@@ -454,10 +493,13 @@ impl Lanes {
         LaneStats {
             delivered: self.delivered,
             filtered: self.filtered,
-            dead: self.dead,
+            dead: self.parked.len() as u64,
             waiting: (self.positions.open_count() + self.replaying + self.replays.len()) as u64,
             retrying: self.retrying,
             in_flight: self.flying.len() as u64,
+            resynced: self.resync.delivered,
+            resync_skipped: self.resync.skipped,
+            resync_failed: self.resync.failed,
         }
     }
 
@@ -468,7 +510,7 @@ impl Lanes {
             above: self.positions.above(),
             delivered: self.delivered,
             filtered: self.filtered,
-            dead: self.dead,
+            dead: self.parked.len() as u64,
             ..Progress::default()
         }
     }

@@ -27,6 +27,14 @@ struct Row {
     replay: bool,
 }
 
+/// A state of the table that was offered once more and is not finished again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Again {
+    is_flying: bool,
+    tries: u32,
+    not_before: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Push(u8),
@@ -40,7 +48,27 @@ enum Op {
     Advance(u64),
     Replay(usize),
     Fill(usize),
+    /// Of this lane, its newest.
+    Resync(u8),
+    Resynced(usize, Answer),
     Restart,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Done,
+    Retry,
+    Reject,
+    GiveBack,
+}
+
+fn answer() -> impl Strategy<Value = Answer> {
+    prop_oneof![
+        3 => Just(Answer::Done),
+        3 => Just(Answer::Retry),
+        1 => Just(Answer::Reject),
+        1 => Just(Answer::GiveBack),
+    ]
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -56,6 +84,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0u64..250).prop_map(Op::Advance),
         2 => any::<usize>().prop_map(Op::Replay),
         4 => (1usize..10).prop_map(Op::Fill),
+        4 => (0u8..5).prop_map(Op::Resync),
+        4 => (any::<usize>(), answer()).prop_map(|(pick, answer)| Op::Resynced(pick, answer)),
         1 => Just(Op::Restart),
     ]
 }
@@ -63,6 +93,9 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     lanes: Lanes,
     rows: BTreeMap<Seq, Row>,
+    again: BTreeMap<Seq, Again>,
+    /// Resyncs since the start that were handed over, not handed over, and failed.
+    resyncs: (u64, u64, u64),
     /// The dead letters as a journal would have them after a save.
     letters: BTreeMap<Seq, DeadLetter>,
     now: u64,
@@ -72,7 +105,15 @@ struct Model {
 impl Model {
     fn new(policy: OnDeadLetter) -> Self {
         let lanes = Lanes::new(options(policy), &Progress::default());
-        Self { lanes, rows: BTreeMap::new(), letters: BTreeMap::new(), now: 0, policy }
+        Self {
+            lanes,
+            rows: BTreeMap::new(),
+            again: BTreeMap::new(),
+            resyncs: (0, 0, 0),
+            letters: BTreeMap::new(),
+            now: 0,
+            policy,
+        }
     }
 
     fn with(&self, fate: Fate) -> Vec<Seq> {
@@ -98,6 +139,7 @@ impl Model {
         match op {
             Op::Push(_) if self.lanes.room() == 0 => {}
             Op::Push(lane) => {
+                self.supersede(lane);
                 let seq = self.add(lane, Fate::Waiting);
                 self.lanes.push(state(seq, lane));
             }
@@ -121,6 +163,8 @@ impl Model {
                     self.row(seq).fate = Fate::Waiting;
                 }
             }
+            Op::Resync(lane) => self.resync(lane),
+            Op::Resynced(pick, answer) => self.resynced(pick, answer),
             Op::Advance(ms) => self.now += ms,
             Op::Replay(pick) => self.replay(pick),
             Op::Fill(max) => self.fill(max),
@@ -140,8 +184,88 @@ impl Model {
         })
     }
 
+    /// What waits in a lane takes the place of a resync that doesn't fly.
+    fn supersede(&mut self, lane: u8) {
+        let before = self.again.len();
+        let rows = &self.rows;
+        self.again.retain(|seq, again| rows[seq].lane != lane || again.is_flying);
+        self.resyncs.1 += (before - self.again.len()) as u64;
+    }
+
+    fn resync(&mut self, lane: u8) {
+        let mut rows = self.rows.iter().filter(|(_, row)| row.lane == lane);
+        let Some((&seq, newest)) = rows.clone().next_back() else { return };
+        let is_finished = |row: &Row| match row.fate {
+            Fate::Waiting | Fate::Flying => false,
+            Fate::Parked | Fate::Recalled => self.policy == OnDeadLetter::Continue,
+            _ => true,
+        };
+        let is_parked = matches!(newest.fate, Fate::Parked | Fate::Recalled);
+        let is_free = rows.all(|(seq, row)| is_finished(row) && !self.again.contains_key(seq));
+        let expected = is_free && !is_parked && self.lanes.resync_room() > 0;
+        assert_eq!(self.lanes.resync(state(seq, lane)), expected, "{seq} of {lane}: {:?}", self.rows);
+        if expected {
+            self.again.insert(seq, Again::default());
+        } else {
+            self.resyncs.1 += 1;
+        }
+    }
+
+    fn resynced(&mut self, pick: usize, answer: Answer) {
+        let flying: Vec<Seq> = self.again.iter().filter(|(_, a)| a.is_flying).map(|(s, _)| *s).collect();
+        if flying.is_empty() {
+            return;
+        }
+        let seq = flying[pick % flying.len()];
+        let (lane, now) = (self.rows[&seq].lane, self.now);
+        let waits_behind = self.rows.values().any(|row| row.lane == lane && row.fate == Fate::Waiting);
+        let mut again = self.again.remove(&seq).unwrap();
+        again.is_flying = false;
+        let retry = Verdict::Retry { after_ms: None, reason: "not yet".into() };
+        let settled = match answer {
+            Answer::Done => self.lanes.finish(seq, Verdict::Done, at(now)),
+            Answer::Retry => self.lanes.finish(seq, retry, at(now)),
+            Answer::Reject => self.lanes.finish(seq, Verdict::Reject("never".into()), at(now)),
+            Answer::GiveBack => {
+                self.lanes.give_back(seq);
+                Settled::Unknown
+            }
+        };
+        let expected = match answer {
+            Answer::Done => {
+                self.resyncs.0 += 1;
+                Settled::Resynced
+            }
+            Answer::Retry if waits_behind => {
+                self.resyncs.1 += 1;
+                Settled::Superseded
+            }
+            Answer::Retry if again.tries < 2 => {
+                again.tries += 1;
+                again.not_before = now + 100 * u64::from(again.tries);
+                self.again.insert(seq, again);
+                Settled::Retried(Duration::from_millis(again.not_before))
+            }
+            Answer::Retry | Answer::Reject => {
+                self.resyncs.2 += 1;
+                Settled::Dropped
+            }
+            Answer::GiveBack if waits_behind => {
+                self.resyncs.1 += 1;
+                Settled::Unknown
+            }
+            Answer::GiveBack => {
+                self.again.insert(seq, again);
+                Settled::Unknown
+            }
+        };
+        assert_eq!(settled, expected);
+    }
+
     fn takeable(&self) -> Vec<Seq> {
-        let flying: Vec<u8> = self.with(Fate::Flying).iter().map(|seq| self.rows[seq].lane).collect();
+        let again = self.again.iter().filter(|(_, again)| again.is_flying).map(|(seq, _)| *seq);
+        let flying: Vec<u8> =
+            self.with(Fate::Flying).into_iter().chain(again).map(|seq| self.rows[&seq].lane).collect();
         let mut waiting = self.with(Fate::Waiting);
         waiting.retain(|seq| {
             let row = self.rows[seq];
@@ -156,16 +280,31 @@ impl Model {
         assert!(batch.len() <= max);
         for delivery in &batch {
             let seq = delivery.state.seq;
+            if delivery.resync {
+                self.take_again(delivery);
+                continue;
+            }
             assert!(takeable.contains(&seq), "{seq} was handed over, but only {takeable:?} could be");
             let row = self.row(seq);
             assert_eq!(delivery.attempt, row.prior + row.tries + 1);
             assert_eq!(row.fate, Fate::Waiting, "{seq} was handed over twice");
             row.fate = Fate::Flying;
         }
-        if batch.len() < max.min(takeable.len()) {
+        if batch.iter().filter(|delivery| !delivery.resync).count() < takeable.len() && batch.len() < max {
             let comes = !self.lanes.wanted(1).is_empty() || self.lanes.loaded == self.lanes.options.window;
             assert!(comes, "{takeable:?} are due, and neither taken nor asked for");
         }
+    }
+
+    fn take_again(&mut self, delivery: &Delivery) {
+        let seq = delivery.state.seq;
+        let lane = self.rows[&seq].lane;
+        let owed = |row: &&Row| row.lane == lane && matches!(row.fate, Fate::Waiting | Fate::Flying);
+        assert!(!self.rows.values().any(|row| owed(&row)), "{seq} went before what its lane is owed");
+        let again = self.again.get_mut(&seq).expect("what is handed over again was taken");
+        assert!(!again.is_flying && again.not_before <= self.now, "{seq} {again:?}");
+        assert_eq!(delivery.attempt, again.tries + 1);
+        again.is_flying = true;
     }
 
     fn finish(&mut self, pick: usize, verdict: &Verdict) {
@@ -208,7 +347,7 @@ impl Model {
         let Some(seq) = self.pick(Fate::Parked, pick) else { return };
         let letter = self.letters.get_mut(&seq).unwrap();
         letter.replaying = true;
-        self.lanes.replay(letter, true);
+        self.lanes.replay(letter);
         self.row(seq).fate = Fate::Recalled;
     }
 
@@ -218,8 +357,9 @@ impl Model {
         let states = asked.iter().map(|seq| state(*seq, self.rows[seq].lane)).collect();
         assert_eq!(self.lanes.fill(&asked, states), [0; 0]);
         for seq in asked {
-            let row = self.row(seq);
-            if row.fate == Fate::Recalled {
+            if self.rows[&seq].fate == Fate::Recalled {
+                self.supersede(self.rows[&seq].lane);
+                let row = self.row(seq);
                 row.fate = Fate::Waiting;
                 row.replay = true;
             }
@@ -240,6 +380,7 @@ impl Model {
     /// As after a kill: only the progress, the letters and the journal are left.
     fn restart(&mut self) {
         let progress = self.lanes.progress();
+        (self.again, self.resyncs) = (BTreeMap::new(), (0, 0, 0));
         self.lanes = Lanes::new(options(self.policy), &progress);
         for row in self.rows.values_mut() {
             row.fate = match row.fate {
@@ -253,10 +394,10 @@ impl Model {
             let of = state(letter.seq, self.rows[&letter.seq].lane);
             self.lanes.hold(letter.seq, of.lane());
             if letter.replaying {
-                self.lanes.replay(letter, false);
+                self.lanes.replay(letter);
                 self.rows.get_mut(&letter.seq).unwrap().prior = letter.attempts;
             } else {
-                self.lanes.park();
+                self.lanes.park(letter.seq);
             }
         }
         for seq in holes(&progress) {
@@ -279,7 +420,10 @@ impl Model {
         assert_eq!(stats.filtered, count(&[Fate::Filtered]));
         assert_eq!(stats.dead, count(&[Fate::Parked]));
         assert_eq!(stats.waiting, count(&[Fate::Waiting, Fate::Flying, Fate::Recalled]));
-        assert_eq!(stats.in_flight, count(&[Fate::Flying]));
+        let again = self.again.values().filter(|again| again.is_flying).count() as u64;
+        assert_eq!(stats.in_flight, count(&[Fate::Flying]) + again);
+        assert_eq!((stats.resynced, stats.resync_skipped, stats.resync_failed), self.resyncs);
+        assert_eq!(self.lanes.resync.held, self.again.len());
         assert_eq!(
             stats.retrying,
             self.rows.values().filter(|row| row.tries > 0 && row.fate != Fate::Delivered).count() as u64
@@ -308,8 +452,10 @@ impl Model {
             self.apply(Op::Take(4));
             for _ in 0..4 {
                 self.apply(Op::Done(0));
+                self.apply(Op::Resynced(0, Answer::Done));
             }
-            if self.lanes.stats().waiting == 0 && self.lanes.stats().dead == 0 {
+            let stats = self.lanes.stats();
+            if stats.waiting == 0 && stats.dead == 0 && self.again.is_empty() {
                 break;
             }
         }

@@ -125,7 +125,7 @@ fn a_held_lane_waits_for_its_replay_and_no_other_lane_does() {
     assert_eq!(take(&mut lanes, 9000, 5), [0; 0]);
 
     let letter = lanes.take_letters().parked.remove(0);
-    lanes.replay(&letter, true);
+    lanes.replay(&letter);
     assert_eq!(take(&mut lanes, 9000, 5), [0; 0], "its state is not here yet");
     assert_eq!(lanes.wanted(10), [1]);
     assert!(lanes.fill(&[1], vec![state(1, 1)]).is_empty());
@@ -145,7 +145,7 @@ fn a_replay_of_what_the_journal_no_longer_has_frees_its_lane() {
     take(&mut lanes, 0, 5);
     lanes.finish(1, Verdict::Reject("never".into()), at(0));
     let letter = lanes.take_letters().parked.remove(0);
-    lanes.replay(&letter, true);
+    lanes.replay(&letter);
     assert_eq!(lanes.fill(&[1], Vec::new()), [1]);
     assert_eq!(lanes.take_letters().revived, [1]);
     lanes.fill(&[2], vec![state(2, 1)]);
@@ -162,6 +162,96 @@ fn a_failing_lane_does_not_fill_the_window() {
     assert!(lanes.room() > 0, "only {} states of the lane are held", 3);
     lanes.push(state(8, 2));
     assert_eq!(take(&mut lanes, 0, 5), [8]);
+}
+
+fn finished_lanes() -> Lanes {
+    let mut lanes = lanes_with(OnDeadLetter::Continue, &[(1, 1), (2, 2)]);
+    for seq in take(&mut lanes, 0, 5) {
+        lanes.finish(seq, Verdict::Done, at(0));
+    }
+    lanes
+}
+
+fn resyncs(lanes: &Lanes) -> (u64, u64, u64) {
+    let stats = lanes.stats();
+    (stats.resynced, stats.resync_skipped, stats.resync_failed)
+}
+
+#[test]
+fn a_resync_hands_a_state_over_again_and_is_in_no_account() {
+    let mut lanes = finished_lanes();
+    let before = (lanes.stats(), lanes.progress());
+    assert!(lanes.resync(state(1, 1)));
+    assert!(!lanes.resync(state(1, 1)), "once at a time");
+    let batch = lanes.take(Duration::ZERO, 5);
+    assert_eq!((batch[0].state.seq, batch[0].attempt, batch[0].resync), (1, 1, true));
+    assert_eq!(lanes.finish(1, Verdict::Done, at(0)), Settled::Resynced);
+    let stats = LaneStats { resynced: 1, resync_skipped: 1, ..before.0 };
+    assert_eq!((lanes.stats(), lanes.progress()), (stats, before.1));
+    assert_eq!(lanes.take_letters(), Letters::default());
+}
+
+#[test]
+fn what_is_still_to_be_handed_over_is_not_resynced() {
+    let mut lanes = finished_lanes();
+    assert!(!lanes.resync(state(3, 1)), "it was not read yet");
+    lanes.push(state(3, 1));
+    assert!(!lanes.resync(state(3, 1)), "it waits");
+    assert_eq!(take(&mut lanes, 0, 5), [3]);
+    assert!(!lanes.resync(state(3, 1)), "it is in flight");
+    lanes.finish(3, Verdict::Reject("never".into()), at(0));
+    assert!(!lanes.resync(state(3, 1)), "it is parked: an operator decides about it");
+    let letter = lanes.take_letters().parked.remove(0);
+    lanes.replay(&letter);
+    assert!(!lanes.resync(state(3, 1)), "and is taken back");
+    assert_eq!(resyncs(&lanes), (0, 5, 0));
+}
+
+#[test]
+fn a_newer_state_takes_the_place_of_a_resync_that_has_not_begun_or_failed() {
+    let mut lanes = finished_lanes();
+    lanes.resync(state(1, 1));
+    lanes.push(state(3, 1));
+    assert_eq!(take(&mut lanes, 0, 5), [3]);
+    lanes.finish(3, Verdict::Done, at(0));
+
+    lanes.resync(state(3, 1));
+    assert_eq!(take(&mut lanes, 0, 5), [3]);
+    lanes.push(state(4, 1));
+    assert_eq!(take(&mut lanes, 0, 5), [0; 0], "one at a time, also of a resync");
+    assert_eq!(lanes.finish(3, retry(), at(0)), Settled::Superseded);
+    assert_eq!(take(&mut lanes, 0, 5), [4]);
+    lanes.finish(4, Verdict::Done, at(0));
+
+    lanes.resync(state(4, 1));
+    take(&mut lanes, 0, 5);
+    assert!(matches!(lanes.finish(4, retry(), at(0)), Settled::Retried(_)));
+    lanes.push(state(5, 1));
+    assert_eq!(take(&mut lanes, 0, 5), [5], "without the pause of the resync");
+    assert_eq!((resyncs(&lanes), lanes.stats().retrying), ((0, 3, 0), 0));
+}
+
+#[test]
+fn a_resync_that_fails_to_the_last_is_dropped_and_no_dead_letter() {
+    let mut lanes = finished_lanes();
+    lanes.resync(state(1, 1));
+    for ms in [0, 1000] {
+        assert_eq!(take(&mut lanes, ms, 5), [1]);
+        assert!(matches!(lanes.finish(1, retry(), at(ms)), Settled::Retried(_)));
+        assert_eq!((lanes.stats().retrying, lanes.stats().waiting), (0, 0));
+    }
+    take(&mut lanes, 2000, 5);
+    assert_eq!(lanes.finish(1, retry(), at(2000)), Settled::Dropped);
+    assert_eq!(lanes.take_letters(), Letters::default());
+    assert_eq!((resyncs(&lanes), lanes.stats().dead), ((0, 0, 1), 0));
+}
+
+#[test]
+fn a_resync_takes_a_share_of_the_window_only() {
+    let mut lanes =
+        Lanes::new(options(OnDeadLetter::Continue), &Progress { cursor: 9, ..Progress::default() });
+    let taken = (1..=9).filter(|seq| lanes.resync(state(*seq, *seq as u8))).count();
+    assert_eq!((taken, lanes.resync_room(), lanes.room()), (2, 0, 6));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, KvWrite, Progress, Save};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, KvWrite, Present, Progress, Save};
 use kubewitness_core::state::StateId;
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status, Version};
 use tokio::sync::watch;
@@ -83,6 +83,13 @@ impl Journal {
         self.with(|kept| kept.states.values().cloned().collect())
     }
 
+    /// Of each object of a source its newest state, by the objects' names.
+    pub fn newest_of(&self, source: &str) -> Vec<Arc<State>> {
+        let states = self.states().into_iter().filter(|state| &*state.source == source);
+        let newest: BTreeMap<_, _> = states.map(|state| (state.object.name.clone(), state)).collect();
+        newest.into_values().collect()
+    }
+
     pub fn dead(&self, plugin: &str) -> Vec<Seq> {
         self.with(|kept| kept.letters.keys().filter(|(of, _)| of == plugin).map(|(_, seq)| *seq).collect())
     }
@@ -147,6 +154,14 @@ impl Backlog for Journal {
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
         self.pass().await?;
         Ok(self.with(|kept| seqs.iter().filter_map(|seq| kept.states.get(seq).cloned()).collect()))
+    }
+
+    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {
+        self.pass().await?;
+        let states = self.newest_of(source);
+        let from = from as usize;
+        let next = (states.len() > from + limit).then_some((from + limit) as u64);
+        Ok(Present { states: states.into_iter().skip(from).take(limit).collect(), next })
     }
 
     async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {

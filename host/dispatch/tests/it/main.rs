@@ -8,6 +8,7 @@ mod journal;
 mod letters;
 mod life;
 mod plugin;
+mod resync;
 mod rng;
 mod simulation;
 
@@ -39,7 +40,7 @@ impl Clock for SimulatedClock {
 }
 
 fn subscribe(source: &str, mode: Mode, start: Start) -> Subscription {
-    Subscription { source: source.into(), mode, start }
+    Subscription { source: source.into(), mode, start, resync: true }
 }
 
 fn options(plugin: &str) -> DispatchOptions {

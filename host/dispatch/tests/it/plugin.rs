@@ -20,6 +20,9 @@ pub struct Seen {
     pub handed: Vec<(Seq, u32)>,
     /// What took effect, per object, with repeats.
     pub applied: HashMap<String, Vec<Seq>>,
+    /// What was handed over by a resync and done, with its id.
+    pub resynced: Vec<(Seq, String)>,
+    newest: HashMap<String, Seq>,
     pub most_in_flight: usize,
     in_flight: HashSet<String>,
     calls_in_flight: usize,
@@ -66,7 +69,7 @@ impl Plugin {
     }
 
     fn begin(&self, batch: &[Delivery]) {
-        for delivery in batch {
+        for delivery in batch.iter().filter(|delivery| !delivery.resync) {
             let finished = self.journal.is_finished(&self.name, delivery.state.seq);
             assert!(!finished, "{} was handed over after its end was durable", delivery.state.seq);
         }
@@ -74,8 +77,11 @@ impl Plugin {
             seen.calls += 1;
             seen.calls_in_flight += 1;
             seen.most_in_flight = seen.most_in_flight.max(seen.calls_in_flight);
-            for Delivery { state, attempt } in batch {
+            for Delivery { state, attempt, resync } in batch {
                 seen.handed.push((state.seq, *attempt));
+                let newest = seen.newest.entry(object(&state.source, &state.object.name)).or_default();
+                assert!(!resync || state.seq >= *newest, "{} was resynced after {newest}", state.seq);
+                *newest = state.seq.max(*newest);
                 assert!(
                     seen.in_flight.insert(object(&state.source, &state.object.name)),
                     "two calls for one object"
@@ -86,8 +92,10 @@ impl Plugin {
 
     fn apply(&self, batch: &[Delivery], verdicts: &[Verdict]) {
         self.with(|seen| {
-            for (Delivery { state, .. }, verdict) in batch.iter().zip(verdicts) {
-                if *verdict == Verdict::Done {
+            for (Delivery { state, resync, .. }, verdict) in batch.iter().zip(verdicts) {
+                if *resync && *verdict == Verdict::Done {
+                    seen.resynced.push((state.seq, state.id.to_string()));
+                } else if *verdict == Verdict::Done {
                     let applied = seen.applied.entry(object(&state.source, &state.object.name)).or_default();
                     applied.push(state.seq);
                 }

@@ -82,6 +82,9 @@ impl World {
             if self.rng.percent(10) {
                 self.replay(&running).await;
             }
+            if self.rng.percent(30) {
+                running.handle.resync(["jobs", "pods"][self.rng.below(2) as usize]);
+            }
             let is_full = self.rng.percent(10);
             let refuse: fn() -> JournalError = || JournalError::Unavailable("the disk is full".into());
             self.journal.with(|kept| kept.refuse = is_full.then_some(refuse));

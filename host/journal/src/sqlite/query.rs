@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::ports::{Current, JournalError, Warm};
+use kubewitness_core::ports::{Current, JournalError, Present, Warm};
 use kubewitness_core::views::{JournalView, TimelineQuery, TimelineView};
 use kubewitness_core::{Gap, Seq, State, Version};
 use sqlx::{Connection, SqliteConnection};
@@ -61,6 +61,29 @@ pub(super) async fn warm(
     }
     reading.rollback().await.map_err(classify)?;
     Ok(Warm { epoch, checkpoint: checkpoint.as_deref().map(Version::new), objects })
+}
+
+/// By the objects' own numbers, so that a part goes on where the one before ended, whatever was
+/// written in between. The documents stay where they are.
+pub(super) async fn present(
+    connection: &mut SqliteConnection,
+    names: &Names,
+    source: &str,
+    from: u64,
+    limit: usize,
+) -> Result<Present, JournalError> {
+    let text = concat!(
+        "SELECT c.object, ",
+        envelope_column!(),
+        " FROM current c CROSS JOIN objects o ON o.id = c.object CROSS JOIN states s ON s.seq = c.newest \
+         WHERE c.object > ? AND o.stream IN (SELECT id FROM streams WHERE source = ?) ORDER BY c.object LIMIT ?"
+    );
+    let query = sqlx::query_as(text).bind(from.min(i64::MAX as u64) as i64).bind(source);
+    let query = query.bind(limit.min(i64::MAX as usize) as i64);
+    let rows: Vec<(i64, String)> = query.fetch_all(&mut *connection).await.map_err(classify)?;
+    let next = rows.last().filter(|_| rows.len() == limit).map(|(object, _)| *object as u64);
+    let envelopes = rows.iter().map(|(_, text)| envelope(text)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Present { states: names.states(connection, &envelopes).await?, next })
 }
 
 pub(super) async fn stats(

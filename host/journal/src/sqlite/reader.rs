@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{DeadLetter, JournalError, Progress, Warm};
+use kubewitness_core::ports::{DeadLetter, JournalError, Present, Progress, Warm};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
@@ -50,6 +50,10 @@ impl Reader<'_> {
 
     pub async fn warm(mut self, source: &str) -> Answer<Warm> {
         query::warm(&mut self.connection, self.names, source).await
+    }
+
+    pub async fn present(mut self, source: &str, from: u64, limit: usize) -> Answer<Present> {
+        query::present(&mut self.connection, self.names, source, from, limit).await
     }
 
     pub async fn timeline(mut self, query: &TimelineQuery) -> Answer<TimelineView> {

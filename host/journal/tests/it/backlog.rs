@@ -27,6 +27,31 @@ fn progress(cursor: Seq, delivered: u64, dead: u64) -> Progress {
 }
 
 #[tokio::test]
+async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object() {
+    let desk = Desk::new().await;
+    desk.append((1..=7).map(|n| present(&job(n), n as u64)).collect()).await;
+    let other = vec![in_source("pods", 0, &job(90), Change::Present, "8")];
+    desk.journal.append(of("pods", 0, other)).await.unwrap();
+    let changed = desk.append((2..=4).map(|n| present(&job(n), 10 + n as u64)).collect()).await;
+    desk.append(vec![in_source(SOURCE, 0, &job(6), Change::Gone, "20")]).await;
+    desk.append(vec![in_source(SOURCE, 0, &job(7), Change::Left, "21")]).await;
+    let newer: Vec<Seq> = changed.seqs.into_iter().flatten().collect();
+    let desk = desk.reopen().await;
+    let (mut seqs, mut from, mut parts) = (Vec::new(), 0, 0);
+    loop {
+        let part = desk.journal.present(SOURCE, from, 2).await.unwrap();
+        assert!(part.states.iter().all(|state| &*state.source == SOURCE && state.change == Change::Present));
+        seqs.extend(part.states.iter().map(|state| state.seq));
+        parts += 1;
+        let Some(next) = part.next else { break };
+        from = next;
+    }
+    assert_eq!((seqs, parts), (vec![1, newer[0], newer[1], newer[2], 5], 3));
+    assert_eq!(desk.journal.read_at(&newer).await.unwrap()[0].id.as_str().rsplit('/').next(), Some("12"));
+    assert!(desk.journal.present("nobody's", 0, 9).await.unwrap().states.is_empty());
+}
+
+#[tokio::test]
 async fn progress_letters_and_keys_are_saved_together() {
     let desk = Desk::new().await;
     desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;

@@ -118,7 +118,7 @@ async fn the_whole_envelope_reaches_the_guest() {
         late: true,
         ..(*state).clone()
     };
-    bench.plugin.handle(&[Delivery { state: Arc::new(state), attempt: 4 }]).await.unwrap();
+    bench.plugin.handle(&[Delivery { state: Arc::new(state), attempt: 4, resync: false }]).await.unwrap();
     let (_, seen) = bench.record().answers.pop().unwrap();
     for part in [
         r#"id: "jobs/0/batch/Job/uid-9/9""#,
@@ -136,6 +136,18 @@ async fn the_whole_envelope_reaches_the_guest() {
     ] {
         assert!(seen.contains(part), "{part} in {seen}");
     }
+}
+
+#[tokio::test]
+async fn a_resync_tells_the_guest_what_it_is_and_leaves_no_receipt() {
+    let bench = Bench::plain().await;
+    let again = Delivery { resync: true, ..delivery(2, "envelope") };
+    let outcome = bench.plugin.handle(&[delivery(1, "done"), again]).await.unwrap();
+    assert_eq!(outcome.verdicts.len(), 2);
+    let (_, seen) = bench.record().answers.pop().unwrap();
+    assert!(seen.contains(r#"extra: [("resync", "true")]"#), "{seen}");
+    assert!(seen.contains(r#"id: "jobs/0/batch/Job/uid-2/2""#), "{seen}");
+    assert_eq!(bench.record().committed, [vec![1]]);
 }
 
 #[tokio::test]

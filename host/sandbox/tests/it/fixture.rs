@@ -157,7 +157,7 @@ pub fn delivery(seq: Seq, command: &str) -> Delivery {
         observed_ms: 1000 + seq,
         late: false,
     };
-    Delivery { state: Arc::new(state), attempt: 1 }
+    Delivery { state: Arc::new(state), attempt: 1, resync: false }
 }
 
 #[async_trait]

@@ -54,7 +54,7 @@ pub fn deliveries(count: usize, objects: usize) -> Vec<Delivery> {
                 observed_ms: 0,
                 late: false,
             };
-            Delivery { state: Arc::new(state), attempt: 1 }
+            Delivery { state: Arc::new(state), attempt: 1, resync: false }
         })
         .collect()
 }
