@@ -3,7 +3,7 @@
 //! [`frame`] and [`list_page`] check the grammar of everything that they are given, once, and
 //! cut the objects out as the exact bytes that came from the server. [`envelope`] then reads
 //! the metadata of such an object and goes no further than it must. Keys may come in any
-//! order; of a key that is there twice, the first counts.
+//! order; of a key that is there twice, the first counts that is not empty.
 
 mod scan;
 #[cfg(test)]
@@ -148,6 +148,15 @@ fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectErr
     }
 }
 
+/// As [`optional_text`], for a field that an earlier key may have given already.
+fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut Scanner<'a>) -> Result<(), ProjectError> {
+    let text = optional_text(value)?;
+    if field.is_empty() {
+        *field = text;
+    }
+    Ok(())
+}
+
 fn is_null(value: &mut Scanner<'_>) -> Result<bool, ProjectError> {
     let null = value.peek() == b'n';
     if null {
@@ -242,11 +251,11 @@ fn metadata<'a>(value: &mut Scanner<'a>, envelope: &mut Envelope<'a>) -> Result<
             () if key.is(b"namespace") => &mut envelope.namespace,
             () if key.is(b"uid") => &mut envelope.uid,
             () if key.is(b"resourceVersion") => &mut envelope.resource_version,
-            () if key.is(b"labels") => {
+            () if envelope.labels.is_empty() && key.is(b"labels") => {
                 labels(value, &mut envelope.labels)?;
                 return Ok(Flow::Next);
             }
-            () if key.is(b"ownerReferences") => {
+            () if envelope.owners.is_empty() && key.is(b"ownerReferences") => {
                 owners(value, &mut envelope.owners)?;
                 return Ok(Flow::Next);
             }
@@ -256,10 +265,7 @@ fn metadata<'a>(value: &mut Scanner<'a>, envelope: &mut Envelope<'a>) -> Result<
             }
             () => return value.skip().map(|()| Flow::Next),
         };
-        let text = optional_text(value)?;
-        if field.is_empty() {
-            *field = text;
-        }
+        take_text(field, value)?;
         Ok(Flow::Next)
     })
 }
@@ -285,11 +291,11 @@ fn owners<'a>(value: &mut Scanner<'a>, owners: &mut Vec<OwnerRef<'a>>) -> Result
         let mut owner = OwnerRef::default();
         value.members(|key, value| {
             match () {
-                () if key.is(b"apiVersion") => owner.api_version = optional_text(value)?,
-                () if key.is(b"kind") => owner.kind = optional_text(value)?,
-                () if key.is(b"name") => owner.name = optional_text(value)?,
-                () if key.is(b"uid") => owner.uid = optional_text(value)?,
-                () if key.is(b"controller") => owner.controller = value.value()? == b"true",
+                () if key.is(b"apiVersion") => take_text(&mut owner.api_version, value)?,
+                () if key.is(b"kind") => take_text(&mut owner.kind, value)?,
+                () if key.is(b"name") => take_text(&mut owner.name, value)?,
+                () if key.is(b"uid") => take_text(&mut owner.uid, value)?,
+                () if key.is(b"controller") => owner.controller |= value.value()? == b"true",
                 () => value.skip()?,
             }
             Ok(Flow::Next)
@@ -304,7 +310,7 @@ pub fn bookmark_version(object: &[u8]) -> Result<Cow<'_, str>, ProjectError> {
     let mut version = Cow::Borrowed("");
     in_metadata(object, |key, value| {
         match key.is(b"resourceVersion") {
-            true => version = optional_text(value)?,
+            true => take_text(&mut version, value)?,
             false => value.skip()?,
         }
         Ok(())
@@ -327,7 +333,7 @@ pub fn ends_initial_events(object: &[u8]) -> Result<bool, ProjectError> {
         }
         value.members(|key, value| {
             match key.is(b"k8s.io/initial-events-end") {
-                true => ends = optional_text(value)? == "true",
+                true => ends |= optional_text(value)? == "true",
                 false => value.skip()?,
             }
             Ok(Flow::Next)
@@ -381,8 +387,8 @@ pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
     let mut scanner = Scanner::new(bytes);
     scanner.members(|key, value| {
         match () {
-            () if key.is(b"kind") => page.kind = optional_text(value)?,
-            () if key.is(b"apiVersion") => page.api_version = optional_text(value)?,
+            () if key.is(b"kind") => take_text(&mut page.kind, value)?,
+            () if key.is(b"apiVersion") => take_text(&mut page.api_version, value)?,
             () if key.is(b"metadata") => list_metadata(value, &mut page)?,
             () if key.is(b"items") && !has_items => {
                 has_items = true;
@@ -411,8 +417,8 @@ fn list_metadata<'a>(value: &mut Scanner<'a>, page: &mut ListPage<'a>) -> Result
     }
     value.members(|key, value| {
         match () {
-            () if key.is(b"resourceVersion") => page.resource_version = optional_text(value)?,
-            () if key.is(b"continue") => page.continue_token = optional_text(value)?,
+            () if key.is(b"resourceVersion") => take_text(&mut page.resource_version, value)?,
+            () if key.is(b"continue") => take_text(&mut page.continue_token, value)?,
             () => value.skip()?,
         }
         Ok(Flow::Next)

@@ -1,6 +1,7 @@
 //! The task runner: `cargo xtask COMMAND`. It does all the set-up that a command needs.
 
 mod build;
+mod fuzz;
 mod run;
 mod services;
 
@@ -16,6 +17,8 @@ cargo xtask COMMAND
   build [--release]    the plugins and the host, ready to run
   plugins              only the plugins, into target/plugins
   bench                the benchmarks; figures go to standard output
+  fuzz [TARGET] [--for 60s]
+                       looks for bytes from a server that are read wrongly
   ci                   what CI runs: format, lints, dependencies, all tests; nothing may be skipped
   help                 this
 ";
@@ -45,6 +48,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         },
         "plugins" => build::plugins().map(|()| ExitCode::SUCCESS),
         "bench" => run::bench(args),
+        "fuzz" => fuzz::command(args).map(|()| ExitCode::SUCCESS),
         "ci" => run::ci(),
         "help" | "-h" | "--help" => {
             print!("{HELP}");

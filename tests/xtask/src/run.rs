@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Profile, cargo, check, step};
-use crate::services;
+use crate::{fuzz, services};
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {
     build::everything(Profile::Dev)?;
@@ -67,6 +67,7 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
 pub fn ci() -> Result<ExitCode> {
     step("format");
     check(cargo().args(["fmt", "--all", "--check"]))?;
+    check(cargo().args(["fmt", "--check", "--manifest-path", "tests/fuzz/libfuzzer/Cargo.toml"]))?;
     step("dependencies");
     dependencies()?;
     // The host carries the plugins, also while it is only looked at.
@@ -75,6 +76,7 @@ pub fn ci() -> Result<ExitCode> {
     let mut clippy = cargo();
     clippy.args(["clippy", "--locked", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
     check(clippy.env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
+    fuzz::all(fuzz::IN_CI)?;
     test(&[])
 }
 
@@ -87,11 +89,15 @@ fn dependencies() -> Result<()> {
         step("installing cargo-deny");
         check(cargo().args(["install", "--locked", "--quiet", "cargo-deny@0.20.2", "--root"]).arg(&tools))?;
     }
-    let mut command = Command::new(&program);
-    command.current_dir(build::root()).args(["--all-features", "check", "bans", "licenses", "sources"]);
-    let status = command.status().context("starting cargo-deny")?;
-    if !status.success() {
-        bail!("cargo-deny found what deny.toml does not allow; what it printed above says where");
+    for manifest in ["Cargo.toml", "tests/fuzz/libfuzzer/Cargo.toml"] {
+        let mut command = Command::new(&program);
+        command.current_dir(build::root()).args(["--all-features", "--manifest-path", manifest]);
+        command.args(["--config", "deny.toml"]);
+        let status =
+            command.args(["check", "bans", "licenses", "sources"]).status().context("starting cargo-deny")?;
+        if !status.success() {
+            bail!("cargo-deny found what deny.toml does not allow; what it printed above says where");
+        }
     }
     Ok(())
 }

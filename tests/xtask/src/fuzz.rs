@@ -1,0 +1,121 @@
+//! Fuzzing: builds `tests/fuzz/libfuzzer` with coverage and runs its targets.
+//!
+//! Coverage needs no nightly toolchain, so nothing is ever skipped. `cargo-fuzz` would do the same
+//! after a minute of compiling itself; it reads the same folder, and adds AddressSanitizer:
+//! `cargo +nightly fuzz run --fuzz-dir tests/fuzz/libfuzzer projection`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::build::{self, check, step};
+
+/// Without `--for`. Long enough to pass the inputs that are kept and find what is near them.
+const BY_DEFAULT: Duration = Duration::from_secs(60);
+/// Of each target in CI: a guard against what a change broke, no search.
+pub const IN_CI: Duration = Duration::from_secs(20);
+
+/// Edges that are taken and values that are compared guide the search.
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares --cfg=fuzzing";
+
+pub fn command(args: &[String]) -> Result<()> {
+    let (known, mut targets, mut time) = (known()?, Vec::new(), BY_DEFAULT);
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--for" => time = seconds(args.next().context("--for needs a time, such as 60s")?)?,
+            target if known.iter().any(|known| known == target) => targets.push(target.to_owned()),
+            target => bail!("there is no target `{target}`; there are {}", known.join(", ")),
+        }
+    }
+    run(if targets.is_empty() { &known } else { &targets }, time)
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let scale = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => bail!("`{text}` is no time: write 60s, 10m or 8h"),
+    };
+    Ok(Duration::from_secs(digits.parse::<u64>().with_context(|| format!("`{text}` is no time"))? * scale))
+}
+
+pub fn all(time: Duration) -> Result<()> {
+    run(&known()?, time)
+}
+
+fn folder() -> PathBuf {
+    build::root().join("tests").join("fuzz")
+}
+
+/// The targets have a file each.
+fn known() -> Result<Vec<String>> {
+    let folder = folder().join("libfuzzer").join("targets");
+    let files = std::fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut names: Vec<String> = files
+        .filter_map(|file| Some(file.ok()?.path().file_stem()?.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn run(targets: &[String], time: Duration) -> Result<()> {
+    let (folder, built) = (folder(), build::target().join("fuzz"));
+    let triple = triple()?;
+    step("building the fuzz targets");
+    let mut cargo = build::cargo();
+    // With a target named, build scripts and macros are compiled without these flags.
+    cargo.args(["build", "--locked", "--release", "--target", &triple]);
+    cargo.arg("--manifest-path").arg(folder.join("libfuzzer").join("Cargo.toml"));
+    cargo.arg("--target-dir").arg(&built).env("RUSTFLAGS", FLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    check(&mut cargo)?;
+    for target in targets {
+        step(&format!("fuzzing: {target}, {} s", time.as_secs()));
+        fuzz(&folder, &built, &built.join(&triple).join("release").join(target), target, time)?;
+    }
+    Ok(())
+}
+
+/// What is found is put into the first folder of inputs; the kept ones are only read.
+fn fuzz(folder: &Path, built: &Path, program: &Path, target: &str, time: Duration) -> Result<()> {
+    let (found, failed) = (built.join("corpus").join(target), built.join("failed").join(target));
+    for folder in [&found, &failed] {
+        std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    }
+    let status = Command::new(program)
+        .arg(format!("-max_total_time={}", time.as_secs()))
+        .arg(format!("-dict={}", folder.join("tokens.dict").display()))
+        .arg(format!("-artifact_prefix={}/", failed.display()))
+        // One input that hangs is a failure; the slowest kept one takes milliseconds.
+        .args(["-timeout=10", "-print_final_stats=1", "-print_funcs=0", "-verbosity=0"])
+        .args([&found, &folder.join("corpus").join(target)])
+        .status()
+        .with_context(|| format!("starting {}", program.display()))?;
+    if !status.success() {
+        bail!(
+            "`{target}` does not hold for an input that was written to {}; what is above says why.\n\
+             Once it is mended, keep the input: copy it to {} under a name that says what it is.",
+            failed.display(),
+            folder.join("corpus").join(target).display()
+        );
+    }
+    Ok(())
+}
+
+/// This machine's name, as the compiler writes it.
+fn triple() -> Result<String> {
+    let output = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
+        .args(["--verbose", "--version"])
+        .current_dir(build::root())
+        .output()
+        .context("starting rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("`rustc --verbose --version` names no host")?.to_owned())
+}
