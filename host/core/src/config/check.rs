@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{HostSpec, PluginSpec};
+use super::{HostSpec, IndexSpec, PluginSpec};
+use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::RESYNC_LEAST;
 use crate::status::Rules;
 
@@ -38,6 +39,35 @@ fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mu
             ));
         } else if !seen.insert(name) {
             faults.push(fault(field, format!("`{name}` is there twice: names of one list are unique")));
+        }
+    }
+}
+
+fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<Fault>) {
+    if indexes.len() > NAMED {
+        faults.push(fault(list, format!("has {} indexes; the most are {NAMED}", indexes.len())));
+    }
+    let mut seen = std::collections::HashSet::new();
+    for (place, index) in indexes.iter().enumerate() {
+        let name = index.name.as_str();
+        let is_word = name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.len() <= 63
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let wrong = match () {
+            () if !is_word => Some(format!(
+                "`{name}` is not the name of an index: use up to 63 letters, digits and dashes, a letter first"
+            )),
+            () if BUILTIN.contains(&name) => {
+                Some(format!("every source has an index `{name}`: take another name"))
+            }
+            () if !seen.insert(name) => {
+                Some(format!("`{name}` is there twice: names of one list are unique"))
+            }
+            () => None,
+        };
+        faults.extend(wrong.map(|message| fault(format!("{list}[{place}].name"), message)));
+        if let Err(message) = Pointer::parse(&index.pointer) {
+            faults.push(fault(format!("{list}[{place}].pointer"), message));
         }
     }
 }
@@ -95,6 +125,7 @@ impl HostSpec {
                     format!("is shorter than {least}s, the least; leave it out for none"),
                 ));
             }
+            check_indexes(&format!("spec.sources[{index}].indexes"), &source.indexes, &mut faults);
         }
         for (index, destination) in self.destinations.iter().enumerate() {
             if !destination.url.starts_with("http://") && !destination.url.starts_with("https://") {
@@ -269,5 +300,17 @@ mod tests {
         assert_eq!(both.check(&host())[0].field, "spec.module");
         let neither = plugin(serde_json::json!({"module": {}, "subscribe": [{"source": "jobs"}]}));
         assert_eq!(neither.check(&host())[0].field, "spec.module");
+    }
+
+    #[test]
+    fn an_index_has_a_name_of_its_own_and_a_pointer() {
+        let mut host = host();
+        let indexes =
+            [("queue", "/spec/q"), ("node", "/a"), ("9x", "/a"), ("queue", "/b"), ("byZone", "spec")];
+        host.sources[0].indexes =
+            indexes.map(|(name, pointer)| IndexSpec { name: name.into(), pointer: pointer.into() }).into();
+        let fields: Vec<_> = host.check().into_iter().map(|fault| fault.field).collect();
+        let expected = ["[1].name", "[2].name", "[3].name", "[4].pointer"];
+        assert_eq!(fields, expected.map(|end| format!("spec.sources[0].indexes{end}")));
     }
 }

@@ -1,0 +1,61 @@
+//! JSON pointers (RFC 6901).
+
+use std::fmt;
+
+/// Levels below the top. Deeper than any object goes, and a bound for the recursion.
+const TOKENS: usize = 64;
+
+/// What `/spec/containers/0/image` names: at least one level below the top.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pointer(Vec<String>);
+
+impl Pointer {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some(tokens) = text.strip_prefix('/') else {
+            return Err(match text.is_empty() {
+                true => "is empty: name a place in the object, such as `/spec/schedulerName`".into(),
+                false => format!(
+                    "`{text}` is not a JSON pointer: it begins with `/`, such as `/spec/schedulerName`"
+                ),
+            });
+        };
+        let tokens: Vec<_> = tokens.split('/').map(unescape).collect::<Option<_>>().ok_or_else(|| {
+            format!("`{text}` is not a JSON pointer: after `~` comes 0 (for `~`) or 1 (for `/`)")
+        })?;
+        match tokens.len() <= TOKENS {
+            true => Ok(Self(tokens)),
+            false => Err(format!("has {} levels; the most are {TOKENS}", tokens.len())),
+        }
+    }
+
+    /// Of keys that are known to be right.
+    pub(super) fn of(tokens: &[&str]) -> Self {
+        Self(tokens.iter().map(|token| (*token).to_owned()).collect())
+    }
+
+    pub(super) fn tokens(&self) -> &[String] {
+        &self.0
+    }
+}
+
+fn unescape(token: &str) -> Option<String> {
+    let mut out = String::with_capacity(token.len());
+    let mut rest = token.chars();
+    while let Some(next) = rest.next() {
+        out.push(match next {
+            '~' => match rest.next()? {
+                '0' => '~',
+                '1' => '/',
+                _ => return None,
+            },
+            plain => plain,
+        });
+    }
+    Some(out)
+}
+
+impl fmt::Display for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|token| write!(f, "/{}", token.replace('~', "~0").replace('/', "~1")))
+    }
+}

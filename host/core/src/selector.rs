@@ -1,0 +1,253 @@
+//! Label selectors as `kubectl -l` takes them: `a=b,c==d,e!=f,g in (x, y),h notin (z),i,!j`.
+//!
+//! A pure predicate over labels. As in Kubernetes, `!=` and `notin` also match where the label is
+//! not there, and an empty selector matches everything.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// What Kubernetes allows for a label's name and value, and for the prefix of a key.
+const NAME: usize = 63;
+const PREFIX: usize = 253;
+
+/// All of its requirements must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    requirements: Vec<Requirement>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Requirement {
+    key: String,
+    test: Test,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Test {
+    Exists,
+    Missing,
+    In(Vec<String>),
+    NotIn(Vec<String>),
+}
+
+/// Which character is wrong, and what would be right there.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("at character {}: {message}", at + 1)]
+pub struct SelectorError {
+    /// The position in the text, in characters, from 0.
+    pub at: usize,
+    pub message: String,
+}
+
+impl Selector {
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parser = Parser { text, at: 0 };
+        let mut requirements = Vec::new();
+        if parser.peek().is_none() {
+            return Ok(Self { requirements });
+        }
+        loop {
+            requirements.push(parser.requirement()?);
+            match parser.peek() {
+                None => return Ok(Self { requirements }),
+                Some(',') => parser.at += 1,
+                Some(_) => return Err(parser.wrong("expected a comma or the end")),
+            }
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// `label` gives the value of a label, where it is there.
+    pub fn matches<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
+        self.requirements.iter().all(|Requirement { key, test }| match (test, label(key)) {
+            (Test::Exists, value) => value.is_some(),
+            (Test::Missing, value) => value.is_none(),
+            (Test::In(values), value) => value.is_some_and(|value| values.iter().any(|v| v == value)),
+            (Test::NotIn(values), value) => value.is_none_or(|value| values.iter().all(|v| v != value)),
+        })
+    }
+
+    /// The labels that whatever matches is known to have, with their values: what an index can
+    /// be asked for.
+    pub fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.requirements.iter().filter_map(|Requirement { key, test }| match test {
+            Test::In(values) if values.len() == 1 => Some((key.as_str(), values[0].as_str())),
+            _ => None,
+        })
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, Requirement { key, test }) in self.requirements.iter().enumerate() {
+            if place > 0 {
+                f.write_str(",")?;
+            }
+            match test {
+                Test::Exists => write!(f, "{key}")?,
+                Test::Missing => write!(f, "!{key}")?,
+                Test::In(values) => match &values[..] {
+                    [value] => write!(f, "{key}={value}")?,
+                    values => write!(f, "{key} in ({})", values.join(","))?,
+                },
+                Test::NotIn(values) => match &values[..] {
+                    [value] => write!(f, "{key}!={value}")?,
+                    values => write!(f, "{key} notin ({})", values.join(","))?,
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    /// In bytes.
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn wrong(&self, message: impl Into<String>) -> SelectorError {
+        self.wrong_at(self.at, message)
+    }
+
+    fn wrong_at(&self, at: usize, message: impl Into<String>) -> SelectorError {
+        SelectorError { at: self.text[..at].chars().count(), message: message.into() }
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    /// The next character that is not white space, without taking it.
+    fn peek(&mut self) -> Option<char> {
+        self.at = self.text.len() - self.rest().trim_start().len();
+        self.rest().chars().next()
+    }
+
+    fn take(&mut self, token: &str) -> bool {
+        self.peek();
+        let taken = self.rest().starts_with(token);
+        if taken {
+            self.at += token.len();
+        }
+        taken
+    }
+
+    fn word(&mut self) -> (usize, &'a str) {
+        self.peek();
+        let start = self.at;
+        let rest = self.rest();
+        let length = rest.find(|c: char| c.is_whitespace() || ",()=!<>".contains(c)).unwrap_or(rest.len());
+        self.at += length;
+        (start, &rest[..length])
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
+        if self.take("!") {
+            let key = self.key()?;
+            return Ok(Requirement { key, test: Test::Missing });
+        }
+        let key = self.key()?;
+        let test = match self.peek() {
+            None | Some(',') => Test::Exists,
+            Some('=') => {
+                self.at += 1;
+                if self.rest().starts_with('=') {
+                    self.at += 1;
+                }
+                Test::In(vec![self.value()?])
+            }
+            Some('!') if self.take("!=") => Test::NotIn(vec![self.value()?]),
+            Some('<' | '>') => {
+                return Err(
+                    self.wrong("`<` and `>` are not supported: compare with `=`, `!=`, `in` or `notin`")
+                );
+            }
+            Some(_) => self.set()?,
+        };
+        Ok(Requirement { key, test })
+    }
+
+    fn set(&mut self) -> Result<Test, SelectorError> {
+        let (start, word) = self.word();
+        let is_in = match word {
+            "in" => true,
+            "notin" => false,
+            _ => {
+                return Err(
+                    self.wrong_at(start, "expected `=`, `==`, `!=`, `in`, `notin`, a comma or the end")
+                );
+            }
+        };
+        if !self.take("(") {
+            return Err(self.wrong(format!("expected `(` with the values after `{word}`")));
+        }
+        let mut values = vec![self.value()?];
+        while self.take(",") {
+            values.push(self.value()?);
+        }
+        if !self.take(")") {
+            return Err(self.wrong("expected a comma or `)`"));
+        }
+        Ok(if is_in { Test::In(values) } else { Test::NotIn(values) })
+    }
+
+    fn key(&mut self) -> Result<String, SelectorError> {
+        let (start, word) = self.word();
+        let wrong = |message: String| Err(self.wrong_at(start, message));
+        if word.is_empty() {
+            return wrong("expected the key of a label".into());
+        }
+        let (prefix, name) = match word.split_once('/') {
+            Some((prefix, name)) => (Some(prefix), name),
+            None => (None, word),
+        };
+        if let Some(prefix) = prefix.filter(|prefix| !is_prefix(prefix)) {
+            return wrong(format!(
+                "`{prefix}` can't be before the slash of a key: write a DNS name in lower case"
+            ));
+        }
+        if name.is_empty() || !is_label(name) {
+            return wrong(format!("`{name}` can't be the name of a label: {RULE}"));
+        }
+        Ok(word.to_owned())
+    }
+
+    /// May be empty, as a label's value may.
+    fn value(&mut self) -> Result<String, SelectorError> {
+        let (start, word) = self.word();
+        match is_label(word) {
+            true => Ok(word.to_owned()),
+            false => Err(self.wrong_at(start, format!("`{word}` can't be the value of a label: {RULE}"))),
+        }
+    }
+}
+
+const RULE: &str = "up to 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
+
+fn is_label(text: &str) -> bool {
+    let is_end = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= NAME
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+        && is_end(bytes.first())
+        && is_end(bytes.last())
+}
+
+fn is_prefix(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    text.len() <= PREFIX && text.split('.').all(is_part)
+}
