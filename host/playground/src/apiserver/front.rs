@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::error::ApiError;
+use super::faults::Faults;
 use super::shared::Shared;
 use super::store::{AsOf, Window};
 use super::watching::Drop;
@@ -30,6 +31,7 @@ pub struct Front {
     pub power: watch::Sender<Power>,
     /// Is it listening?
     pub up: watch::Sender<bool>,
+    pub faults: Faults,
     cache: watch::Sender<Cache>,
 }
 
@@ -76,6 +78,10 @@ impl Front {
                 watches: AtomicUsize::new(0),
                 power: watch::Sender::new(Power::On),
                 up: watch::Sender::new(false),
+                faults: Faults::new(
+                    cluster.options.faults.clone(),
+                    cluster.options.seed.map(|seed| seed.wrapping_add(number as u64)),
+                ),
                 cache: watch::Sender::new(Cache { since, held: None }),
             })
         })

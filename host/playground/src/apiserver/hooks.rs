@@ -14,6 +14,9 @@
 //! | `POST power` | `on`: bool, `backAfterMs` | breaks the server's connections and refuses new ones; brings it back, with an empty window |
 //! | `POST backup` | `name` | copies everything, as a backup of etcd |
 //! | `POST restore` | `name`, `bump` | goes back to a copy: a new history at its version (plus `bump`); watches break, windows empty |
+//! | `POST faults` | a fault, or a list of them: see the table of [`super::faults`] | arms them on the server |
+//! | `DELETE faults` | | disarms all of the server |
+//! | `GET faults` | | how many are armed |
 //! | `GET version` | | the newest version, and the one in the server's cache |
 //! | `GET servers` | | the servers of the cluster: address, up or down, cached version |
 //! | `GET truth` | query: `group`, `resource` | every version of every object over all histories, and since when it can be read no longer |
@@ -29,6 +32,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::error::ApiError;
+use super::faults::Fault;
 use super::front::{Front, Power};
 use super::query::Query;
 use super::record::key;
@@ -68,6 +72,9 @@ pub fn handle(
             let version = restored.ok_or_else(|| ApiError::bad_request("there is no backup of that name"))?;
             json!({"version": version, "epoch": shared.store.epoch()})
         }
+        ("POST", "faults") => arm(front, body)?,
+        ("DELETE", "faults") => json!({"disarmed": front.faults.disarm()}),
+        ("GET", "faults") => json!({"armed": front.faults.armed()}),
         ("GET", "truth") => Truth::of(shared, query.get("group"), query.get("resource")).to_value(),
         ("GET", "servers") => shared.fronts().iter().map(|front| server(front)).collect(),
         ("POST", "drop-watches") => {
@@ -126,6 +133,18 @@ fn server(front: &Front) -> Value {
         "up": *front.up.borrow(),
         "cached": front.seen(),
     })
+}
+
+/// All of them, or none if one makes no sense.
+fn arm(front: &Front, body: &Value) -> Result<Value, ApiError> {
+    let documents = body.as_array().map_or(std::slice::from_ref(body), Vec::as_slice);
+    let faults: Result<Vec<Fault>, String> = documents.iter().map(Fault::parse).collect();
+    for fault in faults.map_err(ApiError::bad_request)? {
+        if !front.faults.arm(fault) {
+            return Err(ApiError::bad_request("too many faults are armed"));
+        }
+    }
+    Ok(json!({"armed": front.faults.armed()}))
 }
 
 fn name(body: &Value) -> Result<&str, ApiError> {

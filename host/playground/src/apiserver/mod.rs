@@ -15,6 +15,7 @@ mod deleting;
 mod differences;
 mod discovery;
 mod error;
+pub mod faults;
 mod fields;
 mod front;
 mod hooks;

@@ -196,7 +196,8 @@ async fn read_many(front: &Arc<Front>, request: &Incoming, place: Place) -> Resu
     let view = view(request, &place)?;
     let filter = Filter::parse(&place.kind, &place.namespace, &request.query)?;
     let body = if request.verb() == "watch" && place.kind.is_stored() {
-        let options = WatchOptions::parse(&request.query)?;
+        let mut options = WatchOptions::parse(&request.query)?;
+        options.expired_as_status = request.expired_as_status;
         watching::start(front, place.table, view, filter, &options).await?
     } else {
         let options = ListOptions::parse(&request.query)?;

@@ -32,6 +32,11 @@ impl Query {
         }
     }
 
+    /// Takes parameters out.
+    pub fn remove(&mut self, names: &[&str]) {
+        self.0.retain(|(name, _)| !names.contains(&name.as_str()));
+    }
+
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.get(name), "true" | "1" | "True" | "TRUE" | "t" | "T")
     }
@@ -110,6 +115,8 @@ pub struct WatchOptions {
     pub initial: Initial,
     pub bookmarks: bool,
     pub timeout: Option<u64>,
+    /// A version that is too old is told with the HTTP status, not in the stream.
+    pub expired_as_status: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,6 +184,7 @@ impl WatchOptions {
             initial,
             bookmarks: query.flag("allowWatchBookmarks"),
             timeout: number(query, "timeoutSeconds")?.filter(|n| *n > 0),
+            expired_as_status: false,
         })
     }
 }

@@ -59,6 +59,8 @@ pub struct Incoming {
     pub user: User,
     /// How versions look to who asks.
     pub versions: Versions,
+    /// A watch that cannot start says so with its status.
+    pub expired_as_status: bool,
 }
 
 impl Incoming {
@@ -110,15 +112,27 @@ async fn answer(front: &Arc<Front>, parts: &Parts, body: Body) -> Result<Respons
         let versions = shared.options.versions;
         let mut query = query;
         query.translate(versions);
-        let incoming = Incoming { path, method: parts.method.clone(), query, headers, user, versions };
+        let mut incoming = Incoming {
+            path,
+            method: parts.method.clone(),
+            query,
+            headers,
+            user,
+            versions,
+            expired_as_status: false,
+        };
         let key = requests::key(&incoming);
         shared.requests.count(&key);
         let body = read(shared, body).await?;
+        let drawn = front.faults.draw(&incoming);
+        if let Some(answer) = drawn.before(front, &mut incoming).await? {
+            return Ok(answer);
+        }
         let answer = objects::handle(front, incoming, &body).await;
         if answer.as_ref().is_err_and(|error| error.code == 403) {
             shared.requests.count(&format!("forbidden {key}"));
         }
-        return answer;
+        return answer.map(|answer| drawn.after(front, answer));
     }
     may_read(shared, &user, parts.method.as_str(), path)?;
     Ok(fixed(front, &route, parts))

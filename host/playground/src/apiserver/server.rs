@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::auth::{self, TokenUser};
 use super::deleting;
 use super::error::ApiError;
+use super::faults::Fault;
 use super::front::{Front, Power};
 use super::rights::{self, MASTERS};
 use super::routes;
@@ -64,6 +65,8 @@ pub struct ApiServerOptions {
     pub state: Option<PathBuf>,
     /// How versions look to clients.
     pub versions: Versions,
+    /// Armed on every server from the start.
+    pub faults: Vec<Fault>,
 }
 
 impl Default for ApiServerOptions {
@@ -87,6 +90,7 @@ impl Default for ApiServerOptions {
             seed: None,
             state: None,
             versions: Versions::Decimal,
+            faults: Vec::new(),
         }
     }
 }
@@ -240,6 +244,21 @@ impl ApiServer {
     /// The newest version in this server's cache.
     pub fn cached_version(&self) -> u64 {
         self.front.seen()
+    }
+
+    /// Arms a fault on this server. False if too many are armed.
+    pub fn inject(&self, fault: Fault) -> bool {
+        self.front.faults.arm(fault)
+    }
+
+    /// Disarms all faults; what they began goes on. Returns how many were armed.
+    pub fn disarm(&self) -> usize {
+        self.front.faults.disarm()
+    }
+
+    /// How many faults have not hit all whom they were for.
+    pub fn armed(&self) -> usize {
+        self.front.faults.armed()
     }
 
     /// Ends all watches of this server. Returns how many were open.

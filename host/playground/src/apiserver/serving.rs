@@ -1,7 +1,6 @@
 //! Listening, and the connections of one server: taken, answered, broken when it goes down, waited for when it
 //! is told to stop.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -19,6 +18,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::faults::HangUp;
 use super::front::{Front, Power};
 use super::routes;
 
@@ -144,7 +144,13 @@ async fn connection(front: Arc<Front>, stream: TcpStream) {
 async fn exchange(front: Arc<Front>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let service = service_fn(|request: Request<Incoming>| {
         let front = Arc::clone(&front);
-        async move { Ok::<_, Infallible>(routes::handle(&front, request.map(Body::new)).await) }
+        async move {
+            let response = routes::handle(&front, request.map(Body::new)).await;
+            match response.extensions().get::<HangUp>() {
+                Some(HangUp) => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
+                None => Ok(response),
+            }
+        }
     });
     let builder = auto::Builder::new(TokioExecutor::new());
     let mut answering = pin!(builder.serve_connection(TokioIo::new(stream), service));

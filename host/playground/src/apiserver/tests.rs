@@ -1,6 +1,7 @@
 //! The server over HTTP, as a client sees it.
 
 mod backup;
+mod faults;
 mod servers;
 
 use std::time::Duration;

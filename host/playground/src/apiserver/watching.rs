@@ -135,6 +135,11 @@ pub async fn start(
     } else {
         (Vec::new(), if asked == 0 { front.seen() } else { asked })
     };
+    if options.expired_as_status
+        && let Err(too_old) = front.store.changes_after(table, position, 0, front.window())
+    {
+        return Err(ApiError::watch_expired(position, too_old.oldest));
+    }
     let timeout = options.timeout.map_or(front.options.watch_timeout, Duration::from_secs);
     let now = Instant::now();
     let watcher = Watcher {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use kubewitness_playground::apiserver::faults::Fault;
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, Serving, Versions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,8 @@ Usage: kubewitness-simulator [OPTIONS]
       --seed N                 repeatable uids, names and tokens
       --state FILE             keep the store in a file, so that a server that was killed goes on with it
       --opaque-versions        versions that cannot be compared, as some aggregated servers give
+      --fault JSON             a fault to begin with, such as '{\"fault\": \"cut\", \"within\": 900, \"oneIn\": 3,
+                               \"times\": 0}'; may be repeated, and changed with POST /_sim/faults
   -h, --help                   this text
 ";
 
@@ -150,10 +153,16 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
             "--seed" => options.seed = Some(number(&name, &value()?)?),
             "--state" => options.state = Some(value()?.into()),
             "--opaque-versions" => options.versions = Versions::Opaque,
+            "--fault" => options.faults.push(fault(&value()?)?),
             other => bail!("unknown argument {other}"),
         }
     }
     Ok(Some(parsed))
+}
+
+fn fault(text: &str) -> anyhow::Result<Fault> {
+    let document = serde_json::from_str(text).with_context(|| format!("--fault {text}"))?;
+    Fault::parse(&document).map_err(|why| anyhow::anyhow!("--fault {text}: {why}"))
 }
 
 fn number<T>(name: &str, text: &str) -> anyhow::Result<T>

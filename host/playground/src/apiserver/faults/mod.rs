@@ -1,0 +1,273 @@
+//! Faults: what servers, networks and proxies do to a client, done on purpose.
+//!
+//! A fault is armed on one server, for some verb and resource and some number of requests, and hits the requests
+//! that match. Several may hit one request. In a JSON document, as the hook `POST /_sim/faults` and the option
+//! `--fault` take it, `fault` names it; beside it may stand
+//!
+//! - `verb`: `list` (all lists), `list-one` (`limit=1`), `exact` (lists at an exact version), `page` (with a
+//!   continue token), `watch`, `get` and so on; left out, the verbs of the table;
+//! - `resource`: such as `jobs.batch` or `pods`; left out, any;
+//! - `times`: how many requests it hits, 1 if left out; 0 until it is disarmed;
+//! - `skip`: how many it lets pass first;
+//! - `oneIn`: only every so manieth on average, by the server's seed;
+//! - `at`: the byte or event at which it happens, or `within`: anywhere up to there, by the server's seed.
+//!
+//! | fault | verbs | what happens |
+//! |---|---|---|
+//! | `refuse` `code` `retryAfter` | list, watch | an error of that status; 429 carries Retry-After (1 s unless given) |
+//! | `too-large` | list | 504 with cause ResourceVersionTooLarge, retry after 1 s |
+//! | `expired` | list, watch | 410 as an HTTP status, whatever the version |
+//! | `expired-event` `at` | watch | 410 as an ERROR event before event `at` (0: at once), whatever the version |
+//! | `expired-as-status` | watch | a version that is too old gives the HTTP status 410 instead of an ERROR event |
+//! | `expired-continue` | page | 410 with a token to go on inconsistently, which is honoured |
+//! | `refuse-exact` `code` | exact | exact lists are refused (400 unless given) |
+//! | `ignore-exact` | exact | exact lists show what is now |
+//! | `refuse-initial-events` `code` | watch | streaming lists are refused (422 unless given) |
+//! | `ignore-initial-events` | watch | a streaming list is an ordinary watch: no bookmark ends what exists |
+//! | `hang` | list, watch | taken and never answered |
+//! | `hang-up` | list, watch | the connection ends without an answer |
+//! | `slow` `bytesPerSecond` | watch | the body trickles |
+//! | `chunks` `size` | list, watch | the body comes in chunks of that many bytes |
+//! | `cut` `at` | watch | the connection breaks after so many bytes |
+//! | `end` `at` | watch | the body ends cleanly after so many bytes, also within a frame |
+//! | `silent` `at` | watch | after so many bytes (0: after the headers) nothing comes, and nothing closes |
+//! | `end-before` `at` | watch | the stream ends cleanly before event `at` |
+//! | `duplicate` `at` | watch | event `at` comes twice (0: every event does) |
+//! | `swap` `at` | watch | event `at` comes after the next one |
+//! | `drop` `at` | watch | event `at` never comes; later bookmarks are ahead of it |
+//! | `no-bookmarks` | watch | no bookmarks, but for the one that ends initial events |
+//! | `insert` `at` `frame` | watch | before event `at` (0: at once) stands a line: `garbage`, `without-metadata`, or any text |
+//! | `insert-item` `item` | list | the first item of the list is not an object: `garbage`, `without-metadata`, or any JSON |
+//!
+//! Events are counted from 1 within one watch; bookmarks are none.
+
+mod body;
+mod frames;
+mod parse;
+mod request;
+
+use std::sync::Mutex;
+
+use super::ident::Random;
+use super::locked;
+use super::query::Continue;
+use super::routes::Incoming;
+
+pub use request::{Drawn, HangUp};
+
+/// Armed at a time; more is a test that forgets to disarm.
+const MAX_ARMED: usize = 1000;
+
+/// A line that is no JSON.
+pub const GARBAGE: &str = "{\"type\":\"MODIFIED\",\"object\":{\"kind\": ?!";
+
+/// An event whose object has no metadata.
+pub const WITHOUT_METADATA: &str =
+    "{\"type\":\"MODIFIED\",\"object\":{\"kind\":\"Nothing\",\"apiVersion\":\"v1\",\"spec\":{}}}";
+
+/// An item of a list that has no metadata.
+pub const ITEM_WITHOUT_METADATA: &str = "{\"spec\":{}}";
+
+/// An item of a list that is no object.
+pub const GARBAGE_ITEM: &str = "[\"no\",\"object\"]";
+
+/// A byte or an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    Exactly(u64),
+    /// Anywhere from 1 up to this, by the seed.
+    Within(u64),
+}
+
+/// What happens; see the table of the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    Refuse { code: u16, retry_after: Option<u32> },
+    TooLarge,
+    Expired,
+    ExpiredEvent(At),
+    ExpiredAsStatus,
+    ExpiredContinue,
+    RefuseExact { code: u16 },
+    IgnoreExact,
+    RefuseInitialEvents { code: u16 },
+    IgnoreInitialEvents,
+    Hang,
+    HangUp,
+    Slow { bytes_per_second: u64 },
+    Chunks { size: usize },
+    Cut(At),
+    End(At),
+    Silent(At),
+    EndBefore(At),
+    Duplicate(At),
+    Swap(At),
+    Drop(At),
+    NoBookmarks,
+    Insert { at: At, frame: String },
+    InsertItem { item: String },
+}
+
+/// A fault and whom it hits. [`Fault::once`] hits one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub what: What,
+    pub verb: Option<String>,
+    pub resource: Option<String>,
+    /// Requests that it hits; None until it is disarmed.
+    pub times: Option<u64>,
+    /// Requests that it lets pass first.
+    pub skip: u64,
+    /// It hits one request in so many on average; 1 or 0 are every one.
+    pub one_in: u64,
+}
+
+impl Fault {
+    pub fn once(what: What) -> Self {
+        Fault { what, verb: None, resource: None, times: Some(1), skip: 0, one_in: 1 }
+    }
+
+    pub fn always(what: What) -> Self {
+        Fault { times: None, ..Fault::once(what) }
+    }
+
+    pub fn times(self, times: u64) -> Self {
+        Fault { times: Some(times), ..self }
+    }
+
+    pub fn after(self, skip: u64) -> Self {
+        Fault { skip, ..self }
+    }
+
+    pub fn one_in(self, one_in: u64) -> Self {
+        Fault { one_in, ..self }
+    }
+
+    /// Only for this verb.
+    pub fn verb(self, verb: &str) -> Self {
+        Fault { verb: Some(verb.to_owned()), ..self }
+    }
+
+    /// Only for this resource, such as `jobs.batch`.
+    pub fn on(self, resource: &str) -> Self {
+        Fault { resource: Some(resource.to_owned()), ..self }
+    }
+
+    fn concerns(&self, request: &Incoming) -> bool {
+        let verb = match &self.verb {
+            Some(verb) => is(request, verb),
+            None => self.what.verbs().iter().any(|verb| is(request, verb)),
+        };
+        let streaming = matches!(self.what, What::RefuseInitialEvents { .. } | What::IgnoreInitialEvents);
+        verb && (!streaming || request.query.has("sendInitialEvents"))
+            && self.resource.as_deref().is_none_or(|resource| resource == resource_of(request))
+    }
+}
+
+impl What {
+    /// Whom it hits if nothing is said.
+    fn verbs(&self) -> &'static [&'static str] {
+        match self {
+            What::TooLarge | What::InsertItem { .. } => &["list"],
+            What::Refuse { .. } | What::Expired | What::Hang | What::HangUp | What::Chunks { .. } => {
+                &["list", "watch"]
+            }
+            What::ExpiredContinue => &["page"],
+            What::RefuseExact { .. } | What::IgnoreExact => &["exact"],
+            _ => &["watch"],
+        }
+    }
+}
+
+fn is(request: &Incoming, verb: &str) -> bool {
+    let list = request.verb() == "list";
+    let query = &request.query;
+    match verb {
+        "list-one" => list && query.get("limit") == "1",
+        "exact" => list && query.get("resourceVersionMatch") == "Exact",
+        // One that goes on inconsistently cannot expire.
+        "page" => list && Continue::parse(query.get("continue")).is_ok_and(|token| token.version.is_some()),
+        verb => request.verb() == verb,
+    }
+}
+
+fn resource_of(request: &Incoming) -> String {
+    let path = &request.path;
+    if path.group.is_empty() { path.resource.clone() } else { format!("{}.{}", path.resource, path.group) }
+}
+
+/// The faults of one server.
+pub struct Faults {
+    armed: Mutex<Vec<Fault>>,
+    random: Random,
+}
+
+impl Faults {
+    pub fn new(armed: Vec<Fault>, seed: Option<u64>) -> Self {
+        Faults { armed: Mutex::new(armed), random: Random::new(seed) }
+    }
+
+    /// False if too many are armed.
+    pub fn arm(&self, fault: Fault) -> bool {
+        let mut armed = locked(&self.armed);
+        let room = armed.len() < MAX_ARMED;
+        if room {
+            armed.push(fault);
+        }
+        room
+    }
+
+    /// Returns how many were armed.
+    pub fn disarm(&self) -> usize {
+        std::mem::take(&mut *locked(&self.armed)).len()
+    }
+
+    pub fn armed(&self) -> usize {
+        locked(&self.armed).len()
+    }
+
+    /// The faults that hit a request.
+    pub fn draw(&self, request: &Incoming) -> Drawn {
+        let mut drawn = Vec::new();
+        let mut armed = locked(&self.armed);
+        for fault in armed.iter_mut().filter(|fault| fault.concerns(request)) {
+            if fault.skip > 0 {
+                fault.skip -= 1;
+            } else if fault.one_in <= 1 || self.random.next().is_multiple_of(fault.one_in) {
+                fault.times = fault.times.map(|times| times.saturating_sub(1));
+                drawn.push(fault.what.settled(&self.random));
+            }
+        }
+        armed.retain(|fault| fault.times != Some(0));
+        Drawn(drawn)
+    }
+}
+
+impl What {
+    /// With a place for what may happen anywhere.
+    fn settled(&self, random: &Random) -> What {
+        let mut what = self.clone();
+        if let What::ExpiredEvent(at)
+        | What::Cut(at)
+        | What::End(at)
+        | What::Silent(at)
+        | What::EndBefore(at)
+        | What::Duplicate(at)
+        | What::Swap(at)
+        | What::Drop(at)
+        | What::Insert { at, .. } = &mut what
+            && let At::Within(bound) = *at
+        {
+            *at = At::Exactly(1 + random.next() % bound.max(1));
+        }
+        what
+    }
+}
+
+impl At {
+    fn place(self) -> u64 {
+        match self {
+            At::Exactly(at) | At::Within(at) => at,
+        }
+    }
+}
