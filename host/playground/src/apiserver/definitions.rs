@@ -10,6 +10,9 @@ use super::kinds::{ALL_VERBS, Custom, CustomColumn, Kind, Subresource};
 pub const GROUP: &str = "apiextensions.k8s.io";
 pub const KIND: &str = "CustomResourceDefinition";
 
+/// Holds a definition until its objects are gone.
+pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
 /// Gives a new definition the status that the real server gives it a moment later.
 pub fn established(kind: &Kind, object: &mut Map<String, Value>) {
     if !kind.is(GROUP, KIND) {
@@ -40,6 +43,9 @@ pub fn established(kind: &Kind, object: &mut Map<String, Value>) {
         ],
     });
     object.insert("status".into(), status);
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("finalizers".into(), json!([CLEANUP]));
+    }
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
         spec.insert("names".into(), names);
         spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Shared;
+use super::definitions;
 use super::error::ApiError;
 use super::ident;
 use super::locked;
@@ -109,6 +110,10 @@ pub fn delete(
             if foreground {
                 release_owned(shared, &record, Propagation::Foreground);
                 finish_foreground(shared, place, name);
+            }
+            if place.kind.is(definitions::GROUP, definitions::KIND) {
+                shared.remove_customs(&value);
+                drop_finalizer(shared, place, name, definitions::CLEANUP);
             }
             return Ok(Deleted::Waiting(outcome));
         }

@@ -1,4 +1,7 @@
 //! Who may do what: the roles and bindings in the store, compiled when they change.
+//!
+//! Asked once a request, as a real server does: a right that is revoked stops the next request, while a watch that
+//! runs goes on until it ends for another reason (at the latest at its time limit).
 
 use std::sync::{Arc, Mutex};
 

@@ -159,6 +159,7 @@ impl Shared {
     pub fn written(&self, place: &Place, record: &Arc<Record>) {
         if place.kind.is(definitions::GROUP, definitions::KIND) {
             self.reload_definitions();
+            self.end_watches_of(&record.to_value(&place.kind));
         }
         if place.kind.is("", "Namespace") {
             if record.field("status.phase") != Some("Terminating") {
@@ -173,8 +174,10 @@ impl Shared {
     /// What follows from the end of an object.
     pub fn removed(&self, place: &Place, record: &Arc<Record>) {
         if place.kind.is(definitions::GROUP, definitions::KIND) {
-            self.remove_customs(&record.to_value(&place.kind));
+            let definition = record.to_value(&place.kind);
+            self.remove_customs(&definition);
             self.reload_definitions();
+            self.end_watches_of(&definition);
         }
         for uid in record.owners.iter() {
             if let Some((owner, name)) = self.owner(place, record, uid) {
@@ -206,18 +209,26 @@ impl Shared {
         *locked(&self.registry) = Arc::new(Registry::new(kinds));
     }
 
-    /// The objects of a kind go with its definition, and so do their watches.
-    fn remove_customs(&self, definition: &Value) {
-        let spec = &definition["spec"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let table = self.store.table(&format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])));
-        let everything = PageRequest::everything();
-        let records = self.store.page(table, &everything).map(|page| page.items).unwrap_or_default();
+    /// The objects of a kind go with its definition, each with a version of its own; no finalizer holds them.
+    pub fn remove_customs(&self, definition: &Value) {
+        let table = self.custom_table(definition);
+        let records =
+            self.store.page(table, &PageRequest::everything()).map(|page| page.items).unwrap_or_default();
         for record in records {
             if self.store.remove(table, &record.key(), record.version).is_err() {
                 tracing::debug!(name = %record.name, "changed while its definition was removed");
             }
         }
-        self.store.poke(table);
+    }
+
+    /// Watches of versions that are served no longer look up, and end.
+    fn end_watches_of(&self, definition: &Value) {
+        self.store.poke(self.custom_table(definition));
+    }
+
+    fn custom_table(&self, definition: &Value) -> TableId {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let spec = &definition["spec"];
+        self.store.table(&format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])))
     }
 }

@@ -2,6 +2,8 @@
 
 mod backup;
 mod faults;
+mod kinds;
+mod lists;
 mod servers;
 
 use std::time::Duration;

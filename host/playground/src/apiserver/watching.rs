@@ -122,8 +122,12 @@ pub async fn start(
         Initial::ByVersion => asked == 0,
     };
     let streamed = options.initial == Initial::Streamed;
-    if streamed && asked > 0 {
-        front.wait_for_cached(asked).await?;
+    if streamed
+        && asked > 0
+        && let Err(error) = front.wait_for_cached(asked).await
+    {
+        // Once its parameters make sense, a watch fails with an event.
+        return Ok(Body::from(error_frame(&error)));
     }
     // A streaming list without a version is complete once the cache has what the store has now; until then
     // it shows what the cache has, and what changes.
