@@ -1,0 +1,134 @@
+//! Gaps: none is false, none lies on another, and their bounds are exact.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::{Change, Gap};
+
+use super::life::version;
+use super::{Faults, Hole, Life, Rule};
+use crate::truth::{Event, History, Told};
+
+/// A hole of the source: of lives that began and ended in it.
+pub(super) struct Wide<'a> {
+    after: u64,
+    before: u64,
+    gap: &'a Gap,
+}
+
+impl Wide<'_> {
+    pub fn swallows(&self, life: &Life<'_>) -> bool {
+        let within = |version: u64| self.after < version && version < self.before;
+        let ended = life.entries.last().is_some_and(|last| last.event == Event::Deleted);
+        // What replaced a history swallows also what had not ended in it.
+        let replaced = self.gap.before.is_empty();
+        (ended || replaced) && life.entries.iter().all(|entry| within(entry.version))
+    }
+}
+
+/// The source's own holes in one epoch.
+pub(super) fn of_source<'a>(
+    history: &History,
+    told: &'a Told,
+    epoch: u32,
+    faults: &mut Faults,
+) -> Vec<Wide<'a>> {
+    let mut wide: Vec<Wide<'_>> = Vec::new();
+    for gap in told.gaps.iter().filter(|gap| gap.object.is_none() && gap.epoch == epoch) {
+        let bound =
+            |text: &str, open: u64| if text.is_empty() { Some(open) } else { text.parse::<u64>().ok() };
+        let (Some(after), Some(before)) = (bound(&gap.after, 0), bound(&gap.before, u64::MAX)) else {
+            faults.add(Rule::Bounds, format!("{gap:?} has no bounds"));
+            continue;
+        };
+        let name = format!("the source's gap {}–{} ({})", gap.after, gap.before, gap.reason);
+        if after.saturating_add(1) >= before {
+            faults.add(Rule::Bounds, format!("{name} is empty"));
+        }
+        if wide.iter().any(|other| other.after.max(after).saturating_add(1) < other.before.min(before)) {
+            faults.add(Rule::Overlap, format!("{name} lies on another one"));
+        }
+        let floor = history.floor_at(gap.recorded_ms);
+        if floor.saturating_add(1) < before && !gap.before.is_empty() && !told.unread_allowed {
+            faults.add(Rule::FalseGap, format!("{name} could be read from {floor} on"));
+        }
+        wide.push(Wide { after, before, gap });
+    }
+    wide
+}
+
+/// No hole of the source holds a life of which something could still be read.
+pub(super) fn readable_lives(lives: &BTreeMap<&str, Life<'_>>, wide: &[Wide<'_>], faults: &mut Faults) {
+    for life in lives.values().filter(|life| life.states.is_empty() && !life.told.unread_allowed) {
+        for wide in wide.iter().filter(|wide| !wide.gap.before.is_empty() && wide.swallows(life)) {
+            let floor = life.history.floor_at(wide.gap.recorded_ms);
+            if life.entries.last().is_some_and(|end| end.version > floor) {
+                let about = format!("the life of {} in {:?} could be read above {floor}", life.uid, wide.gap);
+                faults.add(Rule::FalseGap, about);
+            }
+        }
+    }
+}
+
+pub(super) fn of_object(life: &Life<'_>, faults: &mut Faults) {
+    for (place, hole) in life.holes.iter().enumerate() {
+        let name = format!("gap {}–{} of {}", hole.after, hole.before, life.uid);
+        if life.entries.is_empty() {
+            faults.add(Rule::FalseGap, format!("{name}, which never was"));
+        }
+        if hole.after + 1 >= hole.before {
+            faults.add(Rule::Bounds, format!("{name} is empty"));
+        }
+        let touches = |other: &Hole<'_>| other.after.max(hole.after) + 1 < other.before.min(hole.before);
+        if life.holes[..place].iter().any(touches) {
+            faults.add(Rule::Overlap, format!("{name} lies on another one"));
+        }
+        readable(life, hole, &name, faults);
+        bounds(life, hole, &name, faults);
+    }
+}
+
+/// At the compacted version itself, each object can still be read as it was then.
+fn readable(life: &Life<'_>, hole: &Hole<'_>, name: &str, faults: &mut Faults) {
+    if life.told.unread_allowed {
+        return;
+    }
+    let floor = life.history.floor_at(hole.gap.recorded_ms);
+    for (place, entry) in life.entries.iter().enumerate() {
+        let next = life.entries.get(place + 1).map_or(u64::MAX, |next| next.version);
+        if entry.event == Event::Written && hole.covers(entry.version) && next > floor {
+            faults.add(Rule::FalseGap, format!("{name} covers {}, readable at {floor}", entry.version));
+        }
+    }
+}
+
+/// It ends where the next thing that is told of the object begins, and begins no earlier than
+/// where the last one was.
+fn bounds(life: &Life<'_>, hole: &Hole<'_>, name: &str, faults: &mut Faults) {
+    let below = life.states.iter().rev().find(|state| state.seq < hole.seq);
+    if let Some(below) = below.and_then(|state| version(state)).filter(|below| *below > hole.after) {
+        faults.add(Rule::Bounds, format!("{name} begins before {below}, which was told"));
+    }
+    let Some(next) = life.states.iter().find(|state| state.seq > hole.seq) else {
+        // A journal that was left in the middle may not have come to it.
+        if life.told.up_to.is_none() {
+            faults.add(Rule::Bounds, format!("{name} ends with nothing"));
+        }
+        return;
+    };
+    let floor = life.history.floor_at(hole.gap.recorded_ms);
+    let exact = match version(next) {
+        Some(version) => hole.before == version,
+        // Nobody can tell when it was deleted: it was no longer there at the oldest version that
+        // can be read.
+        None => life.told.unread_allowed || hole.before <= floor + 1,
+    };
+    if !exact {
+        let next = (next.change, next.resource_version.as_str());
+        faults.add(Rule::Bounds, format!("{name} is followed by {next:?}; {floor} could be read"));
+    }
+    debug_assert!(next_is_no_gap(life));
+}
+
+fn next_is_no_gap(life: &Life<'_>) -> bool {
+    life.states.iter().all(|state| state.change != Change::Gap)
+}

@@ -1,0 +1,101 @@
+//! The two sides that are compared.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use kubewitness_core::{Gap, Seq, State};
+use serde_json::Value;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Added or changed.
+    Written,
+    Deleted,
+}
+
+/// One version of one object.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub version: u64,
+    pub event: Event,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub uid: Arc<str>,
+    /// Whether the source's selector takes it.
+    pub in_scope: bool,
+    /// What was written, where it is known.
+    pub document: Option<Arc<Value>>,
+}
+
+/// From this moment on nothing below this version could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floor {
+    pub since_ms: u64,
+    pub version: u64,
+}
+
+/// What one resource went through on a server, up to where another history took its place.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// In order of version.
+    pub entries: Vec<Entry>,
+    /// The source's first list of this history was not before this version. What was overwritten
+    /// by then nobody can have witnessed, and everything after it must be.
+    pub listed: u64,
+    /// Its last page was not read after this version: what an earlier version of an object was
+    /// overwritten with by then, may have taken its place in the list.
+    pub listed_until: u64,
+    /// In order of time.
+    pub floors: Vec<Floor>,
+}
+
+impl History {
+    pub fn new(entries: Vec<Entry>, listed: u64) -> Self {
+        Self { entries, listed, listed_until: listed, floors: Vec::new() }
+    }
+
+    /// The oldest version that could be read at a moment.
+    pub fn floor_at(&self, ms: u64) -> u64 {
+        self.floors.iter().filter(|floor| floor.since_ms <= ms).map(|floor| floor.version).max().unwrap_or(0)
+    }
+
+    /// uid → version of what is there now.
+    pub fn live(&self) -> BTreeMap<String, String> {
+        let mut live = BTreeMap::new();
+        for entry in &self.entries {
+            if entry.event == Event::Written && entry.in_scope {
+                live.insert(entry.uid.to_string(), entry.version.to_string());
+            } else {
+                live.remove(&*entry.uid);
+            }
+        }
+        live
+    }
+}
+
+/// What the server had: one history an epoch, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    pub histories: Vec<History>,
+}
+
+/// What the journal says.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// Of one source, by position.
+    pub states: Vec<Arc<State>>,
+    /// Of the source and of its objects.
+    pub gaps: Vec<Gap>,
+    /// uid and version of what was made unreadable on its way, and found among the poison.
+    pub poisoned: HashSet<(String, u64)>,
+    /// What is there now, by uid; `None` where that is not asked.
+    pub current: Option<BTreeMap<String, String>>,
+    /// Documents of states, as far as they are to be compared; `None` is an empty one.
+    pub documents: HashMap<Seq, Option<Value>>,
+    /// Only what is at or below this version of the last history must be there: the checkpoint of
+    /// a journal that was left in the middle.
+    pub up_to: Option<u64>,
+    /// Holes may be larger than they need be, since what could be read was not, within its budget
+    /// or on a server that doesn't read old versions.
+    pub unread_allowed: bool,
+}

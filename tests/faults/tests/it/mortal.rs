@@ -1,0 +1,72 @@
+//! A journal whose process can be killed at one of its writes: before it or after it.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use kubewitness_core::ports::{Append, Appended, JournalError, Warm, Witness};
+use kubewitness_journal::Journal;
+use tokio::sync::Notify;
+
+/// When the process dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Writes that still succeed.
+    pub writes: u32,
+    /// Whether the one after them reaches the disk, although nobody hears of it.
+    pub written: bool,
+}
+
+pub struct Mortal {
+    journal: Journal,
+    death: Mutex<Option<Death>>,
+    died: Notify,
+}
+
+impl Mortal {
+    pub fn new(journal: Journal) -> Arc<Self> {
+        Arc::new(Self { journal, death: Mutex::default(), died: Notify::new() })
+    }
+
+    pub fn dies(&self, death: Death) {
+        *self.death.lock().unwrap() = Some(death);
+    }
+
+    /// Returns once it has died.
+    pub async fn died(&self) {
+        self.died.notified().await;
+    }
+
+    pub async fn close(&self) -> Result<(), JournalError> {
+        self.journal.close().await
+    }
+
+    /// Whether this write is the last, and if so, whether it reaches the disk.
+    fn last(&self) -> Option<bool> {
+        let mut death = self.death.lock().unwrap();
+        let dying = death.as_mut()?;
+        match dying.writes.checked_sub(1) {
+            Some(left) => {
+                dying.writes = left;
+                None
+            }
+            None => Some(dying.written),
+        }
+    }
+}
+
+#[async_trait]
+impl Witness for Mortal {
+    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+        let Some(written) = self.last() else { return self.journal.append(append).await };
+        if written {
+            self.journal.append(append).await?;
+        }
+        self.died.notify_one();
+        // Nobody ever hears from a dead process.
+        std::future::pending().await
+    }
+
+    async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
+        self.journal.warm(source).await
+    }
+}

@@ -1,0 +1,13 @@
+//! The rows of the table of faults, by what they are about.
+
+mod bookmarks;
+mod expired;
+mod kills;
+mod lists;
+mod misleading;
+mod outages;
+mod rights;
+mod scope;
+mod storm;
+mod streams;
+mod trouble;

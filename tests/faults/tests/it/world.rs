@@ -1,0 +1,452 @@
+//! One cluster, one wire, one journal, one source; and what is asked of them.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::SourceSpec;
+use kubewitness_core::ports::{Backlog, Documents, Witness};
+use kubewitness_core::status::Rules;
+use kubewitness_core::{Change, Seq, State};
+use kubewitness_faults::{Entry, Event, Floor, History, Told, Truth, judge};
+use kubewitness_journal::{Journal, JournalOptions, verify};
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, HistoryLimits};
+use kubewitness_watch::{
+    ConnectOptions, Connection, Listers, Source, SourceError, SourceHandle, SourceSnapshot, Tuning,
+    WalkBudget, connect,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::mortal::{Death, Mortal};
+use crate::seeds::Dice;
+use crate::wire::Wire;
+use crate::workload::{Herd, JOBS, Kind, OURS, TEAM};
+
+pub const SOURCE: &str = "watched";
+
+/// Nothing that is waited for takes this long, however slow the machine is.
+const DEADLINE: Duration = Duration::from_secs(40);
+const POLL: Duration = Duration::from_millis(3);
+/// A source that was told of a change has mostly written it by then.
+const SOON: Duration = Duration::from_millis(40);
+
+/// The longest pause of a source under test; what it must recover from is bounded by a few of them.
+pub const LONGEST_PAUSE: Duration = Duration::from_millis(60);
+
+#[derive(Clone)]
+pub struct Options {
+    pub kind: Kind,
+    /// Only objects of our team.
+    pub scoped: bool,
+    /// `None`: bookmarks never come.
+    pub bookmark_every: Option<Duration>,
+    pub idle: Duration,
+    pub audit: Duration,
+    pub walk: WalkBudget,
+    /// The source comes as a service account with this name, whose rights are what they are given.
+    pub account: Option<&'static str>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            kind: JOBS,
+            scoped: false,
+            bookmark_every: Some(Duration::from_millis(50)),
+            idle: Duration::from_secs(20),
+            audit: Duration::ZERO,
+            walk: WalkBudget::default(),
+            account: None,
+        }
+    }
+}
+
+/// Time in which no two moments are the same, so that before and after are never in doubt.
+#[derive(Default)]
+pub struct Ticks(AtomicU64);
+
+impl Clock for Ticks {
+    fn now_ms(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::from_millis(self.now_ms())
+    }
+}
+
+pub struct Running {
+    pub handle: SourceHandle,
+    mortal: Arc<Mortal>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), SourceError>>,
+}
+
+pub struct World {
+    pub options: Options,
+    pub dice: Dice,
+    pub server: ApiServer,
+    pub wire: Wire,
+    pub herd: Herd,
+    pub clock: Arc<Ticks>,
+    /// uid and version of what was made unreadable on its way.
+    pub poisoned: HashSet<(String, u64)>,
+    pub unread_allowed: bool,
+    pub running: Option<Running>,
+    floors: Vec<Floor>,
+    /// Between these versions of the server the first list was made.
+    pub listed: (u64, u64),
+    folder: TempDir,
+    serving: CancellationToken,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.serving.cancel();
+    }
+}
+
+impl World {
+    pub async fn new(seed: u64, options: Options) -> Result<Self> {
+        let server_options = ApiServerOptions {
+            hooks: true,
+            keep_truth: true,
+            enforce_rbac: options.account.is_some(),
+            bookmark_every: options.bookmark_every.unwrap_or(Duration::from_secs(3600)),
+            // Nothing is forgotten unless a test says so: what is readable is then known.
+            history: HistoryLimits { age: None, ..HistoryLimits::default() },
+            seed: Some(seed),
+            ..ApiServerOptions::default()
+        };
+        let (server, serving) = ApiServer::bind(server_options).await?;
+        let stop = CancellationToken::new();
+        tokio::spawn(serving.serve(stop.clone()));
+        let folder = tempfile::tempdir()?;
+        let wire = Wire::new(server.address()).await?;
+        let direct = connection(&folder, &server.kubeconfig()).await?;
+        let mut dice = Dice::new(seed);
+        let herd = Herd::new(&direct, options.kind, Dice::new(dice.next()));
+        Ok(Self {
+            options,
+            dice,
+            server,
+            wire,
+            herd,
+            clock: Arc::default(),
+            poisoned: HashSet::new(),
+            unread_allowed: false,
+            running: None,
+            floors: Vec::new(),
+            listed: (0, 0),
+            folder,
+            serving: stop,
+        })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("journal.db")
+    }
+
+    // ---- the source ----------------------------------------------------------------------
+
+    fn spec(&self) -> SourceSpec {
+        let mut spec = self.options.kind.source(SOURCE);
+        spec.audit = kubewitness_core::config::Duration(self.options.audit);
+        if self.options.scoped {
+            spec.match_labels.insert(TEAM.to_string(), OURS.to_string());
+        }
+        spec
+    }
+
+    fn tuning(&mut self) -> Tuning {
+        Tuning {
+            page: 3,
+            idle: self.options.idle,
+            first_pause: Duration::from_millis(5),
+            longest_pause: LONGEST_PAUSE,
+            checkpoint_every: Duration::from_millis(10),
+            walk: self.options.walk.clone(),
+            seed: Some(self.dice.next()),
+            ..Tuning::default()
+        }
+    }
+
+    /// Starts it, as a process would: the journal is opened, the source is warm from it.
+    pub async fn start(&mut self) -> Result<()> {
+        ensure!(self.running.is_none(), "it runs");
+        if !self.path().exists() {
+            self.listed = (self.server.version(), self.server.version());
+        }
+        let journal = self.open().await?;
+        let kubeconfig = match self.options.account {
+            Some(account) => self.server.kubeconfig_for("default", account),
+            None => self.server.kubeconfig(),
+        };
+        let by_wire = kubeconfig.replace(&self.server.address().to_string(), &self.wire.address.to_string());
+        let connection = connection(&self.folder, &by_wire).await?;
+        let (mortal, listers, stop) = (Mortal::new(journal), Listers::default(), CancellationToken::new());
+        let (source, handle) = Source::new(
+            &connection,
+            self.spec(),
+            Arc::clone(&mortal) as _,
+            Arc::clone(&self.clock) as _,
+            Arc::new(Rules::builtin()),
+            listers.clone(),
+        );
+        listers.add(handle.clone());
+        let task = tokio::spawn(source.with_tuning(self.tuning()).run(stop.clone()));
+        self.running = Some(Running { handle, mortal, stop, task });
+        Ok(())
+    }
+
+    pub async fn start_synced(&mut self) -> Result<()> {
+        self.start().await?;
+        self.until("it watches", |world| world.view().synced && world.wire.open_watches() > 0).await
+    }
+
+    async fn open(&self) -> Result<Journal> {
+        let options = JournalOptions { clock: Arc::clone(&self.clock) as _, ..JournalOptions::default() };
+        Journal::open(&self.path(), options).await.context("the journal is opened")
+    }
+
+    /// As SIGKILL does it: nothing is finished. What is on disk must be true at that moment.
+    pub async fn kill(&mut self) -> Result<()> {
+        let running = self.running.take().context("it doesn't run")?;
+        running.task.abort();
+        // Aborted, or an end of its own, which is what is to be known.
+        if let Ok(ended) = running.task.await {
+            ended.context("it ended by itself")?;
+        }
+        // A dead process writes nothing more, and a connection that was dropped might: what is
+        // under way comes to its end, as if the kill had come after it.
+        running.mortal.close().await?;
+        self.check_the_checkpoint().await
+    }
+
+    /// Killed at one of its next writes, while `meanwhile` is done.
+    pub async fn kill_at(
+        &mut self,
+        death: Death,
+        meanwhile: impl AsyncFnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let mortal = Arc::clone(&self.running.as_ref().context("it doesn't run")?.mortal);
+        mortal.dies(death);
+        meanwhile(self).await?;
+        let deadline = Instant::now() + DEADLINE;
+        // Several changes may be one write.
+        while tokio::time::timeout(SOON, mortal.died()).await.is_err() {
+            ensure!(Instant::now() < deadline, "it never wrote again; it says {:?}", self.view());
+            self.herd.live().await?;
+        }
+        drop(mortal);
+        self.kill().await
+    }
+
+    /// In good order.
+    pub async fn stop(&mut self) -> Result<()> {
+        let running = self.running.take().context("it doesn't run")?;
+        running.stop.cancel();
+        let ended = tokio::time::timeout(DEADLINE, running.task).await.context("it stops")?;
+        ended?.context("it ended well")?;
+        Ok(running.mortal.close().await?)
+    }
+
+    pub fn view(&self) -> SourceSnapshot {
+        self.running.as_ref().map(|running| running.handle.view()).unwrap_or_default()
+    }
+
+    /// Polls with a deadline.
+    pub async fn until(&self, what: &str, is: impl Fn(&Self) -> bool) -> Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        while !is(self) {
+            if let Some(running) = &self.running {
+                ensure!(!running.task.is_finished(), "the source ended while waiting until {what}");
+            }
+            ensure!(Instant::now() < deadline, "waited in vain until {what}; it says {:?}", self.view());
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    // ---- the servers ---------------------------------------------------------------------
+
+    /// Nothing below a version (`None`: the newest) can be read from now on.
+    pub fn compact(&mut self, version: Option<u64>) -> u64 {
+        let since_ms = self.clock.now_ms();
+        let floor = self.server.compact(version);
+        self.floors.push(Floor { since_ms, version: floor });
+        floor
+    }
+
+    /// The source can't reach the servers until the wire is up again.
+    pub async fn away(&mut self) -> Result<()> {
+        self.wire.down(true);
+        self.until("nothing is watched", |world| world.wire.open_watches() == 0).await
+    }
+
+    /// It can, but the servers have forgotten where it was.
+    pub fn back_expired(&mut self) {
+        self.server.forget_watch_window();
+        self.wire.down(false);
+    }
+
+    // ---- the judgement -------------------------------------------------------------------
+
+    /// Waits until the source has everything, whatever is still on its way: an object that is
+    /// made now comes last.
+    pub async fn level(&mut self) -> Result<()> {
+        let name = format!("last-{}", self.herd.written.len());
+        self.herd.create(&name).await?;
+        let truth = self.truth();
+        let live = truth.histories.last().map(History::live).unwrap_or_default();
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let running = self.running.as_ref().context("it doesn't run")?;
+            ensure!(!running.task.is_finished(), "the source ended by itself");
+            let warm = running.mortal.warm(SOURCE).await?;
+            let held: std::collections::BTreeMap<_, _> = warm
+                .objects
+                .iter()
+                .map(|object| (object.object.uid.clone(), object.resource_version.to_string()))
+                .collect();
+            let view = running.handle.view();
+            if held == live && view.walking == 0 && view.objects == live.len() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let cached = view.objects;
+                bail!(
+                    "what was witnessed never was what is there: {held:?}, {cached} in the cache, and not {live:?}"
+                );
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Level, stopped, and without a lie.
+    pub async fn finish(&mut self) -> Result<Told> {
+        self.level().await?;
+        self.stop().await?;
+        let told = self.told(None).await?;
+        self.judged(&told)?;
+        let report = verify(&self.path()).await?;
+        ensure!(report.ok, "the journal itself: {:?}", report.problems);
+        Ok(told)
+    }
+
+    fn judged(&self, told: &Told) -> Result<()> {
+        let faults = judge(&self.truth(), told);
+        if faults.is_empty() {
+            return Ok(());
+        }
+        let lines: Vec<_> = faults.iter().take(20).map(|fault| format!("  {fault}")).collect();
+        bail!("{} faults:\n{}", faults.len(), lines.join("\n"))
+    }
+
+    /// The checkpoint on disk never runs ahead of what is there.
+    async fn check_the_checkpoint(&self) -> Result<()> {
+        let journal = self.open().await?;
+        let warm = journal.warm(SOURCE).await?;
+        journal.close().await?;
+        let checkpoint = warm.checkpoint.and_then(|version| version.as_str().parse().ok());
+        // Without one the first list is not complete, and nothing is promised.
+        let told = self.told(Some(checkpoint.unwrap_or(0))).await?;
+        self.judged(&told).with_context(|| format!("killed at checkpoint {checkpoint:?}"))
+    }
+
+    pub fn truth(&self) -> Truth {
+        let kind = &self.options.kind;
+        let entries = self.server.history(kind.group, kind.resource);
+        let entry = |entry: kubewitness_playground::apiserver::HistoryEntry| {
+            let document = self.herd.written.get(&(entry.uid.clone(), entry.version)).cloned();
+            let team = document.as_ref().map(|document| document["metadata"]["labels"][TEAM] == OURS);
+            Entry {
+                version: entry.version,
+                event: if entry.event == "DELETED" { Event::Deleted } else { Event::Written },
+                namespace: entry.namespace.into(),
+                name: entry.name.into(),
+                uid: entry.uid.into(),
+                in_scope: !self.options.scoped || team.unwrap_or(true),
+                document,
+            }
+        };
+        let entries = entries.into_iter().map(entry).collect();
+        let (listed, listed_until) = self.listed;
+        let history = History { entries, listed, listed_until, floors: self.floors.clone() };
+        Truth { histories: vec![history] }
+    }
+
+    /// What the journal on disk says, while no source runs.
+    pub async fn told(&self, up_to: Option<u64>) -> Result<Told> {
+        ensure!(self.running.is_none(), "it runs");
+        let journal = self.open().await?;
+        let mut states: Vec<Arc<State>> = Vec::new();
+        loop {
+            let more = journal.read(states.last().map_or(0, |last| last.seq), 1000).await?;
+            if more.is_empty() {
+                break;
+            }
+            states.extend(more);
+        }
+        let documents = documents(&journal, &states).await?;
+        let warm = journal.warm(SOURCE).await?;
+        let current = warm.objects.iter();
+        let current =
+            current.map(|held| (held.object.uid.clone(), held.resource_version.to_string())).collect();
+        let gaps = journal.gaps().await?;
+        let told = Told {
+            states,
+            gaps,
+            poisoned: self.poisoned.clone(),
+            current: up_to.is_none().then_some(current),
+            documents,
+            up_to,
+            unread_allowed: self.unread_allowed,
+        };
+        journal.close().await?;
+        Ok(told)
+    }
+
+    pub async fn poison(&self) -> Result<Vec<Vec<u8>>> {
+        let journal = self.open().await?;
+        let poison = journal.poison(Some(SOURCE), 1000).await?;
+        journal.close().await?;
+        Ok(poison.into_iter().map(|record| record.raw).collect())
+    }
+
+    /// What was asked, for one who looks at a failure.
+    pub async fn tell(&mut self) -> String {
+        let view = self.view();
+        let ended = match self.running.take().filter(|running| running.task.is_finished()) {
+            Some(running) => format!("it ended with {:?}\n", running.task.await),
+            None => String::new(),
+        };
+        let asked = self.wire.asked(|_| true);
+        let last: Vec<_> = asked.iter().rev().take(40).rev().map(|asked| asked.target.as_str()).collect();
+        format!("{ended}it says {view:?}\nit asked last:\n  {}", last.join("\n  "))
+    }
+}
+
+/// As JSON; of what has an end only where there is a content at all.
+async fn documents(journal: &Journal, states: &[Arc<State>]) -> Result<HashMap<Seq, Option<Value>>> {
+    let mut documents = HashMap::new();
+    for state in states.iter().filter(|state| matches!(state.change, Change::Present | Change::Left)) {
+        let document = journal.document(state.seq).await?.unwrap_or_default();
+        documents.insert(state.seq, serde_json::from_slice(&document).ok());
+    }
+    Ok(documents)
+}
+
+async fn connection(folder: &TempDir, kubeconfig: &str) -> Result<Connection> {
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig)?;
+    Ok(connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await?)
+}
