@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use kubewitness_core::views::{PoisonView, SourceView, StatusView, TimelineView};
-use kubewitness_core::{Gap, calendar};
+use kubewitness_core::{Gap, calendar, kinds};
 
 use super::client::Client;
 use super::print::{self, Table, clean, remarks};
@@ -14,6 +14,9 @@ use super::{End, Ended};
 use crate::cli::{GapsArgs, PoisonArgs};
 
 type Parameters = Vec<(&'static str, String)>;
+
+/// As many rows as the API gives.
+const MOST: usize = 10_000;
 
 // ---- gaps --------------------------------------------------------------------------------
 
@@ -26,17 +29,42 @@ pub async fn gaps(args: GapsArgs) -> Ended {
         was_witnessed(&client, &parameters, &about).await?;
     }
     let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
+    let sources: Vec<_> = status.sources.iter().filter(|source| is_asked(&parameters, source)).collect();
+    let narrowed = parameters.iter().any(|(name, _)| !matches!(*name, "source" | "limit"));
+    // A hole of a whole source may lie in the story of each of its objects.
+    let whole = if narrowed { whole(&client, &sources).await? } else { Vec::new() };
     let cut = gaps.len() >= args.limit;
     print::wide(args.query.output, &gaps, |gaps, wide| {
-        let concerns = |source: &&SourceView| args.source.as_ref().is_none_or(|name| *name == source.name);
-        let sources: Vec<_> = status.sources.iter().filter(concerns).collect();
-        let mut text = if gaps.is_empty() { none(&about, &status) } else { table(gaps, wide) };
+        let mut text = match (gaps.is_empty(), whole.is_empty()) {
+            (true, true) => none(&about, &status),
+            (true, false) => format!("no gap {}, for itself\n", clean(&about)),
+            (false, _) => table(gaps, wide),
+        };
         if cut {
             text.push_str(&format!("only the newest {} are shown: --limit shows more\n", args.limit));
         }
-        text + &beside(&sources)
+        if !whole.is_empty() {
+            text.push_str(&format!("\nof the whole source, which may concern it:\n{}", table(&whole, wide)));
+        }
+        if narrowed { text } else { text + &beside(&sources) }
     })?;
     Ok(End::Fine)
+}
+
+/// Whether a source has anything to do with the question.
+fn is_asked(parameters: &Parameters, source: &SourceView) -> bool {
+    let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
+    parameters.iter().all(|(name, value)| match *name {
+        "source" => *value == source.name,
+        "kind" => kinds::is_kind(group, &source.kind, value),
+        _ => true,
+    })
+}
+
+async fn whole(client: &Client, sources: &[&SourceView]) -> Result<Vec<Gap>> {
+    let all: Vec<Gap> = client.get("api/v1/gaps", &[("limit", MOST)]).await?;
+    let of_those = |gap: &Gap| sources.iter().any(|source| source.name == gap.source);
+    Ok(all.into_iter().filter(|gap| gap.object.is_none() && of_those(gap)).collect())
 }
 
 /// What the API is asked for, and the same in words.
@@ -317,6 +345,25 @@ mod tests {
         assert_eq!(lines[4..], ["Compacted: compaction· came first"]);
         let wide = table(&gaps, true);
         assert!(wide.contains("EPOCH") && wide.contains("u1") && wide.contains("older words"), "{wide}");
+    }
+
+    #[test]
+    fn a_question_concerns_the_sources_of_its_kind() {
+        let source = |name: &str, api_version: &str, kind: &str| SourceView {
+            name: name.into(),
+            api_version: api_version.into(),
+            kind: kind.into(),
+            ..SourceView::default()
+        };
+        let sources = [source("jobs", "batch/v1", "Job"), source("pods", "v1", "Pod")];
+        let asked = |parameters: &[(&'static str, &str)]| {
+            let parameters = parameters.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+            let of = sources.iter().filter(|source| is_asked(&parameters, source));
+            of.map(|source| source.name.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&[("limit", "5")]), ["jobs", "pods"]);
+        assert_eq!(asked(&[("kind", "jobs.batch"), ("name", "x")]), ["jobs"]);
+        assert_eq!(asked(&[("source", "pods"), ("uid", "x")]), ["pods"]);
     }
 
     #[test]

@@ -277,6 +277,7 @@ fn phase(state: &PluginState, stats: &DispatchStats) -> Phase {
 fn matches(current: &Current, query: &ObjectQuery) -> bool {
     let kind = |wanted: &str| is_kind(&current.object, wanted);
     query.kind.as_deref().is_none_or(kind)
+        && query.name.as_ref().is_none_or(|name| current.object.name == *name)
         && query.phase.as_deref().is_none_or(|phase| current.status.phase.eq_ignore_ascii_case(phase))
 }
 

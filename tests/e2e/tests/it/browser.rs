@@ -11,6 +11,8 @@ use kubewitness_harness::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::visibility::{Lab, a_hole};
+
 const DRIVER: &str = "chromedriver";
 const WITHIN: Duration = Duration::from_secs(120);
 
@@ -28,6 +30,50 @@ async fn a_browser_shows_jobs_live_the_story_of_one_and_the_plugins() {
         result?;
         ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
         Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_in() {
+    if Command::new(DRIVER).arg("--version").output().await.is_err() {
+        return skip("browser::a_browser_shows_a_hole", "chromedriver is not on the PATH");
+    }
+    in_scratch("browser-gaps", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        a_hole(&mut lab, "train-1").await?;
+        let gaps: Vec<Value> =
+            http().get(format!("{}/api/v1/gaps?kind=job", lab.url())).send().await?.json().await?;
+        let gap = gaps.first().context("a gap")?;
+        let (after, uid) =
+            (gap["after"].as_str().context("after")?, gap["object"]["uid"].as_str().context("uid")?);
+        let browser = Browser::start(scratch.path()).await?;
+
+        browser.open(&format!("{}/gaps", lab.url())).await?;
+        let text = browser.text().await?;
+        for words in
+            ["Job/train-1", "Compacted", after, "the whole source", "WatchExpired", "Replaced histories"]
+        {
+            ensure!(text.contains(words), "{words} is not in {text}");
+        }
+        // By keyboard: the link of the hole's object is reached with the tab key's order and leads on.
+        let link = format!("document.querySelector('main td.object a[href$=\"{uid}\"]')");
+        let reached =
+            browser.script(&format!("{link}.focus(); return document.activeElement === {link}")).await?;
+        ensure!(reached == true, "the link can be focused");
+        browser.script(&format!("{link}.click()")).await?;
+        let story = async || Ok(browser.text().await?.contains("Every state").then_some(()));
+        until(WITHIN, "the object's page", story).await?;
+        let text = browser.text().await?;
+        ensure!(text.contains("Compacted") && text.contains(&format!("{after} …")), "{text}");
+        let drawn = browser.script("return document.querySelectorAll('svg .hole').length").await?;
+        ensure!(drawn.as_u64() >= Some(2), "the hole is drawn: {drawn}");
+
+        browser.open(&format!("{}/sources", lab.url())).await?;
+        let text = browser.text().await?;
+        ensure!(text.contains("jobs") && text.contains("synced") && text.contains("1 expired"), "{text}");
+        browser.close().await?;
+        lab.kubewitness.stop().await
     })
     .await;
 }

@@ -11,4 +11,5 @@ mod restart;
 mod run;
 mod signals;
 mod support;
+mod visibility;
 mod workload;

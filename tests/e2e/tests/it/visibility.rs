@@ -1,0 +1,256 @@
+//! What people see of holes: `gaps`, `get`, `status` and the pages, against an API server that
+//! compacts and is restored from a backup.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_harness::{
+    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, until_ok,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{create_job, example, simulator};
+
+const WITHIN: Duration = Duration::from_secs(90);
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+/// A controller over a simulated cluster, and the command line that asks it.
+pub struct Lab<'a> {
+    pub simulator: Simulator,
+    pub kubewitness: Kubewitness,
+    options: RunOptions,
+    scratch: &'a Scratch,
+}
+
+impl<'a> Lab<'a> {
+    pub async fn start(scratch: &'a Scratch) -> Result<Self> {
+        let simulator = simulator(scratch).await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(example()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let kubewitness = run(&options, scratch.path()).await?;
+        Ok(Self { simulator, kubewitness, options, scratch })
+    }
+
+    /// Stops the controller, does something behind its back, and starts it again.
+    pub async fn behind_its_back(&mut self, deeds: impl AsyncFnOnce(&Simulator) -> Result<()>) -> Result<()> {
+        self.kubewitness.caught_up(WITHIN).await?;
+        self.kubewitness.stop().await?;
+        deeds(&self.simulator).await?;
+        self.kubewitness = run(&self.options, self.scratch.path()).await?;
+        Ok(())
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.kubewitness.address())
+    }
+
+    /// What a command prints, which must end with 0.
+    async fn ask(&self, arguments: &[&str]) -> Result<String> {
+        let url = self.url();
+        let line: Vec<_> = arguments.iter().copied().chain(["--server", &url]).collect();
+        let (code, stdout, stderr) = command(&line).await?;
+        ensure!(code == Some(0), "{line:?} ended with {code:?}: {stdout}{stderr}");
+        Ok(stdout)
+    }
+
+    async fn ask_json(&self, arguments: &[&str]) -> Result<Value> {
+        let url = self.url();
+        let line: Vec<_> = arguments.iter().copied().chain(["-o", "json", "--server", &url]).collect();
+        command_json(&line).await
+    }
+
+    /// What a command says that must end with 1.
+    async fn refused(&self, arguments: &[&str]) -> Result<String> {
+        let url = self.url();
+        let line: Vec<_> = arguments.iter().copied().chain(["--server", &url]).collect();
+        let (code, stdout, stderr) = command(&line).await?;
+        ensure!(code == Some(1) && stdout.is_empty(), "{line:?} ended with {code:?}: {stdout}{stderr}");
+        Ok(stderr)
+    }
+}
+
+async fn run(options: &RunOptions, logs: &Path) -> Result<Kubewitness> {
+    let mut kubewitness = Kubewitness::start("kubewitness", options, logs)?;
+    kubewitness.answers().await?;
+    kubewitness.caught_up(WITHIN).await?;
+    Ok(kubewitness)
+}
+
+pub async fn annotate(simulator: &Simulator, name: &str, value: &str) -> Result<String> {
+    let path = format!("{JOBS}/{name}");
+    let (_, mut job) = simulator.request(Method::GET, &path, None).await?;
+    job["metadata"]["annotations"]["n"] = json!(value);
+    let (status, job) = simulator.request(Method::PUT, &path, Some(&job)).await?;
+    ensure!(status == 200, "changing {name} answered {status}: {job}");
+    Ok(job["metadata"]["resourceVersion"].as_str().context("a version")?.to_owned())
+}
+
+/// Three versions that are compacted, then one that is not, while nobody looks: the versions
+/// between which the hole must lie.
+pub async fn a_hole(lab: &mut Lab<'_>, name: &str) -> Result<(String, String)> {
+    create_job(&lab.simulator, name).await?;
+    let seen = annotate(&lab.simulator, name, "seen").await?;
+    until_ok(WITHIN, "the job to be witnessed", async || {
+        let found = lab.ask_json(&["get", "job", name]).await?;
+        ensure!(found["metadata"]["resourceVersion"] == seen.as_str(), "{found}");
+        Ok(())
+    })
+    .await?;
+    let mut last = String::new();
+    lab.behind_its_back(async |simulator| {
+        for turn in ["1", "2", "3"] {
+            last = annotate(simulator, name, turn).await?;
+        }
+        simulator.compact(None).await?;
+        annotate(simulator, name, "after").await.map(drop)
+    })
+    .await?;
+    Ok((seen, last))
+}
+
+#[tokio::test]
+async fn a_hole_is_told_with_its_bounds_and_reason_and_what_is_whole_is_told_as_whole() {
+    in_scratch("gaps", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        let empty = lab.ask(&["gaps"]).await?;
+        ensure!(empty.starts_with("no gap: every version since the first list was witnessed"), "{empty}");
+        let (seen, last) = a_hole(&mut lab, "train-1").await?;
+
+        let gaps = lab.ask_json(&["gaps", "job/train-1", "-n", "default"]).await?;
+        let gap = gaps.get(0).with_context(|| format!("no gap: {gaps}"))?;
+        let number = |value: &Value| value.as_str().and_then(|text| text.parse::<u64>().ok());
+        let (after, before) =
+            (number(&gap["after"]).context("after")?, number(&gap["before"]).context("before")?);
+        // The newest version at the moment of the compaction can still be read.
+        let (first, newest) = (seen.parse::<u64>()?, last.parse::<u64>()?);
+        ensure!(after >= first && before <= newest && after < before, "{gap}: {seen} to {last}");
+        ensure!(gap["reason"] == "Compacted" && gap["source"] == "jobs", "{gap}");
+        ensure!(gap["object"]["name"] == "train-1", "{gap}");
+
+        let table = lab.ask(&["gaps"]).await?;
+        for words in
+            ["RECORDED", "Job/train-1 in default", &after.to_string(), "Compacted: ", "the whole source"]
+        {
+            ensure!(table.contains(words), "{words} is not in\n{table}");
+        }
+        let wide = lab.ask(&["gaps", "--source", "jobs", "-o", "wide"]).await?;
+        let uid = gap["object"]["uid"].as_str().context("a uid")?;
+        ensure!(wide.contains("MESSAGE") && wide.contains(uid), "{wide}");
+        let by_uid = lab.ask_json(&["gaps", uid]).await?;
+        ensure!(by_uid.as_array().map(Vec::len) == gaps.as_array().map(Vec::len), "{by_uid}");
+        // A hole of the whole source is not kept from who asks for one object.
+        create_job(&lab.simulator, "train-2").await?;
+        let other =
+            until_ok(WITHIN, "the second job", async || lab.ask(&["gaps", "job/train-2"]).await).await?;
+        ensure!(
+            other.contains("no gap of job/train-2, for itself") && other.contains("WatchExpired"),
+            "{other}"
+        );
+        let nobody = lab.refused(&["gaps", "job/nobody"]).await?;
+        ensure!(nobody.contains("nothing was witnessed of job/nobody"), "{nobody}");
+        let poison = lab.ask(&["poison"]).await?;
+        ensure!(poison.starts_with("no poison"), "{poison}");
+
+        let status = lab.ask(&["status"]).await?;
+        let row = status.lines().find(|line| line.starts_with("jobs ")).context("a row of jobs")?;
+        let cells: Vec<_> = row.split_whitespace().collect();
+        ensure!(cells[1] == "synced" && cells[4] != "0" && cells[6] == "1", "{status}");
+        ensure!(status.lines().all(|line| line.chars().count() <= 100), "{status}");
+        metrics(&lab).await?;
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+async fn metrics(lab: &Lab<'_>) -> Result<()> {
+    let (code, text) = lab.kubewitness.get("/metrics").await?;
+    ensure!(code == 200, "{text}");
+    let figure = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|figure| figure.parse::<f64>().ok())
+            .with_context(|| format!("{name} is not in\n{text}"))
+    };
+    for name in [
+        "kubewitness_source_lists_total{source=\"jobs\",reason=\"expired\"}",
+        "kubewitness_source_watches_expired_total{source=\"jobs\"}",
+        "kubewitness_source_walk_back_requests_total{source=\"jobs\"}",
+        "kubewitness_source_gaps{source=\"jobs\"}",
+        "kubewitness_source_events_total{source=\"jobs\",kind=\"present\"}",
+        "kubewitness_source_received_bytes_total{source=\"jobs\"}",
+        "kubewitness_source_watches_total{source=\"jobs\"}",
+        "kubewitness_source_last_event_timestamp_seconds{source=\"jobs\"}",
+    ] {
+        ensure!(figure(name)? > 0.0, "{name} is {}", figure(name)?);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn objects_are_asked_for_as_kubectl_is() {
+    in_scratch("get", async |scratch| {
+        let lab = Lab::start(scratch).await?;
+        for name in ["train-1", "train-2"] {
+            create_job(&lab.simulator, name).await?;
+        }
+        until_ok(WITHIN, "both jobs", async || {
+            let names = lab.ask(&["get", "jobs", "-o", "name"]).await?;
+            ensure!(names == "job.batch/train-1\njob.batch/train-2\n", "{names}");
+            Ok(())
+        })
+        .await?;
+        for kind in ["job", "Job", "jobs.batch", "all"] {
+            let table = lab.ask(&["get", kind, "-n", "default"]).await?;
+            ensure!(table.contains("train-1") && table.contains("PHASE"), "{kind}: {table}");
+        }
+        // Byte for byte what the server gives for this version.
+        let (_, served) = lab.simulator.request(Method::GET, &format!("{JOBS}/train-1"), None).await?;
+        let witnessed = lab.ask_json(&["get", "job/train-1"]).await?;
+        ensure!(witnessed == served, "{witnessed}\n{served}");
+        let yaml = lab.ask(&["get", "job", "train-1", "-o", "yaml"]).await?;
+        ensure!(yaml.contains("\nkind: Job\n") && yaml.contains("name: train-1"), "{yaml}");
+        let wide = lab.ask(&["get", "jobs", "-o", "wide", "--phase", "pending"]).await?;
+        ensure!(wide.contains("UID") && wide.contains("train-2"), "{wide}");
+        ensure!(lab.ask(&["get", "po"]).await? == "nothing matches\n");
+
+        let unknown = lab.refused(&["get", "deployments"]).await?;
+        for words in ["No source witnesses `deployments`", "Job (source `jobs`)", "Pod (source `pods`)"] {
+            ensure!(unknown.contains(words), "{words} is not in {unknown}");
+        }
+        let nobody = lab.refused(&["get", "job", "nobody"]).await?;
+        ensure!(nobody.contains("job/nobody is not there") && nobody.contains("timeline"), "{nobody}");
+        let phase = lab.refused(&["get", "jobs", "--phase", "sleeping"]).await?;
+        ensure!(phase.contains("`sleeping` is no phase"), "{phase}");
+        watching(&lab, scratch).await
+    })
+    .await;
+}
+
+/// `-w` shows what is there, then what comes, changes and goes.
+async fn watching(lab: &Lab<'_>, scratch: &Scratch) -> Result<()> {
+    let url = lab.url();
+    let mut command = tokio::process::Command::new(kubewitness_harness::kubewitness_binary()?);
+    command.args(["get", "jobs", "-w", "--server", &url]);
+    let mut watch = kubewitness_harness::Process::start("watch", &mut command, scratch.path())?;
+    let row = |name: &'static str, phase: &'static str| {
+        move |line: &str| (line.contains(name) && line.contains(phase)).then_some(())
+    };
+    watch.line(0, WITHIN, row("train-2", "Pending")).await?;
+    create_job(&lab.simulator, "train-3").await?;
+    watch.line(0, WITHIN, row("train-3", "Pending")).await?;
+    let (status, answer) = lab.simulator.request(Method::DELETE, &format!("{JOBS}/train-3"), None).await?;
+    ensure!(status == 200, "deleting answered {status}: {answer}");
+    watch.line(0, WITHIN, row("train-3", "Deleted")).await?;
+    ensure!(watch.ended()?.is_none(), "it goes on: {}", watch.say());
+    // Interrupted, as by Ctrl-C.
+    watch.signal("INT").await?;
+    match watch.wait(WITHIN).await? {
+        kubewitness_harness::Ended::Signal => Ok(()),
+        other => bail!("it ended with {other:?}; {}", watch.say()),
+    }
+}
