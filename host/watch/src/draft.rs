@@ -39,7 +39,7 @@ impl Known {
         }
     }
 
-    fn cached(current: &Current) -> Self {
+    pub(crate) fn cached(current: &Current) -> Self {
         Self {
             object: Arc::clone(&current.object),
             owner: current.owner.clone(),

@@ -24,6 +24,7 @@ mod input;
 mod judge;
 mod listers;
 mod maker;
+mod owners;
 mod reader;
 mod relist;
 mod request;

@@ -19,6 +19,7 @@ use crate::draft::{Draft, Known};
 use crate::handle::count;
 use crate::input::Hole;
 use crate::judge::{Event, Meaning, Seen, judge};
+use crate::owners::owner;
 use crate::source::Parts;
 
 pub(crate) struct Maker {
@@ -184,7 +185,7 @@ impl Maker {
             Some(known) => Arc::clone(&known.object),
             None => Arc::new(reference(&self.parts, &seen.envelope)),
         };
-        let owner = self.owner(&seen.envelope).or_else(|| known.and_then(|known| known.owner.clone()));
+        let owner = owner(&self.parts.listers, &seen.envelope, known);
         let base = known.and_then(Known::document);
         let (version, document) = (seen.version, seen.document);
         self.push(Made { change, object, owner, version, status, previous, document, base }, None);
@@ -227,19 +228,6 @@ impl Maker {
             packed,
             base: made.base,
         });
-    }
-
-    fn owner(&self, envelope: &Envelope<'_>) -> Option<Arc<ObjectRef>> {
-        let direct = envelope.owners.iter().find(|owner| owner.controller)?;
-        let (group, version) = group_version(&direct.api_version);
-        Some(self.parts.listers.outermost(ObjectRef {
-            group: group.to_string(),
-            version: version.to_string(),
-            kind: direct.kind.to_string(),
-            namespace: envelope.namespace.to_string(),
-            name: direct.name.to_string(),
-            uid: direct.uid.to_string(),
-        }))
     }
 }
 

@@ -1,0 +1,173 @@
+//! Whose an object is: from its controlling owner upward to the outermost one that is known, so
+//! that what belongs together is found together.
+
+use std::sync::Arc;
+
+use kubewitness_core::project::{self, Envelope, OwnerRef};
+use kubewitness_core::state::ObjectRef;
+
+use crate::discovery::group_version;
+use crate::draft::Known;
+use crate::listers::Listers;
+
+/// The outermost owner as the caches know it now. An owner that becomes known later is found by
+/// the next state; one that is not watched stands for itself.
+pub(crate) fn owner(
+    listers: &Listers,
+    envelope: &Envelope<'_>,
+    known: Option<&Known>,
+) -> Option<Arc<ObjectRef>> {
+    let Some(controller) = controller(envelope) else { return known.and_then(|known| known.owner.clone()) };
+    let (group, version) = group_version(&controller.api_version);
+    let direct = ObjectRef {
+        group: group.to_string(),
+        version: version.to_string(),
+        kind: controller.kind.to_string(),
+        namespace: envelope.namespace.to_string(),
+        name: controller.name.to_string(),
+        uid: controller.uid.to_string(),
+    };
+    let found = listers.outermost(direct);
+    let is_direct = found.uid == controller.uid;
+    Some(known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known)).unwrap_or(found))
+}
+
+/// The owner of before, where the direct one is no longer known: an owner is deleted before what
+/// it owns, and at a start its source may not have loaded its objects. The last states of a pod
+/// belong to the same story as its first.
+fn outlived(listers: &Listers, controller: &OwnerRef<'_>, known: &Known) -> Option<Arc<ObjectRef>> {
+    let before = known.owner.clone().filter(|before| before.uid != controller.uid)?;
+    if listers.by_uid(&controller.uid).is_some() {
+        return None;
+    }
+    // An object may have been adopted by another owner meanwhile.
+    let document = known.document()?;
+    let envelope = project::envelope(&document).ok()?;
+    let same = self::controller(&envelope).is_some_and(|held| held.uid == controller.uid);
+    same.then_some(before)
+}
+
+fn controller<'a, 'b>(envelope: &'b Envelope<'a>) -> Option<&'b OwnerRef<'a>> {
+    envelope.owners.iter().find(|owner| owner.controller)
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::Version;
+    use kubewitness_core::document::pack;
+    use kubewitness_core::ports::Current;
+    use serde_json::json;
+
+    use super::*;
+    use crate::handle::{Shared, SourceHandle};
+
+    /// `KIND/NAME`, and the name is the uid, too.
+    fn document(object: &str, owner: &str) -> String {
+        let split = |text: &str| text.split_once('/').map(|(a, b)| (a.to_string(), b.to_string()));
+        let (kind, name) = split(object).unwrap();
+        let owners = split(owner).map(|(kind, name)| {
+            // Beside the controller, who is the only one that counts.
+            json!([{"apiVersion": "v1", "kind": "Friend", "name": "f", "uid": "f"},
+                {"apiVersion": "group.dev/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
+        });
+        let metadata = json!({"name": name, "namespace": "team", "uid": name, "resourceVersion": "1", "ownerReferences": owners});
+        json!({"apiVersion": "group.dev/v1", "kind": kind, "metadata": metadata}).to_string()
+    }
+
+    fn told(listers: &Listers, document: &str, known: Option<&Known>) -> String {
+        let envelope = project::envelope(document.as_bytes()).unwrap();
+        owner(listers, &envelope, known)
+            .map_or_else(String::new, |owner| format!("{}/{}", owner.kind, owner.name))
+    }
+
+    fn current(listers: &Listers, object: &str, owner_text: &str) -> Current {
+        let text = document(object, owner_text);
+        let envelope = project::envelope(text.as_bytes()).unwrap();
+        let (kind, name) = object.split_once('/').unwrap();
+        Current {
+            object: Arc::new(ObjectRef {
+                kind: kind.into(),
+                name: name.into(),
+                uid: name.into(),
+                ..ObjectRef::default()
+            }),
+            owner: owner(listers, &envelope, None),
+            resource_version: Version::new("1"),
+            status: Arc::default(),
+            seq: 1,
+            observed_ms: 0,
+            packed: pack(text.as_bytes()),
+        }
+    }
+
+    /// A source with one object.
+    fn watch(listers: &Listers, object: &str, owner: &str) {
+        let current = current(listers, object, owner);
+        let shared = Arc::new(Shared::new(object));
+        shared.write().put(current);
+        listers.add(SourceHandle { shared });
+    }
+
+    /// The objects that are watched, from the outside, and what the last one's owner is.
+    fn chain(watched: &[(&str, &str)], object: &str, owner: &str) -> String {
+        let listers = Listers::default();
+        watched.iter().for_each(|(object, owner)| watch(&listers, object, owner));
+        told(&listers, &document(object, owner), None)
+    }
+
+    #[test]
+    fn an_object_belongs_to_the_outermost_owner_that_is_known() {
+        let jobset = [("TrainJob/t", ""), ("JobSet/s", "TrainJob/t"), ("Job/j", "JobSet/s")];
+        for (watched, object, owner, outermost) in [
+            (&jobset[..], "Pod/p", "Job/j", "TrainJob/t"),
+            (&jobset[1..], "Pod/p", "Job/j", "TrainJob/t"),
+            (&jobset[2..], "Pod/p", "Job/j", "JobSet/s"),
+            (&jobset[..2], "Pod/p", "Job/j", "Job/j"),
+            (&[], "Pod/p", "Job/j", "Job/j"),
+            (&[], "Job/j", "", ""),
+            // Kueue's Workload is owned by its Job, so it belongs where the Job does.
+            (&jobset[..], "Workload/w", "Job/j", "TrainJob/t"),
+            (&[("Job/j", "")], "Workload/w", "Job/j", "Job/j"),
+            (&[("RayJob/r", ""), ("RayCluster/c", "RayJob/r")], "Pod/p", "RayCluster/c", "RayJob/r"),
+            (&[("Workflow/w", "")], "Pod/p", "Workflow/w", "Workflow/w"),
+            (&[("Workflow/w", "CronWorkflow/cw")], "Pod/p", "Workflow/w", "CronWorkflow/cw"),
+            // Volcano's and Spark's: a PodGroup is its Job's, an executor its driver's.
+            (&[("Job/v", "")], "PodGroup/g", "Job/v", "Job/v"),
+            (
+                &[("SparkApplication/a", ""), ("Pod/driver", "SparkApplication/a")],
+                "Pod/x",
+                "Pod/driver",
+                "SparkApplication/a",
+            ),
+            (&[("CronJob/c", ""), ("Job/j", "CronJob/c")], "Pod/p", "Job/j", "CronJob/c"),
+        ] {
+            assert_eq!(chain(watched, object, owner), outermost, "{object} of {owner} with {watched:?}");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_becomes_known_later_is_found_by_the_next_state() {
+        let listers = Listers::default();
+        let pod = document("Pod/p", "Job/j");
+        assert_eq!(told(&listers, &pod, None), "Job/j");
+        watch(&listers, "Job/j", "JobSet/s");
+        let known = Known::cached(&current(&Listers::default(), "Pod/p", "Job/j"));
+        assert_eq!(told(&listers, &pod, Some(&known)), "JobSet/s");
+        watch(&listers, "JobSet/s", "TrainJob/t");
+        assert_eq!(told(&listers, &pod, Some(&known)), "TrainJob/t");
+    }
+
+    #[test]
+    fn owners_that_are_deleted_first_leave_what_they_owned_in_its_story() {
+        let listers = Listers::default();
+        watch(&listers, "JobSet/s", "");
+        watch(&listers, "Job/j", "JobSet/s");
+        let known = Known::cached(&current(&listers, "Pod/p", "Job/j"));
+        listers.remove("JobSet/s");
+        assert_eq!(told(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
+        listers.remove("Job/j");
+        assert_eq!(told(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
+        assert_eq!(told(&listers, &document("Pod/p", "Job/other"), Some(&known)), "Job/other", "adopted");
+        assert_eq!(told(&listers, &document("Pod/p", ""), Some(&known)), "JobSet/s", "orphaned");
+    }
+}
