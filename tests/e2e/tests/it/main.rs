@@ -8,6 +8,7 @@ mod kubectl;
 mod misuse;
 mod playground;
 mod restart;
+mod rules;
 mod run;
 mod signals;
 mod support;
