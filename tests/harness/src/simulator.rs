@@ -18,13 +18,20 @@ pub struct SimulatorOptions {
     pub enforce_rbac: bool,
     /// Such as `1s`; left out, as rarely as a real one does.
     pub bookmark_every: Option<String>,
+    /// API servers beside the first one, over the same store.
+    pub more_servers: usize,
+    /// Keep the store in a file, so that it can be killed and started again.
+    pub durable: bool,
     /// More of its own flags.
     pub args: Vec<String>,
 }
 
 pub struct Simulator {
     process: Process,
-    url: String,
+    options: SimulatorOptions,
+    folder: PathBuf,
+    /// One for each server.
+    urls: Vec<String>,
     token: String,
     kubeconfig: PathBuf,
     client: reqwest::Client,
@@ -36,26 +43,40 @@ pub struct Simulator {
 pub type Requests = BTreeMap<String, u64>;
 
 impl Simulator {
-    /// Starts it on a free port; kubeconfig and logs go into `folder`.
+    /// Starts it on a free port; kubeconfig, state and logs go into `folder`.
     pub async fn start(folder: &Path, options: &SimulatorOptions) -> Result<Self> {
-        let kubeconfig = folder.join("simulator.kubeconfig");
-        let mut command = Command::new(simulator_binary()?);
-        command.args(["--listen", "127.0.0.1:0", "--hooks", "--kubeconfig-out"]);
-        command.arg(&kubeconfig).args(&options.args);
-        if let Some(pause) = &options.bookmark_every {
-            command.args(["--bookmark-every", pause]);
-        }
-        if options.enforce_rbac {
-            command.arg("--enforce-rbac");
-        }
-        let mut process = Process::start("simulator", &mut command, folder)?;
-        let url = process.line(0, START_WITHIN, address).await?;
-        let token = token_of(&kubeconfig)?;
-        Ok(Self { process, url, token, kubeconfig, client: http() })
+        let (process, urls) = launch(folder, options, &[]).await?;
+        let token = token_of(&kubeconfig(folder, 0))?;
+        Ok(Self {
+            process,
+            options: options.clone(),
+            folder: folder.to_path_buf(),
+            urls,
+            token,
+            kubeconfig: kubeconfig(folder, 0),
+            client: http(),
+        })
+    }
+
+    /// SIGKILL, as often as a test needs it.
+    pub async fn kill(&mut self) -> Result<()> {
+        self.process.kill().await
+    }
+
+    /// Starts it again after its end, at the same addresses. What it knew is there again if it is durable.
+    pub async fn start_again(&mut self) -> Result<()> {
+        let urls = self.urls.clone();
+        (self.process, self.urls) = launch(&self.folder, &self.options, &urls).await?;
+        Ok(())
     }
 
     pub fn url(&self) -> &str {
-        &self.url
+        &self.urls[0]
+    }
+
+    /// The addresses of all its servers.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
     }
 
     pub fn token(&self) -> &str {
@@ -64,6 +85,11 @@ impl Simulator {
 
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// The administrator's at one of its servers.
+    pub fn kubeconfig_at(&self, server: usize) -> PathBuf {
+        kubeconfig(&self.folder, server)
     }
 
     pub fn process(&mut self) -> &mut Process {
@@ -77,7 +103,8 @@ impl Simulator {
         path: &str,
         body: Option<&Value>,
     ) -> Result<(u16, Value)> {
-        let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let mut request =
+            self.client.request(method, format!("{}{path}", self.url())).bearer_auth(&self.token);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -92,6 +119,16 @@ impl Simulator {
             bail!("{path} answered {status}: {answer}");
         }
         Ok(answer)
+    }
+
+    /// `POST /_sim/HOOK`: what only a test can make happen, see the tables of the simulator's hooks and faults.
+    pub async fn make(&self, hook: &str, body: &Value) -> Result<Value> {
+        self.hook(reqwest::Method::POST, &format!("/_sim/{hook}"), Some(body)).await
+    }
+
+    /// `GET /_sim/HOOK`
+    pub async fn ask(&self, hook: &str) -> Result<Value> {
+        self.hook(reqwest::Method::GET, &format!("/_sim/{hook}"), None).await
     }
 
     /// Forgets what was before a version; `None` is now.
@@ -112,7 +149,7 @@ impl Simulator {
     /// Everything that happened to one resource, in order.
     pub async fn truth(&self, group: &str, resource: &str) -> Result<Truth> {
         let path = format!("/_sim/history?group={group}&resource={resource}");
-        let request = self.client.get(format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let request = self.client.get(format!("{}{path}", self.url())).bearer_auth(&self.token);
         let response =
             request.send().await.context("asking the simulator for its history")?.error_for_status()?;
         let text = response.text().await?;
@@ -122,9 +159,51 @@ impl Simulator {
     }
 }
 
-/// The first http address in a line.
+fn kubeconfig(folder: &Path, server: usize) -> PathBuf {
+    match server {
+        0 => folder.join("simulator.kubeconfig"),
+        server => folder.join(format!("simulator.kubeconfig.{server}")),
+    }
+}
+
+/// Starts the process; its servers listen where they did before, if they did.
+async fn launch(
+    folder: &Path,
+    options: &SimulatorOptions,
+    before: &[String],
+) -> Result<(Process, Vec<String>)> {
+    let mut command = Command::new(simulator_binary()?);
+    command.args(["--hooks", "--kubeconfig-out"]).arg(kubeconfig(folder, 0));
+    let servers = options.more_servers + 1;
+    command.args(["--servers", &servers.to_string()]);
+    for server in 0..servers {
+        let address = before.get(server).and_then(|url| url.split("//").nth(1));
+        command.args(["--listen", address.unwrap_or("127.0.0.1:0")]);
+    }
+    if options.durable {
+        command.arg("--state").arg(folder.join("simulator.state"));
+    }
+    if let Some(pause) = &options.bookmark_every {
+        command.args(["--bookmark-every", pause]);
+    }
+    if options.enforce_rbac {
+        command.arg("--enforce-rbac");
+    }
+    command.args(&options.args);
+    // Its output goes on where that of the process before ended.
+    let from = std::fs::metadata(folder.join("simulator.out")).map_or(0, |file| file.len());
+    let mut process = Process::start("simulator", &mut command, folder)?;
+    let mut urls: Vec<String> = Vec::new();
+    for _ in 0..servers {
+        let next = |line: &str| address(line).filter(|url| !urls.contains(url));
+        urls.push(process.line(from, START_WITHIN, next).await?);
+    }
+    Ok((process, urls))
+}
+
+/// The first http address in a line, with TLS or without.
 fn address(line: &str) -> Option<String> {
-    let start = line.find("http://")?;
+    let start = line.find("http://").or_else(|| line.find("https://"))?;
     let rest = &line[start..];
     let end = rest.find(|c: char| c.is_whitespace() || c == '"' || c == ',').unwrap_or(rest.len());
     Some(rest[..end].trim_end_matches('/').to_owned())

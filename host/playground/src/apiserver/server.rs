@@ -19,6 +19,7 @@ use super::routes;
 use super::serving;
 use super::shared::Shared;
 use super::store::{HistoryLimits, Windows};
+use super::tls::{Tls, TlsOptions};
 use super::truth::Truth;
 use super::versions::Versions;
 use super::watching::Drop;
@@ -65,6 +66,8 @@ pub struct ApiServerOptions {
     pub state: Option<PathBuf>,
     /// How versions look to clients.
     pub versions: Versions,
+    /// Serve TLS; otherwise plain text.
+    pub tls: Option<TlsOptions>,
     /// Armed on every server from the start.
     pub faults: Vec<Fault>,
 }
@@ -90,6 +93,7 @@ impl Default for ApiServerOptions {
             seed: None,
             state: None,
             versions: Versions::Decimal,
+            tls: None,
             faults: Vec::new(),
         }
     }
@@ -103,6 +107,8 @@ pub enum ApiServerError {
     Serve(#[source] std::io::Error),
     #[error("the state in {path} cannot be used")]
     State { path: PathBuf, source: std::io::Error },
+    #[error("the certificate in {path} or its key cannot be used")]
+    Tls { path: PathBuf, source: std::io::Error },
     #[error("the state can be written no longer: {0}")]
     StateLost(String),
     #[error("the first objects of the cluster were refused: {0}")]
@@ -142,6 +148,9 @@ impl ApiServer {
     pub async fn bind(options: ApiServerOptions) -> Result<(ApiServer, Serving), ApiServerError> {
         let listen = options.listen;
         let listener = listen_on(listen).await?;
+        if let Some(tls) = &options.tls {
+            Tls::open(tls).map_err(|source| ApiServerError::Tls { path: tls.certificate.clone(), source })?;
+        }
         let state = options.state.clone().unwrap_or_default();
         let opened = Shared::open(options).map_err(|source| ApiServerError::State { path: state, source });
         let cluster = Arc::new(opened?);
@@ -171,7 +180,8 @@ impl ApiServer {
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.front.address)
+        let scheme = if self.front.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.front.address)
     }
 
     /// An address that says who comes, for clients that send no token over plain http (`kubectl`).
@@ -198,13 +208,19 @@ impl ApiServer {
     }
 
     fn kubeconfig_of(&self, user: &str, namespace: &str, token: &str) -> String {
+        // Over TLS every client sends its token; the certificate is its own authority.
+        let server = match &self.front.options.tls {
+            None => self.url_for(token),
+            Some(tls) => {
+                format!("{}\n    certificate-authority: {}", self.url(), tls.certificate.display())
+            }
+        };
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: simulator\n\
-             clusters:\n- name: simulator\n  cluster:\n    server: {}\n\
+             clusters:\n- name: simulator\n  cluster:\n    server: {server}\n\
              contexts:\n- name: simulator\n  context:\n    cluster: simulator\n    user: {user}\n    \
              namespace: {namespace}\n\
-             users:\n- name: {user}\n  user:\n    token: {token}\n",
-            self.url_for(token)
+             users:\n- name: {user}\n  user:\n    token: {token}\n"
         )
     }
 

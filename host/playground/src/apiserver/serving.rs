@@ -137,7 +137,11 @@ async fn connection(front: Arc<Front>, stream: TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "small frames may be delayed");
     }
-    exchange(front, stream).await;
+    let Some(tls) = &front.tls else { return exchange(front, stream).await };
+    match tls.accept(stream).await {
+        Ok(stream) => exchange(Arc::clone(&front), stream).await,
+        Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+    }
 }
 
 /// Answers what comes over one connection, HTTP/1.1 or HTTP/2.

@@ -21,11 +21,13 @@ use super::requests::Requests;
 use super::rights::Rights;
 use super::server::ApiServerOptions;
 use super::store::{PageRequest, Store, TableId};
+use super::tls::Tls;
 use super::watching::Drop;
 use super::writing::{self, Place};
 
 pub struct Shared {
     pub options: ApiServerOptions,
+    pub tls: Option<Tls>,
     pub store: Store,
     registry: Mutex<Arc<Registry>>,
     pub random: Random,
@@ -41,11 +43,13 @@ pub struct Shared {
 impl Shared {
     /// A cluster with an empty store, or with what its file has.
     pub fn open(options: ApiServerOptions) -> io::Result<Self> {
+        let tls = options.tls.as_ref().map(Tls::open).transpose()?;
         let keep_truth = options.keep_truth || options.hooks;
         let store = Store::open(options.history.clone(), keep_truth, options.state.as_deref())?;
         // The same seed gives other names after a restart: those from before are taken.
         let random = Random::new(options.seed.map(|seed| seed ^ store.version()));
         let shared = Shared {
+            tls,
             store,
             registry: Mutex::new(Arc::new(Registry::new(Vec::new()))),
             random,

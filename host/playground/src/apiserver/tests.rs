@@ -5,6 +5,7 @@ mod faults;
 mod kinds;
 mod lists;
 mod servers;
+mod tls;
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use kubewitness_playground::apiserver::faults::Fault;
-use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, Serving, Versions};
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, Serving, TlsOptions, Versions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +31,9 @@ Usage: kubewitness-simulator [OPTIONS]
       --seed N                 repeatable uids, names and tokens
       --state FILE             keep the store in a file, so that a server that was killed goes on with it
       --opaque-versions        versions that cannot be compared, as some aggregated servers give
+      --tls-cert FILE          serve TLS with this certificate (PEM); needs --tls-key
+      --tls-key FILE           its key (PEM)
+      --http1-only             do not offer HTTP/2 over TLS
       --fault JSON             a fault to begin with, such as '{\"fault\": \"cut\", \"within\": 900, \"oneIn\": 3,
                                \"times\": 0}'; may be repeated, and changed with POST /_sim/faults
   -h, --help                   this text
@@ -120,6 +123,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
     let mut parsed =
         Arguments { options: ApiServerOptions::default(), listen: Vec::new(), servers: 1, kubeconfig: None };
     let options = &mut parsed.options;
+    let (mut certificate, mut key, mut http2) = (None, None, true);
     let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
         let (name, inline) = match argument.split_once('=') {
@@ -153,10 +157,18 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
             "--seed" => options.seed = Some(number(&name, &value()?)?),
             "--state" => options.state = Some(value()?.into()),
             "--opaque-versions" => options.versions = Versions::Opaque,
+            "--tls-cert" => certificate = Some(value()?.into()),
+            "--tls-key" => key = Some(value()?.into()),
+            "--http1-only" => http2 = false,
             "--fault" => options.faults.push(fault(&value()?)?),
             other => bail!("unknown argument {other}"),
         }
     }
+    options.tls = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some(TlsOptions { certificate, key, http2 }),
+        (None, None) => None,
+        _ => bail!("--tls-cert and --tls-key go together"),
+    };
     Ok(Some(parsed))
 }
 

@@ -11,6 +11,7 @@ mod restart;
 mod rules;
 mod run;
 mod signals;
+mod simulator;
 mod support;
 mod visibility;
 mod workload;
