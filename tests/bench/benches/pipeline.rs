@@ -1,20 +1,19 @@
 //! The whole way of a state, with the real binary: a canned watch stream of updates of Jobs,
 //! served as fast as it is read, through journal, lanes, the persistence plugin and SQLite.
-//! Prints states a second, bytes on disk a state and peak memory.
+//! Prints states a second, bytes on disk a state and peak memory; then what client-go does with
+//! the same stream and no sink at all.
 
 mod canned;
+mod host;
+mod peers;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use canned::Canned;
-
-const JOBS: usize = 5_000;
-const UPDATES: usize = 200_000;
-/// Far more than the slowest machine needs; it only ends what hangs.
-const PATIENCE: Duration = Duration::from_secs(600);
+use host::Host;
+use kubewitness_bench::{JOBS, PATIENCE, ratio, updates, wanted};
 
 const HOST: &str = r#"kind: ConfigMap
 metadata: {name: host, labels: {kubewitness.dev/host: "true"}}
@@ -42,16 +41,12 @@ data:
 "#;
 
 fn main() -> Result<()> {
-    // `cargo bench -- FILTER` names other benchmarks; this one has one name.
-    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
-    if filter.is_some_and(|filter| !"pipeline".contains(&filter)) {
+    if !wanted("pipeline") {
         return Ok(());
     }
-    let scale: usize = std::env::var("KUBEWITNESS_BENCH_UPDATES").map_or(Ok(UPDATES), |text| text.parse())?;
     // Any HTTP client asks for one; installing it twice would be harmless.
     rustls::crypto::ring::default_provider().install_default().ok();
-    let runtime = tokio::runtime::Runtime::new()?;
-    runtime.block_on(run(scale))
+    tokio::runtime::Runtime::new()?.block_on(run(updates()?))
 }
 
 async fn run(updates: usize) -> Result<()> {
@@ -60,20 +55,16 @@ async fn run(updates: usize) -> Result<()> {
     let config = folder.path().join("config");
     std::fs::create_dir(&config)?;
     std::fs::write(config.join("all.yaml"), HOST)?;
-    let kubeconfig = folder.path().join("kubeconfig");
-    std::fs::write(&kubeconfig, canned.kubeconfig())?;
     let data = folder.path().join("data");
-    let mut host = Host(start(&kubeconfig, &config, &data)?);
+    let mut host = Host::start(&canned.kubeconfig(folder.path())?, &config, &data)?;
 
     let total = (JOBS + updates) as u64;
     let started = canned.first_watch(PATIENCE).await.context("the host never watched: see its log above")?;
     let mut witnessed = None;
     let status = loop {
         ensure!(started.elapsed() < PATIENCE, "not done after {PATIENCE:?}");
-        if let Some(code) = host.0.try_wait()? {
-            bail!("the host ended with {code}");
-        }
-        let Ok(status) = status().await else {
+        host.runs()?;
+        let Ok(status) = host.status().await else {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
@@ -86,7 +77,8 @@ async fn run(updates: usize) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let elapsed = started.elapsed();
-    let peak = peak_memory(host.0.id())?;
+    let peak = host.peak_memory()?;
+    drop(host);
     let rate = |time: Duration| updates as f64 / time.as_secs_f64();
     println!("pipeline: {updates} updates of {JOBS} Jobs of {} bytes", kubewitness_bench::job(1, 1, 1).len());
     println!("  journaled    {:>10.0} states/s", rate(witnessed.unwrap_or(elapsed)));
@@ -99,48 +91,11 @@ async fn run(updates: usize) -> Result<()> {
         "  platform.db  {:>10.0} bytes on disk a state",
         size(&data.join("platform.db"))? as f64 / total as f64
     );
-    println!("  peak memory  {:>10.1} MiB", peak as f64 / 1024.0);
-    Ok(())
-}
-
-/// Ended whatever happens.
-struct Host(Child);
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
+    println!("  peak memory  {:>10.1} MiB", peak);
+    if let Some(peer) = peers::client_go(JOBS, updates, PATIENCE).await? {
+        println!("  client-go    {peer:>10.0} states/s  {} (goal: 5)", ratio(rate(elapsed), peer));
     }
-}
-
-fn start(kubeconfig: &Path, config: &Path, data: &Path) -> Result<Child> {
-    let binary = std::env::var_os("KUBEWITNESS_BIN_DIR").context("run it with `cargo xtask bench`")?;
-    let listening = format!("127.0.0.1:{PORT}");
-    Command::new(Path::new(&binary).join("kubewitness"))
-        .args(["run", "--log", "warn", "--listen", &listening, "--kubeconfig"])
-        .arg(kubeconfig)
-        .arg("--config")
-        .arg(config)
-        .arg("--data")
-        .arg(data)
-        .stdout(Stdio::null())
-        .spawn()
-        .context("starting kubewitness")
-}
-
-/// Not the default, so that a playground beside the benchmark is not asked instead.
-const PORT: u16 = 18_787;
-
-async fn status() -> Result<serde_json::Value> {
-    let answer = reqwest::get(format!("http://127.0.0.1:{PORT}/api/v1/status")).await?;
-    Ok(answer.json().await?)
-}
-
-/// KiB, as the kernel counted it.
-fn peak_memory(pid: u32) -> Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-    Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
+    Ok(())
 }
 
 fn size(path: &Path) -> Result<u64> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use kubewitness_bench::job;
+use kubewitness_bench::{job, per_second, ratio, wanted};
 use kubewitness_core::config::{DeliverySpec, LimitsSpec};
 use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
 use kubewitness_core::ports::{Backlog, Handler, Progress, Verdict, Witness};
@@ -20,37 +20,52 @@ use support::{NoGrants, deliveries, witnessed};
 
 const BATCH: usize = 64;
 
+#[derive(serde::Deserialize)]
+struct TypedEvent {
+    object: k8s_openapi::api::batch::v1::Job,
+}
+
 fn frame(c: &mut Criterion) {
     let line = format!(r#"{{"type":"MODIFIED","object":{}}}"#, job(1, 2, 3));
     let rules = Rules::builtin();
+    let projected = || {
+        let (_, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
+        envelope.expect("an envelope").uid.len()
+    };
+    let with_status = || {
+        let (frame, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
+        (envelope.expect("an envelope").uid.len(), rules.status("batch", "Job", frame.object))
+    };
+    let typed = || serde_json::from_str::<TypedEvent>(black_box(&line)).expect("a Job").object.metadata.uid;
+    let generic = || serde_json::from_str::<serde_json::Value>(black_box(&line)).expect("JSON");
     let mut group = c.benchmark_group("frame");
     group.throughput(Throughput::Elements(1));
-    group.bench_function("projected", |b| {
-        b.iter(|| {
-            let (_, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
-            envelope.expect("an envelope").uid.len()
-        });
-    });
-    group.bench_function("projected_with_status", |b| {
-        b.iter(|| {
-            let (frame, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
-            (envelope.expect("an envelope").uid.len(), rules.status("batch", "Job", frame.object))
-        });
-    });
-    group.bench_function("peer_typed_decode", |b| {
-        b.iter(|| {
-            #[derive(serde::Deserialize)]
-            struct Event {
-                object: k8s_openapi::api::batch::v1::Job,
-            }
-            let event: Event = serde_json::from_str(black_box(&line)).expect("a Job");
-            event.object.metadata.uid
-        });
-    });
-    group.bench_function("peer_generic_decode", |b| {
-        b.iter(|| serde_json::from_str::<serde_json::Value>(black_box(&line)).expect("JSON"));
-    });
+    group.bench_function("projected", |b| b.iter(projected));
+    group.bench_function("projected_with_status", |b| b.iter(with_status));
+    group.bench_function("peer_typed_decode", |b| b.iter(typed));
+    group.bench_function("peer_generic_decode", |b| b.iter(generic));
     group.finish();
+    if !wanted("frame") {
+        return;
+    }
+    let rate = |work: &dyn Fn()| per_second(work);
+    let (typed, generic) = (rate(&|| drop(typed())), rate(&|| drop(generic())));
+    println!("frame: {} bytes; typed decode {typed:.0} frames/s, generic {generic:.0} frames/s", line.len());
+    for (name, ours) in [
+        (
+            "projected",
+            rate(&|| {
+                black_box(projected());
+            }),
+        ),
+        ("with status", rate(&|| drop(black_box(with_status())))),
+    ] {
+        println!(
+            "  {name:<12} {ours:>10.0} frames/s  {} typed, {} generic",
+            ratio(ours, typed),
+            ratio(ours, generic)
+        );
+    }
 }
 
 fn documents(c: &mut Criterion) {

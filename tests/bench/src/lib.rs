@@ -2,6 +2,53 @@
 //! them, whose versions differ as a Job's versions do.
 
 use std::fmt::Write;
+use std::num::ParseIntError;
+use std::time::{Duration, Instant};
+
+/// Objects of the streams that pipelines are measured with, and how often one of them changes.
+pub const JOBS: usize = 5_000;
+const UPDATES: usize = 200_000;
+/// Far more than the slowest machine needs; it only ends what hangs.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Fewer for a first look: `KUBEWITNESS_BENCH_UPDATES`.
+pub fn updates() -> Result<usize, ParseIntError> {
+    std::env::var("KUBEWITNESS_BENCH_UPDATES").map_or(Ok(UPDATES), |text| text.parse())
+}
+
+/// `cargo xtask bench NAME` runs the benchmarks whose names contain NAME, without one all.
+pub fn wanted(name: &str) -> bool {
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    filter.is_none_or(|filter| name.contains(&filter))
+}
+
+/// How often `work` is done in a second: the best of a few rounds, since nothing makes a
+/// machine faster than it is.
+pub fn per_second(mut work: impl FnMut()) -> f64 {
+    const ROUNDS: usize = 5;
+    const ROUND: Duration = Duration::from_millis(300);
+    let mut best: f64 = 0.0;
+    for _ in 0..ROUNDS {
+        let (started, mut done) = (Instant::now(), 0_u32);
+        while started.elapsed() < ROUND {
+            // Asking the time is not what is measured.
+            (0..100).for_each(|_| work());
+            done += 100;
+        }
+        best = best.max(f64::from(done) / started.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// For people: how much faster than a peer.
+pub fn ratio(ours: f64, peer: f64) -> String {
+    format!("× {:.1}", ours / peer)
+}
+
+/// As many Jobs, each another one, as a cluster with that many has them.
+pub fn jobs(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|index| job(index, index % 120, index as u64 + 1))
+}
 
 /// A Job as the server would send it: `job` says which, `step` which of its versions.
 pub fn job(job: usize, step: usize, version: u64) -> String {

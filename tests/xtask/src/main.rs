@@ -16,7 +16,7 @@ cargo xtask COMMAND
   test [FILTER]        build everything and run all tests
   build [--release]    the plugins and the host, ready to run
   plugins              only the plugins, into target/plugins
-  bench                the benchmarks; figures go to standard output
+  bench [NAME]         the benchmarks; figures go to standard output
   fuzz [TARGET] [--for 60s]
                        looks for bytes from a server that are read wrongly
   ci                   what CI runs: format, lints, dependencies, all tests; nothing may be skipped

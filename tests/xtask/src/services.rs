@@ -21,15 +21,21 @@ pub fn ensure() -> Vec<&'static str> {
     if missing.is_empty() {
         return Vec::new();
     }
-    if is_root() && runs("apt-get") {
-        let packages: Vec<_> = missing.iter().map(|tool| tool.package).collect();
-        step(&format!("installing {}", packages.join(", ")));
-        apt(&["update", "--quiet"]);
-        for package in packages {
-            apt(&["install", "--yes", "--quiet", "--no-install-recommends", package]);
-        }
-    }
+    install(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>());
     TOOLS.iter().map(|tool| tool.program).filter(|program| !runs(program)).collect()
+}
+
+/// As root on a Debian machine; elsewhere nothing. Each by itself, so that one that this release
+/// of Debian lacks keeps none of the others away.
+pub fn install(packages: &[&str]) {
+    if !is_root() || !runs("apt-get") {
+        return;
+    }
+    step(&format!("installing {}", packages.join(", ")));
+    apt(&["update", "--quiet"]);
+    for package in packages {
+        apt(&["install", "--yes", "--quiet", "--no-install-recommends", package]);
+    }
 }
 
 /// A failure shows in what is still missing afterwards.
@@ -50,7 +56,7 @@ fn is_root() -> bool {
     output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-fn runs(program: &str) -> bool {
+pub fn runs(program: &str) -> bool {
     let found = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&found).any(|folder| folder.join(program).is_file())
 }
