@@ -27,7 +27,9 @@ Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothi
 
   open   http://{address}                         the portal: jobs, timelines, plugins
   try    {program} jobs{server}
+         {program} get pods -n team-vision -w{server}
          {program} timeline job/NAME -n team-vision{server}
+         {program} gaps{server}
          {program} status{server}
          kubectl --kubeconfig {data}/kubeconfig get jobs -A -w
          sqlite3 {data}/platform.db 'select phase, count(*) from object_status group by phase'
