@@ -8,7 +8,7 @@ use crate::truth::{Entry, Event};
 
 pub(super) fn judge(life: &Life<'_>, wide: &[Wide], faults: &mut Faults) {
     for state in &life.states {
-        exists(life, state, faults);
+        exists(life, wide, state, faults);
     }
     ordered(life, faults);
     complete(life, wide, faults);
@@ -24,9 +24,9 @@ fn entry<'a>(life: &Life<'a>, state: &State) -> Option<&'a Entry> {
     life.entries.iter().find(|entry| entry.version == at).copied()
 }
 
-fn exists(life: &Life<'_>, state: &State, faults: &mut Faults) {
+fn exists(life: &Life<'_>, wide: &[Wide<'_>], state: &State, faults: &mut Faults) {
     if state.change == Change::Gone {
-        return ended(life, state, faults);
+        return ended(life, wide, state, faults);
     }
     let Some(entry) = entry(life, state) else {
         return faults.add(Rule::Invented, format!("{} was never written", state.id));
@@ -44,20 +44,24 @@ fn exists(life: &Life<'_>, state: &State, faults: &mut Faults) {
     }
 }
 
-fn ended(life: &Life<'_>, state: &State, faults: &mut Faults) {
+fn ended(life: &Life<'_>, wide: &[Wide<'_>], state: &State, faults: &mut Faults) {
+    if life.entries.is_empty() && life.before.is_some() {
+        // The history that took the place of its own never had it.
+        return;
+    }
     let Some(end) = life.entries.iter().find(|entry| entry.event == Event::Deleted) else {
         return faults.add(Rule::FalseGone, format!("{} is still there", state.id));
     };
     let floor = life.history.floor_at(state.observed_ms);
+    let unknown = end.version <= floor || life.told.unread_allowed;
     match version(state) {
         Some(told) if told != end.version => {
             faults.add(Rule::Bounds, format!("{} at {told}, and not at {}", state.id, end.version));
         }
         // It could have been found: there is a version before its deletion that could be read.
-        None if end.version > floor && !life.told.unread_allowed => {
-            let at = end.version;
-            faults
-                .add(Rule::Bounds, format!("{} without a version, although {at} is above {floor}", state.id));
+        None if !unknown && !wide.iter().any(|wide| wide.replaces(end.version)) => {
+            let about = format!("{} without a version, although {} is above {floor}", state.id, end.version);
+            faults.add(Rule::Bounds, about);
         }
         _ => {}
     }
@@ -110,7 +114,8 @@ fn complete(life: &Life<'_>, wide: &[Wide], faults: &mut Faults) {
             faults.add(Rule::Overlap, format!("{} of {} lies in {holes} gaps", entry.version, life.uid));
         }
         let due = entry.version <= life.up_to && !unseen(life, place, entry);
-        let excused = told.is_some() || holes > 0 || poisoned(life, entry) || brief(life, wide);
+        let replaced = wide.iter().any(|wide| wide.replaces(entry.version));
+        let excused = told.is_some() || holes > 0 || poisoned(life, entry) || replaced || brief(life, wide);
         if let Some(expected) = expected(entry, last).filter(|_| due && !excused) {
             faults.add(Rule::Lost, lost(life, entry, expected));
         }
@@ -123,7 +128,9 @@ fn told(life: &Life<'_>, entry: &Entry, gone: bool) -> Option<Change> {
         return gone.then_some(Change::Gone);
     }
     let of = |state: &&&State| state.change != Change::Gone && version(state) == Some(entry.version);
-    let carried = life.before.filter(|state| version(state) == Some(entry.version));
+    // What a new history has in common with the one before it need not be told again.
+    let common = entry.version <= life.history.listed;
+    let carried = life.before.filter(|state| common && version(state) == Some(entry.version));
     life.states.iter().find(of).map(|state| state.change).or(carried.map(|state| state.change))
 }
 

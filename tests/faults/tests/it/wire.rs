@@ -229,6 +229,11 @@ impl Wire {
 
     // ---- what a test says ----------------------------------------------------------------
 
+    /// Where new connections go.
+    pub fn leads_to(&self, upstream: SocketAddr) {
+        *self.inner.upstream.lock().unwrap() = upstream;
+    }
+
     /// Refuses connections, and breaks those that are there, or takes them again.
     pub fn down(&self, down: bool) {
         *self.inner.down.lock().unwrap() = down;

@@ -50,8 +50,8 @@ impl Kind {
     }
 }
 
-/// uid and version → what was written.
-pub type Written = HashMap<(String, u64), Arc<Value>>;
+/// History, uid and version → what was written.
+pub type Written = HashMap<(u32, String, u64), Arc<Value>>;
 
 /// One who writes, past the wire.
 pub struct Herd {
@@ -63,6 +63,8 @@ pub struct Herd {
     /// Names that a random life may take.
     pub names: u64,
     pub written: Written,
+    /// How often the servers' history was replaced.
+    pub epoch: u32,
     changes: u64,
 }
 
@@ -77,6 +79,7 @@ impl Herd {
             live: BTreeMap::new(),
             names: 8,
             written: Written::new(),
+            epoch: 0,
             changes: 0,
         }
     }
@@ -102,7 +105,7 @@ impl Herd {
         let (Some(uid), Some(version)) = (uid, version) else {
             anyhow::bail!("an answer without identity: {object}");
         };
-        self.written.insert((uid, version), Arc::new(object));
+        self.written.insert((self.epoch, uid, version), Arc::new(object));
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! One cluster, one wire, one journal, one source; and what is asked of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use kubewitness_core::status::Rules;
 use kubewitness_core::{Change, Seq, State};
 use kubewitness_faults::{Entry, Event, Floor, History, Told, Truth, judge};
 use kubewitness_journal::{Journal, JournalOptions, verify};
-use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, HistoryLimits};
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, HistoryLimits, TruthEntry};
 use kubewitness_watch::{
     ConnectOptions, Connection, Listers, Source, SourceError, SourceHandle, SourceSnapshot, Tuning,
     WalkBudget, connect,
@@ -29,6 +30,8 @@ use crate::mortal::{Death, Mortal};
 use crate::seeds::Dice;
 use crate::wire::Wire;
 use crate::workload::{Herd, JOBS, Kind, OURS, TEAM};
+
+const BACKUP: &str = "backup";
 
 pub const SOURCE: &str = "watched";
 
@@ -94,6 +97,8 @@ pub struct World {
     pub options: Options,
     pub dice: Dice,
     pub server: ApiServer,
+    /// Another one over the same store.
+    pub second: ApiServer,
     pub wire: Wire,
     pub herd: Herd,
     pub clock: Arc<Ticks>,
@@ -101,7 +106,10 @@ pub struct World {
     pub poisoned: HashSet<(String, u64)>,
     pub unread_allowed: bool,
     pub running: Option<Running>,
-    floors: Vec<Floor>,
+    /// Of each history.
+    floors: Vec<Vec<Floor>>,
+    /// Names that were in use when a backup was made.
+    backup: Option<BTreeMap<String, u64>>,
     /// Between these versions of the server the first list was made.
     pub listed: (u64, u64),
     folder: TempDir,
@@ -129,22 +137,27 @@ impl World {
         let (server, serving) = ApiServer::bind(server_options).await?;
         let stop = CancellationToken::new();
         tokio::spawn(serving.serve(stop.clone()));
+        let (second, serving) = server.beside((Ipv4Addr::LOCALHOST, 0).into()).await?;
+        tokio::spawn(serving.serve(stop.clone()));
         let folder = tempfile::tempdir()?;
         let wire = Wire::new(server.address()).await?;
-        let direct = connection(&folder, &server.kubeconfig()).await?;
+        // Others write through the second one, whatever becomes of the first.
+        let direct = connection(&folder, &second.kubeconfig()).await?;
         let mut dice = Dice::new(seed);
         let herd = Herd::new(&direct, options.kind, Dice::new(dice.next()));
         Ok(Self {
             options,
             dice,
             server,
+            second,
             wire,
             herd,
             clock: Arc::default(),
             poisoned: HashSet::new(),
             unread_allowed: false,
             running: None,
-            floors: Vec::new(),
+            floors: vec![Vec::new()],
+            backup: None,
             listed: (0, 0),
             folder,
             serving: stop,
@@ -282,8 +295,39 @@ impl World {
     pub fn compact(&mut self, version: Option<u64>) -> u64 {
         let since_ms = self.clock.now_ms();
         let floor = self.server.compact(version);
-        self.floors.push(Floor { since_ms, version: floor });
+        self.note_floor(since_ms, floor);
         floor
+    }
+
+    fn note_floor(&mut self, since_ms: u64, version: u64) {
+        self.floors.last_mut().expect("of the first history at least").push(Floor { since_ms, version });
+    }
+
+    pub fn back_up(&mut self) {
+        self.server.back_up(BACKUP);
+        self.backup = Some(self.herd.live.clone());
+    }
+
+    /// The servers go back to the backup, and to its version unless that is bumped.
+    pub fn restore(&mut self, bump: u64) -> Result<u64> {
+        let version = self.server.restore(BACKUP, bump).context("there is a backup")?;
+        self.herd.live = self.backup.clone().context("there is a backup")?;
+        self.herd.epoch += 1;
+        self.floors.push(Vec::new());
+        let (kind, since_ms) = (self.options.kind, self.clock.now_ms());
+        let floor = self.server.truth(kind.group, kind.resource).floor;
+        self.note_floor(since_ms, floor);
+        Ok(version)
+    }
+
+    /// As SIGKILL does it to an API server: connections break, and its port refuses.
+    pub async fn server_dies(&mut self) {
+        self.server.power_off().await;
+    }
+
+    /// With an empty watch cache.
+    pub async fn server_comes_back(&mut self) {
+        self.server.power_on().await;
     }
 
     /// The source can't reach the servers until the wire is up again.
@@ -312,7 +356,7 @@ impl World {
             let running = self.running.as_ref().context("it doesn't run")?;
             ensure!(!running.task.is_finished(), "the source ended by itself");
             let warm = running.mortal.warm(SOURCE).await?;
-            let held: std::collections::BTreeMap<_, _> = warm
+            let held: BTreeMap<_, _> = warm
                 .objects
                 .iter()
                 .map(|object| (object.object.uid.clone(), object.resource_version.to_string()))
@@ -364,24 +408,35 @@ impl World {
 
     pub fn truth(&self) -> Truth {
         let kind = &self.options.kind;
-        let entries = self.server.history(kind.group, kind.resource);
-        let entry = |entry: kubewitness_playground::apiserver::HistoryEntry| {
-            let document = self.herd.written.get(&(entry.uid.clone(), entry.version)).cloned();
-            let team = document.as_ref().map(|document| document["metadata"]["labels"][TEAM] == OURS);
-            Entry {
-                version: entry.version,
-                event: if entry.event == "DELETED" { Event::Deleted } else { Event::Written },
-                namespace: entry.namespace.into(),
-                name: entry.name.into(),
-                uid: entry.uid.into(),
-                in_scope: !self.options.scoped || team.unwrap_or(true),
-                document,
-            }
-        };
-        let entries = entries.into_iter().map(entry).collect();
-        let (listed, listed_until) = self.listed;
-        let history = History { entries, listed, listed_until, floors: self.floors.clone() };
-        Truth { histories: vec![history] }
+        let account = self.server.truth(kind.group, kind.resource);
+        let mut histories: Vec<History> = Vec::new();
+        for (epoch, floors) in account.epochs.iter().zip(&self.floors) {
+            let mut entries = match epoch.parent {
+                Some((parent, _)) => histories[parent as usize].entries.clone(),
+                None => Vec::new(),
+            };
+            entries.retain(|entry| epoch.parent.is_some_and(|(_, until)| entry.version <= until));
+            let own = account.entries.iter().filter(|entry| entry.epoch == epoch.number);
+            entries.extend(own.map(|entry| self.entry(entry)));
+            let (listed, listed_until) =
+                if epoch.parent.is_none() { self.listed } else { (epoch.version, epoch.version) };
+            histories.push(History { entries, listed, listed_until, floors: floors.clone() });
+        }
+        Truth { histories }
+    }
+
+    fn entry(&self, entry: &TruthEntry) -> Entry {
+        let document = self.herd.written.get(&(entry.epoch, entry.uid.clone(), entry.version)).cloned();
+        let team = document.as_ref().map(|document| document["metadata"]["labels"][TEAM] == OURS);
+        Entry {
+            version: entry.version,
+            event: if entry.is_deletion() { Event::Deleted } else { Event::Written },
+            namespace: entry.namespace.as_str().into(),
+            name: entry.name.as_str().into(),
+            uid: entry.uid.as_str().into(),
+            in_scope: !self.options.scoped || team.unwrap_or(true),
+            document,
+        }
     }
 
     /// What the journal on disk says, while no source runs.

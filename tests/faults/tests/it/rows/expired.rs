@@ -36,7 +36,12 @@ async fn row_05_an_expired_watch_as_an_http_status_is_the_same_and_no_endless_lo
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
-        let times = world.dice.between(1, 4) as u32;
+        // A list that comes as a stream goes on as a watch, so that nothing is refused again.
+        let mut times = 1;
+        if world.dice.one_in(2) {
+            world.wire.refuse_streamed_lists();
+            times = world.dice.between(1, 4) as u32;
+        }
         let reason = if world.dice.one_in(2) { "Expired" } else { "Gone" };
         world.away().await?;
         let steps = world.dice.between(1, 12);
@@ -137,7 +142,7 @@ async fn row_17_what_came_and_went_meanwhile_is_found_or_lies_in_a_gap_that_says
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the hole of a source is wider than what compaction took"]
+#[ignore = "a gap before an end of unknown version reaches to the list, and not to what can be read"]
 async fn row_23_compaction_during_an_outage_leaves_an_exact_gap_for_each_object() {
     let sometimes = &["an object's gap", "the source's gap", "versions were read back"];
     let row = Row { seeds: 10, sometimes, ..Row::new("row_23") };

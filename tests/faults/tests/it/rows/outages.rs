@@ -1,28 +1,150 @@
-//! The API server is away, and comes back as it was or as another.
+//! The API server is away, and comes back as it was, as another one, or with another history.
 
-use anyhow::ensure;
+use std::time::{Duration, Instant};
 
-use crate::seeds::Row;
+use anyhow::{Result, ensure};
+
+use crate::seeds::{Marks, Row};
+use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the hole of a source is wider than what compaction took"]
 async fn row_22_an_api_server_that_is_killed_and_comes_back_costs_nothing() {
-    let row = Row { seeds: 5, sometimes: &["versions were read back"], ..Row::new("row_22") };
+    let row = Row { seeds: 5, sometimes: &["versions were read back"], ..Row::new("row_22_an_api") };
     row.run(async |world, marks| {
         world.herd.create_some(5).await?;
         world.start_synced().await?;
         for _ in 0..3 {
             let steps = world.dice.between(1, 10);
             world.herd.live_on(steps).await?;
-            world.away().await?;
+            world.server_dies().await;
             let steps = world.dice.between(1, 10);
             world.herd.live_on(steps).await?;
-            world.back_expired();
+            world.server_comes_back().await;
         }
         world.level().await?;
         marks.when(world.view().counts.walked_back > 0, "versions were read back");
         let told = world.finish().await?;
         ensure!(told.gaps.is_empty(), "nothing was compacted: {:?}", told.gaps);
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the hole of a source is wider than what compaction took"]
+async fn row_22_another_server_of_the_cluster_with_another_cache_costs_nothing() {
+    let sometimes = &["its cache lagged behind", "it had forgotten"];
+    let row = Row { seeds: 6, sometimes, ..Row::new("row_22_another") };
+    row.run(async |world, marks| {
+        world.herd.create_some(5).await?;
+        world.start_synced().await?;
+        for round in 0..4 {
+            let next = if round % 2 == 0 { world.second.clone() } else { world.server.clone() };
+            let lags = world.dice.one_in(2);
+            if lags {
+                marks.when(true, "its cache lagged behind");
+                next.hold_cache(None);
+            } else if world.dice.one_in(2) {
+                marks.when(true, "it had forgotten");
+                next.forget_watch_window();
+            }
+            let steps = world.dice.between(1, 12);
+            world.herd.live_on(steps).await?;
+            world.wire.leads_to(next.address());
+            world.wire.break_all();
+            let steps = world.dice.below(6);
+            world.herd.live_on(steps).await?;
+            next.release_cache();
+        }
+        world.level().await?;
+        ensure!(world.view().epoch == 0, "a server that lags is no other history");
+        let told = world.finish().await?;
+        ensure!(told.gaps.is_empty(), "nothing was compacted: {:?}", told.gaps);
+        Ok(())
+    })
+    .await;
+}
+
+/// Lives on behind a backup, of which some is witnessed and some is not.
+async fn beyond_the_backup(world: &mut World, marks: &Marks) -> Result<()> {
+    world.herd.create_some(5).await?;
+    world.start_synced().await?;
+    let steps = world.dice.between(1, 10);
+    world.herd.live_on(steps).await?;
+    world.back_up();
+    let steps = world.dice.between(8, 20);
+    world.herd.live_on(steps).await?;
+    world.level().await?;
+    if world.dice.one_in(2) {
+        marks.when(true, "the old history had more to say");
+        world.away().await?;
+        let steps = world.dice.between(1, 8);
+        world.herd.live_on(steps).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "what the old history still had to say lies in no gap"]
+async fn row_09_a_history_that_was_replaced_is_a_new_epoch_with_a_gap() {
+    let row = Row { seeds: 8, sometimes: &["the old history had more to say"], ..Row::new("row_09") };
+    row.run(async |world, marks| {
+        beyond_the_backup(world, marks).await?;
+        world.restore(0)?;
+        // Fewer than lie between the backup and what was witnessed.
+        let steps = world.dice.below(4);
+        world.herd.live_on(steps).await?;
+        world.wire.down(false);
+        world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
+        let steps = world.dice.below(20);
+        world.herd.live_on(steps).await?;
+        let told = world.finish().await?;
+        ensure!(told.gaps.iter().any(|gap| gap.reason == "HistoryReplaced"), "{:?}", told.gaps);
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the hole of the source is recorded before the other history is noticed"]
+async fn row_09_a_history_whose_version_was_bumped_is_found_by_what_it_shows() {
+    let row = Row { seeds: 6, ..Row::new("row_09_a_history_whose") };
+    row.run(async |world, marks| {
+        beyond_the_backup(world, marks).await?;
+        world.restore(1000)?;
+        let steps = world.dice.below(4);
+        world.herd.live_on(steps).await?;
+        world.wire.down(false);
+        world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
+        world.finish().await?;
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "what the old history still had to say lies in no gap"]
+async fn row_10_a_watch_from_the_future_is_not_waited_on() {
+    /// A few probes with their pauses; a watch would be silent for ever.
+    const WITHIN: Duration = Duration::from_secs(20);
+    let row = Row { seeds: 4, ..Row::new("row_10") };
+    row.run(async |world, marks| {
+        beyond_the_backup(world, marks).await?;
+        if world.dice.one_in(2) {
+            world.kill().await?;
+        } else {
+            world.stop().await?;
+        }
+        world.restore(0)?;
+        world.wire.down(false);
+        let since = Instant::now();
+        world.start().await?;
+        world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
+        ensure!(since.elapsed() < WITHIN, "it took {:?}", since.elapsed());
+        let steps = world.dice.below(30);
+        world.herd.live_on(steps).await?;
+        world.finish().await?;
         Ok(())
     })
     .await;
