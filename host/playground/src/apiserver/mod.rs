@@ -23,6 +23,7 @@ mod ident;
 mod kinds;
 mod listing;
 mod objects;
+mod options;
 mod patch;
 mod query;
 mod record;
@@ -53,7 +54,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use auth::TokenUser;
 pub use differences::{DIFFERENCES, Difference};
-pub use server::{ApiServer, ApiServerError, ApiServerOptions, HistoryEntry, Serving};
+pub use options::ApiServerOptions;
+pub use server::{ApiServer, ApiServerError, HistoryEntry, Serving};
 pub use store::HistoryLimits;
 pub use tls::TlsOptions;
 pub use truth::{Epoch, Truth, TruthEntry};

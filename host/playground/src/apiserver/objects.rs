@@ -13,7 +13,7 @@ use super::front::Front;
 use super::ident;
 use super::listing::{self, Filter};
 use super::patch::{self, PatchType};
-use super::query::{ListOptions, WatchOptions};
+use super::query::{ListOptions, WatchOptions, parse_version};
 use super::record::Record;
 use super::render::{Form, View};
 use super::respond;
@@ -65,7 +65,7 @@ pub async fn handle(
     match request.verb() {
         "list" | "watch" if allowed(&place, "list") => read_many(front, &request, place).await,
         "get" if allowed(&place, "get") => {
-            let record = place.get(shared, &request.path.name)?;
+            let record = get(front, &request, &place).await?;
             show(&request, &place, 200, &Outcome::Stored(record))
         }
         "create" if request.path.name.is_empty() && place.kind.verbs.contains(&"create") => {
@@ -86,6 +86,21 @@ pub async fn handle(
         }
         _ => Err(ApiError::method_not_allowed()),
     }
+}
+
+/// One object from the store, or from the server's cache if any version at all is named.
+async fn get(front: &Front, request: &Incoming, place: &Place) -> Result<Arc<Record>, ApiError> {
+    let name = &request.path.name;
+    let version = request.query.get("resourceVersion");
+    if version.is_empty() {
+        return place.get(front, name);
+    }
+    let version = parse_version(version)
+        .map_err(|why| ApiError::bad_request(format!("invalid resource version: {why}")))?;
+    front.wait_for_cached(version).await?;
+    let found = front.store.get_at(place.table, &place.key(name), front.cached());
+    let (_, found) = found.map_err(|_| ApiError::list_expired())?;
+    found.ok_or_else(|| ApiError::not_found(&place.kind, name))
 }
 
 fn allowed(place: &Place, verb: &str) -> bool {

@@ -1,6 +1,6 @@
-//! The server as others hold it: options, a handle for tests and the playground, and the loop that serves.
+//! The server as others hold it: a handle for tests and the playground, and the loop that serves.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,24 +9,21 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::{self, TokenUser};
+use super::auth;
 use super::deleting;
 use super::error::ApiError;
 use super::faults::Fault;
 use super::front::{Front, Power};
+use super::options::ApiServerOptions;
 use super::rights::{self, MASTERS};
 use super::routes;
 use super::serving;
 use super::shared::Shared;
-use super::store::{HistoryLimits, Windows};
-use super::tls::{Tls, TlsOptions};
+use super::store::Windows;
+use super::tls::Tls;
 use super::truth::Truth;
-use super::versions::Versions;
 use super::watching::Drop;
 use super::writing;
-
-/// The token of the user `admin` when none is given.
-const ADMIN_TOKEN: &str = "admin";
 
 /// Between looks at the age of the history and at namespaces to be emptied.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
@@ -39,65 +36,6 @@ const KUBECONFIG_LIFE_SECONDS: i64 = 365 * 86_400;
 
 /// The namespaces of a new cluster.
 const NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
-
-#[derive(Debug, Clone)]
-pub struct ApiServerOptions {
-    /// Where to listen; port 0 takes a free one.
-    pub listen: SocketAddr,
-    /// Who may come with which token. The first of the group `system:masters` is the admin.
-    pub tokens: Vec<TokenUser>,
-    /// Roles decide; otherwise everybody may do everything.
-    pub enforce_rbac: bool,
-    /// Serve `/_sim/`.
-    pub hooks: bool,
-    /// Keep what happened to every object for [`ApiServer::history`]; implied by `hooks`.
-    pub keep_truth: bool,
-    pub bookmark_every: Duration,
-    /// The longest a watch lasts, and what it lasts if it does not say.
-    pub watch_timeout: Duration,
-    /// How long a list waits for a version that does not exist yet.
-    pub future_wait: Duration,
-    pub history: HistoryLimits,
-    /// The largest body of a request.
-    pub max_body: usize,
-    /// Makes uids, names and tokens repeatable.
-    pub seed: Option<u64>,
-    /// A file that keeps the store over the end of the process, even a violent one.
-    pub state: Option<PathBuf>,
-    /// How versions look to clients.
-    pub versions: Versions,
-    /// Serve TLS; otherwise plain text.
-    pub tls: Option<TlsOptions>,
-    /// Armed on every server from the start.
-    pub faults: Vec<Fault>,
-}
-
-impl Default for ApiServerOptions {
-    fn default() -> Self {
-        ApiServerOptions {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            tokens: vec![TokenUser {
-                token: ADMIN_TOKEN.into(),
-                user: "admin".into(),
-                groups: vec![MASTERS.into()],
-            }],
-            enforce_rbac: false,
-            hooks: false,
-            keep_truth: false,
-            bookmark_every: Duration::from_secs(60),
-            watch_timeout: Duration::from_secs(30 * 60),
-            future_wait: Duration::from_secs(1),
-            history: HistoryLimits::default(),
-            // More than the 3 MiB of a real server, so that its largest objects fit whatever their spelling.
-            max_body: 8 << 20,
-            seed: None,
-            state: None,
-            versions: Versions::Decimal,
-            tls: None,
-            faults: Vec::new(),
-        }
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApiServerError {
@@ -243,6 +181,14 @@ impl ApiServer {
     /// does.
     pub fn forget_watch_window(&self) {
         self.front.forget_watch_window();
+    }
+
+    /// Deletes several objects of a resource at one version, as a lease that expires does. Returns how many there
+    /// were.
+    pub fn delete_together(&self, group: &str, resource: &str, namespace: &str, names: &[&str]) -> usize {
+        let Ok(place) = self.front.place(group, resource, namespace) else { return 0 };
+        let keys: Vec<String> = names.iter().map(|name| place.key(name)).collect();
+        self.front.store.remove_together(place.table, &keys)
     }
 
     /// Holds this server's cache at a version (None: now), behind the store: its watches are told no more,

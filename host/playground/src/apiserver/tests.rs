@@ -343,41 +343,6 @@ async fn a_definition_brings_a_kind_and_takes_it_away() {
 }
 
 #[tokio::test]
-async fn roles_decide_what_an_account_may_do() {
-    let mut cluster = Cluster::start(|options| options.enforce_rbac = true).await;
-    let rights = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
-    let role = json!({
-        "metadata": {"name": "reader"},
-        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}],
-    });
-    cluster.post(&format!("{rights}/roles"), role).await;
-    let binding = json!({
-        "metadata": {"name": "reader"}, "roleRef": {"kind": "Role", "name": "reader"},
-        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
-    });
-    cluster.post(&format!("{rights}/rolebindings"), binding).await;
-    let account = "/api/v1/namespaces/default/serviceaccounts/default";
-    let (code, issued) = cluster.post(&format!("{account}/token"), json!({"spec": {}})).await;
-    assert_eq!(code, 201);
-    cluster.token = issued["status"]["token"].as_str().unwrap().to_owned();
-    assert_eq!(cluster.get(MAPS).await.0, 200);
-    let (code, refused) = cluster.delete(&format!("{MAPS}/a")).await;
-    assert_eq!(code, 403);
-    assert_eq!(
-        refused["message"],
-        "configmaps \"a\" is forbidden: User \"system:serviceaccount:default:default\" cannot delete resource \
-         \"configmaps\" in API group \"\" in the namespace \"default\""
-    );
-    let claim =
-        cluster.client.get(format!("{}{MAPS}", cluster.server.url())).header("impersonate-user", "root");
-    assert_eq!(claim.bearer_auth(&cluster.token).send().await.unwrap().status(), 403);
-    let url = format!("{}{MAPS}", cluster.server.url_for(&cluster.token));
-    assert_eq!(cluster.client.get(url).send().await.unwrap().status(), 200);
-    cluster.token = "wrong".into();
-    assert_eq!(cluster.get(MAPS).await.0, 401);
-}
-
-#[tokio::test]
 async fn an_expired_continue_token_says_how_to_go_on() {
     let cluster = Cluster::start(|_| {}).await;
     for name in ["a", "b", "c"] {

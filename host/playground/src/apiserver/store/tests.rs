@@ -260,3 +260,35 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #[test]
+    fn the_truth_says_what_can_be_read(steps in prop::collection::vec((0..7_u8, 0..3_u8), 1..80)) {
+        let (store, table) = store();
+        for (number, (what, which)) in (0_u64..).zip(steps) {
+            let key = format!("a/o{which}");
+            let live = store.get(table, &key).map(|r| r.version);
+            match what {
+                0..=2 => {
+                    let mut draft = draft(&format!("o{which}"), number);
+                    draft.uid = format!("uid-{number}").into();
+                    store.put(table, draft, live).unwrap();
+                }
+                3 => drop(live.map(|version| store.remove(table, &key, version).unwrap())),
+                4 => drop(store.compact(store.version().checked_sub(which.into()), Windows::Forget)),
+                5 => drop(store.back_up("b")),
+                _ => drop(store.restore("b", u64::from(which) * 5)),
+            }
+        }
+        let account = store.account(Some(table));
+        prop_assert_eq!(account.epoch as usize + 1, account.epochs.len());
+        for entry in &account.entries {
+            let at = entry.version.max(account.floor);
+            let found = store.get_at(table, &format!("a/{}", entry.name), AsOf::Exact(at)).unwrap().1;
+            let shown = at <= account.version
+                && entry.event != Event::Deleted
+                && found.is_some_and(|r| r.uid == entry.uid && r.version == entry.version);
+            prop_assert_eq!(entry.unreadable_since.is_none(), shown, "{:?} at {}", entry, at);
+        }
+    }
+}

@@ -58,6 +58,10 @@ async fn a_server_that_lags_shows_the_past_and_never_says_so() {
 
     let (_, cached) = two.get(&format!("{MAPS}?resourceVersion=0")).await;
     assert_eq!((listed(&cached), &cached["metadata"]["resourceVersion"]), (vec![("a", &*old)], &json!(old)));
+    let (_, cached) = two.get(&format!("{MAPS}/a?resourceVersion=0")).await;
+    assert_eq!((&cached["metadata"]["resourceVersion"], &cached["data"]["n"]), (&json!(old), &json!("0")));
+    assert_eq!(two.get(&format!("{MAPS}/a")).await.1["data"]["n"], "1");
+    assert_eq!(two.get(&format!("{MAPS}/a?resourceVersion={new}")).await.0, 504);
     let (_, consistent) = two.get(MAPS).await;
     assert_eq!(listed(&consistent), [("a", new)]);
     let (_, exact) = two.get(&format!("{MAPS}?resourceVersion={new}&resourceVersionMatch=Exact")).await;
@@ -154,4 +158,22 @@ async fn servers_are_held_and_taken_down_by_hooks_too() {
     }
     assert_eq!(two.get(MAPS).await.0, 200);
     assert_eq!(one.post("/_sim/hold", json!({"server": 7})).await.0, 400);
+}
+
+#[tokio::test]
+async fn deletions_that_share_a_version_are_told_to_who_comes_from_before() {
+    let cluster = Cluster::start(|_| {}).await;
+    let names = ["a", "b", "c"];
+    let mut last = String::new();
+    for name in names {
+        last = cluster.config(name, json!({})).await;
+    }
+    assert_eq!(cluster.server.delete_together("", "configmaps", "default", &["a", "b", "c", "d"]), 3);
+    let shared = cluster.server.version().to_string();
+    let mut frames = cluster.watch(&format!("resourceVersion={last}")).await;
+    for name in names {
+        assert_eq!(frames.next().await, ("DELETED".into(), name.into(), shared.clone()));
+    }
+    let mut late = cluster.watch(&format!("resourceVersion={shared}&timeoutSeconds=1")).await;
+    assert_eq!(late.frame().await.unwrap(), None, "from the version itself they are lost");
 }
