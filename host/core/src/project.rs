@@ -91,6 +91,8 @@ pub struct ListPage<'a> {
     pub resource_version: Cow<'a, str>,
     /// Empty on the last page.
     pub continue_token: Cow<'a, str>,
+    /// How many objects come after this page, where the server says so.
+    pub remaining: Option<u64>,
     pub api_version: Cow<'a, str>,
     /// Of the list, such as `JobList`.
     pub kind: Cow<'a, str>,
@@ -419,6 +421,9 @@ fn list_metadata<'a>(value: &mut Scanner<'a>, page: &mut ListPage<'a>) -> Result
         match () {
             () if key.is(b"resourceVersion") => take_text(&mut page.resource_version, value)?,
             () if key.is(b"continue") => take_text(&mut page.continue_token, value)?,
+            () if key.is(b"remainingItemCount") => {
+                page.remaining = std::str::from_utf8(value.value()?).ok().and_then(|text| text.parse().ok());
+            }
             () => value.skip()?,
         }
         Ok(Flow::Next)

@@ -191,6 +191,7 @@ mod tests {
             reason: "R".into(),
             message: "m".into(),
             retry_after: retry_after.map(Duration::from_secs),
+            token: None,
         }
     }
 

@@ -71,6 +71,7 @@ fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<Resour
             reason: "NotFound".to_string(),
             message: format!("the server has no kind `{}` in {}{wanted}", spec.kind, spec.api_version),
             retry_after: None,
+            token: None,
         });
     };
     let scope = match (&spec.namespace, found.namespaced) {

@@ -1,7 +1,7 @@
 //! One append in the making, with what it already says about its objects: the events of one batch
 //! are judged against the ones before them. Knows nothing about the journal or the server.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -65,6 +65,8 @@ pub(crate) struct Draft {
     pub gaps: Vec<Gap>,
     /// Bytes in flight are given back once they are durable.
     pub permits: Vec<OwnedSemaphorePermit>,
+    /// Places of states that say nothing about what is there now.
+    pub past: HashSet<usize>,
     /// The last state of each uid and of each name, by hash.
     last: HashMap<u64, usize>,
     hasher: RandomState,
@@ -75,11 +77,13 @@ impl Draft {
         self.states.is_empty() && self.poison.is_empty() && self.gaps.is_empty()
     }
 
-    pub fn push(&mut self, state: Witnessed) {
+    pub fn push(&mut self, state: Witnessed, past: bool) {
+        let place = self.states.len();
         // A gap says nothing about what an object is now.
-        if state.change != Change::Gap {
+        if past {
+            self.past.insert(place);
+        } else if state.change != Change::Gap {
             let object = &state.object;
-            let place = self.states.len();
             self.last.insert(self.hasher.hash_one(&object.uid), place);
             self.last.insert(self.hasher.hash_one((&object.namespace, &object.name)), place);
         }
@@ -91,6 +95,7 @@ impl Draft {
         self.poison.clear();
         self.gaps.clear();
         self.permits.clear();
+        self.past.clear();
         self.last.clear();
     }
 
@@ -116,12 +121,20 @@ impl Draft {
         }
     }
 
+    /// Whether a state changes what is there now.
+    pub fn says_now(&self, place: usize, state: &Witnessed) -> bool {
+        state.change != Change::Gap && !self.past.contains(&place)
+    }
+
     fn find(&self, hash: u64, is: impl Fn(&ObjectRef) -> bool) -> Option<&Witnessed> {
         let state = self.states.get(*self.last.get(&hash)?)?;
         if is(&state.object) {
             return Some(state);
         }
         // Two keys with one hash: look at them all.
-        self.states.iter().rev().find(|state| state.change != Change::Gap && is(&state.object))
+        let mut others = self.states.iter().enumerate().rev();
+        others
+            .find(|(place, state)| self.says_now(*place, state) && is(&state.object))
+            .map(|(_, state)| state)
     }
 }

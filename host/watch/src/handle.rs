@@ -1,5 +1,6 @@
 //! What others may see of a running source.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -79,7 +80,7 @@ pub(crate) struct Live {
     pub last_event_ms: Option<u64>,
     pub condition: Option<String>,
     pub stalled: Option<String>,
-    pub limitation: Option<String>,
+    pub limitations: BTreeMap<Limit, String>,
     pub walking: usize,
     pub last_audit_ms: Option<u64>,
 }
@@ -127,6 +128,42 @@ impl Shared {
         }
         live.condition = condition;
     }
+
+    /// What the server can't do: said once, and once more when it can.
+    pub fn set_limitation(&self, limit: Limit, why: Option<&str>) {
+        let mut live = self.live();
+        let held = live.limitations.contains_key(&limit);
+        match why {
+            Some(why) if !held => {
+                let text = format!("{}: {why}", limit.text());
+                tracing::warn!(source = %self.name, "{text}");
+                live.limitations.insert(limit, text);
+            }
+            None if held => {
+                tracing::info!(source = %self.name, "no longer so: {}", limit.text());
+                live.limitations.remove(&limit);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What some servers can't do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Limit {
+    Exact,
+    Counts,
+    Order,
+}
+
+impl Limit {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Exact => "missed versions can't be read back",
+            Self::Counts => "what came and went unseen can't be found",
+            Self::Order => "missed versions can't be told apart",
+        }
+    }
 }
 
 /// A view of one source; cheap to clone.
@@ -152,7 +189,8 @@ impl SourceHandle {
             last_event_ms: live.last_event_ms,
             condition: live.condition.clone(),
             stalled: live.stalled.clone(),
-            limitation: live.limitation.clone(),
+            limitation: (!live.limitations.is_empty())
+                .then(|| live.limitations.values().cloned().collect::<Vec<_>>().join("; ")),
             walking: live.walking,
             last_audit_ms: live.last_audit_ms,
             counts: self.shared.counters.read(),

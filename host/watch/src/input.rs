@@ -8,12 +8,12 @@ use kubewitness_core::state::ObjectRef;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::exact::Life;
 use crate::request::Failure;
+use crate::round::RoundId;
 
 /// Why versions are missing; the words that programs read in a gap.
 pub(crate) mod reason {
-    /// The server no longer had the checkpoint's version.
-    pub const EXPIRED: &str = "WatchExpired";
     /// The missed versions were asked for one by one, and compaction had removed them.
     pub const COMPACTED: &str = "Compacted";
     /// Asking for them would have taken more requests or time than the budget allows.
@@ -44,20 +44,45 @@ pub(crate) enum Input {
         document: Bytes,
         anew: bool,
     },
-    /// A comparison no longer found it. The version of its deletion is there where walking back
-    /// showed it.
-    Vanished {
-        object: Arc<ObjectRef>,
-        version: Option<Version>,
-    },
-    ObjectHole(Arc<ObjectRef>, Hole),
-    SourceHole(Hole),
-    /// A list is complete: a watch from this version misses nothing.
-    Listed(Version),
+    /// What comes of this name waits until its story is told.
+    Hold(Arc<ObjectRef>),
+    /// What was missed of one name, in order; with it, or with its last part, the name passes.
+    Story(Story),
+    /// Of the round that it belongs to, if to one.
+    SourceHole(Option<RoundId>, Hole),
+    /// A list is complete: a watch from this version misses nothing. The checkpoint on disk stays
+    /// where it is until the round is settled.
+    Listed(Version, Option<RoundId>),
+    /// Everything that was missed has been read back, or lies in gaps.
+    Settled(RoundId),
+    /// Answered once everything is settled and durable.
+    WhenSettled(oneshot::Sender<Standing>),
     /// The server's history is another one.
     NewEpoch,
     /// Answered once everything before it is durable.
     Sync(oneshot::Sender<Standing>),
+}
+
+pub(crate) struct Story {
+    /// `None`: of an audit, which belongs to no round.
+    pub round: Option<RoundId>,
+    /// The epoch that it was read in, where it doesn't follow from the round.
+    pub epoch: Option<u32>,
+    pub steps: Vec<Step>,
+    /// The name that passes from now on.
+    pub release: Option<Arc<ObjectRef>>,
+}
+
+pub(crate) enum Step {
+    Hole(Arc<ObjectRef>, Hole),
+    /// A version that was missed, older than those that follow.
+    Missed(Bytes),
+    /// The version that was listed.
+    Version(Bytes),
+    /// An object has ended. The version of its deletion is there where walking back showed it.
+    Ended(Arc<ObjectRef>, Option<Version>),
+    /// Of an object of which nothing was witnessed.
+    Life(Life),
 }
 
 /// Where the writer is.

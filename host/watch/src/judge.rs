@@ -20,6 +20,8 @@ pub(crate) struct Seen<'a> {
     pub version: &'a Version,
     /// Whether it matches the source's selector.
     pub matches: bool,
+    /// Up to here everything was witnessed, or lies in a gap; `None` where it isn't known.
+    pub complete: Option<&'a Version>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,9 @@ pub(crate) enum Meaning {
     Duplicate,
     /// An older version than the one that was witnessed: a server that lags behind.
     Stale,
+    /// Of an object that had its name before the one that is known. It was missed: the newer one
+    /// had been read back when a kill came, and now the watch brings what lay before.
+    Past,
     /// Not, and never was, in the selector.
     Outside,
 }
@@ -47,12 +52,19 @@ pub(crate) struct Judgement {
 pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Version>) -> Judgement {
     let alone = |meaning| Judgement { rival_gone: false, meaning };
     // The name's newer bearer is known: this is an event from before it, replayed or from a server
-    // that lags behind. Its `gone` was witnessed when the newer one came.
+    // that lags behind.
     if let (None, Some(rival)) = (known, rival)
         && seen.event != Event::Anew
         && seen.version.compare(rival).is_some_and(Ordering::is_le)
     {
-        return alone(if seen.event == Event::Deleted { Meaning::Duplicate } else { Meaning::Stale });
+        let missed = seen.complete.is_some_and(|complete| seen.version.is_newer_than(complete));
+        return alone(match (seen.event, missed) {
+            (_, true) if seen.matches => Meaning::Past,
+            (_, true) => Meaning::Outside,
+            // Its `gone` was witnessed when the newer one came.
+            (Event::Deleted, false) => Meaning::Duplicate,
+            (_, false) => Meaning::Stale,
+        });
     }
     if seen.event == Event::Deleted {
         return alone(deleted(seen, known));
@@ -119,7 +131,9 @@ mod tests {
     ) -> (bool, Meaning) {
         let version = Version::new(version);
         let (known, rival) = (known.map(Version::new), rival.map(Version::new));
-        let judgement = judge(&Seen { event, version: &version, matches }, known.as_ref(), rival.as_ref());
+        let complete = Version::new("12");
+        let seen = Seen { event, version: &version, matches, complete: Some(&complete) };
+        let judgement = judge(&seen, known.as_ref(), rival.as_ref());
         (judgement.rival_gone, judgement.meaning)
     }
 
@@ -153,7 +167,14 @@ mod tests {
     #[test]
     fn the_old_bearer_of_a_name_replayed_does_not_end_the_new_one() {
         assert_eq!(judged(Event::Present, "10", true, None, Some("20")), (false, Meaning::Stale));
-        assert_eq!(judged(Event::Deleted, "15", true, None, Some("20")), (false, Meaning::Duplicate));
+        assert_eq!(judged(Event::Deleted, "12", true, None, Some("20")), (false, Meaning::Duplicate));
+    }
+
+    #[test]
+    fn an_old_bearer_of_a_name_that_was_not_witnessed_yet_is_of_the_past() {
+        assert_eq!(judged(Event::Present, "13", true, None, Some("20")), (false, Meaning::Past));
+        assert_eq!(judged(Event::Deleted, "15", true, None, Some("20")), (false, Meaning::Past));
+        assert_eq!(judged(Event::Deleted, "15", false, None, Some("20")), (false, Meaning::Outside));
     }
 
     #[test]

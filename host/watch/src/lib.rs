@@ -9,9 +9,12 @@
 //! reader ─▶ lines, items ─▶ writer ─▶ journal (`Witness`), then cache ─▶ `Listers`
 //! ```
 
+mod audit;
 mod backoff;
+mod budget;
 mod cache;
 mod checkpoint;
+mod compare;
 pub mod configmaps;
 mod connect;
 mod course;
@@ -20,6 +23,7 @@ mod document;
 mod draft;
 mod exact;
 mod handle;
+mod hold;
 mod input;
 mod judge;
 mod listers;
@@ -28,9 +32,15 @@ mod owners;
 mod reader;
 mod relist;
 mod request;
+mod round;
 mod source;
+mod stream;
+mod streamed;
+mod sweep;
+mod sweeping;
 mod tuning;
 mod walkback;
+mod walker;
 mod writer;
 
 pub use configmaps::{ConfigMapDoc, ConfigMaps, Snapshot};

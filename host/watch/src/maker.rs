@@ -16,6 +16,7 @@ use crate::cache::Statuses;
 use crate::discovery::group_version;
 use crate::document::with_kind;
 use crate::draft::{Draft, Known};
+use crate::exact::Life;
 use crate::handle::count;
 use crate::input::Hole;
 use crate::judge::{Event, Meaning, Seen, judge};
@@ -37,6 +38,14 @@ struct Object<'a> {
     version: Version,
     document: Bytes,
     event: Event,
+    /// The status before, of an object that isn't there any more: journaled, never shown.
+    past: Option<Past>,
+}
+
+/// What preceded a state that says nothing about now.
+#[derive(Default)]
+struct Past {
+    status: Option<Arc<Status>>,
 }
 
 /// A state before it has its id and its times.
@@ -49,6 +58,7 @@ struct Made {
     previous: Option<Arc<Status>>,
     document: Bytes,
     base: Option<Bytes>,
+    past: bool,
 }
 
 impl Maker {
@@ -62,7 +72,7 @@ impl Maker {
         let bytes = document.clone();
         match project::envelope(&bytes) {
             Ok(envelope) => {
-                self.seen(&bytes, document, envelope, event);
+                self.seen(&bytes, document, envelope, event, None);
             }
             Err(error) => self.poison(document, &error.to_string()),
         }
@@ -76,6 +86,7 @@ impl Maker {
         document: Bytes,
         envelope: Envelope<'_>,
         event: Event,
+        complete: Option<&Version>,
     ) -> Option<Version> {
         if let Err(error) = check(&self.parts, &envelope) {
             self.poison(raw.clone(), &error);
@@ -83,7 +94,8 @@ impl Maker {
         }
         let version = Version::new(&envelope.resource_version);
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
-        self.judged(Object { envelope, version: version.clone(), document, event });
+        let seen = Object { envelope, version: version.clone(), document, event, past: None };
+        self.judged(seen, complete);
         Some(version)
     }
 
@@ -121,6 +133,7 @@ impl Maker {
             status,
             document: serde_json::to_vec(&gap).unwrap_or_default().into(),
             base: None,
+            past: false,
         };
         self.push(made, Some(&gap));
     }
@@ -145,7 +158,7 @@ impl Maker {
         }
     }
 
-    fn judged(&mut self, seen: Object<'_>) {
+    fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = {
             let cache = self.parts.shared.read();
@@ -156,6 +169,7 @@ impl Maker {
                 event: seen.event,
                 version: &seen.version,
                 matches: matches(&self.parts, &seen.envelope),
+                complete,
             },
             known.as_ref().map(|known| &known.version),
             rival.as_ref().map(|rival| &rival.version),
@@ -171,15 +185,79 @@ impl Maker {
             Meaning::Gone => self.stated(Change::Gone, seen, known.as_ref()),
             Meaning::Duplicate => count(&counters.duplicates, 1),
             Meaning::Stale => count(&counters.stale, 1),
+            Meaning::Past => {
+                let change = if seen.event == Event::Deleted { Change::Gone } else { Change::Present };
+                self.stated(change, Object { past: Some(Past::default()), ..seen }, None);
+            }
             Meaning::Outside => {}
         }
+    }
+
+    /// An object of which nothing was witnessed, from its beginning to its end, in one draft.
+    pub fn life(&mut self, life: Life) {
+        let object = Arc::new(life.object);
+        let mut shown = None;
+        for walked in life.walked {
+            if let Some(hole) = walked.hole {
+                self.object_hole(Arc::clone(&object), &hole);
+            }
+            for (_, document) in walked.found {
+                let bytes = document.clone();
+                match project::envelope(&bytes) {
+                    Ok(envelope) => self.lived(&mut shown, envelope, document, life.survives),
+                    Err(error) => self.poison(document, &error.to_string()),
+                }
+            }
+        }
+        let Some(status) = shown else { return };
+        if life.survives {
+            return;
+        }
+        let version = life.died.unwrap_or_else(|| Version::new(""));
+        let made = Made {
+            change: Change::Gone,
+            object,
+            owner: None,
+            version,
+            status: self.statuses.share(Rules::deleted(&status), None),
+            previous: Some(status),
+            document: Bytes::new(),
+            base: None,
+            past: true,
+        };
+        self.push(made, None);
+    }
+
+    /// One version of a life; `shown` is the status of the last one that was in the selector.
+    fn lived(
+        &mut self,
+        shown: &mut Option<Arc<Status>>,
+        envelope: Envelope<'_>,
+        document: Bytes,
+        survives: bool,
+    ) {
+        let matching = matches(&self.parts, &envelope);
+        if !matching && shown.is_none() {
+            return;
+        }
+        let version = Version::new(&envelope.resource_version);
+        let mut seen = Object { envelope, version, document, event: Event::Present, past: None };
+        if survives {
+            self.judged(seen, None);
+        } else {
+            seen.past = Some(Past { status: shown.clone() });
+            self.stated(if matching { Change::Present } else { Change::Left }, seen, None);
+        }
+        *shown = matching.then(|| self.draft.states.last().map(|state| Arc::clone(&state.status))).flatten();
     }
 
     fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
         let (group, _) = group_version(&self.parts.spec.api_version);
         let derived = self.parts.rules.status(group, &self.parts.spec.kind, &seen.document);
         let derived = if change == Change::Gone { Rules::deleted(&derived) } else { derived };
-        let previous = known.map(|known| Arc::clone(&known.status));
+        let before = seen.past.as_ref().and_then(|past| past.status.clone());
+        let previous = known.map(|known| Arc::clone(&known.status)).or(before);
+        let past = seen.past.is_some();
         let status = self.statuses.share(derived, previous.as_ref());
         let object = match known {
             Some(known) => Arc::clone(&known.object),
@@ -188,7 +266,7 @@ impl Maker {
         let owner = owner(&self.parts.listers, &seen.envelope, known);
         let base = known.and_then(Known::document);
         let (version, document) = (seen.version, seen.document);
-        self.push(Made { change, object, owner, version, status, previous, document, base }, None);
+        self.push(Made { change, object, owner, version, status, previous, document, base, past }, None);
     }
 
     /// Of an object whose deletion was not watched: there is no last content.
@@ -202,6 +280,7 @@ impl Maker {
             previous: Some(Arc::clone(&known.status)),
             document: Bytes::new(),
             base: None,
+            past: false,
         };
         self.push(made, None);
     }
@@ -215,7 +294,7 @@ impl Maker {
             Change::Gap => (&counters.gaps, Arc::clone(&self.nothing)),
         };
         count(counter, 1);
-        self.draft.push(Witnessed {
+        let witnessed = Witnessed {
             id: StateId::of(&self.parts.spec.name, self.epoch, &made.object, made.change, &made.version, gap),
             change: made.change,
             object: made.object,
@@ -227,7 +306,8 @@ impl Maker {
             document: made.document,
             packed,
             base: made.base,
-        });
+        };
+        self.draft.push(witnessed, made.past);
     }
 }
 

@@ -5,24 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::BodyExt;
-use kube::client::Body;
 use kubewitness_core::Version;
 use kubewitness_core::limits::FRAME_BYTES;
 use kubewitness_core::project;
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{Backoff, Dice};
-use crate::course::{Action, Course, Ended, Pause, Step};
+use crate::compare::Broken;
+use crate::course::{Action, Course, Ended, ListReason, Pause, Step};
 use crate::discovery::{Resource, resolve};
 use crate::handle::count;
 use crate::input::{Input, Standing};
-use crate::relist::{Listed, Relist};
-use crate::request::{Failure, causes};
+use crate::relist::{Asked, Listed, Relist, count_list};
+use crate::request::Failure;
+use crate::round::{Round, RoundId};
 use crate::source::Parts;
-use kubewitness_core::frames::{Line, Splitter};
+use crate::stream::Stream;
+use crate::streamed::{Streamed, StreamedList};
+use kubewitness_core::frames::Line;
 
 /// Frames up to this size are bounded by their number alone (16 MiB in flight at most).
 const SMALL_FRAME: usize = 16 * 1024;
@@ -46,20 +48,43 @@ pub(crate) struct Reader {
     backoff: Backoff,
     dice: Dice,
     resource: Option<Resource>,
+    /// The writer holds as much as it may: nothing is read meanwhile.
+    full: watch::Receiver<bool>,
+    rounds: mpsc::Sender<Round>,
+    round: RoundId,
+    /// Ends the work on the last round.
+    cancel: CancellationToken,
+    /// Whether lists are asked for as streams; a server that refused is not asked again.
+    streams: bool,
+    refuses_streams: bool,
+    /// Pages expire faster than this server gives them.
+    in_one_piece: bool,
     /// No watch has lived since the last list: one that expires again must not list at once.
     just_listed: bool,
 }
 
 impl Reader {
-    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+    pub fn new(
+        parts: Arc<Parts>,
+        inputs: mpsc::Sender<Input>,
+        rounds: mpsc::Sender<Round>,
+        full: watch::Receiver<bool>,
+    ) -> Self {
         Self {
             inputs,
+            full,
+            rounds,
+            round: 0,
+            cancel: CancellationToken::new(),
             large: Arc::new(Semaphore::new(LARGE_IN_FLIGHT / SHARE)),
             course: Course::default(),
             backoff: Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause),
             dice: Dice::new(parts.tuning.seed),
             resource: None,
             just_listed: false,
+            streams: parts.tuning.stream_lists,
+            refuses_streams: false,
+            in_one_piece: false,
             parts,
         }
     }
@@ -103,33 +128,88 @@ impl Reader {
             Action::Watch => self.watch().await,
             Action::NewEpoch { server } => {
                 tracing::warn!(source = %self.parts.spec.name, %server, "the server's history was replaced");
+                // What another history did can't be asked of this one.
+                self.cancel.cancel();
                 self.send(Input::NewEpoch).await?;
                 let standing = self.sync().await?;
                 Ok(Course::resolved(None, standing.epoch))
             }
-            Action::List(reason) => {
-                let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
-                let standing = self.sync().await?;
-                let relist = Relist::new(
-                    Arc::clone(&self.parts),
-                    self.inputs.clone(),
-                    resource,
-                    reason,
-                    standing.resume,
-                );
-                match relist.run().await? {
-                    Listed::Complete => {
-                        // Nothing that is listed is watched before it is durable.
-                        self.sync().await?;
-                        self.just_listed = true;
-                        self.parts.shared.set_condition(None);
-                        Ok(Course::listed())
-                    }
-                    Listed::OtherHistory(server) => Ok(Course::replaced(server)),
-                    Listed::Failed(failure) => Ok(failed(failure)),
+            Action::List(reason) => self.list(action, reason).await,
+        }
+    }
+
+    async fn list(&mut self, action: &Action, reason: &ListReason) -> Result<Step, Closed> {
+        let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
+        // The list before must be settled: what it left is older than what this one will leave,
+        // and compaction eats from the oldest.
+        let standing = settled(&self.inputs).await?;
+        self.round += 1;
+        let asked = Asked { resource, reason: reason.clone(), baseline: standing.resume, id: self.round };
+        if self.streams {
+            match self.streamed(&asked).await {
+                Err(Broken::NotStreamed(why)) => {
+                    tracing::info!(source = %self.parts.spec.name, "lists are not streamed but paged: {why}");
+                    (self.streams, self.refuses_streams) = (false, true);
                 }
+                listed => return Self::listed(action, listed),
             }
         }
+        let relist = Relist::new(Arc::clone(&self.parts), self.inputs.clone(), asked);
+        match relist.run(self.in_one_piece).await? {
+            Listed::Complete(version, round) => {
+                self.complete(version, round).await?;
+                Ok(Course::listed())
+            }
+            Listed::OtherHistory(server) => Ok(Course::replaced(server)),
+            Listed::Failed(failure) => Ok(Course::failed(action, &failure)),
+            Listed::TooSlow => {
+                // A stream has no pages that could expire; without it, all comes at once.
+                (self.streams, self.in_one_piece) = (!self.refuses_streams, self.refuses_streams);
+                Ok(Step { action: action.clone(), pause: Some(Pause { asked: None }), condition: None })
+            }
+        }
+    }
+
+    /// A list that goes on as a watch. The step is what follows that.
+    async fn streamed(&mut self, asked: &Asked) -> Result<Step, Broken> {
+        count_list(&self.parts, &asked.reason);
+        let seconds = self.watch_seconds();
+        let list = StreamedList::new(&self.parts, &self.inputs, asked);
+        let Streamed { version, round, stream, changes } = list.run(asked, seconds).await?;
+        count(&self.parts.shared.counters.lists_streamed, 1);
+        count(&self.parts.shared.counters.watches, 1);
+        self.complete(version, round).await?;
+        Ok(self.watched(stream, changes).await?)
+    }
+
+    /// What follows a list that was streamed, or was not.
+    fn listed(action: &Action, listed: Result<Step, Broken>) -> Result<Step, Closed> {
+        match listed {
+            Ok(step) => Ok(step),
+            Err(Broken::Closed) => Err(Closed),
+            Err(Broken::OtherHistory(server)) => Ok(Course::replaced(server)),
+            Err(Broken::Failed(failure)) => Ok(Course::failed(action, &failure)),
+            Err(Broken::Again | Broken::NotStreamed(_)) => {
+                Ok(Step { action: action.clone(), pause: Some(Pause { asked: None }), condition: None })
+            }
+        }
+    }
+
+    /// Watching goes on at once; only the names that are read back wait.
+    async fn complete(&mut self, version: Version, round: Option<Round>) -> Result<(), Closed> {
+        for job in round.iter().flat_map(|round| &round.jobs) {
+            self.send(Input::Hold(job.object())).await?;
+        }
+        self.send(Input::Listed(version, round.as_ref().map(|round| round.id))).await?;
+        // Nothing that is listed is watched before it is durable.
+        self.sync().await?;
+        if let Some(round) = round {
+            self.cancel = round.cancel.clone();
+            self.rounds.send(round).await.map_err(|_| Closed)?;
+        }
+        self.just_listed = true;
+        self.parts.shared.set_condition(None);
+        Ok(())
     }
 
     /// A consistent list of one object: its version is where the server is.
@@ -143,10 +223,9 @@ impl Reader {
     }
 
     async fn watch(&mut self) -> Result<Step, Closed> {
-        let Some(resource) = &self.resource else { return Ok(Course::unresolved()) };
+        let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
         let Some(from) = self.sync().await?.resume else { return Ok(Course::unresolved()) };
-        let (low, high) = self.parts.tuning.watch_seconds;
-        let seconds = self.dice.between(low, high).to_string();
+        let seconds = self.watch_seconds().to_string();
         let address = resource
             .collection()
             .with("watch", "true")
@@ -163,10 +242,20 @@ impl Reader {
             }
         };
         tracing::debug!(source = %self.parts.spec.name, %from, "watching");
+        self.watched(Stream::new(&self.parts, body), Vec::new()).await
+    }
+
+    fn watch_seconds(&mut self) -> u64 {
+        let (low, high) = self.parts.tuning.watch_seconds;
+        self.dice.between(low, high)
+    }
+
+    /// Follows a watch to its end; `first` are lines that came before.
+    async fn watched(&mut self, mut stream: Stream, first: Vec<Bytes>) -> Result<Step, Closed> {
         self.parts.shared.set_condition(None);
         self.parts.shared.live().synced = true;
         let since = Instant::now();
-        let (ended, any) = self.follow(body).await?;
+        let ended = self.follow(&mut stream, first).await?;
         let ended = match self.sync().await?.told {
             Some(told) => Ended::Told(told),
             None => ended,
@@ -174,7 +263,7 @@ impl Reader {
         if let Ended::Told(failure) = &ended {
             self.count_expired(failure);
         }
-        let lived = since.elapsed() >= LIVED || (any && !matches!(ended, Ended::Told(_)));
+        let lived = since.elapsed() >= LIVED || (stream.any && !matches!(ended, Ended::Told(_)));
         if lived {
             self.backoff.reset();
             self.just_listed = false;
@@ -190,36 +279,32 @@ impl Reader {
         step
     }
 
-    /// Reads a stream to its end. The flag says whether anything came on it.
-    async fn follow(&self, body: Body) -> Result<(Ended, bool), Closed> {
+    async fn follow(&self, stream: &mut Stream, first: Vec<Bytes>) -> Result<Ended, Closed> {
         let hush = CancellationToken::new();
         self.send(Input::Opened(hush.clone())).await?;
-        let mut body = std::pin::pin!(body);
-        let (mut splitter, mut lines, mut any) = (Splitter::new(FRAME_BYTES), Vec::new(), false);
-        let ended = loop {
-            let next = tokio::select! {
-                biased;
-                () = hush.cancelled() => break Ended::Closed,
-                next = timeout(self.parts.tuning.idle, body.frame()) => next,
-            };
-            let chunk = match next {
-                Err(_) => break Ended::Idle,
-                Ok(None) => break Ended::Closed,
-                Ok(Some(Err(error))) => break Ended::Broken(Failure::Transport(causes(&error))),
-                Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-            };
-            any |= !chunk.is_empty();
-            count(&self.parts.shared.counters.bytes, chunk.len() as u64);
-            splitter.push(chunk, &mut lines);
-            for line in lines.drain(..) {
+        for line in first {
+            self.send_line(line).await?;
+        }
+        let mut full = self.full.clone();
+        loop {
+            for line in stream.lines.drain(..) {
                 match line {
                     Line::Frame(frame) => self.send_line(frame).await?,
                     Line::Oversized(kept) => self.send(Input::Oversized(kept)).await?,
                 }
             }
-        };
-        count(&self.parts.shared.counters.discarded_bytes, splitter.pending() as u64);
-        Ok((ended, any))
+            let is_full = *full.borrow_and_update();
+            tokio::select! {
+                biased;
+                () = hush.cancelled() => return Ok(Ended::Closed),
+                changed = full.changed(), if is_full => changed.map_err(|_| Closed)?,
+                more = stream.more(self.parts.tuning.idle), if !is_full => {
+                    if let Err(ended) = more {
+                        return Ok(ended);
+                    }
+                }
+            }
+        }
     }
 
     async fn send_line(&self, line: Bytes) -> Result<(), Closed> {
@@ -253,5 +338,12 @@ impl Reader {
 pub(crate) async fn sync(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
     let (answer, answered) = oneshot::channel();
     inputs.send(Input::Sync(answer)).await.map_err(|_| Closed)?;
+    answered.await.map_err(|_| Closed)
+}
+
+/// Waits until nothing is being read back, and everything that was sent is durable.
+pub(crate) async fn settled(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
+    let (answer, answered) = oneshot::channel();
+    inputs.send(Input::WhenSettled(answer)).await.map_err(|_| Closed)?;
     answered.await.map_err(|_| Closed)
 }

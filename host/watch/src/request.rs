@@ -27,7 +27,14 @@ pub(crate) const RETRY_AFTER_CAP: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub(crate) enum Failure {
     #[error("{code} {reason}: {message}")]
-    Status { code: u16, reason: String, message: String, retry_after: Option<Duration> },
+    Status {
+        code: u16,
+        reason: String,
+        message: String,
+        retry_after: Option<Duration>,
+        /// With which an expired list may go on inconsistently.
+        token: Option<String>,
+    },
     #[error("the API server can't be reached: {0}")]
     Transport(String),
     #[error("no answer within {} s", .0.as_secs())]
@@ -59,6 +66,13 @@ impl Failure {
         }
     }
 
+    pub fn token(&self) -> Option<&str> {
+        match self {
+            Self::Status { token, .. } => token.as_deref(),
+            _ => None,
+        }
+    }
+
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -82,7 +96,7 @@ pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Dura
         status.reason
     };
     let retry_after = header.max(told).map(|pause| pause.min(RETRY_AFTER_CAP));
-    Failure::Status { code, reason, message: status.message, retry_after }
+    Failure::Status { code, reason, message: status.message, retry_after, token: status.continue_token }
 }
 
 /// Seconds only: API servers don't send dates here.

@@ -9,10 +9,11 @@ use kubewitness_core::limits::FRAMES_IN_FLIGHT;
 use kubewitness_core::ports::{JournalError, Warm, Witness};
 use kubewitness_core::status::Rules;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::Auditor;
 use crate::backoff::{Backoff, Dice};
 use crate::connect::Connection;
 use crate::handle::{Shared, SourceHandle};
@@ -20,6 +21,7 @@ use crate::listers::Listers;
 use crate::reader::Reader;
 use crate::request::Api;
 use crate::tuning::Tuning;
+use crate::walker::{ROUNDS, Walker};
 use crate::writer::Writer;
 
 /// Why a source has ended for good. Everything that can pass is waited for instead, and shown
@@ -79,14 +81,18 @@ impl Source {
             live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
         }
         let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
-        let writer = Writer::new(Arc::clone(&parts), warm.epoch, checkpoint);
-        let reader = Reader::new(parts, inputs);
-        // The reader ends with the stop or with the writer; the writer with the reader.
+        let (rounds, walks) = mpsc::channel(ROUNDS);
+        let (full, is_full) = watch::channel(false);
+        let writer = Writer::new(Arc::clone(&parts), warm.epoch, checkpoint, full);
+        let walker = Walker::new(Arc::clone(&parts), inputs.clone());
+        let auditor = Auditor::new(Arc::clone(&parts), inputs.clone());
+        let reader = Reader::new(parts, inputs, rounds, is_full);
+        // Reader and walker end with the stop or with the writer; the writer with them.
         let halt = stop.child_token();
         let read = async {
             tokio::select! {
                 () = halt.cancelled() => {}
-                () = reader.run() => {}
+                ((), (), ()) = async { tokio::join!(reader.run(), walker.run(walks), auditor.run()) } => {}
             }
         };
         let write = async {

@@ -7,6 +7,11 @@ use std::time::Duration;
 pub struct Tuning {
     /// Objects in one page of a list: what kubectl and client-go ask for.
     pub page: usize,
+    /// Whether lists are first asked for as streams; pages are asked for where the server refuses.
+    pub stream_lists: bool,
+    /// A streamed list on which nothing came for this long before its end is none: the server
+    /// has answered with an ordinary watch.
+    pub stream_patience: Duration,
     /// A watch on which nothing came for this long is given up. Bookmarks come about once a
     /// minute, so that two and a half of them are missing.
     pub idle: Duration,
@@ -18,6 +23,13 @@ pub struct Tuning {
     /// A checkpoint that moved without states is written this often at most.
     pub checkpoint_every: Duration,
     pub walk: WalkBudget,
+    /// Events of objects that are still read back wait in memory, up to this many and this many
+    /// bytes; then the watch is not read further. A minute of a busy cluster.
+    pub held_events: usize,
+    pub held_bytes: usize,
+    /// After an audit's list the watch has this long to come to the list's version. Bookmarks
+    /// come about once a minute.
+    pub audit_grace: Duration,
     /// Makes jitter repeatable.
     pub seed: Option<u64>,
 }
@@ -25,26 +37,40 @@ pub struct Tuning {
 /// What reading missed versions back may cost.
 #[derive(Clone, Debug)]
 pub struct WalkBudget {
-    /// Versions of one object: a Job has a dozen in its life, a busy one a few hundred.
-    pub requests_per_object: u32,
-    /// Of one list, over all objects.
-    pub requests: u32,
+    /// Requests a second. One reads a single key of etcd, or counts the keys of one resource.
+    pub rate: u32,
     /// Objects at once.
     pub concurrency: usize,
-    /// Of one list; compaction removes versions after five minutes anyway.
+    /// Versions of one object: a Job has a dozen in its life, a busy one a few hundred.
+    pub requests_per_object: u32,
+    /// An object's newer versions wait for its older ones at most this long.
+    pub time_per_object: Duration,
+    /// Of one list, over all objects.
+    pub requests: u32,
+    /// Of one list; compaction removes versions after five minutes anyway. The time in which the
+    /// server was away doesn't count.
     pub time: Duration,
+    /// Of one list: looking for objects that were created and deleted while nobody looked takes
+    /// one for each version of the store that is not accounted for.
+    pub sweep_requests: u32,
+    pub sweep_time: Duration,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         Self {
             page: 500,
+            stream_lists: true,
+            stream_patience: Duration::from_secs(30),
             idle: Duration::from_secs(150),
             watch_seconds: (290, 590),
             first_pause: Duration::from_millis(800),
             longest_pause: Duration::from_secs(30),
             checkpoint_every: Duration::from_secs(1),
             walk: WalkBudget::default(),
+            held_events: 16 * 1024,
+            held_bytes: 64 * 1024 * 1024,
+            audit_grace: Duration::from_secs(75),
             seed: None,
         }
     }
@@ -52,6 +78,15 @@ impl Default for Tuning {
 
 impl Default for WalkBudget {
     fn default() -> Self {
-        Self { requests_per_object: 256, requests: 20_000, concurrency: 8, time: Duration::from_secs(120) }
+        Self {
+            rate: 200,
+            concurrency: 8,
+            requests_per_object: 256,
+            time_per_object: Duration::from_secs(30),
+            requests: 20_000,
+            time: Duration::from_secs(120),
+            sweep_requests: 20_000,
+            sweep_time: Duration::from_secs(180),
+        }
     }
 }

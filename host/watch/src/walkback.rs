@@ -31,11 +31,9 @@ pub(crate) enum Answer {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
     /// The missed versions, oldest first.
-    pub found: Vec<Bytes>,
+    pub found: Vec<(Version, Bytes)>,
     /// What is missing below them.
     pub hole: Option<Hole>,
-    /// The version of the oldest that was found.
-    pub oldest: Option<Version>,
 }
 
 #[derive(Debug)]
@@ -45,7 +43,7 @@ pub(crate) struct Walk {
     floor: Version,
     /// The oldest version that is known above the floor.
     oldest: Version,
-    found: Vec<Bytes>,
+    found: Vec<(Version, Bytes)>,
     budget: u32,
 }
 
@@ -90,8 +88,8 @@ impl Walk {
                 if version.compare(&self.floor).is_none_or(Ordering::is_le) {
                     return Some(self.end(None));
                 }
-                self.oldest = version;
-                self.found.push(document);
+                self.oldest = version.clone();
+                self.found.push((version, document));
                 None
             }
             // The object's life begins above.
@@ -110,7 +108,7 @@ impl Walk {
         let mut found = std::mem::take(&mut self.found);
         found.reverse();
         let hole = hole.and_then(|(reason, why)| between(&self.floor, &self.oldest, reason, why));
-        Walked { oldest: (!found.is_empty()).then(|| self.oldest.clone()), found, hole }
+        Walked { found, hole }
     }
 }
 
@@ -126,6 +124,17 @@ pub(crate) struct Search {
     last: Option<(Version, Bytes)>,
     /// Whether `there` is where compaction has been.
     compacted: bool,
+    /// Others that had its name in between.
+    met: Vec<Met>,
+}
+
+/// Another bearer of a name, as it was at one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Met {
+    pub uid: String,
+    pub at: Version,
+    pub version: Version,
+    pub document: Bytes,
 }
 
 /// Where the search is.
@@ -145,7 +154,7 @@ impl Search {
     pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
         let number = |version: &Version| version.as_str().parse().ok().filter(|_| version.is_comparable());
         let (there, absent) = (number(there)?, number(absent)?);
-        Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false })
+        Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
     }
 
     pub fn next(&self) -> Sought {
@@ -164,11 +173,23 @@ impl Search {
             Answer::Item { uid, version, document } if uid == self.uid => {
                 (self.there, self.compacted, self.last) = (at, false, Some((version, document)));
             }
-            Answer::Item { .. } | Answer::Nobody => self.absent = at,
+            Answer::Item { uid, version, document } => {
+                if self.met.iter().all(|met| met.uid != uid) {
+                    let at = Version::new(&at.to_string());
+                    self.met.push(Met { uid, at, version, document });
+                }
+                self.absent = at;
+            }
+            Answer::Nobody => self.absent = at,
             Answer::Compacted => (self.there, self.compacted) = (at, true),
             Answer::Refused(why) => return Err(why),
         }
         Ok(())
+    }
+
+    /// Those who were met on the way, each once.
+    pub fn into_met(self) -> Vec<Met> {
+        self.met
     }
 }
 
@@ -242,7 +263,7 @@ mod tests {
             }
         };
         let found =
-            walked.found.iter().map(|bytes| String::from_utf8_lossy(bytes).parse().unwrap()).collect();
+            walked.found.iter().map(|(_, bytes)| String::from_utf8_lossy(bytes).parse().unwrap()).collect();
         let bounds = |hole: Hole| (hole.after.parse().unwrap(), hole.before.parse().unwrap());
         (found, walked.hole.map(bounds), asked)
     }
@@ -291,6 +312,17 @@ mod tests {
         assert_eq!(ended(&[5, 7, 9], 13, 5, 40, 0), (Some(13), Some(9)));
         assert_eq!(ended(&[5], 6, 5, 7, 0), (Some(6), None));
         assert_eq!(ended(&[5], 6, 5, 6, 0), (Some(6), None));
+    }
+
+    #[test]
+    fn another_bearer_of_the_name_is_met_on_the_way() {
+        let mut search = Search::new("u", &v(5), &v(9)).unwrap();
+        let other = Answer::Item { uid: "w".into(), version: v(7), document: Bytes::new() };
+        search.answered(&v(7), other).unwrap();
+        search.answered(&v(6), Answer::Nobody).unwrap();
+        assert_eq!(search.next(), Sought::Ended { version: Some(v(6)), last: None });
+        let met = search.into_met();
+        assert_eq!(met.iter().map(|met| (met.uid.as_str(), &met.at)).collect::<Vec<_>>(), [("w", &v(7))]);
     }
 
     #[test]

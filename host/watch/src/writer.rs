@@ -3,6 +3,7 @@
 //! It takes whatever has come, up to one transaction's worth, and never waits for more. What it
 //! can't make durable it keeps, and takes nothing else meanwhile, so that the socket is not read.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,8 +11,8 @@ use kubewitness_core::Version;
 use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
 use kubewitness_core::ports::{Append, Appended, Current, JournalError, Witnessed};
 use kubewitness_core::project::{self, EventType};
-use kubewitness_core::state::Change;
-use tokio::sync::{mpsc, oneshot};
+use kubewitness_core::state::{Change, ObjectRef};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -19,11 +20,17 @@ use crate::SourceError;
 use crate::backoff::{Backoff, Dice};
 use crate::checkpoint::Checkpoint;
 use crate::handle::count;
-use crate::input::{Input, Standing};
+use crate::hold::{Held, Holds};
+use crate::input::{Input, Standing, Step, Story};
 use crate::judge::Event;
 use crate::maker::Maker;
 use crate::request::{Failure, status_failure};
+use crate::round::RoundId;
 use crate::source::Parts;
+
+/// One event can make two states: the end of an object, and the beginning of the next of its name.
+/// So can a hole with the version above it.
+const EVENT_STATES: usize = 2;
 
 pub(crate) struct Writer {
     parts: Arc<Parts>,
@@ -40,6 +47,19 @@ pub(crate) struct Writer {
     stream: Option<CancellationToken>,
     told: Option<Failure>,
     waiting: Vec<oneshot::Sender<Standing>>,
+    /// Those who wait until everything is settled.
+    patient: Vec<oneshot::Sender<Standing>>,
+    holds: Holds,
+    /// What waited and may pass now: it goes before anything else.
+    released: VecDeque<Held>,
+    /// The story that is being told, and the name that passes after it.
+    steps: VecDeque<Step>,
+    release: Option<Arc<ObjectRef>>,
+    /// The round whose missed versions are being read back: until it is settled, the checkpoint
+    /// on disk stays where it was.
+    round: Option<RoundId>,
+    /// Tells the reader not to read on.
+    full: watch::Sender<bool>,
     dice: Dice,
 }
 
@@ -51,7 +71,12 @@ enum Written {
 }
 
 impl Writer {
-    pub fn new(parts: Arc<Parts>, epoch: u32, checkpoint: Option<Version>) -> Self {
+    pub fn new(
+        parts: Arc<Parts>,
+        epoch: u32,
+        checkpoint: Option<Version>,
+        full: watch::Sender<bool>,
+    ) -> Self {
         Self {
             maker: Maker::new(Arc::clone(&parts), epoch),
             checkpoint: Checkpoint::at(checkpoint.clone()),
@@ -62,6 +87,13 @@ impl Writer {
             stream: None,
             told: None,
             waiting: Vec::new(),
+            patient: Vec::new(),
+            holds: Holds::new(parts.tuning.held_events, parts.tuning.held_bytes),
+            released: VecDeque::new(),
+            steps: VecDeque::new(),
+            release: None,
+            round: None,
+            full,
             dice: Dice::new(parts.tuning.seed),
             parts,
         }
@@ -76,7 +108,7 @@ impl Writer {
     ) -> Result<(), SourceError> {
         let mut batch = Vec::with_capacity(APPEND_BATCH);
         loop {
-            let moved = self.checkpoint.safe() != self.written.as_ref();
+            let moved = self.is_settled() && self.checkpoint.safe() != self.written.as_ref();
             let due_at = self.written_at + self.parts.tuning.checkpoint_every;
             let received = tokio::select! {
                 biased;
@@ -92,17 +124,77 @@ impl Writer {
                 continue;
             }
             for input in batch.drain(..) {
-                // One event can make two states; a new epoch is an append of its own.
-                let full = self.maker.draft.states.len() + 2 > APPEND_BATCH;
                 let apart = matches!(input, Input::NewEpoch);
-                if (full || apart) && self.write(stop).await? == Written::Stopped {
+                if (self.is_full(EVENT_STATES) || apart) && self.write(stop).await? == Written::Stopped {
                     return Ok(());
                 }
                 self.take(input);
+                if self.catch_up(stop).await? == Written::Stopped {
+                    return Ok(());
+                }
             }
             if self.write(stop).await? == Written::Stopped {
                 return Ok(());
             }
+        }
+    }
+
+    fn is_full(&self, more: usize) -> bool {
+        self.maker.draft.states.len() + more > APPEND_BATCH
+    }
+
+    /// Whether the checkpoint on disk may follow the one in memory.
+    fn is_settled(&self) -> bool {
+        self.round.is_none() && self.holds.is_empty()
+    }
+
+    /// A story and what waited for it go in order, before anything that came later.
+    async fn catch_up(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
+        while let Some(step) = self.steps.pop_front() {
+            // A hole and the version above it, and a whole life, are in one append: a kill leaves
+            // nothing behind that is only half of either.
+            let more = match &step {
+                Step::Life(life) => life.states(),
+                Step::Hole(..) => 1 + EVENT_STATES,
+                Step::Missed(_) | Step::Version(_) | Step::Ended(..) => EVENT_STATES,
+            };
+            if self.is_full(more) && self.write(stop).await? == Written::Stopped {
+                return Ok(Written::Stopped);
+            }
+            self.step(step);
+        }
+        if let Some(object) = self.release.take() {
+            self.released = self.holds.release(&object.namespace, &object.name);
+        }
+        while let Some((line, permit)) = self.released.pop_front() {
+            if self.is_full(EVENT_STATES) && self.write(stop).await? == Written::Stopped {
+                return Ok(Written::Stopped);
+            }
+            self.maker.draft.permits.extend(permit);
+            self.line(line, None);
+        }
+        self.full.send_if_modified(|full| std::mem::replace(full, self.holds.is_full()) != *full);
+        Ok(Written::Durable)
+    }
+
+    /// Whether a story is of the round that is being settled, or of none, and of this history.
+    fn is_told_in_time(&self, story: &Story) -> bool {
+        let of_round = story.round.is_none() || story.round == self.round;
+        of_round && story.epoch.is_none_or(|epoch| epoch == self.maker.epoch)
+    }
+
+    fn step(&mut self, step: Step) {
+        let walked_back = &self.parts.shared.counters.walked_back;
+        match &step {
+            Step::Missed(_) => count(walked_back, 1),
+            Step::Life(life) => count(walked_back, life.versions()),
+            _ => {}
+        }
+        match step {
+            Step::Hole(object, hole) => self.maker.object_hole(object, &hole),
+            Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
+            Step::Ended(object, version) => self.maker.vanished(&object, version),
+            Step::Life(life) => self.maker.life(life),
         }
     }
 
@@ -113,8 +205,8 @@ impl Writer {
                 self.told = None;
             }
             Input::Line(line, permit) => {
-                self.maker.draft.permits.extend(permit);
-                self.line(line);
+                count(&self.parts.shared.counters.frames, 1);
+                self.line(line, permit);
             }
             Input::Oversized(kept) => {
                 let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
@@ -124,26 +216,41 @@ impl Writer {
             Input::Item { document, anew } => {
                 self.maker.item(document, if anew { Event::Anew } else { Event::Present });
             }
-            Input::Vanished { object, version } => self.maker.vanished(&object, version),
-            Input::ObjectHole(object, hole) => self.maker.object_hole(object, &hole),
-            Input::SourceHole(hole) => self.maker.source_hole(&hole),
-            Input::Listed(version) => {
+            Input::Hold(object) => self.holds.hold(&object.namespace, &object.name),
+            Input::Story(story) if self.is_told_in_time(&story) => {
+                self.steps = story.steps.into();
+                self.release = story.release;
+            }
+            Input::SourceHole(round, hole) if round.is_none() || round == self.round => {
+                self.maker.source_hole(&hole);
+            }
+            Input::Listed(version, round) => {
                 self.checkpoint = Checkpoint::at(Some(version));
+                self.round = round;
                 (self.due, self.listed) = (true, true);
             }
+            Input::Settled(round) if Some(round) == self.round => {
+                self.round = None;
+                self.due = true;
+            }
+            // Of a round that was given up.
+            Input::Story(_) | Input::SourceHole(..) | Input::Settled(_) => {}
             Input::NewEpoch => {
                 self.maker.epoch += 1;
                 self.checkpoint = Checkpoint::default();
                 self.written = None;
+                self.round = None;
+                self.holds.clear();
+                count(&self.parts.shared.counters.epochs, 1);
                 self.due = true;
                 self.parts.shared.live().synced = false;
             }
             Input::Sync(answer) => self.waiting.push(answer),
+            Input::WhenSettled(answer) => self.patient.push(answer),
         }
     }
 
-    fn line(&mut self, line: Bytes) {
-        count(&self.parts.shared.counters.frames, 1);
+    fn line(&mut self, line: Bytes, permit: Option<OwnedSemaphorePermit>) {
         let bytes = line.clone();
         let (frame, envelope) = match project::project(&bytes) {
             Ok(projected) => projected,
@@ -151,15 +258,24 @@ impl Writer {
         };
         match (frame.kind, envelope) {
             (EventType::Added | EventType::Modified | EventType::Deleted, Some(envelope)) => {
+                if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {
+                    self.checkpoint.event(&Version::new(&envelope.resource_version));
+                    return self.holds.push(&envelope.namespace, &envelope.name, (line, permit));
+                }
+                self.maker.draft.permits.extend(permit);
                 let deleted = frame.kind == EventType::Deleted;
                 let event = if deleted { Event::Deleted } else { Event::Present };
                 let document = line.slice_ref(frame.object);
-                if let Some(version) = self.maker.seen(&line, document, envelope, event) {
+                let complete = self.checkpoint.safe();
+                if let Some(version) = self.maker.seen(&line, document, envelope, event, complete) {
                     self.checkpoint.event(&version);
                 }
             }
             (EventType::Bookmark, _) => match project::bookmark_version(frame.object) {
-                Ok(version) => self.checkpoint.bookmark(&Version::new(&version)),
+                Ok(version) => {
+                    count(&self.parts.shared.counters.bookmarks, 1);
+                    self.checkpoint.bookmark(&Version::new(&version));
+                }
                 Err(error) => self.maker.poison(line, &error.to_string()),
             },
             (EventType::Error, _) => {
@@ -176,8 +292,9 @@ impl Writer {
     /// Makes the batch durable, shows it to the readers, and answers those who wait for it.
     async fn write(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
         if self.due || !self.maker.draft.is_empty() {
-            let checkpoint =
-                self.checkpoint.safe().filter(|safe| self.written.as_ref() != Some(safe)).cloned();
+            let settled = self.is_settled();
+            let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
+            let checkpoint = self.checkpoint.safe().filter(moved).cloned();
             let append = Append {
                 source: Arc::clone(&self.parts.shared.name),
                 epoch: self.maker.epoch,
@@ -190,11 +307,17 @@ impl Writer {
             self.publish(append, &appended);
         }
         self.maker.draft.clear();
+        if self.waiting.is_empty() && self.patient.is_empty() {
+            return Ok(Written::Durable);
+        }
         let standing = Standing {
             resume: self.checkpoint.safe().cloned(),
             epoch: self.maker.epoch,
             told: self.told.clone(),
         };
+        if self.is_settled() {
+            self.waiting.append(&mut self.patient);
+        }
         for waiting in self.waiting.drain(..) {
             // One who no longer waits was stopped.
             drop(waiting.send(standing.clone()));
@@ -239,6 +362,9 @@ impl Writer {
         if !append.states.is_empty() {
             let mut cache = self.parts.shared.write();
             for (place, state) in append.states.into_iter().enumerate() {
+                if !self.maker.draft.says_now(place, &state) {
+                    continue;
+                }
                 match state.change {
                     Change::Present => {
                         let seq = appended.seqs.get(place).copied().flatten();

@@ -29,6 +29,15 @@ async fn away(world: &World) {
     until("the stream ends", || world.watches() == 0).await;
 }
 
+/// Waits until everything that was missed is read back: then the checkpoint moves on.
+async fn settled(world: &World, memory: &Memory) {
+    until("settled", || {
+        world.bookmark();
+        memory.checkpoint().is_some_and(|checkpoint| checkpoint == world.version().to_string())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn row_1_a_watch_that_closes_is_resumed_without_a_list() {
     let (world, memory, running) = started(&["a"]).await;
@@ -253,20 +262,225 @@ async fn row_16_a_name_that_is_used_again_ends_the_old_object_first() {
 }
 
 #[tokio::test]
-async fn row_17_what_came_and_went_meanwhile_lies_in_a_gap_of_the_source() {
+async fn row_17_what_came_and_went_meanwhile_is_found_with_its_whole_life() {
     let (world, memory, running) = started(&["a"]).await;
+    away(&world).await;
+    world.create("brief", json!({}));
+    world.update("brief");
+    world.create("other", json!({}));
+    world.delete("brief");
+    world.update("a");
+    world.delete("other");
+    world.update("a");
+    world.forget();
+    level(&world, &memory).await;
+    settled(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("brief"), ["present brief 102", "present brief 103", "gone brief 105"]);
+    assert_eq!(memory.story_of("other"), ["present other 104", "gone other 107"]);
+    assert_eq!(memory.story_of("a"), ["present a 101", "present a 106", "present a 108"]);
+    assert_eq!((memory.source_gaps(), memory.object_gaps()), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn row_17_what_compaction_took_lies_in_an_exact_gap_of_the_source() {
+    let (world, memory, running) = started(&["a"]).await;
+    away(&world).await;
+    world.create("lost", json!({}));
+    world.delete("lost");
+    world.create("half", json!({}));
+    world.compact();
+    world.update("half");
+    world.delete("half");
+    world.update("a");
+    world.forget();
+    level(&world, &memory).await;
+    settled(&world, &memory).await;
+    running.stop().await;
+    let gaps = memory.source_gaps();
+    let bounds: Vec<_> = gaps.iter().map(|gap| (gap.after.as_str(), gap.before.as_str())).collect();
+    // Version 104 can still be read: there, `half` is found as it was created.
+    assert_eq!(bounds, [("101", "104")]);
+    assert_eq!(gaps[0].reason, "Compacted");
+    assert!(memory.story_of("lost").is_empty());
+    assert_eq!(memory.story_of("half"), ["present half 104", "present half 105", "gone half 106"]);
+}
+
+#[tokio::test]
+async fn row_16_a_chain_of_one_name_is_told_in_order() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    away(&world).await;
+    world.delete("a");
+    world.create("a", json!({}));
+    world.delete("a");
+    world.update("b");
+    world.create("a", json!({}));
+    world.update("a");
+    world.delete("a");
+    world.create("a", json!({}));
+    world.update("b");
+    world.forget();
+    level(&world, &memory).await;
+    settled(&world, &memory).await;
+    running.stop().await;
+    let story = [
+        "present a 101",
+        "gone a 103",
+        "present a 104",
+        "gone a 105",
+        "present a 107",
+        "present a 108",
+        "gone a 109",
+        "present a 110",
+    ];
+    assert_eq!(memory.story_of("a"), story);
+    assert_eq!((memory.source_gaps(), memory.object_gaps()), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn a_server_that_counts_nothing_leaves_a_gap_and_is_said_to_be_limited() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    away(&world).await;
+    world.create("brief", json!({}));
+    world.delete("brief");
+    world.update("a");
+    world.count_nothing(true);
+    world.forget();
+    level(&world, &memory).await;
+    settled(&world, &memory).await;
+    let limitation = running.handle.view().limitation.unwrap_or_default();
+    assert!(limitation.contains("doesn't say how many"), "{limitation}");
+    let gaps = memory.source_gaps();
+    assert_eq!(gaps.len(), 1);
+    assert_eq!((gaps[0].after.as_str(), gaps[0].before.as_str()), ("102", "106"));
+    assert_eq!(gaps[0].reason, "ExactListRefused");
+    // It learns.
+    world.count_nothing(false);
     away(&world).await;
     world.create("brief", json!({}));
     world.delete("brief");
     world.update("a");
     world.forget();
-    level(&world, &memory).await;
+    settled(&world, &memory).await;
+    assert_eq!(running.handle.view().limitation, None);
     running.stop().await;
-    let gaps = memory.source_gaps();
-    assert_eq!(gaps.len(), 1);
-    assert_eq!((gaps[0].after.as_str(), gaps[0].before.as_str()), ("101", "105"));
-    assert_eq!(gaps[0].reason, "WatchExpired");
-    assert!(memory.story_of("brief").is_empty());
+    assert_eq!(memory.story_of("brief"), ["present brief 106", "gone brief 107"]);
+}
+
+#[tokio::test]
+async fn a_server_without_exact_lists_leaves_gaps_and_says_so_once() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    world.spoil(|request| {
+        request.contains("resourceVersionMatch=Exact").then(|| Reply::status(400, "BadRequest"))
+    });
+    away(&world).await;
+    world.update("a");
+    world.update("a");
+    world.update("b");
+    world.update("b");
+    world.forget();
+    level(&world, &memory).await;
+    settled(&world, &memory).await;
+    let view = running.handle.view();
+    assert!(view.limitation.is_some_and(|text| text.contains("can't be read back")));
+    running.stop().await;
+    assert_eq!(memory.object_gaps().len(), 2);
+    assert!(memory.object_gaps().iter().all(|(_, gap)| gap.reason == "ExactListRefused"));
+    assert_eq!(memory.source_gaps().len(), 1);
+}
+
+#[tokio::test]
+async fn while_one_object_is_read_back_the_others_pass_and_it_waits_in_order() {
+    let (world, memory, running) = started(&["slow", "quick"]).await;
+    away(&world).await;
+    world.update("slow");
+    world.update("slow");
+    // The way back to it is closed until it is opened.
+    let closed = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let still = Arc::clone(&closed);
+    world.spoil(move |request| {
+        let shut =
+            still.load(std::sync::atomic::Ordering::SeqCst) && request.contains("metadata.name%3Dslow");
+        shut.then(|| Reply::status(503, "ServiceUnavailable"))
+    });
+    world.forget();
+    until("it is walked back", || running.handle.view().walking == 1).await;
+    running.watching(&world).await;
+    world.update("slow");
+    world.update("quick");
+    until("the other passes", || memory.story_of("quick").len() == 2).await;
+    assert_eq!(memory.story_of("slow"), ["present slow 101"]);
+    assert_eq!(memory.checkpoint().as_deref(), Some("102"), "the old one stays until all is settled");
+    closed.store(false, std::sync::atomic::Ordering::SeqCst);
+    settled(&world, &memory).await;
+    assert_eq!(running.handle.view().walking, 0);
+    running.stop().await;
+    let story = ["present slow 101", "present slow 103", "present slow 104", "present slow 105"];
+    assert_eq!(memory.story_of("slow"), story);
+    assert_eq!(memory.object_gaps(), []);
+}
+
+#[tokio::test]
+async fn row_27_a_kill_in_the_middle_of_a_walk_back_does_it_again_with_the_same_result() {
+    let (world, memory, running) = started(&["a", "b", "c"]).await;
+    away(&world).await;
+    for name in ["a", "b", "c"] {
+        world.update(name);
+        world.update(name);
+    }
+    world.create("brief", json!({}));
+    world.delete("brief");
+    world.update("c");
+    let closed = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let still = Arc::clone(&closed);
+    world.spoil(move |request| {
+        let shut = still.load(std::sync::atomic::Ordering::SeqCst) && request.contains("metadata.name%3Dc");
+        shut.then(|| Reply::status(503, "ServiceUnavailable"))
+    });
+    world.forget();
+    until("two are back", || memory.story_of("a").len() == 3 && memory.story_of("b").len() == 3).await;
+    running.watching(&world).await;
+    world.update("a");
+    until("it is watched", || memory.story_of("a").len() == 4).await;
+    running.task.abort();
+    assert_eq!(memory.checkpoint().as_deref(), Some("103"));
+    closed.store(false, std::sync::atomic::Ordering::SeqCst);
+    let running = Running::start(&world, &memory).await;
+    settled(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.current(), world.live());
+    assert_eq!(memory.story_of("a").len(), 4);
+    assert_eq!(memory.story_of("c"), ["present c 103", "present c 108", "present c 109", "present c 112"]);
+    assert_eq!(memory.story_of("brief"), ["present brief 110", "gone brief 111"]);
+    assert_eq!((memory.source_gaps(), memory.object_gaps()), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn with_a_selector_what_matched_for_a_while_is_found() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("in", json!({"team": "ml"}));
+    world.create("guest", json!({"team": "web"}));
+    world.create("out", json!({"team": "web"}));
+    let spec = spec(json!({"matchLabels": {"team": "ml"}}));
+    let running = Running::start_with(&world, &memory, spec, tuning()).await;
+    running.watching(&world).await;
+    away(&world).await;
+    world.change("guest", |object| object["metadata"]["labels"] = json!({"team": "ml"}));
+    world.update("guest");
+    world.change("guest", |object| object["metadata"]["labels"] = json!({"team": "web"}));
+    world.create("brief", json!({"team": "ml"}));
+    world.delete("brief");
+    world.create("foreign", json!({"team": "web"}));
+    world.delete("foreign");
+    world.update("in");
+    world.forget();
+    until("the update", || memory.story_of("in").len() == 2).await;
+    settled(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("guest"), ["present guest 104", "present guest 105", "left guest 106"]);
+    assert_eq!(memory.story_of("brief"), ["present brief 107", "gone brief 108"]);
+    assert!(memory.story_of("foreign").is_empty() && memory.story_of("out").is_empty());
+    assert_eq!((memory.source_gaps(), memory.object_gaps()), (vec![], vec![]));
 }
 
 #[tokio::test]

@@ -86,7 +86,18 @@ async fn run(seed: u64) {
         }
     }
     world.create("end", json!({}));
-    until(&format!("seed {seed}: level"), || memory.current() == world.live()).await;
+    let mut left = 3_000;
+    until(&format!("seed {seed}: level"), || {
+        world.bookmark();
+        left -= 1;
+        if left == 0 {
+            eprintln!("{:#?} {:#?}", running.handle.view(), world.requests(""));
+            eprintln!("{:?} {:?} {} {:?}", memory.current(), world.live(), world.version(), memory.story());
+        }
+        let settled = memory.checkpoint().is_some_and(|at| at == world.version().to_string());
+        settled && memory.current() == world.live()
+    })
+    .await;
     running.stop().await;
     check(seed, &world, &memory);
 }

@@ -3,11 +3,13 @@
 // A helper of a test fails as the test itself would; its tasks end with the test's runtime.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::needless_pass_by_value)]
 
+mod audit;
 mod faults;
 mod history;
 mod memory;
 mod ordinary;
 mod simulator;
+mod streaming;
 mod world;
 
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::status::Rules;
 use kubewitness_watch::{
-    ConnectOptions, Connection, Listers, Source, SourceError, SourceHandle, Tuning, connect,
+    ConnectOptions, Connection, Listers, Source, SourceError, SourceHandle, Tuning, WalkBudget, connect,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -30,9 +32,11 @@ use world::{World, until};
 fn tuning() -> Tuning {
     Tuning {
         page: 3,
+        stream_lists: false,
         first_pause: Duration::from_millis(10),
         longest_pause: Duration::from_millis(50),
         checkpoint_every: Duration::from_millis(20),
+        walk: WalkBudget { rate: 20_000, ..WalkBudget::default() },
         seed: Some(1),
         ..Tuning::default()
     }

@@ -78,12 +78,17 @@ struct State {
     spoilers: Vec<Spoiler>,
     served: bool,
     quiet: bool,
+    counts_nothing: bool,
+    /// Lists can be asked for as streams.
+    streams: bool,
+    ignores_streams: bool,
 }
 
 #[derive(Clone)]
 pub struct World {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
+    spoiling: Arc<Mutex<()>>,
     signals: broadcast::Sender<Signal>,
 }
 
@@ -101,10 +106,14 @@ impl World {
             spoilers: Vec::new(),
             served: true,
             quiet: false,
+            counts_nothing: false,
+            streams: false,
+            ignores_streams: false,
         };
         let world = Self {
             address: listener.local_addr().unwrap(),
             state: Arc::new(Mutex::new(state)),
+            spoiling: Arc::default(),
             signals: broadcast::channel(4096).0,
         };
         let server = world.clone();
@@ -240,17 +249,26 @@ impl World {
         self.with(|state| state.quiet = quiet);
     }
 
+    pub fn stream_lists(&self, streams: bool) {
+        self.with(|state| state.streams = streams);
+    }
+
+    /// The parameter of streamed lists is not known: it is an ordinary watch.
+    pub fn ignore_streams(&self) {
+        self.with(|state| (state.streams, state.ignores_streams) = (true, true));
+    }
+
+    /// Lists no longer say how many objects they have left.
+    pub fn count_nothing(&self, nothing: bool) {
+        self.with(|state| state.counts_nothing = nothing);
+    }
+
     pub fn send(&self, raw: &str) {
         drop(self.signals.send(Signal::Raw(raw.to_string())));
     }
 
     pub fn bookmark(&self) {
-        let version = self.version();
-        self.send(&format!(
-            "{}\n",
-            json!({"type": "BOOKMARK", "object": {"kind": "Job", "apiVersion": "batch/v1",
-                "metadata": {"resourceVersion": version.to_string()}}})
-        ));
+        self.send(&bookmark(self.version(), false));
     }
 
     pub fn close(&self) {
@@ -314,10 +332,7 @@ impl World {
             let head = String::from_utf8_lossy(&held[..end]).to_string();
             held.drain(..end + 4);
             let target = head.split(' ').nth(1).unwrap().to_string();
-            let spoiled = self.with(|state| {
-                state.requests.push(target.clone());
-                state.spoilers.iter_mut().find_map(|spoiler| spoiler(&target))
-            });
+            let spoiled = self.spoiled(&target);
             let (path, query) = target.split_once('?').unwrap_or((&target, ""));
             let query = parse(query);
             let reply = match spoiled {
@@ -341,14 +356,47 @@ impl World {
         }
     }
 
+    /// Spoilers may change the world, so that they are not called under its lock.
+    fn spoiled(&self, target: &str) -> Option<Reply> {
+        let _one_at_a_time = self.spoiling.lock().unwrap();
+        let mut spoilers = self.with(|state| {
+            state.requests.push(target.to_string());
+            std::mem::take(&mut state.spoilers)
+        });
+        let spoiled = spoilers.iter_mut().find_map(|spoiler| spoiler(target));
+        self.with(|state| {
+            spoilers.append(&mut state.spoilers);
+            state.spoilers = spoilers;
+        });
+        spoiled
+    }
+
     fn watchable(&self, query: &HashMap<String, String>) -> Result<(), Reply> {
         self.with(|state| if state.served { Ok(()) } else { Err(Reply::status(404, "NotFound")) })?;
+        if query.contains_key("sendInitialEvents") {
+            let streams = self.with(|state| state.streams);
+            return if streams { Ok(()) } else { Err(Reply::status(422, "Invalid")) };
+        }
         query["resourceVersion"].parse::<u64>().map(|_| ()).map_err(|_| Reply::status(500, "InternalError"))
     }
 
     async fn stream(&self, mut socket: TcpStream, query: &HashMap<String, String>) {
-        let from: u64 = query["resourceVersion"].parse().unwrap();
+        let initial = query.contains_key("sendInitialEvents");
+        let from: u64 = query.get("resourceVersion").map_or(0, |from| from.parse().unwrap());
         let (mut signals, backlog) = self.with(|state| {
+            if initial {
+                // In no order of version.
+                let mut lines: Vec<String> = state
+                    .live
+                    .values()
+                    .rev()
+                    .map(|object| Entry { version: 0, kind: "ADDED", object: object.clone() }.line())
+                    .collect();
+                if !state.ignores_streams {
+                    lines.push(bookmark(state.version, true));
+                }
+                return (Some(self.signals.subscribe()), lines);
+            }
             if from < state.forgotten {
                 let expired = json!({"type": "ERROR", "object": {"kind": "Status", "code": 410,
                     "reason": "Expired", "message": "too old resource version"}});
@@ -409,9 +457,11 @@ impl World {
         let named = query
             .get("fieldSelector")
             .map(|selector| selector.trim_start_matches("metadata.name=").to_string());
+        let labels = query.get("labelSelector").and_then(|selector| selector.split_once('='));
         let limit: usize = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
         let (skip, pinned) = match query.get("continue").and_then(|token| token.split_once('-')) {
-            Some((skip, pinned)) => (skip.parse().unwrap(), Some(pinned.parse::<u64>().unwrap())),
+            // One that isn't pinned goes on with what is there now.
+            Some((skip, pinned)) => (skip.parse().unwrap(), pinned.parse::<u64>().ok()),
             None => (0, None),
         };
         self.with(|state| {
@@ -429,12 +479,18 @@ impl World {
                 }
             }
             objects.retain(|name, _| named.as_ref().is_none_or(|named| named == name));
+            objects.retain(|_, object| {
+                labels.is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
+            });
             let total = objects.len();
             let items: Vec<_> = objects.into_values().skip(skip).take(limit).collect();
             let end = skip + items.len();
             let mut metadata = json!({"resourceVersion": at.to_string()});
             if end < total {
                 metadata["continue"] = json!(format!("{end}-{at}"));
+                if named.is_none() && labels.is_none() && !state.counts_nothing {
+                    metadata["remainingItemCount"] = json!(total - end);
+                }
             }
             json_reply(
                 json!({"kind": "JobList", "apiVersion": "batch/v1", "metadata": metadata, "items": items}),
@@ -445,6 +501,15 @@ impl World {
 
 fn json_reply(body: Value) -> Reply {
     Reply { status: 200, headers: String::new(), body: body.to_string() }
+}
+
+fn bookmark(version: u64, ends_list: bool) -> String {
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if ends_list {
+        metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+    }
+    let object = json!({"kind": "Job", "apiVersion": "batch/v1", "metadata": metadata});
+    format!("{}\n", json!({"type": "BOOKMARK", "object": object}))
 }
 
 async fn chunk(socket: &mut TcpStream, text: &str) -> std::io::Result<()> {

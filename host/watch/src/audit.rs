@@ -1,0 +1,295 @@
+//! Every so often a consistent list is compared with what was witnessed, while the watch goes on.
+//! What still differs once the watch has passed the list's version was never sent, or was lost:
+//! it is read back, journaled and counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use kubewitness_core::Version;
+use kubewitness_core::document::pack;
+use kubewitness_core::project;
+use kubewitness_core::state::ObjectRef;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use crate::backoff::Dice;
+use crate::budget::Budget;
+use crate::compare::is_absent;
+use crate::discovery::{Resource, resolve};
+use crate::document::with_kind;
+use crate::exact::Exact;
+use crate::handle::count;
+use crate::input::{Input, Story};
+use crate::maker::{check, matches, reference};
+use crate::reader::{Closed, settled};
+use crate::request::Failure;
+use crate::round::{Job, Moved, Uids, Vanished};
+use crate::source::Parts;
+use crate::walker::{steps, walk};
+
+/// Differences that one audit follows up. More is an outage, not a lost event; the next audit
+/// finds the others.
+const CANDIDATES: usize = 10_000;
+/// How often it is looked whether the watch has come to the list's version.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(crate) struct Auditor {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+}
+
+/// Why an audit ended early.
+enum Broken {
+    Closed,
+    Failed(Failure),
+    /// The watch is not there, so that nothing can be said.
+    NotWatching,
+}
+
+impl From<Closed> for Broken {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// How an object differs from the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    /// A version that was not witnessed, or not yet.
+    Newer,
+    /// An object that was not witnessed, or not yet.
+    Unknown,
+}
+
+/// What a listed object means against the version that is known of it.
+fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Option<Difference> {
+    match known {
+        Some(known) if listed.is_newer_than(known) => Some(Difference::Newer),
+        // Versions without order: another one is news, which time may settle.
+        Some(known) if known.compare(listed).is_none() => Some(Difference::Newer),
+        Some(_) => None,
+        None => matches.then_some(Difference::Unknown),
+    }
+}
+
+/// A listed object that differed.
+struct Candidate {
+    object: Arc<ObjectRef>,
+    version: Version,
+    document: kubewitness_core::document::Packed,
+    matches: bool,
+}
+
+/// What one list showed.
+#[derive(Default)]
+struct Seen {
+    listed: Option<Version>,
+    uids: Uids,
+    candidates: Vec<Candidate>,
+}
+
+impl Auditor {
+    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+        Self { parts, inputs }
+    }
+
+    /// Ends only with the writer; it is dropped to stop it.
+    pub async fn run(self) {
+        let every = self.parts.spec.audit.0;
+        let mut dice = Dice::new(self.parts.tuning.seed);
+        while !every.is_zero() {
+            // Between nine and eleven tenths, so that many sources don't list at once.
+            sleep(every.mul_f64(dice.between(90, 110) as f64 / 100.0)).await;
+            let begun = Instant::now();
+            match self.audit().await {
+                Ok(discrepancies) => {
+                    self.parts.shared.live().last_audit_ms = Some(self.parts.clock.now_ms());
+                    let took = begun.elapsed();
+                    tracing::debug!(source = %self.parts.spec.name, discrepancies, ?took, "audited");
+                }
+                Err(Broken::Closed) => return,
+                Err(Broken::NotWatching) => {
+                    tracing::info!(source = %self.parts.spec.name, "not audited: it is not watched now");
+                }
+                Err(Broken::Failed(failure)) => {
+                    tracing::warn!(source = %self.parts.spec.name, "not audited, the next one will tell: {failure}");
+                }
+            }
+        }
+    }
+
+    async fn audit(&self) -> Result<usize, Broken> {
+        let epoch = settled(&self.inputs).await?.epoch;
+        if !self.is_watching() {
+            return Err(Broken::NotWatching);
+        }
+        let resource = resolve(&self.parts.api, &self.parts.spec).await?;
+        count(&self.parts.shared.counters.lists_audit, 1);
+        let mut seen = self.list(&resource).await?;
+        let Some(listed) = seen.listed.take() else { return Ok(0) };
+        let missing = self.not_listed(&seen.uids, &listed);
+        if seen.candidates.is_empty() && missing.is_empty() {
+            return Ok(0);
+        }
+        self.pass(&listed).await?;
+        let jobs = self.still(seen.candidates, missing, &listed, &resource).await?;
+        let discrepancies = jobs.len();
+        self.tell(epoch, jobs, &resource).await?;
+        Ok(discrepancies)
+    }
+
+    fn is_watching(&self) -> bool {
+        let live = self.parts.shared.live();
+        live.synced && live.condition.is_none() && live.stalled.is_none()
+    }
+
+    async fn list(&self, resource: &Resource) -> Result<Seen, Broken> {
+        let (mut seen, mut token) = (Seen::default(), String::new());
+        loop {
+            let mut address = resource.collection().with("limit", &self.parts.tuning.page.to_string());
+            if !token.is_empty() {
+                address = address.with("continue", &token);
+            }
+            let bytes = self.parts.api.get(address.as_str()).await?;
+            let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
+            seen.listed.get_or_insert_with(|| Version::new(&page.resource_version));
+            for item in &page.items {
+                self.item(&mut seen, &bytes, item);
+            }
+            if page.continue_token.is_empty() {
+                return Ok(seen);
+            }
+            token = page.continue_token.to_string();
+        }
+    }
+
+    fn item(&self, seen: &mut Seen, bytes: &Bytes, item: &[u8]) {
+        // What can't be read is kept as poison where it is watched or listed.
+        let Ok(envelope) = project::envelope(item) else { return };
+        if check(&self.parts, &envelope).is_err() {
+            return;
+        }
+        seen.uids.insert(&envelope.uid);
+        let (version, matches) = (Version::new(&envelope.resource_version), matches(&self.parts, &envelope));
+        let known = self.known(&envelope.uid);
+        let differs = difference(&version, known.as_ref(), matches).is_some();
+        if differs && seen.candidates.len() < CANDIDATES {
+            let spec = &self.parts.spec;
+            let document = with_kind(bytes.slice_ref(item), &envelope, &spec.api_version, &spec.kind);
+            let object = Arc::new(reference(&self.parts, &envelope));
+            seen.candidates.push(Candidate { object, version, document: pack(&document), matches });
+        }
+    }
+
+    fn known(&self, uid: &str) -> Option<Version> {
+        self.parts.shared.read().by_uid(uid).map(|held| held.resource_version.clone())
+    }
+
+    /// Objects that are known and were not listed, unless they are newer than the list.
+    fn not_listed(&self, uids: &Uids, listed: &Version) -> Vec<(Arc<ObjectRef>, Version)> {
+        let cache = self.parts.shared.read();
+        let missing = cache
+            .all()
+            .filter(|held| !uids.contains(&held.object.uid) && !held.resource_version.is_newer_than(listed));
+        let missing = missing.map(|held| (Arc::clone(&held.object), held.resource_version.clone()));
+        missing.take(CANDIDATES).collect()
+    }
+
+    /// Waits until the watch has come to the list's version, or has had time to.
+    async fn pass(&self, listed: &Version) -> Result<(), Broken> {
+        let until = Instant::now() + self.parts.tuning.audit_grace;
+        while Instant::now() < until {
+            let checkpoint = Version::new(&self.parts.shared.live().checkpoint);
+            if checkpoint == *listed || checkpoint.is_newer_than(listed) {
+                break;
+            }
+            sleep(LOOK).await;
+        }
+        // What was received is durable, and nothing is being read back.
+        settled(&self.inputs).await?;
+        if self.is_watching() { Ok(()) } else { Err(Broken::NotWatching) }
+    }
+
+    /// What differs still. Whether an object is there, or not, is asked once more.
+    async fn still(
+        &self,
+        candidates: Vec<Candidate>,
+        missing: Vec<(Arc<ObjectRef>, Version)>,
+        listed: &Version,
+        resource: &Resource,
+    ) -> Result<Vec<Job>, Broken> {
+        let mut jobs = Vec::new();
+        for Candidate { object, version, document, matches } in candidates {
+            let known = self.known(&object.uid);
+            let Some(difference) = difference(&version, known.as_ref(), matches) else { continue };
+            // It came and went with the watch.
+            if difference == Difference::Unknown && is_absent(&self.parts, resource, &object).await? {
+                continue;
+            }
+            let witnessed = known.is_some();
+            let floor = known.unwrap_or_else(|| Version::new("1"));
+            self.found(&object, &format!("version {version} was missed; {floor} was the last"));
+            jobs.push(Job::Moved(Moved { object, floor, version, document, witnessed, rival: None }));
+        }
+        for (object, before) in missing {
+            let Some(floor) = self.known(&object.uid).filter(|known| *known == before) else { continue };
+            if is_absent(&self.parts, resource, &object).await? {
+                self.found(&object, &format!("its deletion was missed; {floor} was its last version"));
+                jobs.push(Job::Vanished(Vanished { object, floor, absent: listed.clone() }));
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn found(&self, object: &ObjectRef, what: &str) {
+        count(&self.parts.shared.counters.discrepancies, 1);
+        let ObjectRef { namespace, name, uid, .. } = object;
+        tracing::warn!(source = %self.parts.spec.name, %namespace, %name, %uid, "the audit found a difference: {what}");
+    }
+
+    async fn tell(&self, epoch: u32, jobs: Vec<Job>, resource: &Resource) -> Result<(), Closed> {
+        let budget = &self.parts.tuning.walk;
+        let limits = Budget::new(budget.requests, budget.time, budget.rate);
+        let exact = Exact::new(Arc::clone(&self.parts), resource.clone(), limits);
+        for job in &jobs {
+            self.send(Input::Hold(job.object())).await?;
+        }
+        let walking = jobs.into_iter().map(|job| walk(&exact, job, None));
+        let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
+        while let Some(walk) = walking.next().await {
+            let (steps, object) = steps(walk);
+            let story = Story { round: None, epoch: Some(epoch), steps, release: Some(object) };
+            self.send(Input::Story(story)).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Closed> {
+        self.inputs.send(input).await.map_err(|_| Closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_watch_may_have_missed_is_a_difference() {
+        let v = Version::new;
+        assert_eq!(difference(&v("7"), Some(&v("7")), true), None);
+        assert_eq!(difference(&v("7"), Some(&v("9")), true), None, "the watch is ahead of the list");
+        assert_eq!(difference(&v("10"), Some(&v("9")), true), Some(Difference::Newer));
+        assert_eq!(difference(&v("10"), Some(&v("9")), false), Some(Difference::Newer), "it has left");
+        assert_eq!(difference(&v("10"), None, true), Some(Difference::Unknown));
+        assert_eq!(difference(&v("10"), None, false), None);
+        assert_eq!(difference(&v("x"), Some(&v("y")), true), Some(Difference::Newer));
+    }
+}

@@ -1,0 +1,302 @@
+//! A list compared with what was witnessed: what is new goes on at once; what differs, or is no
+//! longer there, becomes a job of a round. Asks the server nothing but whether an object is there.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::state::ObjectRef;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::course::ListReason;
+use crate::discovery::Resource;
+use crate::document::with_kind;
+use crate::input::{Hole, Input, Step, Story, reason};
+use crate::judge::{Compared, compare};
+use crate::maker::{check, matches, reference};
+use crate::reader::Closed;
+use crate::request::Failure;
+use crate::round::{Job, Moved, Outage, Round, RoundId, Uids, Vanished};
+use crate::source::Parts;
+use crate::sweep::number;
+use crate::walkback::after;
+
+/// Why a list ended early.
+pub(crate) enum Broken {
+    Closed,
+    /// It showed an object older than it was witnessed; this is where the server is.
+    OtherHistory(Version),
+    Failed(Failure),
+    /// A page expired: all over again.
+    Again,
+    /// The server doesn't stream lists.
+    NotStreamed(String),
+}
+
+impl From<Closed> for Broken {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// An object that was there before the list, found by its uid.
+struct Unseen(Arc<ObjectRef>);
+
+impl Borrow<str> for Unseen {
+    fn borrow(&self) -> &str {
+        &self.0.uid
+    }
+}
+
+impl PartialEq for Unseen {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.uid == other.0.uid
+    }
+}
+
+impl Eq for Unseen {}
+
+impl Hash for Unseen {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // As a `str` does, so that it can be looked up by one.
+        self.0.uid.as_str().hash(state);
+    }
+}
+
+/// What comes of a listed object.
+enum Found {
+    Item(Bytes),
+    ReadBack(Moved),
+}
+
+/// From the first object of a list to its end.
+pub(crate) struct Comparison {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+    resource: Resource,
+    reason: ListReason,
+    /// Everything up to here was witnessed.
+    baseline: Option<Version>,
+    unseen: HashSet<Unseen>,
+    /// An item that could not be read may be any of the unseen.
+    unread: u32,
+    jobs: Vec<Job>,
+    known: Uids,
+    accounted: Vec<u128>,
+    /// How many were there at the baseline; `None` where that isn't certain.
+    expected: Option<u64>,
+}
+
+impl Comparison {
+    pub fn new(
+        parts: &Arc<Parts>,
+        inputs: &mpsc::Sender<Input>,
+        resource: &Resource,
+        reason: &ListReason,
+        baseline: Option<Version>,
+    ) -> Self {
+        let mut comparison = Self {
+            parts: Arc::clone(parts),
+            inputs: inputs.clone(),
+            resource: resource.clone(),
+            reason: reason.clone(),
+            baseline,
+            unseen: HashSet::new(),
+            unread: 0,
+            jobs: Vec::new(),
+            known: Uids::default(),
+            accounted: Vec::new(),
+            expected: None,
+        };
+        comparison.begin();
+        comparison
+    }
+
+    fn begin(&mut self) {
+        let parts = Arc::clone(&self.parts);
+        let cache = parts.shared.read();
+        self.unseen = cache.all().map(|held| Unseen(Arc::clone(&held.object))).collect();
+        self.expected = parts.spec.match_labels.is_empty().then_some(self.unseen.len() as u64);
+        for held in cache.all() {
+            if self.account(&held.object.uid, &held.resource_version) {
+                // Witnessed in a round that a kill ended: it may have been created since, too.
+                self.expected = None;
+            }
+        }
+    }
+
+    /// Keeps what is known for the sweep. The flag: it was written after the baseline.
+    fn account(&mut self, uid: &str, version: &Version) -> bool {
+        // Only after an outage can something unknown have happened that can still be known.
+        let (ListReason::Expired, Some(baseline)) = (&self.reason, &self.baseline) else { return false };
+        self.known.insert(uid);
+        let beyond = version.is_newer_than(baseline);
+        if beyond {
+            self.accounted.extend(number(version));
+        }
+        beyond
+    }
+
+    /// Something was listed that could not be read: it may be any of those who are missing.
+    pub fn unread(&mut self) {
+        self.unread += 1;
+    }
+
+    /// Somebody who is not listed but whose story comes with the watch.
+    pub fn know(&mut self, uid: &str) {
+        self.known.insert(uid);
+    }
+
+    /// One listed object.
+    pub async fn item(&mut self, document: Bytes) -> Result<(), Broken> {
+        let bytes = document.clone();
+        let readable = project::envelope(&bytes).ok().filter(|envelope| check(&self.parts, envelope).is_ok());
+        let Some(envelope) = readable else {
+            self.unread();
+            return Ok(self.send(Input::Item { document, anew: false }).await?);
+        };
+        self.unseen.remove(envelope.uid.as_ref());
+        let version = Version::new(&envelope.resource_version);
+        let known = self.parts.shared.read().by_uid(&envelope.uid).is_some();
+        if known || matches(&self.parts, &envelope) {
+            self.account(&envelope.uid, &version);
+        }
+        let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
+        match self.found(&envelope, document)? {
+            Some(Found::Item(document)) => {
+                let anew = self.reason == ListReason::Replaced;
+                self.send(Input::Item { document, anew }).await?;
+            }
+            Some(Found::ReadBack(moved)) => {
+                if let Some((rival, _)) = &moved.rival {
+                    self.unseen.remove(rival.uid.as_str());
+                }
+                self.jobs.push(Job::Moved(moved));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// What one listed object means; `None` where it was witnessed as it is.
+    fn found(&self, envelope: &Envelope<'_>, document: Bytes) -> Result<Option<Found>, Broken> {
+        let version = Version::new(&envelope.resource_version);
+        let cache = self.parts.shared.read();
+        let known = cache.by_uid(&envelope.uid);
+        if self.reason == ListReason::Replaced {
+            // The histories may have given one version to two contents; only the bytes tell.
+            let same = known.is_some_and(|known| {
+                known.resource_version == version && unpack(&known.packed).is_ok_and(|held| held == document)
+            });
+            return Ok((!same).then_some(Found::Item(document)));
+        }
+        let rival = cache
+            .by_name(&envelope.namespace, &envelope.name)
+            .filter(|held| *held.object.uid != *envelope.uid)
+            .map(|held| (Arc::clone(&held.object), self.floor(&held.resource_version)));
+        let floor = match compare(&version, known.map(|known| &known.resource_version)) {
+            Compared::Same => return Ok(None),
+            Compared::Behind => return Err(Broken::OtherHistory(version)),
+            Compared::Moved => known.map(|known| self.floor(&known.resource_version)),
+            Compared::New if !matches(&self.parts, envelope) && rival.is_none() => None,
+            // It began after the baseline, or after the last that was seen of its name's bearer
+            // before; before the first list there is no story to be told whole.
+            Compared::New => self.baseline.clone().or_else(|| rival.as_ref().map(|(_, floor)| floor.clone())),
+        };
+        let Some(floor) = floor else { return Ok(Some(Found::Item(document))) };
+        let object = Arc::new(reference(&self.parts, envelope));
+        let (document, witnessed) = (pack(&document), known.is_some());
+        Ok(Some(Found::ReadBack(Moved { object, floor, version, document, witnessed, rival })))
+    }
+
+    /// Below what nothing of an object is missing: its witnessed version, or the baseline, up to
+    /// which the watch was complete.
+    fn floor(&self, witnessed: &Version) -> Version {
+        match &self.baseline {
+            Some(baseline) if baseline.is_newer_than(witnessed) => baseline.clone(),
+            _ => witnessed.clone(),
+        }
+    }
+
+    /// The list is complete at `listed`; what it didn't show was no longer there at `absent`.
+    pub async fn complete(
+        mut self,
+        listed: &Version,
+        absent: &Version,
+        id: RoundId,
+    ) -> Result<Option<Round>, Broken> {
+        for Unseen(object) in std::mem::take(&mut self.unseen) {
+            let held = self.parts.shared.read().by_uid(&object.uid).map(|held| held.resource_version.clone());
+            let Some(witnessed) = held else { continue };
+            if self.unread > 0 && !is_absent(&self.parts, &self.resource, &object).await? {
+                continue;
+            }
+            if self.reason == ListReason::Replaced {
+                // What another history did in between can't be asked of this one.
+                let steps = vec![Step::Ended(object, None)];
+                self.send(Input::Story(Story { round: None, epoch: None, steps, release: None })).await?;
+                continue;
+            }
+            let (floor, absent) = (self.floor(&witnessed), absent.clone());
+            self.jobs.push(Job::Vanished(Vanished { object, floor, absent }));
+        }
+        if self.reason == ListReason::Replaced {
+            self.send(Input::SourceHole(None, replaced(self.baseline.as_ref(), listed))).await?;
+        }
+        let after = self.baseline.filter(|_| self.reason == ListReason::Expired);
+        let sweep = after.map(|after| Outage {
+            after,
+            listed: listed.clone(),
+            known: self.known,
+            accounted: self.accounted,
+            expected: self.expected,
+        });
+        if self.jobs.is_empty() && sweep.is_none() {
+            return Ok(None);
+        }
+        let (resource, jobs, cancel) = (self.resource, self.jobs, CancellationToken::new());
+        Ok(Some(Round { id, resource, jobs, sweep, cancel }))
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Closed> {
+        self.inputs.send(input).await.map_err(|_| Closed)
+    }
+}
+
+/// Asked for by name: because a list had items that could not be read, or to be sure.
+pub(crate) async fn is_absent(
+    parts: &Parts,
+    resource: &Resource,
+    object: &ObjectRef,
+) -> Result<bool, Failure> {
+    let collection = resource.collection_of(&object.namespace);
+    match parts.api.get(&format!("{}/{}", collection.as_str(), object.name)).await {
+        Ok(bytes) => Ok(project::envelope(&bytes).is_ok_and(|found| found.uid != *object.uid)),
+        Err(failure) if failure.code() == Some(404) => Ok(true),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn replaced(baseline: Option<&Version>, listed: &Version) -> Hole {
+    Hole {
+        after: baseline.map(ToString::to_string).unwrap_or_default(),
+        before: after(listed),
+        reason: reason::REPLACED,
+        message: format!(
+            "the server's history was replaced: its versions up to {listed} were not watched, and what \
+             the old history still had to say is lost"
+        ),
+    }
+}

@@ -1,0 +1,131 @@
+//! Objects whose missed versions are still being read back, and their newer events, which wait
+//! until then. All other objects pass. Pure.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// A line of the watch that waits, with its share of the bytes in flight.
+pub(crate) type Held = (Bytes, Option<OwnedSemaphorePermit>);
+
+#[derive(Default)]
+struct Lane {
+    /// How many wait for something older of this name: a list and an audit may at once.
+    holders: u32,
+    events: VecDeque<Held>,
+}
+
+/// By name and not by uid: an object that is made again under an old name waits for the old one.
+pub(crate) struct Holds {
+    /// By namespace, then by name, so that a look-up needs no string of its own.
+    lanes: HashMap<Box<str>, HashMap<Box<str>, Lane>>,
+    events: usize,
+    bytes: usize,
+    most_events: usize,
+    most_bytes: usize,
+}
+
+impl Holds {
+    pub fn new(most_events: usize, most_bytes: usize) -> Self {
+        Self { lanes: HashMap::new(), events: 0, bytes: 0, most_events, most_bytes }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// What comes of this name waits from now on.
+    pub fn hold(&mut self, namespace: &str, name: &str) {
+        let lanes = self.lanes.entry(namespace.into()).or_default();
+        lanes.entry(name.into()).or_default().holders += 1;
+    }
+
+    pub fn holds(&self, namespace: &str, name: &str) -> bool {
+        self.lanes.get(namespace).is_some_and(|lanes| lanes.contains_key(name))
+    }
+
+    /// Takes an event of a held name.
+    pub fn push(&mut self, namespace: &str, name: &str, held: Held) {
+        if let Some(lane) = self.lanes.get_mut(namespace).and_then(|lanes| lanes.get_mut(name)) {
+            self.events += 1;
+            self.bytes += held.0.len();
+            lane.events.push_back(held);
+        }
+    }
+
+    /// What waited, in order, once nobody holds the name any more; from then on it passes.
+    pub fn release(&mut self, namespace: &str, name: &str) -> VecDeque<Held> {
+        let Some(lanes) = self.lanes.get_mut(namespace) else { return VecDeque::new() };
+        if let Some(lane) = lanes.get_mut(name).filter(|lane| lane.holders > 1) {
+            lane.holders -= 1;
+            return VecDeque::new();
+        }
+        let released = lanes.remove(name).map(|lane| lane.events).unwrap_or_default();
+        if lanes.is_empty() {
+            self.lanes.remove(namespace);
+        }
+        self.events -= released.len();
+        self.bytes -= released.iter().map(|(line, _)| line.len()).sum::<usize>();
+        released
+    }
+
+    /// Nothing more should be read until something is released.
+    pub fn is_full(&self) -> bool {
+        self.events >= self.most_events || self.bytes >= self.most_bytes
+    }
+
+    pub fn clear(&mut self) {
+        self.lanes.clear();
+        (self.events, self.bytes) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(text: &str) -> Held {
+        (Bytes::copy_from_slice(text.as_bytes()), None)
+    }
+
+    #[test]
+    fn events_of_a_held_name_come_out_in_order_and_others_are_not_held() {
+        let mut holds = Holds::new(10, 1000);
+        holds.hold("a", "x");
+        assert!(holds.holds("a", "x") && !holds.holds("b", "x") && !holds.holds("a", "y"));
+        holds.push("a", "x", event("1"));
+        holds.push("a", "x", event("2"));
+        let lines: Vec<_> = holds.release("a", "x").into_iter().map(|(line, _)| line).collect();
+        assert_eq!(lines, ["1", "2"]);
+        assert!(holds.is_empty() && !holds.holds("a", "x"));
+    }
+
+    #[test]
+    fn a_name_that_two_hold_passes_when_both_have_let_go() {
+        let mut holds = Holds::new(10, 1000);
+        holds.hold("a", "x");
+        holds.hold("a", "x");
+        holds.push("a", "x", event("1"));
+        assert!(holds.release("a", "x").is_empty() && holds.holds("a", "x"));
+        assert_eq!(holds.release("a", "x").len(), 1);
+        assert!(holds.is_empty() && holds.release("a", "x").is_empty());
+    }
+
+    #[test]
+    fn number_and_bytes_are_bounded_and_given_back() {
+        let mut holds = Holds::new(2, 10);
+        holds.hold("", "x");
+        holds.hold("", "y");
+        holds.push("", "x", event("1"));
+        assert!(!holds.is_full());
+        holds.push("", "y", event("2"));
+        assert!(holds.is_full());
+        holds.release("", "x");
+        assert!(!holds.is_full());
+        holds.push("", "y", event("123456789"));
+        assert!(holds.is_full());
+        holds.clear();
+        assert!(!holds.is_full() && holds.is_empty());
+    }
+}

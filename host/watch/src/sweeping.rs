@@ -1,0 +1,299 @@
+//! Carries the sweep out: counts the collection at old versions, lists all names where the
+//! counts say so, and reads back the life of whoever was not known.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use kubewitness_core::Version;
+use kubewitness_core::project;
+use kubewitness_core::state::ObjectRef;
+
+use crate::budget::Budget;
+use crate::discovery::Resource;
+use crate::exact::{Exact, Life, is_of};
+use crate::handle::Limit;
+use crate::input::{Hole, reason};
+use crate::maker::{check, matches, reference};
+use crate::round::Outage;
+use crate::source::Parts;
+use crate::sweep::{Heed, Sweep, Told, number};
+use crate::walkback::{Met, between};
+
+/// What a sweep gave.
+pub(crate) struct Swept {
+    pub lives: Vec<Life>,
+    pub holes: Vec<Hole>,
+}
+
+/// Why a request of the sweep gave nothing.
+enum Miss {
+    Compacted,
+    /// For good: the reason's word, and why.
+    Over(&'static str, String),
+}
+
+pub(crate) struct Sweeping {
+    parts: Arc<Parts>,
+    exact: Exact,
+    outage: Outage,
+    told: Vec<Told>,
+    lives: Vec<Life>,
+    /// With a selector the server counts nothing, and the source knows only what matches it: what
+    /// matches is listed at every version.
+    by_names: bool,
+}
+
+impl Sweeping {
+    pub fn new(
+        parts: &Arc<Parts>,
+        resource: Resource,
+        mut outage: Outage,
+        told: Vec<Told>,
+        met: &[String],
+    ) -> Self {
+        let walk = &parts.tuning.walk;
+        let budget = Budget::new(walk.sweep_requests, walk.sweep_time, walk.rate);
+        for uid in met {
+            outage.known.insert(uid);
+        }
+        Self {
+            exact: Exact::new(Arc::clone(parts), resource, budget),
+            by_names: !parts.spec.match_labels.is_empty(),
+            parts: Arc::clone(parts),
+            outage,
+            told,
+            lives: Vec::new(),
+        }
+    }
+
+    pub async fn run(mut self) -> Swept {
+        let (Some(after), Some(listed)) = (number(&self.outage.after), number(&self.outage.listed)) else {
+            let why = "of objects that came and went meanwhile nothing can be known: the server's versions \
+                       have no order";
+            let holes = between(&self.outage.after, &Version::new(""), reason::UNREADABLE, why);
+            self.parts.shared.set_limitation(Limit::Order, Some("the server's versions have no order"));
+            return Swept { lives: Vec::new(), holes: holes.into_iter().collect() };
+        };
+        let accounted = std::mem::take(&mut self.outage.accounted);
+        let mut sweep = Sweep::new(after, listed, accounted, self.outage.expected);
+        sweep.learn(std::mem::take(&mut self.told));
+        if sweep.is_needed() {
+            let swept = if self.by_names {
+                self.by_names(&mut sweep).await
+            } else {
+                self.by_counts(&mut sweep).await
+            };
+            if let Err(Miss::Over(reason, why)) = swept {
+                sweep.give_up(reason, &why);
+            }
+        }
+        Swept { lives: self.lives, holes: sweep.into_holes() }
+    }
+
+    // ---- counts --------------------------------------------------------------------------
+
+    async fn by_counts(&mut self, sweep: &mut Sweep) -> Result<(), Miss> {
+        loop {
+            let wanted: Vec<u128> = std::iter::from_fn(|| sweep.sample())
+                .take(self.parts.tuning.walk.concurrency.max(1))
+                .collect();
+            if wanted.is_empty() {
+                break;
+            }
+            let counts = join_all(wanted.iter().map(|at| self.count(*at))).await;
+            for (at, count) in wanted.into_iter().zip(counts) {
+                if let Flow::Compacted(at) = self.counted(sweep, at, count).await? {
+                    // What was counted beyond it is counted again.
+                    self.resume(sweep, at).await?;
+                    break;
+                }
+            }
+        }
+        while let Heed::Look(at, most) = sweep.rest() {
+            match self.look(sweep, at, most).await {
+                Err(Miss::Compacted) => {
+                    self.resume(sweep, at).await?;
+                    return Box::pin(self.by_counts(sweep)).await;
+                }
+                looked => looked?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn counted(&mut self, sweep: &mut Sweep, at: u128, count: Result<u64, Miss>) -> Result<Flow, Miss> {
+        let count = match count {
+            Err(Miss::Compacted) => return Ok(Flow::Compacted(at)),
+            count => count?,
+        };
+        while let Heed::Look(version, most) = sweep.counted(at, count) {
+            match self.look(sweep, version, most).await {
+                Err(Miss::Compacted) => return Ok(Flow::Compacted(version)),
+                looked => looked?,
+            }
+        }
+        Ok(Flow::On)
+    }
+
+    /// How many objects there were.
+    async fn count(&self, at: u128) -> Result<u64, Miss> {
+        let bytes = self.read(at, |address| address.with("limit", "1"), "").await?;
+        let page = self.page(&bytes, at)?;
+        if page.continue_token.is_empty() || page.remaining.is_some() {
+            self.parts.shared.set_limitation(Limit::Counts, None);
+        }
+        match (page.continue_token.is_empty(), page.remaining) {
+            (true, _) => Ok(page.items.len() as u64),
+            (false, Some(remaining)) => Ok(page.items.len() as u64 + remaining),
+            (false, None) => {
+                Err(self.over("the server doesn't say how many objects a list has left".to_string()))
+            }
+        }
+    }
+
+    // ---- names ---------------------------------------------------------------------------
+
+    /// At every version, what matches the selector.
+    async fn by_names(&mut self, sweep: &mut Sweep) -> Result<(), Miss> {
+        let held = self.parts.shared.read().len();
+        if held > self.parts.tuning.page {
+            let why =
+                format!("the source has a selector and {held} objects, too many to list at every version");
+            return Err(Miss::Over(reason::BUDGET, why));
+        }
+        while let Some(at) = sweep.sample() {
+            match self.unknown(at, None).await {
+                Ok(unknown) => {
+                    self.live_on(sweep, unknown).await;
+                    sweep.seen(at);
+                }
+                Err(Miss::Compacted) => self.resume(sweep, at).await?,
+                Err(over) => return Err(over),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists all names at a version, and reads back whoever is not known.
+    async fn look(&mut self, sweep: &mut Sweep, at: u128, most: Option<u64>) -> Result<(), Miss> {
+        let unknown = self.unknown(at, most).await?;
+        self.live_on(sweep, unknown).await;
+        sweep.looked();
+        Ok(())
+    }
+
+    async fn unknown(&self, at: u128, most: Option<u64>) -> Result<Vec<(ObjectRef, Met)>, Miss> {
+        let limit = self.parts.tuning.page.to_string();
+        let labels: Vec<String> =
+            self.parts.spec.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let (mut unknown, mut token) = (Vec::new(), String::new());
+        loop {
+            let narrowed = |address: crate::request::Address| {
+                let address = address.with("limit", &limit);
+                if labels.is_empty() { address } else { address.with("labelSelector", &labels.join(",")) }
+            };
+            let bytes = self.read(at, narrowed, &token).await?;
+            let page = self.page(&bytes, at)?;
+            for item in &page.items {
+                let Ok(envelope) = project::envelope(item) else { continue };
+                let is_known = self.outage.known.contains(&envelope.uid);
+                // A server that doesn't know the selector lists everything.
+                if is_known || check(&self.parts, &envelope).is_err() || !matches(&self.parts, &envelope) {
+                    continue;
+                }
+                let met = Met {
+                    uid: envelope.uid.to_string(),
+                    at: Version::new(&at.to_string()),
+                    version: Version::new(&envelope.resource_version),
+                    document: self.exact.document(&bytes, item, &envelope),
+                };
+                unknown.push((reference(&self.parts, &envelope), met));
+            }
+            let all = most.is_some_and(|most| unknown.len() as u64 >= most);
+            if page.continue_token.is_empty() || all {
+                return Ok(unknown);
+            }
+            token = page.continue_token.to_string();
+        }
+    }
+
+    async fn live_on(&mut self, sweep: &mut Sweep, unknown: Vec<(ObjectRef, Met)>) {
+        let (after, listed) = (self.outage.after.clone(), self.outage.listed.clone());
+        for (object, met) in unknown {
+            // Met under the name of another by now.
+            if self.outage.known.contains(&met.uid) {
+                continue;
+            }
+            let errand = self.exact.errand();
+            let lives = if self.by_names {
+                vec![self.exact.life_within(errand, met, &object, &after, &listed).await]
+            } else {
+                let known = |uid: &str| self.outage.known.contains(uid);
+                self.exact.lives(errand, met, &object, &after, &listed, &known).await
+            };
+            sweep.learn(lives.iter().map(Life::told));
+            for life in &lives {
+                self.outage.known.insert(&life.object.uid);
+            }
+            self.lives.extend(lives);
+        }
+    }
+
+    // ---- requests ------------------------------------------------------------------------
+
+    /// Finds where compaction has been, and goes on there.
+    async fn resume(&self, sweep: &mut Sweep, compacted: u128) -> Result<(), Miss> {
+        let listed = number(&self.outage.listed).unwrap_or(compacted);
+        let (mut gone, mut there) = (compacted, listed + 1);
+        while gone + 1 < there {
+            let middle = gone + (there - gone) / 2;
+            match self.read(middle, |address| address.with("limit", "1"), "").await {
+                Ok(_) => there = middle,
+                Err(Miss::Compacted) => gone = middle,
+                Err(over) => return Err(over),
+            }
+        }
+        sweep.compacted(Some(there));
+        Ok(())
+    }
+
+    async fn read(
+        &self,
+        at: u128,
+        narrowed: impl FnOnce(crate::request::Address) -> crate::request::Address,
+        token: &str,
+    ) -> Result<Bytes, Miss> {
+        if !self.exact.take() {
+            let why = "looking for them would have taken too many requests or too long";
+            return Err(Miss::Over(reason::BUDGET, why.to_string()));
+        }
+        let address = narrowed(self.exact.collection());
+        let address = if token.is_empty() {
+            address.with("resourceVersion", &at.to_string()).with("resourceVersionMatch", "Exact")
+        } else {
+            address.with("continue", token)
+        };
+        match self.exact.read(&address).await {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => Err(Miss::Compacted),
+            Err(why) => Err(Miss::Over(reason::UNREADABLE, why)),
+        }
+    }
+
+    fn page<'a>(&self, bytes: &'a Bytes, at: u128) -> Result<project::ListPage<'a>, Miss> {
+        let page = project::list_page(bytes).map_err(|error| self.over(error.to_string()))?;
+        is_of(&page.resource_version, &Version::new(&at.to_string())).map_err(|why| self.over(why))?;
+        Ok(page)
+    }
+
+    fn over(&self, why: String) -> Miss {
+        Miss::Over(reason::UNREADABLE, self.exact.refuse(Limit::Counts, why))
+    }
+}
+
+/// Whether counting goes on.
+enum Flow {
+    On,
+    Compacted(u128),
+}

@@ -1,0 +1,82 @@
+//! A list is compared with what was witnessed while the watch goes on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+fn quick() -> Tuning {
+    Tuning { audit_grace: Duration::from_millis(150), ..tuning() }
+}
+
+async fn started(names: &[&str]) -> (World, Arc<Memory>, Running) {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    for name in names {
+        world.create(name, json!({}));
+    }
+    let spec = spec(json!({"audit": "100ms"}));
+    let running = Running::start_with(&world, &memory, spec, quick()).await;
+    running.watching(&world).await;
+    (world, memory, running)
+}
+
+#[tokio::test]
+async fn row_13_what_a_bookmark_ran_ahead_of_is_found_and_read_back() {
+    let (world, memory, running) = started(&["a", "b", "gone"]).await;
+    world.quiet(true);
+    world.update("a");
+    world.update("a");
+    world.create("new", json!({}));
+    world.update("new");
+    world.delete("gone");
+    world.quiet(false);
+    // Nothing of this was sent, and the server says that it was.
+    world.bookmark();
+    level(&world, &memory).await;
+    until("all are counted", || running.handle.view().counts.discrepancies == 3).await;
+    until("it is over", || running.handle.view().last_audit_ms.is_some()).await;
+    world.update("a");
+    level(&world, &memory).await;
+    running.stop().await;
+    let a = ["present a 101", "present a 104", "present a 105", "present a 109"];
+    assert_eq!(memory.story_of("a"), a);
+    assert_eq!(memory.story_of("new"), ["present new 106", "present new 107"]);
+    assert_eq!(memory.story_of("gone"), ["present gone 103", "gone gone 108"]);
+    assert_eq!(memory.object_gaps(), []);
+}
+
+#[tokio::test]
+async fn a_busy_source_has_no_discrepancies() {
+    let (world, memory, running) = started(&["a", "b", "c", "d", "e"]).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let (busy, until_done) = (world.clone(), Arc::clone(&done));
+    let writing = tokio::spawn(async move {
+        let mut round = 0u32;
+        while !until_done.load(Ordering::SeqCst) {
+            round += 1;
+            busy.update(["a", "b", "c", "d", "e"][round as usize % 5]);
+            let brief = format!("brief-{round}");
+            busy.create(&brief, json!({}));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            busy.delete(&brief);
+        }
+    });
+    until("three audits", || running.handle.view().counts.lists_audit >= 4).await;
+    done.store(true, Ordering::SeqCst);
+    writing.await.unwrap();
+    level(&world, &memory).await;
+    let counts = running.handle.view().counts;
+    assert_eq!((counts.discrepancies, counts.walk_back_requests), (0, 0));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_audit_of_none_is_never_made() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("a", json!({}));
+    let spec = spec(json!({"audit": "0s"}));
+    let running = Running::start_with(&world, &memory, spec, quick()).await;
+    running.watching(&world).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(running.handle.view().counts.lists_audit, 0);
+    running.stop().await;
+}
