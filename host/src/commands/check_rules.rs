@@ -322,6 +322,30 @@ mod tests {
         }
     }
 
+    /// A fenced block of the README, from the line after its first.
+    fn shown(begins: &str) -> &'static str {
+        let readme = include_str!("../../../README.md");
+        let block = readme.split("```").find(|block| block.lines().nth(1) == Some(begins));
+        let block = block.unwrap_or_else(|| panic!("the README has no block that begins with {begins}"));
+        block.split_once('\n').unwrap().1
+    }
+
+    #[test]
+    fn the_rule_in_the_readme_says_what_the_readme_says_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("experiment.yaml"), shown("# experiment.yaml")).unwrap();
+        std::fs::write(path("one.yaml"), shown("# one.yaml")).unwrap();
+        let placed = rules::read(&path("experiment.yaml")).ok().unwrap();
+        let object = read_objects(&path("one.yaml")).unwrap().remove(0);
+        let named = named(&object).unwrap();
+        let found = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes()).unwrap();
+        let told = Told::new(&placed, named, &found, Some("Running")).text(Some("Running"));
+        let told = told.replace(&format!("{}/", folder.path().display()), "");
+        let command = "$ kubewitness check experiment.yaml --object one.yaml --expect Running";
+        assert_eq!(format!("{command}\n{told}"), shown(command));
+    }
+
     fn told(text: &str, expect: Option<&str>) -> String {
         let placed = PlacedRules::builtin();
         let object: Value = serde_json::from_str(text).unwrap();
