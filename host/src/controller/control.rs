@@ -98,7 +98,7 @@ impl Control {
                 }
                 _ = housekeeping.tick() => {
                     self.prune().await;
-                    self.reporter.catch_up().await;
+                    stop.run_until_cancelled(self.reporter.catch_up()).await;
                     if !self.refused {
                         continue;
                     }
@@ -106,14 +106,16 @@ impl Control {
             }
             let snapshot = snapshots.borrow_and_update().clone();
             if let Some(snapshot) = snapshot {
-                self.reconcile(&snapshot).await;
+                self.reconcile(&snapshot, stop).await;
             }
         }
     }
 
-    async fn reconcile(&mut self, snapshot: &Snapshot) {
+    /// Ends early on a stop. What it did not get to is left as it is: only what was looked at and
+    /// is not wanted any more is taken out.
+    async fn reconcile(&mut self, snapshot: &Snapshot, stop: &CancellationToken) {
         let mut problems: Vec<String> = snapshot.problems.iter().map(ToString::to_string).collect();
-        if let Err(found) = self.reconcile_host(snapshot).await {
+        if let Err(found) = self.reconcile_host(snapshot, stop).await {
             problems.extend(found);
         }
         for problem in &problems {
@@ -122,7 +124,8 @@ impl Control {
         self.refused = !problems.is_empty();
         self.shared.set_problems(problems);
         let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };
-        let kept = self.reconcile_plugins(snapshot, &host, &capabilities).await;
+        let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;
+        let Some(kept) = kept else { return info!("stopped before every plugin was looked at") };
         // While a file can't be read, nobody knows whether its plugins are still wanted.
         if snapshot.problems.is_empty() {
             self.remove_all_but(&kept).await;
@@ -131,10 +134,14 @@ impl Control {
 
     // ---- the host's own document ---------------------------------------------------------
 
-    async fn reconcile_host(&mut self, snapshot: &Snapshot) -> Result<(), Vec<String>> {
+    async fn reconcile_host(
+        &mut self,
+        snapshot: &Snapshot,
+        stop: &CancellationToken,
+    ) -> Result<(), Vec<String>> {
         let unread = snapshot.hosts.is_empty() && !snapshot.problems.is_empty();
         let refusal = match snapshot.host() {
-            Ok(entry) => match self.take_host(entry).await {
+            Ok(entry) => match self.take_host(entry, stop).await {
                 Ok(()) => return Ok(()),
                 Err(refusal) => refusal,
             },
@@ -146,14 +153,14 @@ impl Control {
         if self.host.is_none()
             && let Some(good) = self.last_good.host().map_err(|error| vec![unreadable(&error)])?
         {
-            self.take_host(&good).await?;
+            self.take_host(&good, stop).await?;
         }
         Err(refusal)
     }
 
     /// Sources change one by one. When databases, destinations, ledgers or keys change, what
     /// stays is kept open, and the plugins go over to the new ones.
-    async fn take_host(&mut self, entry: &Entry) -> Result<(), Vec<String>> {
+    async fn take_host(&mut self, entry: &Entry, stop: &CancellationToken) -> Result<(), Vec<String>> {
         let parsed = parse_host(entry).map_err(|problems| texts(&problems))?;
         if self.host.as_ref() == Some(&parsed.spec) {
             return Ok(());
@@ -171,7 +178,7 @@ impl Control {
                 None => Capabilities::open(&parsed.spec, &self.data).await,
             };
             let capabilities = opened.map_err(|faults| texts(&parsed.problems(faults)))?;
-            self.move_plugins(&capabilities).await;
+            self.move_plugins(&capabilities, stop).await;
             self.capabilities = Some(capabilities);
         }
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
@@ -185,8 +192,12 @@ impl Control {
         Ok(())
     }
 
-    async fn move_plugins(&mut self, capabilities: &Capabilities) {
+    async fn move_plugins(&mut self, capabilities: &Capabilities, stop: &CancellationToken) {
         for name in self.plugins.names() {
+            // Where everything ends, nobody has to be brought over first.
+            if stop.is_cancelled() {
+                return;
+            }
             let Some(candidate) = self.plugins.stop(&name).await else { continue };
             if let Err(error) = self.plugins.take(candidate, capabilities).await {
                 error!(plugin = name, "can't go over to the new settings: {error:#}");
@@ -198,16 +209,20 @@ impl Control {
     // ---- plugins -------------------------------------------------------------------------
 
     /// What fits is taken first, so that what does not can't stand in its place. Answers the
-    /// names that are still wanted.
+    /// names that are still wanted; none where a stop came before all were looked at.
     async fn reconcile_plugins(
         &mut self,
         snapshot: &Snapshot,
         host: &HostSpec,
         capabilities: &Capabilities,
-    ) -> BTreeSet<String> {
+        stop: &CancellationToken,
+    ) -> Option<BTreeSet<String>> {
         let (mut kept, mut refused) = (BTreeSet::new(), Vec::new());
         for entry in &snapshot.plugins {
-            let candidate = match self.plugins.examine(entry, host).await {
+            if stop.is_cancelled() {
+                return None;
+            }
+            let candidate = match stop.run_until_cancelled(self.plugins.examine(entry, host)).await? {
                 Ok(candidate) => candidate,
                 Err(problems) => {
                     refused.push((entry, texts(&problems).join("\n")));
@@ -230,9 +245,12 @@ impl Control {
         for (entry, message) in refused {
             let name = self.name_of_refused(entry, &kept);
             kept.insert(name.clone());
+            if stop.is_cancelled() {
+                return None;
+            }
             self.fall_back(&name, entry, message, host, capabilities).await;
         }
-        kept
+        Some(kept)
     }
 
     /// The ConfigMap whose version of the plugin runs, or ran last.
@@ -394,10 +412,65 @@ fn for_plugins(spec: &HostSpec) -> HostSpec {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::clock::SystemClock;
+    use kubewitness_journal::{Journal, JournalOptions};
+    use kubewitness_sandbox::{Engine, EngineOptions};
+    use kubewitness_watch::{ConnectOptions, connect};
+
     use super::*;
+    use crate::config::manifest::Origin;
+    use crate::tasks::Tasks;
 
     fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec {
         SourceSpec { namespace: namespace.map(Into::into), ..SourceSpec::of("jobs", api_version, kind) }
+    }
+
+    fn entry(config_map: &str, text: &str) -> Entry {
+        let origin = Origin { place: format!("{config_map}.yaml"), first_line: 1, folder: None };
+        Entry { config_map: config_map.into(), origin, text: text.into(), binary: BTreeMap::new() }
+    }
+
+    const HOST: &str =
+        "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec: {sources: []}\n";
+
+    /// A controller that has never run, with one plugin that was good once.
+    async fn control(data: &std::path::Path) -> Control {
+        let kubeconfig = data.join("kubeconfig");
+        let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
+                    clusters: [{name: c, cluster: {server: \"http://127.0.0.1:1\"}}]\nusers: [{name: u, user: {}}]\n";
+        std::fs::write(&kubeconfig, text).unwrap();
+        let options = ConnectOptions { kubeconfig: Some(kubeconfig), ..ConnectOptions::default() };
+        let connection = connect(&options).await.unwrap();
+        let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await.unwrap();
+        let (shared, clock) =
+            (std::sync::Arc::new(Shared::default()), std::sync::Arc::new(SystemClock::default()));
+        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+        let witness = std::sync::Arc::new(journal.clone());
+        let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
+        let engine = Engine::new(EngineOptions::default()).unwrap();
+        let abort = CancellationToken::new();
+        let plugins = Plugins::new(engine, journal, clock, shared, tasks, Vec::new(), abort);
+        let last_good = LastGood::open(data).unwrap();
+        last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
+        Control::new(data.to_path_buf(), sources, plugins, Reporter::new(None), last_good).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_stop_kept_from_being_looked_at_is_not_taken_for_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut control = control(folder.path()).await;
+        let hosts = vec![entry("host", HOST)];
+        let snapshot = Snapshot { hosts, plugins: vec![entry("new", "kind: Plugin")], ..Snapshot::default() };
+        let stop = CancellationToken::new();
+        stop.cancel();
+        control.reconcile(&snapshot, &stop).await;
+        assert!(control.good_plugins.contains_key("old"), "a stop is no change of the configuration");
+        assert!(control.shared.plugins().is_empty(), "and nothing is begun after it");
+        assert!(control.last_good.plugins().unwrap().contains_key("old"));
+
+        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        assert!(control.good_plugins.is_empty(), "but what was looked at and is not there is taken out");
+        assert_eq!(control.shared.plugins().into_keys().collect::<Vec<_>>(), ["new"]);
     }
 
     #[test]

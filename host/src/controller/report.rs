@@ -2,14 +2,20 @@
 //! ConfigMap a plugin and an Event on the ConfigMap that the operator wrote.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kubewitness_core::config::STATUS_LABEL;
 use kubewitness_watch::Connection;
 use kubewitness_watch::configmaps::{self, ConfigMapDoc, RecordType};
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::shared::Phase;
 use crate::config::cluster::Maps;
+
+/// Nobody tells when a status was deleted or edited, so each is looked at this often: one request
+/// a plugin.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// What became of one plugin's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +40,12 @@ pub struct Reporter {
     /// What was told last. One that could not be written to the cluster is not in `written`.
     told: BTreeMap<String, Report>,
     written: BTreeMap<String, Report>,
+    looked: Instant,
 }
 
 impl Reporter {
     pub fn new(cluster: Option<Cluster>) -> Self {
-        Self { cluster, told: BTreeMap::new(), written: BTreeMap::new() }
+        Self { cluster, told: BTreeMap::new(), written: BTreeMap::new(), looked: Instant::now() }
     }
 
     pub async fn tell(&mut self, report: Report) {
@@ -62,10 +69,31 @@ impl Reporter {
         }
     }
 
-    /// Tries again what could not be written.
+    /// Tries again what could not be written, and mends what somebody else changed.
     pub async fn catch_up(&mut self) {
+        let look = self.looked.elapsed() >= LOOK_AGAIN;
+        if look {
+            self.looked = Instant::now();
+        }
         for report in self.told.values().cloned().collect::<Vec<_>>() {
-            self.write(&report).await;
+            match self.written.get(&report.plugin) == Some(&report) {
+                true if look => self.restore(&report).await,
+                true => {}
+                false => self.write(&report).await,
+            }
+        }
+    }
+
+    async fn restore(&mut self, report: &Report) {
+        let Some(cluster) = &self.cluster else { return };
+        let plugin = &report.plugin;
+        match write_status(cluster, report).await {
+            Ok(false) => {}
+            Ok(true) => warn!(plugin, "its status was deleted or changed by somebody, and is written again"),
+            Err(error) => {
+                warn!(plugin, "its status can't be written, trying again: {error}");
+                self.written.remove(plugin);
+            }
         }
     }
 
@@ -75,7 +103,10 @@ impl Reporter {
             return;
         }
         match write_status(cluster, report).await {
-            Ok(()) => {
+            Ok(_) => {
+                if let Some(about) = cluster.maps.get(&report.config_map) {
+                    emit(cluster, &about, report).await;
+                }
                 self.written.insert(report.plugin.clone(), report.clone());
             }
             Err(error) => warn!(plugin = report.plugin, "its status can't be written, trying again: {error}"),
@@ -100,7 +131,8 @@ fn status_name(plugin: &str) -> String {
     format!("kubewitness-status-{plugin}")
 }
 
-async fn write_status(cluster: &Cluster, report: &Report) -> Result<(), configmaps::WriteError> {
+/// `false`: it is there as it should be.
+async fn write_status(cluster: &Cluster, report: &Report) -> Result<bool, configmaps::WriteError> {
     let labels = BTreeMap::from([
         (STATUS_LABEL.to_string(), "true".to_string()),
         ("kubewitness.dev/phase".to_string(), report.phase.as_str().to_string()),
@@ -115,11 +147,7 @@ async fn write_status(cluster: &Cluster, report: &Report) -> Result<(), configma
         ("message".to_string(), report.message.clone().unwrap_or_default()),
     ]);
     let name = status_name(&report.plugin);
-    configmaps::write_status(&cluster.connection.client, &cluster.namespace, &name, &labels, &data).await?;
-    if let Some(about) = cluster.maps.get(&report.config_map) {
-        emit(cluster, &about, report).await;
-    }
-    Ok(())
+    configmaps::write_status(&cluster.connection.client, &cluster.namespace, &name, &labels, &data).await
 }
 
 /// An event is a courtesy: the status ConfigMap says the same, so a failure is only logged.

@@ -212,6 +212,10 @@ async fn a_plugins_config_map_is_applied_changed_broken_and_deleted_while_it_run
             phase(map) == "active" && map["data"]["digest"] != digest
         })
         .await?;
+
+        lab.kubectl.ok(&["-n", NAMESPACE, "delete", "cm", "kubewitness-status-trail"]).await?;
+        lab.status("trail", "the same again, though somebody deleted it", |map| phase(map) == "active")
+            .await?;
         let untouched = lab.kubectl.ok(&["-n", NAMESPACE, "get", "cm", "trail", "-o", "json"]).await?;
         ensure!(
             !untouched.contains("kubewitness.dev/phase"),

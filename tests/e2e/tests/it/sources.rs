@@ -1,0 +1,180 @@
+//! Sources at run time: one list-watch each however many plugins, added and removed by
+//! configuration, of any kind, also one that is defined later.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::{SourceView, StatusView};
+use kubewitness_harness::{Kubewitness, Platform, RunOptions, Scratch, Simulator, in_scratch, until};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, proofs, simulator, write};
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+const SECOND: &str = "module: {file: persistence.wasm}
+subscribe:
+  - {source: jobs}
+grants:
+  sql: [{name: main, database: second}]";
+
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+struct Lab {
+    simulator: Simulator,
+    options: RunOptions,
+    config: PathBuf,
+    /// The host document as the example has it.
+    host: String,
+    kubewitness: Kubewitness,
+}
+
+impl Lab {
+    async fn new(scratch: &Scratch) -> Result<Self> {
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+        kubewitness.answers().await?;
+        Ok(Self { simulator, options, config, host, kubewitness })
+    }
+
+    /// The example's sources and these.
+    fn sources(&self, more: &[&str]) -> Result<()> {
+        let after = "{name: pods, apiVersion: v1, kind: Pod}";
+        let more: String = more.iter().map(|source| format!("\n        - {source}")).collect();
+        write(&self.config, "host.yaml", &self.host.replace(after, &format!("{after}{more}")))
+    }
+
+    async fn create(&self, path: &str, object: Value) -> Result<()> {
+        let (code, answer) = self.simulator.request(Method::POST, path, Some(&object)).await?;
+        ensure!(code == 201, "creating in {path} answered {code}: {answer}");
+        Ok(())
+    }
+
+    async fn source_when(
+        &mut self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&SourceView) -> bool,
+    ) -> Result<SourceView> {
+        let of = |status: &StatusView| status.sources.iter().find(|source| source.name == name).cloned();
+        let status =
+            self.kubewitness.status_when(WITHIN, what, |status| of(status).is_some_and(|s| holds(&s)));
+        of(&status.await?).context("the source that was just there")
+    }
+
+    /// How often a resource was listed and watched.
+    async fn asked(&self, resource: &str) -> Result<(u64, u64)> {
+        let requests = self.simulator.requests().await?;
+        let of = |verb: &str| requests.get(&format!("{verb} {resource}")).copied().unwrap_or_default();
+        Ok((of("list"), of("watch")))
+    }
+
+    /// Until the persistence plugin's table has this job.
+    async fn reaches(&self, database: &str, job: &str) -> Result<()> {
+        let path = self.options.data.join(database);
+        until(WITHIN, &format!("{job} in {database}"), async || {
+            let Ok(mut platform) = Platform::open(&path).await else { return Ok(None) };
+            let rows = platform.history("jobs").await.unwrap_or_default();
+            Ok(rows.iter().any(|row| row.name == job).then_some(()))
+        })
+        .await
+    }
+
+    async fn story(&self, kind: &str, name: &str) -> Result<usize> {
+        let path = format!("/api/v1/timeline?kind={kind}&namespace=default&name={name}");
+        let (code, text) = self.kubewitness.get(&path).await?;
+        ensure!(code == 200, "{path} answered {code}: {text}");
+        let timeline: Value = serde_json::from_str(&text)?;
+        Ok(timeline["states"].as_array().context("a timeline without states")?.len())
+    }
+}
+
+fn widget(name: &str) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": 1}})
+}
+
+#[tokio::test]
+async fn any_number_of_plugins_share_one_list_and_one_watch_of_a_source() {
+    in_scratch("sources", async |scratch| {
+        let mut lab = Lab::new(scratch).await?;
+        create_job(&lab.simulator, "one").await?;
+        lab.reaches("platform.db", "one").await?;
+        lab.kubewitness.caught_up(WITHIN).await?;
+        let alone = lab.asked("jobs.batch").await?;
+        ensure!(alone.0 <= 1 && alone.1 == 1, "one list at most and one watch, but {alone:?}");
+        for (name, spec) in [("second", SECOND), ("third", AUDIT)] {
+            write(&lab.config, &format!("{name}.yaml"), &plugin_manifest(name, spec))?;
+        }
+        lab.reaches("second.db", "one").await?;
+        create_job(&lab.simulator, "two").await?;
+        for database in ["platform.db", "second.db"] {
+            lab.reaches(database, "two").await?;
+        }
+        let three = |status: &StatusView| {
+            status.plugins.len() == 3 && status.plugins.iter().all(|p| p.waiting == 0 && p.delivered >= 2)
+        };
+        lab.kubewitness.status_when(WITHIN, "three plugins that have it all", three).await?;
+        let shared = lab.asked("jobs.batch").await?;
+        ensure!(shared == alone, "{shared:?} requests for three plugins, {alone:?} for one");
+        lab.kubewitness.stop().await?;
+        proofs(&lab.options.data).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sources_come_and_go_by_configuration_also_of_kinds_that_are_defined_later() {
+    in_scratch("sources", async |scratch| {
+        let mut lab = Lab::new(scratch).await?;
+        let widgets = "{name: widgets, apiVersion: example.com/v1, kind: Widget}";
+        let nodes = "{name: nodes, apiVersion: v1, kind: Node}";
+        lab.sources(&[widgets, nodes])?;
+        lab.source_when("widgets", "a condition that the kind is not there", |s| s.condition.is_some())
+            .await?;
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
+        lab.create("/api/v1/nodes", node).await?;
+        lab.source_when("nodes", "the node of a kind without namespaces", |s| s.objects == 1).await?;
+
+        // The kind comes, and is taken without a restart.
+        let names = json!({"plural": "widgets", "kind": "Widget"});
+        let versions = json!([{"name": "v1", "served": true, "storage": true}]);
+        let spec =
+            json!({"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions});
+        lab.create(DEFINITIONS, json!({"metadata": {"name": "widgets.example.com"}, "spec": spec})).await?;
+        lab.create(WIDGETS, widget("seen")).await?;
+        let there = |source: &SourceView| source.objects == 1 && source.condition.is_none() && source.synced;
+        lab.source_when("widgets", "the object of the new kind", there).await?;
+        let before = lab.asked("widgets.example.com").await?;
+
+        // It is taken out: its history stays, and everything else goes on.
+        lab.sources(&[nodes])?;
+        let gone = |status: &StatusView| status.sources.iter().all(|source| source.name != "widgets");
+        lab.kubewitness.status_when(WITHIN, "the source to be gone", gone).await?;
+        lab.create(WIDGETS, widget("unseen")).await?;
+        create_job(&lab.simulator, "one").await?;
+        lab.reaches("platform.db", "one").await?;
+        ensure!(lab.story("Widget", "seen").await? == 1, "what was witnessed stays readable");
+        ensure!(lab.story("Widget", "unseen").await? == 0, "nobody watches it any more");
+        ensure!(lab.asked("widgets.example.com").await? == before, "nobody asks for it any more");
+
+        // It comes back under its name, and goes on from where it was.
+        lab.sources(&[nodes, widgets])?;
+        lab.source_when("widgets", "both objects", |source| source.objects == 2 && source.gaps == 0).await?;
+        let after = lab.asked("widgets.example.com").await?;
+        ensure!(after == (before.0, before.1 + 1), "resumed without a list: {after:?} after {before:?}");
+        lab.kubewitness.stop().await?;
+        proofs(&lab.options.data).await
+    })
+    .await;
+}
