@@ -6,11 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::ObjectRef;
 use kubewitness_core::document;
-use kubewitness_core::ports::{GrantError, Lister};
+use kubewitness_core::ports::{GrantError, Lister, SelectError, Selection};
 
 /// Objects that one listing may return.
 const LIST_OBJECTS: usize = 10_000;
-const INDEXES: [&str; 3] = ["", "namespace", "owner"];
 
 pub struct Granted {
     lister: Arc<dyn Lister>,
@@ -49,10 +48,15 @@ impl Granted {
         limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError> {
         self.allow(source)?;
-        if !INDEXES.contains(&index) {
-            return Err(GrantError::Invalid("an index is `namespace`, `owner` or empty".into()));
-        }
-        let found = self.lister.list(source, index, key, limit.min(LIST_OBJECTS));
-        Ok(found.into_iter().map(|current| (*current.object).clone()).collect())
+        let index = (!index.is_empty()).then(|| (index.to_owned(), key.to_owned()));
+        let selection = Selection { index, limit: limit.min(LIST_OBJECTS), ..Selection::default() };
+        let found = self.lister.select(source, &selection).map_err(|error| match error {
+            SelectError::Index(error) => GrantError::Invalid(error.to_string()),
+            // Granted, so configured: it is on its way, or its kind is not there now.
+            SelectError::Source { .. } => {
+                GrantError::Unavailable(format!("the source `{source}` does not run now"))
+            }
+        })?;
+        Ok(found.objects.into_iter().map(|current| (*current.object).clone()).collect())
     }
 }

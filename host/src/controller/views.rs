@@ -7,13 +7,16 @@ use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
-use kubewitness_core::ports::{Backlog, Current, DeadLetter, Documents, JournalError, Lister};
+use kubewitness_core::ports::{
+    Backlog, Current, DeadLetter, Documents, JournalError, Lister, SelectError, Selection,
+};
+use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DeadLetterView, EpochView, GapQuery, JournalView, ObjectQuery, ObjectView, PluginView, PoisonQuery,
     PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, TimelineQuery, TimelineView, ViewError,
     Views,
 };
-use kubewitness_core::{Gap, ObjectRef, Seq, State, calendar};
+use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchStats};
 use kubewitness_journal::{Journal, SourceCounters};
 use kubewitness_watch::SourceSnapshot;
@@ -38,14 +41,6 @@ impl HostViews {
     fn plugin_views(&self) -> Vec<PluginView> {
         let now_ms = self.clock.now_ms();
         self.shared.plugins().into_iter().map(|(name, state)| plugin_view(name, &state, now_ms)).collect()
-    }
-
-    fn currents(&self, query: &ObjectQuery, source: &str) -> Vec<Current> {
-        let listers = &self.shared.listers;
-        match &query.namespace {
-            Some(namespace) => listers.list(source, "namespace", namespace, usize::MAX),
-            None => listers.list(source, "", "", usize::MAX),
-        }
     }
 }
 
@@ -75,22 +70,31 @@ impl Views for HostViews {
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
-        let limit = query.limit.unwrap_or(OBJECTS).min(OBJECTS);
+        let selection = selection(query)?;
         let mut found = Vec::new();
-        for handle in self.shared.sources() {
+        let (mut answered, mut refused) = (false, None);
+        for (spec, handle) in self.shared.sources_with_specs() {
             let source = handle.name();
-            if query.source.as_deref().is_some_and(|wanted| wanted != source) {
+            if !is_asked(&spec, query) {
                 continue;
             }
-            for current in self.currents(query, source) {
-                if matches(&current, query) {
-                    found.push((source.to_string(), current));
+            match self.shared.listers.select(source, &selection) {
+                Ok(selected) => {
+                    answered = true;
+                    found.extend(selected.objects.into_iter().map(|current| (source.to_string(), current)));
                 }
+                Err(SelectError::Index(error)) => refused = Some(format!("source `{source}`: {error}")),
+                // It ended a moment ago.
+                Err(SelectError::Source { .. }) => {}
             }
+        }
+        // An index that only some sources have is no fault; one that none has is.
+        if let (false, Some(error)) = (answered, refused) {
+            return Err(ViewError::Invalid(error));
         }
         // What changed last comes first.
         found.sort_by_key(|(_, current)| std::cmp::Reverse(current.seq));
-        found.truncate(limit);
+        found.truncate(selection.limit);
         Ok(found.into_iter().map(|(source, current)| object_view(source, current)).collect())
     }
 
@@ -274,15 +278,33 @@ fn phase(state: &PluginState, stats: &DispatchStats) -> Phase {
     }
 }
 
-fn matches(current: &Current, query: &ObjectQuery) -> bool {
-    let kind = |wanted: &str| is_kind(&current.object, wanted);
-    query.kind.as_deref().is_none_or(kind)
-        && query.name.as_ref().is_none_or(|name| current.object.name == *name)
-        && query.phase.as_deref().is_none_or(|phase| current.status.phase.eq_ignore_ascii_case(phase))
+fn is_asked(spec: &SourceSpec, query: &ObjectQuery) -> bool {
+    let group = spec.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    query.source.as_deref().is_none_or(|wanted| wanted == spec.name)
+        && query.kind.as_deref().is_none_or(|wanted| kinds::is_kind(group, &spec.kind, wanted))
 }
 
-fn is_kind(object: &ObjectRef, wanted: &str) -> bool {
-    kinds::is_kind(&object.group, &object.kind, wanted)
+fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
+    let text = query.label_selector.as_deref().unwrap_or_default();
+    let labels = Selector::parse(text)
+        .map_err(|error| ViewError::Invalid(format!("`{text}` is not a label selector: {error}")))?;
+    let index = query.index.as_deref().map(|text| {
+        let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+        let pair = pair.map(|(name, key)| (name.to_owned(), key.to_owned()));
+        pair.ok_or_else(|| {
+            ViewError::Invalid(format!("`{text}` names no index: write NAME=KEY, such as node=worker-7"))
+        })
+    });
+    Ok(Selection {
+        namespace: query.namespace.clone(),
+        name: query.name.clone(),
+        phase: query.phase.clone(),
+        labels,
+        index: index.transpose()?,
+        limit: query.limit.unwrap_or(OBJECTS).min(OBJECTS),
+        newest: true,
+        after: None,
+    })
 }
 
 fn object_view(source: String, current: Current) -> ObjectView {
@@ -368,5 +390,31 @@ mod tests {
         assert!(missing(views.replay(&replay("nope")).await).contains("`nope`"));
         assert!(missing(views.replay(&replay("there")).await).contains("position 999"));
         assert_eq!(views.status().await.unwrap().problems, ["two hosts"]);
+    }
+
+    #[test]
+    fn a_wrong_selector_or_index_says_what_to_do() {
+        let asked = |query: ObjectQuery| selection(&query).map(|selection| selection.index);
+        let labels = |text: &str| ObjectQuery { label_selector: Some(text.into()), ..ObjectQuery::default() };
+        let index = |text: &str| ObjectQuery { index: Some(text.into()), ..ObjectQuery::default() };
+        let pair = |name: &str, key: &str| Some((name.to_string(), key.to_string()));
+        assert_eq!(asked(labels("team=a,!old")).unwrap(), None);
+        assert_eq!(asked(index("label=team=a")).unwrap(), pair("label", "team=a"));
+        let error = asked(labels("team=a b")).unwrap_err().to_string();
+        assert_eq!(error, "`team=a b` is not a label selector: at character 8: expected a comma or the end");
+        let error = asked(index("node")).unwrap_err().to_string();
+        assert_eq!(error, "`node` names no index: write NAME=KEY, such as node=worker-7");
+    }
+
+    #[test]
+    fn a_source_is_asked_by_its_name_and_by_the_kind_that_people_write() {
+        let pods = SourceSpec::of("pods", "v1", "Pod");
+        let query = |source: Option<&str>, kind: Option<&str>| ObjectQuery {
+            source: source.map(str::to_owned),
+            kind: kind.map(str::to_owned),
+            ..ObjectQuery::default()
+        };
+        assert!(is_asked(&pods, &query(None, None)) && is_asked(&pods, &query(Some("pods"), Some("pod"))));
+        assert!(!is_asked(&pods, &query(Some("jobs"), None)) && !is_asked(&pods, &query(None, Some("jobs"))));
     }
 }

@@ -190,7 +190,7 @@ impl Auditor {
     }
 
     fn known(&self, uid: &str) -> Option<Version> {
-        self.parts.shared.read().by_uid(uid).map(|held| held.resource_version.clone())
+        self.parts.shared.read().brief(uid).map(|held| held.resource_version)
     }
 
     /// Objects that are known and were not listed, unless they are newer than the list.

@@ -127,7 +127,7 @@ impl Comparison {
     fn begin(&mut self) {
         let parts = Arc::clone(&self.parts);
         let cache = parts.shared.read();
-        self.unseen = cache.all().map(|held| Unseen(Arc::clone(&held.object))).collect();
+        self.unseen = cache.all().map(|held| Unseen(held.object)).collect();
         self.expected = parts.spec.match_labels.is_empty().then_some(self.unseen.len() as u64);
         for held in cache.all() {
             if self.account(&held.object.uid, &held.resource_version) {
@@ -169,7 +169,7 @@ impl Comparison {
         };
         self.unseen.remove(envelope.uid.as_ref());
         let version = Version::new(&envelope.resource_version);
-        let known = self.parts.shared.read().by_uid(&envelope.uid).is_some();
+        let known = self.parts.shared.read().brief(&envelope.uid).is_some();
         if known || matches(&self.parts, &envelope) {
             self.account(&envelope.uid, &version);
         }
@@ -195,6 +195,7 @@ impl Comparison {
         let version = Version::new(&envelope.resource_version);
         let cache = self.parts.shared.read();
         let known = cache.by_uid(&envelope.uid);
+        let known = known.as_ref();
         if self.reason == ListReason::Replaced {
             // The histories may have given one version to two contents; only the bytes tell.
             let same = known.is_some_and(|known| {
@@ -238,7 +239,7 @@ impl Comparison {
         id: RoundId,
     ) -> Result<Option<Round>, Broken> {
         for Unseen(object) in std::mem::take(&mut self.unseen) {
-            let held = self.parts.shared.read().by_uid(&object.uid).map(|held| held.resource_version.clone());
+            let held = self.parts.shared.read().brief(&object.uid).map(|held| held.resource_version);
             let Some(witnessed) = held else { continue };
             if self.unread > 0 && !is_absent(&self.parts, &self.resource, &object).await? {
                 continue;

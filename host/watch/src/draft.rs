@@ -39,13 +39,13 @@ impl Known {
         }
     }
 
-    pub(crate) fn cached(current: &Current) -> Self {
+    pub(crate) fn cached(current: Current) -> Self {
         Self {
-            object: Arc::clone(&current.object),
-            owner: current.owner.clone(),
-            version: current.resource_version.clone(),
-            status: Arc::clone(&current.status),
-            held: Held::Packed(Arc::clone(&current.packed)),
+            object: current.object,
+            owner: current.owner,
+            version: current.resource_version,
+            status: current.status,
+            held: Held::Packed(current.packed),
         }
     }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use kubewitness_core::config::IndexSpec;
+use kubewitness_core::index::Indexes;
 use kubewitness_core::views::SourceCounts;
 
 use crate::cache::Cache;
@@ -95,10 +97,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(name: &str) -> Self {
+    pub fn new(name: &str, indexes: &[IndexSpec]) -> Self {
         Self {
             name: name.into(),
-            cache: RwLock::default(),
+            cache: RwLock::new(Cache::new(Indexes::new(indexes))),
             live: Mutex::default(),
             counters: Counters::default(),
         }

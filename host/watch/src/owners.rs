@@ -37,7 +37,7 @@ pub(crate) fn owner(
 /// belong to the same story as its first.
 fn outlived(listers: &Listers, controller: &OwnerRef<'_>, known: &Known) -> Option<Arc<ObjectRef>> {
     let before = known.owner.clone().filter(|before| before.uid != controller.uid)?;
-    if listers.by_uid(&controller.uid).is_some() {
+    if listers.brief(&controller.uid).is_some() {
         return None;
     }
     // An object may have been adopted by another owner meanwhile.
@@ -103,8 +103,8 @@ mod tests {
     /// A source with one object.
     fn watch(listers: &Listers, object: &str, owner: &str) {
         let current = current(listers, object, owner);
-        let shared = Arc::new(Shared::new(object));
-        shared.write().put(current);
+        let shared = Arc::new(Shared::new(object, &[]));
+        shared.write().put(&current, None);
         listers.add(SourceHandle { shared });
     }
 
@@ -151,7 +151,7 @@ mod tests {
         let pod = document("Pod/p", "Job/j");
         assert_eq!(told(&listers, &pod, None), "Job/j");
         watch(&listers, "Job/j", "JobSet/s");
-        let known = Known::cached(&current(&Listers::default(), "Pod/p", "Job/j"));
+        let known = Known::cached(current(&Listers::default(), "Pod/p", "Job/j"));
         assert_eq!(told(&listers, &pod, Some(&known)), "JobSet/s");
         watch(&listers, "JobSet/s", "TrainJob/t");
         assert_eq!(told(&listers, &pod, Some(&known)), "TrainJob/t");
@@ -162,7 +162,7 @@ mod tests {
         let listers = Listers::default();
         watch(&listers, "JobSet/s", "");
         watch(&listers, "Job/j", "JobSet/s");
-        let known = Known::cached(&current(&listers, "Pod/p", "Job/j"));
+        let known = Known::cached(current(&listers, "Pod/p", "Job/j"));
         listers.remove("JobSet/s");
         assert_eq!(told(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
         listers.remove("Job/j");

@@ -59,7 +59,7 @@ impl Source {
         rules: Arc<Rules>,
         listers: Listers,
     ) -> (Self, SourceHandle) {
-        let shared = Arc::new(Shared::new(&spec.name));
+        let shared = Arc::new(Shared::new(&spec.name, &spec.indexes));
         let handle = SourceHandle { shared: Arc::clone(&shared) };
         let (api, tuning) = (connection.api(), Tuning::default());
         (Self { parts: Parts { api, spec, shared, witness, clock, rules, listers, tuning } }, handle)
@@ -126,7 +126,7 @@ async fn warm(parts: &Parts, stop: &CancellationToken) -> Result<Option<Warm>, S
     parts.shared.live().stalled = None;
     let mut cache = parts.shared.write();
     for current in warm.objects.drain(..) {
-        cache.put(current);
+        cache.put(&current, None);
     }
     drop(cache);
     Ok(Some(warm))

@@ -371,7 +371,8 @@ impl Writer {
                         // Journaled before (by a replay, or by another witness): its position is
                         // not known here, the one of the version before is the best there is.
                         let seq = seq.or_else(|| cache.by_uid(&state.object.uid).map(|held| held.seq));
-                        cache.put(current(state, seq.unwrap_or_default()));
+                        let document = state.document.clone();
+                        cache.put(&current(state, seq.unwrap_or_default()), Some(&document));
                     }
                     Change::Gone | Change::Left => {
                         cache.remove(&state.object.uid);

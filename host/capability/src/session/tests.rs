@@ -2,7 +2,10 @@ use std::path::PathBuf;
 
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
-use kubewitness_core::ports::{Current, Delivery, Documents, Grants, JournalError, Lister, OnConflict};
+use kubewitness_core::index::Indexes;
+use kubewitness_core::ports::{
+    Current, Delivery, Documents, Grants, JournalError, Lister, OnConflict, SelectError, Selected, Selection,
+};
 use kubewitness_core::{Change, State, Version};
 use serde_json::json;
 
@@ -29,8 +32,14 @@ impl Lister for Cache {
         None
     }
 
-    fn list(&self, _: &str, _: &str, _: &str, _: usize) -> Vec<Current> {
-        Vec::new()
+    fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
+        if source != "jobs" {
+            return Err(SelectError::Source { source_name: source.into(), known: vec!["jobs".into()] });
+        }
+        if let Some((name, key)) = &selection.index {
+            Indexes::new(&[]).key(name, key)?;
+        }
+        Ok(Selected::default())
     }
 
     fn count(&self, _: &str) -> usize {
@@ -401,4 +410,17 @@ async fn changed_settings_share_what_stayed_the_same() {
     let reloaded = capabilities.reload(&changed, world.folder.path()).await.unwrap();
     session.commit(&[1]).await.unwrap();
     assert_eq!(applied(&grants(&reloaded, &everything()).await, &[1]).await, [1]);
+}
+
+#[test]
+fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
+    let granted = crate::lister::Granted::new(Arc::new(Cache), &["jobs".to_string(), "pods".to_string()]);
+    assert_eq!(granted.list("jobs", "", "", 9), Ok(vec![]));
+    assert_eq!(granted.list("jobs", "label", "team=vision", 9), Ok(vec![]));
+    let known = "there is no index `rack`; this source has namespace, owner, node, label";
+    assert_eq!(granted.list("jobs", "rack", "7", 9), Err(GrantError::Invalid(known.into())));
+    let label = granted.list("jobs", "label", "team", 9);
+    assert!(matches!(label, Err(GrantError::Invalid(why)) if why.contains("`key=value`")));
+    assert!(matches!(granted.list("pods", "", "", 9), Err(GrantError::Unavailable(_))));
+    assert!(matches!(granted.list("nodes", "", "", 9), Err(GrantError::Denied(_))));
 }

@@ -1,7 +1,7 @@
 //! What a source does while nothing is wrong.
 
 use kubewitness_core::document::unpack;
-use kubewitness_core::ports::Lister;
+use kubewitness_core::ports::{Lister, Selection};
 use kubewitness_core::state::Change;
 
 use super::*;
@@ -128,6 +128,7 @@ async fn a_pod_is_grouped_under_its_outermost_known_owner() {
     world.create("below", json!({}));
     world.change("below", owned_by(middle, "middle"));
     level(&world, &memory).await;
-    until("the index", || running.listers.list("jobs", "owner", &above, 9).len() == 2).await;
+    let by_owner = Selection { index: Some(("owner".into(), above)), limit: 9, ..Selection::default() };
+    until("the index", || running.listers.select("jobs", &by_owner).unwrap().objects.len() == 2).await;
     running.stop().await;
 }

@@ -1,0 +1,117 @@
+//! From the hash of a key to the slots of the objects that have it: one sorted list of words,
+//! `hash << 32 | slot`, in chunks.
+//!
+//! All indexes of a source share it, at about nine bytes an entry, whether a thousand objects have
+//! one key or each has its own. Two keys may have one hash: whoever reads compares with the object.
+
+/// Words of a chunk at most: little enough to move on each insertion.
+const CHUNK: usize = 512;
+/// Chunks grow by so many words, so that a half-full one doesn't hold room for a full one.
+const STEP: usize = 64;
+
+#[derive(Default)]
+pub(super) struct Multimap {
+    /// None is empty, and all are in order.
+    chunks: Vec<Vec<u64>>,
+}
+
+fn word(hash: u32, slot: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(slot)
+}
+
+impl Multimap {
+    /// Where a word is or would be.
+    fn place(&self, word: u64) -> (usize, Result<usize, usize>) {
+        let chunk = self.chunks.partition_point(|chunk| chunk[0] <= word).saturating_sub(1);
+        let within = self.chunks.get(chunk).map_or(Err(0), |chunk| chunk.binary_search(&word));
+        (chunk, within)
+    }
+
+    pub fn insert(&mut self, hash: u32, slot: u32) {
+        let word = word(hash, slot);
+        let (number, Err(place)) = self.place(word) else { return };
+        let Some(chunk) = self.chunks.get_mut(number) else {
+            self.chunks.push(vec![word]);
+            return;
+        };
+        if chunk.len() == chunk.capacity() {
+            chunk.reserve_exact(STEP);
+        }
+        chunk.insert(place, word);
+        if chunk.len() > CHUNK {
+            let upper = chunk.split_off(CHUNK / 2);
+            chunk.shrink_to_fit();
+            self.chunks.insert(number + 1, upper);
+        }
+    }
+
+    pub fn remove(&mut self, hash: u32, slot: u32) {
+        let (number, Ok(place)) = self.place(word(hash, slot)) else { return };
+        let chunk = &mut self.chunks[number];
+        chunk.remove(place);
+        if chunk.is_empty() {
+            self.chunks.remove(number);
+        } else if chunk.capacity() > chunk.len() + 2 * STEP {
+            chunk.shrink_to(chunk.len() + STEP);
+        }
+    }
+
+    /// The slots of one hash from `slot` on, ascending.
+    pub fn from(&self, hash: u32, slot: u32) -> impl Iterator<Item = u32> {
+        let first = word(hash, slot);
+        let (number, Ok(place) | Err(place)) = self.place(first);
+        let rest = self.chunks.get(number..).unwrap_or_default().iter().flatten().skip(place);
+        rest.take_while(move |word| *word >> 32 == u64::from(hash)).map(|word| *word as u32)
+    }
+
+    /// About how many slots have this hash: whole chunks are counted as full ones.
+    pub fn estimate(&self, hash: u32) -> usize {
+        let (first, Ok(low) | Err(low)) = self.place(word(hash, 0));
+        let (last, Ok(high) | Err(high)) = self.place(word(hash, u32::MAX));
+        ((last - first) * CHUNK + high).saturating_sub(low)
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.chunks.iter().map(Vec::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_a_sorted_set(
+            steps in prop::collection::vec((prop::bool::weighted(0.7), 0u32..4, 0u32..700), 0..3_000),
+        ) {
+            let mut map = Multimap::default();
+            let mut model = BTreeSet::new();
+            for (put, hash, slot) in steps {
+                // Spread over the whole range, ends included.
+                let hash = [0, 7, 1 << 31, u32::MAX][hash as usize];
+                if put {
+                    map.insert(hash, slot);
+                    model.insert((hash, slot));
+                } else {
+                    map.remove(hash, slot);
+                    model.remove(&(hash, slot));
+                }
+            }
+            prop_assert_eq!(map.len(), model.len());
+            for hash in [0, 7, 8, 1 << 31, u32::MAX] {
+                for from in [0, 350, 699] {
+                    let expected: Vec<_> = model.range((hash, from)..=(hash, u32::MAX)).map(|(_, slot)| *slot).collect();
+                    prop_assert_eq!(map.from(hash, from).collect::<Vec<_>>(), expected);
+                }
+                let exact = model.range((hash, 0)..=(hash, u32::MAX)).count();
+                prop_assert!(map.estimate(hash) >= exact.saturating_sub(CHUNK), "{}", map.estimate(hash));
+            }
+        }
+    }
+}

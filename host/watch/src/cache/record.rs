@@ -1,0 +1,345 @@
+//! One object in one allocation: what a [`Current`] says but for its status, and the hashes of its
+//! keys. A `Current` is eight allocations, which for 50,000 Jobs is 30 MB more.
+//!
+//! ```text
+//! flags, varint seq, varint observed_ms, varint n, n hashes of four bytes,
+//! [group, version, kind] unless they are the source's, namespace, name, uid, resource version,
+//! [owner: group, version, kind, namespace unless it is the object's, name, uid],
+//! the packed document
+//! ```
+//!
+//! A text is a varint length and its bytes; a uid as the server writes them is 16 bytes. Nothing of
+//! this is stored anywhere.
+
+use std::sync::Arc;
+
+use kubewitness_core::Version;
+use kubewitness_core::ports::Current;
+use kubewitness_core::state::{ObjectRef, Status};
+
+const OWN_KIND: u8 = 1;
+const UID_AS_TEXT: u8 = 2;
+const HAS_OWNER: u8 = 4;
+const OWNER_ELSEWHERE: u8 = 8;
+const OWNER_UID_AS_TEXT: u8 = 16;
+
+/// Readers hold one as long as they like; the writer puts another in its place.
+pub(crate) type Record = Arc<[u8]>;
+
+/// Group, version and kind of a source's objects, which their records leave out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kind {
+    group: String,
+    version: String,
+    kind: String,
+}
+
+impl Kind {
+    pub fn of(object: &ObjectRef) -> Self {
+        Self { group: object.group.clone(), version: object.version.clone(), kind: object.kind.clone() }
+    }
+
+    fn is_of(&self, object: &ObjectRef) -> bool {
+        (&self.group, &self.version, &self.kind) == (&object.group, &object.version, &object.kind)
+    }
+}
+
+/// 32 lower-case digits with dashes in their places, as 16 bytes; anything else stays text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Uid<'a> {
+    Raw([u8; 16]),
+    Text(&'a str),
+}
+
+impl<'a> Uid<'a> {
+    pub fn of(text: &'a str) -> Self {
+        raw_uid(text).map_or(Self::Text(text), Self::Raw)
+    }
+
+    fn text(self) -> String {
+        let raw = match self {
+            Self::Raw(raw) => raw,
+            Self::Text(text) => return text.to_owned(),
+        };
+        let mut text = String::with_capacity(36);
+        for (place, byte) in raw.into_iter().enumerate() {
+            if matches!(place, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            for digit in [byte >> 4, byte & 15] {
+                text.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
+            }
+        }
+        text
+    }
+}
+
+fn raw_uid(text: &str) -> Option<[u8; 16]> {
+    if text.len() != 36 {
+        return None;
+    }
+    let mut raw = [0; 16];
+    let mut digits = 0;
+    for (place, byte) in text.bytes().enumerate() {
+        let digit = match (place, byte) {
+            (8 | 13 | 18 | 23, b'-') => continue,
+            (8 | 13 | 18 | 23, _) => return None,
+            (_, b'0'..=b'9') => byte - b'0',
+            (_, b'a'..=b'f') => byte - b'a' + 10,
+            _ => return None,
+        };
+        raw[digits / 2] = raw[digits / 2] << 4 | digit;
+        digits += 1;
+    }
+    Some(raw)
+}
+
+// ---- writing -----------------------------------------------------------------------------
+
+fn number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    number(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn uid(out: &mut Vec<u8>, uid: Uid<'_>) {
+    match uid {
+        Uid::Raw(raw) => out.extend_from_slice(&raw),
+        Uid::Text(uid) => text(out, uid),
+    }
+}
+
+pub(super) fn write(kind: &Kind, current: &Current, keys: &[u32]) -> Record {
+    let (object, owner) = (&*current.object, current.owner.as_deref());
+    let object_uid = Uid::of(&object.uid);
+    let mut flags = 0;
+    let mut set = |flag, is: bool| flags |= if is { flag } else { 0 };
+    set(OWN_KIND, !kind.is_of(object));
+    set(UID_AS_TEXT, matches!(object_uid, Uid::Text(_)));
+    set(HAS_OWNER, owner.is_some());
+    set(OWNER_ELSEWHERE, owner.is_some_and(|owner| owner.namespace != object.namespace));
+    set(OWNER_UID_AS_TEXT, owner.is_some_and(|owner| matches!(Uid::of(&owner.uid), Uid::Text(_))));
+    let mut out = Vec::with_capacity(256 + current.packed.len());
+    out.push(flags);
+    number(&mut out, current.seq);
+    number(&mut out, current.observed_ms);
+    number(&mut out, keys.len() as u64);
+    keys.iter().for_each(|key| out.extend_from_slice(&key.to_le_bytes()));
+    if flags & OWN_KIND != 0 {
+        [&object.group, &object.version, &object.kind].into_iter().for_each(|part| text(&mut out, part));
+    }
+    text(&mut out, &object.namespace);
+    text(&mut out, &object.name);
+    uid(&mut out, object_uid);
+    text(&mut out, current.resource_version.as_str());
+    if let Some(owner) = owner {
+        [&owner.group, &owner.version, &owner.kind].into_iter().for_each(|part| text(&mut out, part));
+        if flags & OWNER_ELSEWHERE != 0 {
+            text(&mut out, &owner.namespace);
+        }
+        text(&mut out, &owner.name);
+        uid(&mut out, Uid::of(&owner.uid));
+    }
+    out.extend_from_slice(&current.packed);
+    out.into()
+}
+
+// ---- reading -----------------------------------------------------------------------------
+
+/// A record as it is read, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read<'a> {
+    pub seq: u64,
+    pub observed_ms: u64,
+    /// Four bytes each.
+    keys: &'a [u8],
+    /// Group, version and kind, where they aren't the source's.
+    kind: Option<[&'a str; 3]>,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub uid: Uid<'a>,
+    pub version: &'a str,
+    owner: Option<Owner<'a>>,
+    pub packed: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Owner<'a> {
+    kind: [&'a str; 3],
+    namespace: &'a str,
+    name: &'a str,
+    uid: Uid<'a>,
+}
+
+/// Only what [`write`] made is ever read, so what doesn't fit reads as nothing.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.take(1).first().copied().unwrap_or_default()
+    }
+
+    fn number(&mut self) -> u64 {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte();
+            number |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        number
+    }
+
+    fn text(&mut self) -> &'a str {
+        let count = self.number() as usize;
+        std::str::from_utf8(self.take(count)).unwrap_or_default()
+    }
+
+    fn texts(&mut self) -> [&'a str; 3] {
+        [self.text(), self.text(), self.text()]
+    }
+
+    fn uid(&mut self, as_text: bool) -> Uid<'a> {
+        match as_text {
+            true => Uid::Text(self.text()),
+            false => Uid::Raw(self.take(16).try_into().unwrap_or_default()),
+        }
+    }
+}
+
+pub(super) fn read(record: &[u8]) -> Read<'_> {
+    let mut bytes = Bytes(record);
+    let flags = bytes.byte();
+    let has = |flag| flags & flag != 0;
+    let (seq, observed_ms, count) = (bytes.number(), bytes.number(), bytes.number());
+    let keys = bytes.take(4 * count as usize);
+    let kind = has(OWN_KIND).then(|| bytes.texts());
+    let (namespace, name) = (bytes.text(), bytes.text());
+    let uid = bytes.uid(has(UID_AS_TEXT));
+    let version = bytes.text();
+    let owner = has(HAS_OWNER).then(|| Owner {
+        kind: bytes.texts(),
+        namespace: if has(OWNER_ELSEWHERE) { bytes.text() } else { namespace },
+        name: bytes.text(),
+        uid: bytes.uid(has(OWNER_UID_AS_TEXT)),
+    });
+    Read { seq, observed_ms, keys, kind, namespace, name, uid, version, owner, packed: bytes.0 }
+}
+
+impl Read<'_> {
+    /// The hashes of its keys, ascending.
+    pub fn keys(&self) -> impl Iterator<Item = u32> {
+        self.keys.chunks_exact(4).map(|key| u32::from_le_bytes([key[0], key[1], key[2], key[3]]))
+    }
+
+    pub fn owner_is(&self, uid: &str) -> bool {
+        self.owner.is_some_and(|owner| owner.uid == Uid::of(uid))
+    }
+
+    pub fn object(&self, kind: &Kind) -> ObjectRef {
+        let [group, version, kind] = self.kind.unwrap_or([&kind.group, &kind.version, &kind.kind]);
+        reference([group, version, kind], self.namespace, self.name, self.uid)
+    }
+
+    pub fn owner(&self) -> Option<ObjectRef> {
+        let Owner { kind, namespace, name, uid } = self.owner?;
+        Some(reference(kind, namespace, name, uid))
+    }
+
+    pub fn current(&self, kind: &Kind, status: Arc<Status>) -> Current {
+        Current {
+            object: Arc::new(self.object(kind)),
+            owner: self.owner().map(Arc::new),
+            resource_version: Version::new(self.version),
+            status,
+            seq: self.seq,
+            observed_ms: self.observed_ms,
+            packed: self.packed.into(),
+        }
+    }
+}
+
+fn reference([group, version, kind]: [&str; 3], namespace: &str, name: &str, uid: Uid<'_>) -> ObjectRef {
+    ObjectRef {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        kind: kind.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        uid: uid.text(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn uid() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            // Nearly one.
+            "[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            "[0-9a-f-]{36}",
+            "\\PC{0,40}",
+        ]
+    }
+
+    fn object() -> impl Strategy<Value = ObjectRef> {
+        ("[ab]?", "v[12]", "[A-C]", "[ab]?", "\\PC{0,200}", uid()).prop_map(
+            |(group, version, kind, namespace, name, uid)| ObjectRef {
+                group,
+                version,
+                kind,
+                namespace,
+                name,
+                uid,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            (own, object, owner) in (object(), object(), prop::option::of(object())),
+            (seq, observed_ms, version) in (any::<u64>(), any::<u64>(), "\\PC{0,30}"),
+            keys in prop::collection::vec(any::<u32>(), 0..200),
+            packed in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let current = Current {
+                object: Arc::new(object),
+                owner: owner.map(Arc::new),
+                resource_version: Version::new(&version),
+                status: Arc::default(),
+                seq,
+                observed_ms,
+                packed: packed.into(),
+            };
+            let kind = Kind::of(&own);
+            let record = write(&kind, &current, &keys);
+            let read = read(&record);
+            prop_assert_eq!(read.keys().collect::<Vec<_>>(), keys);
+            let back = read.current(&kind, Arc::default());
+            prop_assert_eq!(format!("{back:?}"), format!("{current:?}"));
+            prop_assert_eq!(read.uid, Uid::of(&current.object.uid));
+            if let Some(owner) = &current.owner {
+                prop_assert!(read.owner_is(&owner.uid));
+            }
+        }
+    }
+}

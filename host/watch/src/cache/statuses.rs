@@ -1,0 +1,49 @@
+//! Equal statuses become one. A table of the recent ones, each in its one place: a miss costs a
+//! share, never a search.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use kubewitness_core::state::Status;
+
+/// Statuses that are shared between objects: most of a cluster's objects have one of few.
+const SHARED_STATUSES: usize = 256;
+
+pub(crate) struct Statuses {
+    recent: Vec<Option<Arc<Status>>>,
+    hasher: RandomState,
+}
+impl Default for Statuses {
+    fn default() -> Self {
+        Self { recent: vec![None; SHARED_STATUSES], hasher: RandomState::new() }
+    }
+}
+
+impl Statuses {
+    pub fn share(&mut self, status: Status, previous: Option<&Arc<Status>>) -> Arc<Status> {
+        if let Some(previous) = previous.filter(|previous| ***previous == status) {
+            return Arc::clone(previous);
+        }
+        let place = self.hasher.hash_one((&status.phase, &status.reason, status.attempt, status.ready));
+        let place = &mut self.recent[place as usize % SHARED_STATUSES];
+        match place {
+            Some(shared) if **shared == status => Arc::clone(shared),
+            _ => Arc::clone(place.insert(Arc::new(status))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_statuses_are_one() {
+        let mut statuses = Statuses::default();
+        let running = || Status { phase: "Running".into(), ..Status::default() };
+        let first = statuses.share(running(), None);
+        assert!(Arc::ptr_eq(&first, &statuses.share(running(), None)));
+        let other = Arc::new(running());
+        assert!(Arc::ptr_eq(&other, &statuses.share(running(), Some(&other))));
+    }
+}

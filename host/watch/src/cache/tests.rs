@@ -1,0 +1,248 @@
+use std::collections::BTreeMap;
+
+use kubewitness_core::Version;
+use kubewitness_core::config::IndexSpec;
+use kubewitness_core::document::pack;
+use kubewitness_core::ports::{SelectError, Selected, Selection};
+use kubewitness_core::selector::Selector;
+use proptest::prelude::*;
+
+use super::*;
+
+fn cache() -> Cache {
+    Cache::new(Indexes::new(&[IndexSpec { name: "zone".into(), pointer: "/spec/zones".into() }]))
+}
+
+/// An object as the model has it.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    seq: u64,
+    namespace: String,
+    name: String,
+    owners: Vec<String>,
+    outermost: Option<String>,
+    node: String,
+    labels: BTreeMap<String, String>,
+    zones: Vec<u8>,
+    phase: String,
+}
+
+impl Model {
+    fn document(&self) -> String {
+        let owners: Vec<_> = self.owners.iter().map(|uid| serde_json::json!({"uid": uid})).collect();
+        serde_json::json!({
+            "metadata": {"labels": self.labels, "ownerReferences": owners},
+            "spec": {"nodeName": self.node, "zones": self.zones},
+        })
+        .to_string()
+    }
+
+    fn put(&self, cache: &mut Cache, uid: &str, plain: bool) {
+        let document = self.document();
+        let object = |uid: &str, name: &str| {
+            let (namespace, name, uid) = (self.namespace.clone(), name.into(), uid.into());
+            Arc::new(ObjectRef { kind: "Pod".into(), namespace, name, uid, ..ObjectRef::default() })
+        };
+        let current = Current {
+            object: object(uid, &self.name),
+            owner: self.outermost.as_ref().map(|owner| object(owner, "owner")),
+            resource_version: Version::new(&self.seq.to_string()),
+            status: Arc::new(Status { phase: self.phase.clone(), ..Status::default() }),
+            seq: self.seq,
+            observed_ms: 0,
+            packed: pack(document.as_bytes()),
+        };
+        cache.put(&current, plain.then_some(document.as_bytes()));
+    }
+}
+
+fn select(cache: &Cache, selection: &Selection) -> Selected {
+    let indexes = cache.indexes();
+    let mut search = Search::new(selection, &indexes).unwrap();
+    let plan = cache.plan(&search);
+    let mut from = Some(selection.after.unwrap_or_default());
+    while let Some(slot) = from {
+        let page = cache.page(plan, slot);
+        from = page.next;
+        if search.take(page) {
+            break;
+        }
+    }
+    let (objects, next) = search.end();
+    Selected { objects, next }
+}
+
+fn by(index: &str, key: &str) -> Selection {
+    Selection { index: Some((index.into(), key.into())), limit: usize::MAX, ..Selection::default() }
+}
+
+fn uids(selected: &Selected) -> Vec<String> {
+    let mut uids: Vec<_> = selected.objects.iter().map(|current| current.object.uid.clone()).collect();
+    uids.sort();
+    uids
+}
+
+#[test]
+fn another_uid_under_a_name_makes_the_old_one_leave_every_index() {
+    let mut cache = cache();
+    let object = |owner: &str| Model { name: "x".into(), owners: vec![owner.into()], ..Model::default() };
+    object("o1").put(&mut cache, "u1", true);
+    object("o2").put(&mut cache, "u2", true);
+    assert_eq!(cache.len(), 1);
+    assert!(cache.by_uid("u1").is_none());
+    assert_eq!(cache.by_name("", "x").unwrap().object.uid, "u2");
+    assert_eq!(uids(&select(&cache, &by("owner", "o1"))), [""; 0]);
+    assert_eq!(uids(&select(&cache, &by("owner", "o2"))), ["u2"]);
+    cache.remove("u2");
+    assert_eq!((cache.len(), cache.by_key.len()), (0, 0));
+}
+
+#[test]
+fn pages_of_any_size_show_each_object_once() {
+    let mut cache = cache();
+    for number in 0..600 {
+        let labels = [("half".to_string(), (number % 2).to_string())].into();
+        Model { name: format!("x{number}"), seq: number, labels, ..Model::default() }.put(
+            &mut cache,
+            &format!("u{number:03}"),
+            false,
+        );
+    }
+    for size in [1, 7, 256, 300, 1_000] {
+        let labels = Selector::parse("half=1").unwrap();
+        let mut selection = Selection { labels, limit: size, ..Selection::default() };
+        let mut seen = Vec::new();
+        loop {
+            let page = select(&cache, &selection);
+            assert!(page.objects.len() <= size);
+            seen.extend(uids(&page));
+            selection.after = page.next;
+            if page.next.is_none() {
+                break;
+            }
+        }
+        seen.sort();
+        let expected: Vec<_> = (0..300).map(|half| format!("u{:03}", half * 2 + 1)).collect();
+        assert_eq!(seen, expected, "pages of {size}");
+    }
+    let newest = select(&cache, &Selection { newest: true, limit: 3, ..Selection::default() });
+    let seqs: Vec<_> = newest.objects.iter().map(|current| current.seq).collect();
+    assert_eq!((seqs, newest.next), (vec![599, 598, 597], None));
+}
+
+#[test]
+fn an_index_that_is_not_there_is_told_with_those_that_are() {
+    let cache = cache();
+    let (selection, indexes) = (by("rack", "7"), cache.indexes());
+    let error = Search::new(&selection, &indexes).err().map(SelectError::from).unwrap().to_string();
+    assert_eq!(error, "there is no index `rack`; this source has namespace, owner, node, label, zone");
+}
+
+fn model() -> impl Strategy<Value = Model> {
+    let labels = prop::collection::btree_map("[ab]", "[xy]?", 0..3);
+    let phase = prop_oneof![Just("Running"), Just("Failed")];
+    (
+        0u8..3,
+        prop::collection::vec("o[12]", 0..3),
+        prop::option::of("o[23]"),
+        "n[12]",
+        labels,
+        prop::collection::vec(0u8..3, 0..3),
+        phase,
+    )
+        .prop_map(|(namespace, owners, outermost, node, labels, zones, phase)| Model {
+            namespace: format!("s{namespace}"),
+            owners,
+            outermost,
+            node,
+            labels,
+            zones,
+            phase: phase.into(),
+            ..Model::default()
+        })
+}
+
+fn selection() -> impl Strategy<Value = Selection> {
+    let index = prop_oneof![
+        "s[0-3]".prop_map(|key| ("namespace".to_string(), key)),
+        "o[0-4]".prop_map(|key| ("owner".to_string(), key)),
+        "n[0-3]".prop_map(|key| ("node".to_string(), key)),
+        "[abc]=[xy]?".prop_map(|key| ("label".to_string(), key)),
+        "[0-3]".prop_map(|key| ("zone".to_string(), key)),
+    ];
+    let labels = prop::sample::select(vec!["", "a=x", "a!=x", "a", "!b", "a in (x,y),b", "b=", "a=x,b=y"]);
+    (
+        prop::option::of("s[0-3]"),
+        prop::option::of("x[0-9]"),
+        prop::option::of("(running|Failed)"),
+        labels,
+        prop::option::of(index),
+        any::<bool>(),
+    )
+        .prop_map(|(namespace, name, phase, labels, index, newest)| Selection {
+            namespace,
+            name,
+            phase,
+            labels: Selector::parse(labels).unwrap(),
+            index,
+            limit: usize::MAX,
+            newest,
+            after: None,
+        })
+}
+
+fn holds(model: &Model, selection: &Selection) -> bool {
+    let index = selection.index.as_ref().is_none_or(|(index, key)| match index.as_str() {
+        "namespace" => model.namespace == *key,
+        "owner" => model.owners.contains(key) || model.outermost.as_ref() == Some(key),
+        "node" => model.node == *key,
+        "label" => model.labels.iter().any(|(label, value)| format!("{label}={value}") == *key),
+        _ => model.zones.iter().any(|zone| zone.to_string() == *key),
+    });
+    index
+        && selection.namespace.as_ref().is_none_or(|namespace| model.namespace == *namespace)
+        && selection.name.as_ref().is_none_or(|name| model.name == *name)
+        && selection.phase.as_ref().is_none_or(|phase| model.phase.eq_ignore_ascii_case(phase))
+        && selection.labels.matches(|key| model.labels.get(key).map(String::as_str))
+}
+
+proptest! {
+    #[test]
+    fn every_index_agrees_with_a_plain_map(
+        steps in prop::collection::vec((prop::option::weighted(0.8, model()), 0u8..10, any::<bool>()), 0..60),
+        selections in prop::collection::vec(selection(), 1..12),
+    ) {
+        let mut cache = cache();
+        let mut models: BTreeMap<String, Model> = BTreeMap::new();
+        for (seq, (put, id, plain)) in steps.into_iter().enumerate() {
+            match put {
+                Some(mut model) => {
+                    // A uid keeps its namespace and name, as in a cluster.
+                    let uid = format!("u{id}-{}", model.namespace);
+                    (model.name, model.seq) = (format!("x{id}"), seq as u64);
+                    model.put(&mut cache, &uid, plain);
+                    models.insert(uid, model);
+                }
+                None => {
+                    let uid = format!("u{id}-s0");
+                    prop_assert_eq!(cache.remove(&uid), models.remove(&uid).is_some());
+                }
+            }
+        }
+        prop_assert_eq!(cache.len(), models.len());
+        prop_assert_eq!(cache.all().count(), models.len());
+        for (uid, model) in &models {
+            let held = cache.by_uid(uid).unwrap();
+            prop_assert_eq!((&held.object.name, held.seq), (&model.name, model.seq));
+            prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
+        }
+        for selection in selections {
+            let expected: Vec<_> = models.iter().filter(|(_, model)| holds(model, &selection)).map(|(uid, _)| uid.clone()).collect();
+            let found = select(&cache, &selection);
+            prop_assert_eq!(uids(&found), expected);
+            if selection.newest {
+                prop_assert!(found.objects.is_sorted_by_key(|current| std::cmp::Reverse(current.seq)));
+            }
+        }
+    }
+}
