@@ -157,10 +157,9 @@ async fn a_hole_is_told_with_its_bounds_and_reason_and_what_is_whole_is_told_as_
         let poison = lab.ask(&["poison"]).await?;
         ensure!(poison.starts_with("no poison"), "{poison}");
 
+        let cells = row(&lab, "jobs").await?;
+        ensure!(cells[1] == "synced" && cells[4] != "0" && cells[6] == "1", "{cells:?}");
         let status = lab.ask(&["status"]).await?;
-        let row = status.lines().find(|line| line.starts_with("jobs ")).context("a row of jobs")?;
-        let cells: Vec<_> = row.split_whitespace().collect();
-        ensure!(cells[1] == "synced" && cells[4] != "0" && cells[6] == "1", "{status}");
         ensure!(status.lines().all(|line| line.chars().count() <= 100), "{status}");
         metrics(&lab).await?;
         lab.kubewitness.stop().await
@@ -189,6 +188,114 @@ async fn metrics(lab: &Lab<'_>) -> Result<()> {
         ensure!(figure(name)? > 0.0, "{name} is {}", figure(name)?);
     }
     Ok(())
+}
+
+/// The row of a source in the table of `status`.
+async fn row(lab: &Lab<'_>, source: &str) -> Result<Vec<String>> {
+    let status = lab.ask(&["status"]).await?;
+    let row = status.lines().find(|line| line.split_whitespace().next() == Some(source));
+    Ok(row
+        .with_context(|| format!("no {source} in\n{status}"))?
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect())
+}
+
+#[tokio::test]
+async fn what_could_be_read_back_is_counted_and_leaves_no_hole_in_its_object() {
+    in_scratch("read-back", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        create_job(&lab.simulator, "train-1").await?;
+        until_ok(WITHIN, "the job", async || lab.ask(&["get", "job", "train-1"]).await).await?;
+        lab.behind_its_back(async |simulator| {
+            for turn in ["1", "2", "3"] {
+                annotate(simulator, "train-1", turn).await?;
+            }
+            // The watch can't start from where it was; the history can still be read.
+            simulator.make("forget-watch-window", &json!({})).await?;
+            simulator.drop_watches().await
+        })
+        .await?;
+        let gaps = lab.ask(&["gaps", "job/train-1"]).await?;
+        ensure!(gaps.starts_with("no gap of job/train-1"), "{gaps}");
+        let cells = row(&lab, "jobs").await?;
+        ensure!(cells[6] == "1" && cells[7].parse::<u64>()? >= 2, "RELISTS and WALKED: {cells:?}");
+        let all = lab.ask(&["gaps"]).await?;
+        ensure!(all.contains("missed versions were read back, in"), "{all}");
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_restored_from_a_backup_is_told_as_a_new_epoch() {
+    in_scratch("epochs", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        create_job(&lab.simulator, "train-1").await?;
+        lab.simulator.make("backup", &json!({"name": "before"})).await?;
+        for turn in ["1", "2", "3", "4"] {
+            annotate(&lab.simulator, "train-1", turn).await?;
+        }
+        until_ok(WITHIN, "five states", async || {
+            let story = lab.ask_json(&["timeline", "job/train-1"]).await?;
+            ensure!(story["states"].as_array().map(Vec::len) == Some(5), "{story}");
+            Ok(())
+        })
+        .await?;
+        lab.behind_its_back(async |simulator| {
+            simulator.make("restore", &json!({"name": "before"})).await.map(drop)
+        })
+        .await?;
+        let status = until_ok(WITHIN, "the second epoch", async || {
+            let status = lab.ask_json(&["status"]).await?;
+            ensure!(status["sources"][0]["epoch"] == 1 && status["sources"][0]["synced"] == true, "{status}");
+            Ok(status)
+        })
+        .await?;
+        let epochs = status["sources"][0]["epochs"].as_array().context("epochs")?;
+        ensure!(epochs.len() == 2 && epochs[1]["replaced_at"].is_string(), "{status}");
+        let table = lab.ask(&["gaps", "--source", "jobs"]).await?;
+        for words in ["the whole source", "HistoryReplaced", "jobs: the server's history was replaced at "] {
+            ensure!(table.contains(words), "{words} is not in\n{table}");
+        }
+        ensure!(lab.ask(&["status"]).await?.contains("epoch 1 began"), "status tells it, too");
+        let page = lab.kubewitness.get("/gaps").await?.1;
+        ensure!(page.contains("Each restore from a backup begins an epoch"), "{page}");
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_no_object_can_be_fetched_as_it_came() {
+    in_scratch("poison", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        let frame = "{\"type\":\"MODIFIED\",\"object\":{\"kind\": ?! \u{1b}[2J";
+        let fault =
+            json!({"fault": "insert", "at": 0, "frame": frame, "verb": "watch", "resource": "jobs.batch"});
+        lab.simulator.make("faults", &fault).await?;
+        lab.simulator.drop_watches().await?;
+        let poison = until_ok(WITHIN, "the poison", async || {
+            let poison = lab.ask_json(&["poison", "--source", "jobs"]).await?;
+            ensure!(poison[0]["bytes"] == frame.len(), "{poison}");
+            Ok(poison)
+        })
+        .await?;
+        let number = poison[0]["number"].as_u64().context("a number")?.to_string();
+        ensure!(lab.ask(&["poison", &number]).await? == frame, "the bytes as they came");
+        let table = lab.ask(&["poison", "-o", "wide"]).await?;
+        ensure!(table.contains("ERROR") && !table.contains('\u{1b}'), "{table:?}");
+        ensure!(lab.refused(&["poison", "999"]).await?.contains("no poison state with the number 999"));
+        ensure!(lab.refused(&["poison", "--source", "x"]).await?.contains("No source is called `x`"));
+        let cells = row(&lab, "jobs").await?;
+        ensure!(cells[5] == "1", "POISON: {cells:?}");
+        ensure!(lab.ask(&["gaps"]).await?.contains("1 state was no object of its kind"), "gaps tells of it");
+        let log = lab.kubewitness.process().stderr();
+        let line = log.lines().find(|line| line.contains("poison")).with_context(|| log.clone())?;
+        ensure!(line.contains("jobs") && !line.contains('\u{1b}'), "{line:?}");
+        lab.kubewitness.stop().await
+    })
+    .await;
 }
 
 #[tokio::test]
