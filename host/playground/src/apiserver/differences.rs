@@ -48,7 +48,8 @@ pub const DIFFERENCES: &[Difference] = &[
         "there are no schemas: objects are documents",
     ),
     difference(
-        "protobuf is neither accepted (415) nor sent; answers are never compressed",
+        "protobuf is accepted for what kubectl's own commands create (else 415), and never sent; answers are never \
+         compressed",
         "JSON is what every client can speak",
     ),
     difference(

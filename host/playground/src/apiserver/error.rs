@@ -120,13 +120,15 @@ impl ApiError {
         Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").with(json!({}))
     }
 
-    pub fn unsupported_body() -> Self {
-        Self::new(
-            415,
-            "UnsupportedMediaType",
-            "the body of the request was in an unknown format - accepted media types include: \
-             application/json, application/yaml",
-        )
+    /// A body of another type, or one whose protobuf says more than is known of it.
+    pub fn unsupported_body(why: &str) -> Self {
+        let mut message = "the body of the request was in an unknown format - accepted media types include: \
+             application/json, application/yaml"
+            .to_owned();
+        if !why.is_empty() {
+            message = format!("{message} ({why})");
+        }
+        Self::new(415, "UnsupportedMediaType", message)
     }
 
     pub fn not_acceptable() -> Self {

@@ -25,6 +25,7 @@ mod listing;
 mod objects;
 mod options;
 mod patch;
+mod protobuf;
 mod query;
 mod record;
 mod render;

@@ -13,6 +13,7 @@ use super::front::Front;
 use super::ident;
 use super::listing::{self, Filter};
 use super::patch::{self, PatchType};
+use super::protobuf;
 use super::query::{ListOptions, WatchOptions, parse_version};
 use super::record::Record;
 use super::render::{Form, View};
@@ -165,10 +166,13 @@ fn document(request: &Incoming, place: &Place, body: &[u8]) -> Result<Value, Api
     match content_type.split(';').next().unwrap_or_default().trim() {
         _ if body.is_empty() => Ok(Value::Null),
         "application/yaml" | "application/apply-patch+yaml" => yaml(body),
+        "application/vnd.kubernetes.protobuf" => {
+            protobuf::decode(body).map_err(|why| ApiError::unsupported_body(&why))
+        }
         media if media.ends_with("json") || media == "*/*" || media.is_empty() => {
             parse(body, &place.kind.kind)
         }
-        _ => Err(ApiError::unsupported_body()),
+        _ => Err(ApiError::unsupported_body("")),
     }
 }
 

@@ -350,10 +350,35 @@ kubectl_test! {
             "spec":{"resourceAttributes":{"namespace":"default","verb":"list","group":"batch","resource":"jobs"}}}"#;
         let answer = json(&lab.kubectl.ok_with(&["create", "--validate=false", "-f", "-", "-o", "json"], review).await?);
         assert_eq!(answer["status"]["allowed"], true, "{answer}");
-        // The typed commands (`auth can-i`, `create namespace`) speak protobuf only, which the
-        // simulator deliberately does not: it says so, rather than to misread them.
-        let said = lab.kubectl.fails(&["auth", "can-i", "list", "jobs"], "").await?;
-        assert!(said.contains("(UnsupportedMediaType)") && said.contains("application/json"), "{said}");
+        assert_eq!(lab.kubectl.ok(&["auth", "can-i", "list", "jobs"]).await?.trim(), "yes");
+    }
+}
+
+kubectl_test! {
+    async fn commands_that_speak_protobuf_alone_create_what_they_say(lab) {
+        let image = "--image=registry.example.com/train:1";
+        for (args, created) in [
+            (&["create", "namespace", "team"][..], "namespace/team created"),
+            (&["create", "job", "train", image, "-n", "team", "--", "train", "--epochs=3"], "job.batch/train created"),
+            (&["create", "cronjob", "nightly", image, "--schedule=0 1 * * *"], "cronjob.batch/nightly created"),
+            (&["create", "job", "now", "--from=cronjob/nightly"], "job.batch/now created"),
+            (&["create", "deployment", "web", image, "--replicas=2"], "deployment.apps/web created"),
+            (&["create", "configmap", "settings", "--from-literal=a=b"], "configmap/settings created"),
+            (&["create", "secret", "generic", "hidden", "--from-literal=a=b"], "secret/hidden created"),
+            (&["create", "serviceaccount", "bot"], "serviceaccount/bot created"),
+            (&["create", "role", "reader", "--verb=get,list", "--resource=jobs"], "reader created"),
+            (&["create", "rolebinding", "reader", "--role=reader", "--serviceaccount=default:bot"], "reader created"),
+        ] {
+            let said = lab.kubectl.ok(args).await?;
+            assert!(said.contains(created), "{args:?}: {said}");
+        }
+        let job = json(&lab.kubectl.ok(&["get", "job", "train", "-n", "team", "-o", "json"]).await?);
+        let container = &job["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["command"], serde_json::json!(["train", "--epochs=3"]), "{job}");
+        assert_eq!(container["image"], "registry.example.com/train:1");
+        let secret = json(&lab.kubectl.ok(&["get", "secret", "hidden", "-o", "json"]).await?);
+        assert_eq!(secret["data"]["a"], "Yg==", "{secret}");
+        assert!(!lab.kubectl.ok(&["create", "token", "bot"]).await?.trim().is_empty());
     }
 }
 
