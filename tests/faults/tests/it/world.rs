@@ -349,6 +349,7 @@ impl World {
     pub async fn level(&mut self) -> Result<()> {
         let name = format!("last-{}", self.herd.written.len());
         self.herd.create(&name).await?;
+        let last = self.server.version();
         let truth = self.truth();
         let live = truth.histories.last().map(History::live).unwrap_or_default();
         let deadline = Instant::now() + DEADLINE;
@@ -362,7 +363,10 @@ impl World {
                 .map(|object| (object.object.uid.clone(), object.resource_version.to_string()))
                 .collect();
             let view = running.handle.view();
-            if held == live && view.walking == 0 && view.objects == live.len() {
+            // A checkpoint that has come here says that nothing is looked for any more.
+            let checkpoint = warm.checkpoint.and_then(|version| version.as_str().parse().ok());
+            let settled = checkpoint >= Some(last - 1) && view.walking == 0;
+            if held == live && settled && view.objects == live.len() {
                 return Ok(());
             }
             if Instant::now() > deadline {

@@ -9,7 +9,6 @@ use crate::wire::Passed;
 use crate::world::Options;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the hole of a source is wider than what compaction took"]
 async fn row_12_without_bookmarks_nothing_is_lost() {
     let options = Options { bookmark_every: None, ..Options::default() };
     let row = Row { options, ..Row::new("row_12") };
@@ -42,7 +41,6 @@ async fn row_12_without_bookmarks_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "there is no audit yet"]
 async fn row_13_what_a_bookmark_passed_over_is_found_by_the_audit() {
     let options = Options { audit: Duration::from_millis(300), ..Options::default() };
     let row = Row { options, sometimes: &["an end was passed over"], ..Row::new("row_13") };

@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::seeds::Row;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the hole of a source is wider than what compaction took"]
 async fn row_06_a_page_that_expires_starts_the_list_again_without_half_a_checkpoint() {
     let row = Row { sometimes: &["killed within the list"], ..Row::new("row_06") };
     row.run(async |world, marks| {

@@ -22,7 +22,6 @@ async fn grant(world: &World) -> Result<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the hole of a source is wider than what compaction took"]
 async fn row_40_revoked_rights_are_a_condition_and_nothing_is_taken_for_deleted() {
     let options = Options { account: Some(ACCOUNT), ..Options::default() };
     let row = Row { options, ..Row::new("row_40_revoked") };
