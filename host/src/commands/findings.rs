@@ -164,13 +164,17 @@ fn table(gaps: &[Gap], wide: bool) -> String {
     )
 }
 
-/// Each reason once, in the words of the newest gap that has it: a column would be too wide.
+/// Each reason once, in the words of the newest gap that has it: a column would be too wide. What
+/// it means for a whole source is something else than for an object.
 fn reasons(gaps: &[Gap]) -> String {
-    let mut words: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut words: BTreeMap<(&str, bool), &str> = BTreeMap::new();
     for gap in gaps {
-        words.entry(&gap.reason).or_insert(&gap.message);
+        words.entry((&gap.reason, gap.object.is_none())).or_insert(&gap.message);
     }
-    remarks(words.into_iter().filter(|(_, message)| !message.is_empty()))
+    let told = words.into_iter().filter(|(_, message)| !message.is_empty());
+    remarks(told.map(|((reason, whole), message)| {
+        (if whole { format!("{reason}, of a source") } else { reason.to_owned() }, message)
+    }))
 }
 
 fn scope(gap: &Gap) -> String {
@@ -342,7 +346,7 @@ mod tests {
         assert_eq!(lines[1], "2026-11-20T13:45:11Z   jobs     Job/train in a     7       12       Compacted");
         assert_eq!(lines[2], "2026-11-20T13:45:11Z   jobs     the whole source   3       open     Compacted");
         assert_eq!(lines[3], "2 gaps: versions strictly between AFTER and BEFORE were not witnessed");
-        assert_eq!(lines[4..], ["Compacted: compaction· came first"]);
+        assert_eq!(lines[4..], ["Compacted: compaction· came first", "Compacted, of a source: older words"]);
         let wide = table(&gaps, true);
         assert!(wide.contains("EPOCH") && wide.contains("u1") && wide.contains("older words"), "{wide}");
     }

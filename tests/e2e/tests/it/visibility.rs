@@ -149,7 +149,7 @@ async fn a_hole_is_told_with_its_bounds_and_reason_and_what_is_whole_is_told_as_
         let other =
             until_ok(WITHIN, "the second job", async || lab.ask(&["gaps", "job/train-2"]).await).await?;
         ensure!(
-            other.contains("no gap of job/train-2, for itself") && other.contains("WatchExpired"),
+            other.contains("no gap of job/train-2, for itself") && other.contains("the whole source"),
             "{other}"
         );
         let nobody = lab.refused(&["gaps", "job/nobody"]).await?;
@@ -324,6 +324,14 @@ async fn objects_are_asked_for_as_kubectl_is() {
         let wide = lab.ask(&["get", "jobs", "-o", "wide", "--phase", "pending"]).await?;
         ensure!(wide.contains("UID") && wide.contains("train-2"), "{wide}");
         ensure!(lab.ask(&["get", "po"]).await? == "nothing matches\n");
+
+        let unlabelled = lab.ask(&["get", "jobs", "-l", "!old", "-o", "name"]).await?;
+        ensure!(unlabelled.lines().count() == 2, "{unlabelled}");
+        ensure!(lab.ask(&["get", "jobs", "-l", "team in (a, b)"]).await? == "nothing matches\n");
+        ensure!(lab.refused(&["get", "jobs", "-l", "team=a b"]).await?.contains("is not a label selector"));
+        ensure!(lab.ask(&["get", "po", "--index", "node=worker-1"]).await? == "nothing matches\n");
+        let index = lab.refused(&["get", "jobs", "--index", "nothing"]).await?;
+        ensure!(index.contains("write NAME=KEY"), "{index}");
 
         let unknown = lab.refused(&["get", "deployments"]).await?;
         for words in ["No source witnesses `deployments`", "Job (source `jobs`)", "Pod (source `pods`)"] {
