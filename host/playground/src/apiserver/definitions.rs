@@ -44,7 +44,10 @@ pub fn established(kind: &Kind, object: &mut Map<String, Value>) {
     });
     object.insert("status".into(), status);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.insert("finalizers".into(), json!([CLEANUP]));
+        let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
+        if let Some(finalizers) = finalizers.as_array_mut().filter(|f| !f.contains(&CLEANUP.into())) {
+            finalizers.push(CLEANUP.into());
+        }
     }
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
         spec.insert("names".into(), names);

@@ -1,10 +1,15 @@
 //! A simulated Kubernetes API server: one store, one version counter, every version kept for a while.
 //!
 //! It answers kube clients and `kubectl` as a real server does where this project can tell the difference
-//! (see [`DIFFERENCES`] for where it does not), and lets tests do what a real one cannot be told to: compact,
-//! forget its watch window, break watches. It knows nothing of the workload that writes to it.
+//! (see [`DIFFERENCES`] for where it does not), and lets tests do what a real one cannot be told to: the tables in
+//! `hooks` (the store and the servers) and [`faults`] (requests, bodies, events) say what. It knows nothing of the
+//! workload that writes to it.
 //!
-//! The way of a request: `routes` → `objects` → `writing`/`deleting`/`listing`/`watching` → `store`.
+//! One store (`store`, with everything that follows from a write in `shared`) has one or more servers (`front`),
+//! each with a watch cache and connections (`serving`) of its own.
+//!
+//! The way of a request: `serving` → `routes` → `faults` → `objects` → `writing`/`deleting`/`listing`/`watching`
+//! → `store`.
 
 mod auth;
 mod base64;

@@ -4,6 +4,7 @@ mod backup;
 mod faults;
 mod kinds;
 mod lists;
+mod resuming;
 mod servers;
 mod tls;
 
