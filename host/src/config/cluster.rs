@@ -80,3 +80,25 @@ fn snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> Snapshot {
     }
     snapshot
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::manifest::parse_host;
+    use super::*;
+
+    #[test]
+    fn status_rules_of_a_config_map_are_read_and_their_faults_have_its_lines() {
+        let rule = "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec:\n  sources: []\n  statusRules:\n    - group: example.com\n      kind: Experiment\n      cases:\n        - {when: [], phase: Running}\n";
+        let host = |text: &str| {
+            let mut map = ConfigMapDoc { name: "host".into(), ..ConfigMapDoc::default() };
+            map.labels.insert(HOST_LABEL.into(), "true".into());
+            map.data.insert(HOST_KEY.into(), text.into());
+            parse_host(snapshot("kw", &[map]).host().unwrap())
+        };
+        let rules = host(rule).unwrap().spec.rules().unwrap();
+        assert_eq!(rules.status("example.com", "Experiment", b"{}").phase, "Running");
+        let problems = host(&rule.replace("Running", "Runing")).unwrap_err();
+        let told = "configmap kw/host host.yaml:10: spec.statusRules[0].cases[0].phase: `Runing` is no phase";
+        assert!(problems[0].to_string().starts_with(told), "{}", problems[0]);
+    }
+}
