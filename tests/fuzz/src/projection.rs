@@ -73,7 +73,13 @@ fn listed(input: &[u8], grammatical: bool, tree: Option<&Tree>) {
     let (Ok(page), Some((head, items))) = (page, expected) else { return };
     let found: Vec<_> = page.items.iter().filter_map(|item| Tree::parse(item)).collect();
     assert_eq!(found, items, "each item is cut out as it came");
-    assert_eq!(ListPage { items: Vec::new(), ..page }, head);
+    // How many are left is a hint: read where it is a whole number, and never made up.
+    if let Some(remaining) = page.remaining {
+        let said =
+            |metadata: Tree| metadata.all("remainingItemCount").any(|n| *n == Tree::Number(remaining as f64));
+        assert!(metadata(tree).is_some_and(said), "nobody said {remaining}");
+    }
+    assert_eq!(ListPage { items: Vec::new(), remaining: None, ..page }, head);
 }
 
 /// As an object: of a frame, of a list, a bookmark, an error.
@@ -208,6 +214,7 @@ fn expected_page(page: &Tree) -> Option<(ListPage<'static>, Vec<Tree>)> {
         continue_token: field(&metadata, "continue")?.into(),
         api_version: field(page, "apiVersion")?.into(),
         kind: field(page, "kind")?.into(),
+        remaining: None,
         items: Vec::new(),
     };
     let items = match page.all("items").next()? {
