@@ -24,7 +24,6 @@ use crate::reader::Closed;
 use crate::request::Failure;
 use crate::round::{Job, Moved, Outage, Round, RoundId, Uids, Vanished};
 use crate::source::Parts;
-use crate::sweep::number;
 use crate::walkback::after;
 
 /// Why a list ended early.
@@ -94,7 +93,6 @@ pub(crate) struct Comparison {
     unread: u32,
     jobs: Vec<Job>,
     known: Uids,
-    accounted: Vec<u128>,
     /// How many were there at the baseline; `None` where that isn't certain.
     expected: Option<u64>,
 }
@@ -117,7 +115,6 @@ impl Comparison {
             unread: 0,
             jobs: Vec::new(),
             known: Uids::default(),
-            accounted: Vec::new(),
             expected: None,
         };
         comparison.begin();
@@ -130,23 +127,12 @@ impl Comparison {
         self.unseen = cache.all().map(|held| Unseen(held.object)).collect();
         self.expected = parts.spec.match_labels.is_empty().then_some(self.unseen.len() as u64);
         for held in cache.all() {
-            if self.account(&held.object.uid, &held.resource_version) {
+            self.known.insert(&held.object.uid);
+            if self.baseline.as_ref().is_some_and(|baseline| held.resource_version.is_newer_than(baseline)) {
                 // Witnessed in a round that a kill ended: it may have been created since, too.
                 self.expected = None;
             }
         }
-    }
-
-    /// Keeps what is known for the sweep. The flag: it was written after the baseline.
-    fn account(&mut self, uid: &str, version: &Version) -> bool {
-        // Only after an outage can something unknown have happened that can still be known.
-        let (ListReason::Expired, Some(baseline)) = (&self.reason, &self.baseline) else { return false };
-        self.known.insert(uid);
-        let beyond = version.is_newer_than(baseline);
-        if beyond {
-            self.accounted.extend(number(version));
-        }
-        beyond
     }
 
     /// Something was listed that could not be read: it may be any of those who are missing.
@@ -168,10 +154,8 @@ impl Comparison {
             return Ok(self.send(Input::Item { document, anew: false }).await?);
         };
         self.unseen.remove(envelope.uid.as_ref());
-        let version = Version::new(&envelope.resource_version);
-        let known = self.parts.shared.read().brief(&envelope.uid).is_some();
-        if known || matches(&self.parts, &envelope) {
-            self.account(&envelope.uid, &version);
+        if matches(&self.parts, &envelope) {
+            self.known.insert(&envelope.uid);
         }
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
         match self.found(&envelope, document)? {
@@ -261,7 +245,6 @@ impl Comparison {
             after,
             listed: listed.clone(),
             known: self.known,
-            accounted: self.accounted,
             expected: self.expected,
         });
         if self.jobs.is_empty() && sweep.is_none() {

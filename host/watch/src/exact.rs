@@ -68,12 +68,14 @@ impl Life {
         let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();
         let whole = self.walked.first().is_some_and(|below| below.hole.is_none());
         let born = versions.first().copied().filter(|_| whole);
-        Told { born, died: self.died.as_ref().and_then(number), versions }
+        let unsure = versions.first().copied().filter(|_| !whole);
+        Told { born, died: self.died.as_ref().and_then(number), unsure, versions }
     }
 
     /// The oldest version that is known of it.
     pub fn begins(&self) -> u128 {
-        self.told().versions.first().copied().unwrap_or_default()
+        let mut found = self.walked.iter().flat_map(|walked| &walked.found);
+        found.next().and_then(|(version, _)| number(version)).unwrap_or_default()
     }
 
     pub fn versions(&self) -> u64 {

@@ -32,8 +32,6 @@ pub(crate) struct Outage {
     /// Here everything was listed.
     pub listed: Version,
     pub known: Uids,
-    /// Versions of listed and witnessed objects beyond `after`.
-    pub accounted: Vec<u128>,
     /// How many objects there were at `after`, where that is certain.
     pub expected: Option<u64>,
 }

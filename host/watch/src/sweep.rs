@@ -24,6 +24,8 @@ pub(crate) fn number(version: &Version) -> Option<u128> {
 pub(crate) struct Told {
     /// Versions at which it was written.
     pub versions: Vec<u128>,
+    /// The one among them at which it may have been created, where that isn't certain.
+    pub unsure: Option<u128>,
     /// Of its creation, where it was in the outage and is certain.
     pub born: Option<u128>,
     /// Of its deletion, likewise.
@@ -44,6 +46,8 @@ pub(crate) struct Sweep {
     after: u128,
     listed: u128,
     accounted: Vec<u128>,
+    /// Known versions that are counted at all the same: somebody may have been created there.
+    unsure: Vec<u128>,
     births: Vec<u128>,
     deaths: Vec<u128>,
     expected: Option<u64>,
@@ -63,11 +67,12 @@ pub(crate) struct Sweep {
 
 impl Sweep {
     /// Everything up to `after` was witnessed, and everything was listed at `listed`.
-    pub fn new(after: u128, listed: u128, accounted: Vec<u128>, expected: Option<u64>) -> Self {
-        let mut sweep = Self {
+    pub fn new(after: u128, listed: u128, expected: Option<u64>) -> Self {
+        Self {
             after,
             listed,
-            accounted,
+            accounted: Vec::new(),
+            unsure: Vec::new(),
             births: Vec::new(),
             deaths: Vec::new(),
             expected,
@@ -78,23 +83,24 @@ impl Sweep {
             last: None,
             base: 0,
             holes: Vec::new(),
-        };
-        sweep.tidy();
-        sweep
+        }
     }
 
     fn tidy(&mut self) {
         let (after, listed) = (self.after, self.listed);
-        for known in [&mut self.accounted, &mut self.births, &mut self.deaths] {
+        for known in [&mut self.accounted, &mut self.unsure, &mut self.births, &mut self.deaths] {
             known.retain(|version| *version > after && *version <= listed);
             known.sort_unstable();
         }
         self.accounted.dedup();
+        self.unsure.dedup();
     }
 
     pub fn learn(&mut self, told: impl IntoIterator<Item = Told>) {
         for told in told {
-            self.accounted.extend(told.versions);
+            let unsure = told.unsure;
+            self.accounted.extend(told.versions.into_iter().filter(|version| Some(*version) != unsure));
+            self.unsure.extend(unsure);
             self.births.extend(told.born);
             self.deaths.extend(told.died);
         }
@@ -109,9 +115,11 @@ impl Sweep {
     /// Whether something unknown may lie strictly between two versions.
     fn hidden(&self, after: u128, before: u128) -> bool {
         let (from, to) = (after + 1, before);
-        let within = self.accounted.partition_point(|version| *version < to)
-            - self.accounted.partition_point(|version| *version < from);
-        to.saturating_sub(from) > within as u128
+        let within = |known: &[u128]| {
+            let upto = |bound: u128| known.partition_point(|version| *version < bound);
+            upto(to).saturating_sub(upto(from)) as u128
+        };
+        to.saturating_sub(from) > within(&self.accounted) + within(&self.unsure)
     }
 
     /// The next version to count at, oldest first.
@@ -204,7 +212,9 @@ impl Sweep {
         {
             // What was there at the first readable version is known by now. If that is no version
             // of anyone, it may be that of a deletion.
-            let before = if self.accounted.binary_search(&first).is_ok() { first } else { first + 1 };
+            let somebodys =
+                [&self.accounted, &self.unsure].iter().any(|known| known.binary_search(&first).is_ok());
+            let before = if somebodys { first } else { first + 1 };
             self.hole(before, reason::COMPACTED, COMPACTED);
         }
         self.clean = clean;

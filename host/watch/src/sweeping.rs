@@ -75,8 +75,7 @@ impl Sweeping {
             self.parts.shared.set_limitation(Limit::Order, Some("the server's versions have no order"));
             return Swept { lives: Vec::new(), holes: holes.into_iter().collect() };
         };
-        let accounted = std::mem::take(&mut self.outage.accounted);
-        let mut sweep = Sweep::new(after, listed, accounted, self.outage.expected);
+        let mut sweep = Sweep::new(after, listed, self.outage.expected);
         sweep.learn(std::mem::take(&mut self.told));
         if sweep.is_needed() {
             let swept = if self.by_names {

@@ -192,6 +192,7 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
     let mut told = story_of(&walked);
     told.versions.extend(number(&version));
     told.born = number(&begins).filter(|_| !witnessed && walked.hole.is_none());
+    told.unsure = number(&begins).filter(|_| !witnessed && walked.hole.is_some());
     let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
     let is_chain = rival.is_some();
     if let Some((rival, floor)) = rival {
