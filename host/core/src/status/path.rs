@@ -125,16 +125,20 @@ fn walk<'v>(value: &'v Value, segments: &[Segment], visit: &mut dyn FnMut(&'v Va
     };
     match segment {
         Segment::Key(key) => value.get(key).is_some_and(|inner| walk(inner, rest, visit)),
-        Segment::Each => elements(value).any(|element| walk(element, rest, visit)),
-        Segment::Where { key, test } => elements(value)
-            .filter(|element| selected(element, key, test))
-            .any(|element| walk(element, rest, visit)),
+        Segment::Each => any_of(value, |element| walk(element, rest, visit)),
+        Segment::Where { key, test } => {
+            any_of(value, |element| selected(element, key, test) && walk(element, rest, visit))
+        }
     }
 }
 
-fn elements(value: &Value) -> impl Iterator<Item = &Value> {
-    let of_map = value.as_object().into_iter().flat_map(serde_json::Map::values);
-    value.as_array().into_iter().flatten().chain(of_map)
+/// Of the elements of a list or the values of a map.
+fn any_of<'v>(value: &'v Value, visit: impl FnMut(&'v Value) -> bool) -> bool {
+    match value {
+        Value::Array(list) => list.iter().any(visit),
+        Value::Object(map) => map.values().any(visit),
+        _ => false,
+    }
 }
 
 fn selected(element: &Value, key: &[String], test: &Where) -> bool {
