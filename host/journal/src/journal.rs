@@ -26,14 +26,14 @@ pub struct JournalOptions {
     pub clock: Arc<dyn Clock>,
     /// Connections that read, beside the one that writes.
     pub readers: u32,
-    /// States kept in memory, at about 250 bytes each, so that dispatchers at the head don't
-    /// touch the disk.
+    /// States kept in memory, at about 700 bytes each where no other version of their object is
+    /// among them, so that dispatchers at the head don't touch the disk.
     pub recent: usize,
 }
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock::default()), readers: 4, recent: 16 * 1024 }
+        Self { clock: Arc::new(SystemClock::default()), readers: 4, recent: 4 * 1024 }
     }
 }
 

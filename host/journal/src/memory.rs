@@ -3,14 +3,14 @@
 //! after a failed transaction all of it is thrown away and loaded anew.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
 use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
 use crate::plan::Anchors;
 
-/// Objects whose tails are kept, at about 150 bytes each. Beyond it all are forgotten and those
+/// Objects whose tails are kept, at about 200 bytes each. Beyond it all are forgotten and those
 /// that still change are looked up again, one query a batch.
 const OBJECTS: usize = 256 * 1024;
 
@@ -48,6 +48,22 @@ impl Eq for Identity {}
 impl Hash for Identity {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.object.uid.hash(state);
+    }
+}
+
+/// An [`Identity`] as a key: 128 bits of keyed hashes. The whole would be 400 bytes for each live
+/// object, and two that meet here are not to be expected in the life of the universe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Mark(u64, u64);
+
+/// The keys of [`Mark`]s: random, so that nobody can make two objects meet.
+#[derive(Debug, Default)]
+pub(crate) struct Marks(RandomState, RandomState);
+
+impl Marks {
+    pub fn of(&self, source: &str, object: &ObjectRef) -> Mark {
+        let parts = (source, &object.group, &object.kind, &object.uid);
+        Mark(self.0.hash_one(parts), self.1.hash_one(parts))
     }
 }
 
@@ -109,7 +125,8 @@ pub(crate) struct Memory {
     pub next: Next,
     pub sources: HashMap<Arc<str>, Source>,
     pub kinds: HashMap<(String, String, String), i64>,
-    pub objects: HashMap<Identity, Tail>,
+    pub objects: HashMap<Mark, Tail>,
+    pub marks: Marks,
     pub owners: HashMap<Identity, i64>,
     pub statuses: HashMap<Arc<Status>, i64>,
 }
@@ -145,18 +162,19 @@ impl Memory {
                 self.owners.insert(identity, tail.object);
                 continue;
             }
-            if let Some(before) = self.objects.remove(&identity) {
+            let mark = self.marks.of(&identity.source, &identity.object);
+            if let Some(before) = self.objects.remove(&mark) {
                 tail.older = before.as_older();
             }
-            self.objects.insert(identity, tail);
+            self.objects.insert(mark, tail);
         }
     }
 
     /// The dead are looked up should they stir again.
-    pub fn forget_ended(&mut self, ended: &[Identity]) {
-        for identity in ended {
-            if self.objects.get(identity).is_some_and(|tail| !tail.live && tail.older.is_none()) {
-                self.objects.remove(identity);
+    pub fn forget_ended(&mut self, ended: &[Mark]) {
+        for mark in ended {
+            if self.objects.get(mark).is_some_and(|tail| !tail.live && tail.older.is_none()) {
+                self.objects.remove(mark);
             }
         }
     }

@@ -20,7 +20,7 @@ use ask::{id_rest, key_of, prefix};
 use encode::Encoded;
 pub(crate) use encode::{Anchors, both};
 
-use crate::memory::{Identity, Memory, Tail};
+use crate::memory::{Identity, Mark, Memory, Tail};
 use crate::rows::{
     AnchorRow, Encoding, Envelope, Flags, GapRow, Key, ObjectRow, Outcome, PoisonRow, StateRow, StreamRow,
     status_text,
@@ -61,7 +61,7 @@ pub(crate) struct Plan<'a> {
     known: &'a Known,
     pub rows: Rows,
     pub states: Vec<Arc<State>>,
-    pub ended: Vec<Identity>,
+    pub ended: Vec<Mark>,
     /// Keys of this very batch.
     keys: Known,
     /// The documents at the ends of the chains that this batch has touched.
@@ -119,11 +119,11 @@ impl<'a> Plan<'a> {
     fn state(&mut self, append: &Append, stream: i64, prefix: &str, state: &Witnessed) -> Option<Seq> {
         let rest = id_rest(prefix, state)?;
         let key = key_of(state, rest);
-        let (identity, mut tail) = self.enter(append, stream, state);
+        let (mark, mut tail) = self.enter(append, stream, state);
         let place = (tail.object, key);
         if let Some(seen) = self.known.get(&place).or_else(|| self.keys.get(&place)).copied() {
             self.again(&mut tail, state, seen);
-            self.keep(identity, tail);
+            self.keep(mark, tail);
             return None;
         }
         let key = place.1.clone();
@@ -140,7 +140,7 @@ impl<'a> Plan<'a> {
             source: append.source.clone(),
             epoch: append.epoch,
             change: state.change,
-            object: identity.object.clone(),
+            object: state.object.clone(),
             owner: state.owner.clone(),
             resource_version: state.resource_version.clone(),
             status: state.status.clone(),
@@ -156,16 +156,16 @@ impl<'a> Plan<'a> {
         self.rows.states.push(row);
         tail = tail_after;
         self.settle(&mut tail, state, seq, late);
-        self.keep(identity, tail);
+        self.keep(mark, tail);
         Some(seq)
     }
 
     /// The object's tail in this epoch, with a new row where it has none yet.
-    fn enter(&mut self, append: &Append, stream: i64, state: &Witnessed) -> (Identity, Tail) {
-        let asked = Identity { source: append.source.clone(), object: state.object.clone() };
-        let before = match self.memory.objects.get_key_value(&asked) {
-            Some((identity, tail)) if tail.stream == stream => return (identity.clone(), tail.clone()),
-            Some((_, tail)) => Some(tail.clone()),
+    fn enter(&mut self, append: &Append, stream: i64, state: &Witnessed) -> (Mark, Tail) {
+        let mark = self.memory.marks.of(&append.source, &state.object);
+        let before = match self.memory.objects.get(&mark) {
+            Some(tail) if tail.stream == stream => return (mark, tail.clone()),
+            Some(tail) => Some(tail.clone()),
             None => None,
         };
         let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
@@ -197,14 +197,14 @@ impl<'a> Plan<'a> {
                 Tail { object, stream, owner, newest: None, newest_seq: 0, live: false, older, ..old }
             }
         };
-        (asked, tail)
+        (mark, tail)
     }
 
-    fn keep(&mut self, identity: Identity, tail: Tail) {
+    fn keep(&mut self, mark: Mark, tail: Tail) {
         if !tail.live {
-            self.ended.push(identity.clone());
+            self.ended.push(mark);
         }
-        self.memory.objects.insert(identity, tail);
+        self.memory.objects.insert(mark, tail);
     }
 
     fn object_row(&mut self, stream: i64, object: &ObjectRef, owner: i64) -> i64 {

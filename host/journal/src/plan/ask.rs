@@ -78,9 +78,8 @@ pub(crate) fn strangers(memory: &Memory, appends: &[&Append]) -> Vec<Identity> {
     let mut strangers = HashSet::new();
     for append in appends {
         for state in &append.states {
-            let identity = Identity { source: append.source.clone(), object: state.object.clone() };
-            if !memory.objects.contains_key(&identity) {
-                strangers.insert(identity);
+            if !memory.objects.contains_key(&memory.marks.of(&append.source, &state.object)) {
+                strangers.insert(Identity { source: append.source.clone(), object: state.object.clone() });
             }
             if let Some(owner) = state.owner.as_ref().map(Identity::owner)
                 && !memory.owners.contains_key(&owner)
@@ -100,8 +99,8 @@ pub(crate) fn questions(memory: &Memory, appends: &[&Append]) -> Vec<(i64, Key)>
         let prefix = prefix(append);
         let stream = memory.sources.get(&append.source).and_then(|source| source.streams.last());
         for state in &append.states {
-            let identity = Identity { source: append.source.clone(), object: state.object.clone() };
-            let Some(tail) = memory.objects.get(&identity) else { continue };
+            let mark = memory.marks.of(&append.source, &state.object);
+            let Some(tail) = memory.objects.get(&mark) else { continue };
             let this_epoch = stream.is_some_and(|(epoch, id)| *epoch == append.epoch && *id == tail.stream);
             if !this_epoch || (is_version(state.change) && is_newer(&state.resource_version, tail)) {
                 continue;

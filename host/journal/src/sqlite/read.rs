@@ -25,8 +25,9 @@ macro_rules! envelope_column {
 }
 pub(super) use envelope_column;
 
-/// Objects and statuses that readers keep; beyond it they start over.
-const OBJECTS: usize = 64 * 1024;
+/// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
+/// reads' worth: a backlog over more objects than this looks each of them up, in one query a read.
+const OBJECTS: usize = 8 * 1024;
 const STATUSES: usize = 16 * 1024;
 /// Anchors are few, and up to 64 KiB each.
 const ANCHORS: usize = 64;
