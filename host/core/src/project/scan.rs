@@ -21,6 +21,7 @@ pub(crate) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
+    #[inline]
     pub(crate) fn is(&self, text: &[u8]) -> bool {
         match self.escaped {
             false => self.raw == text,

@@ -18,7 +18,35 @@ use crate::project::{Flow, Scanner};
 
 /// Members of the second level, such as `status.conditions`, that a rule may look at.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slots(Vec<(String, String)>);
+pub(super) struct Slots {
+    /// By the first key, so that a member is compared with its like alone.
+    tops: Vec<Top>,
+    count: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Top {
+    key: String,
+    members: Vec<(String, usize)>,
+}
+
+impl Slots {
+    /// The place of a member, a new one where no path began with it yet.
+    fn place(&mut self, top: &str, second: &str) -> usize {
+        let known = self.tops.iter().position(|known| known.key == top);
+        let known = known.unwrap_or_else(|| {
+            self.tops.push(Top { key: top.to_owned(), members: Vec::new() });
+            self.tops.len() - 1
+        });
+        let members = &mut self.tops[known].members;
+        if let Some((_, slot)) = members.iter().find(|(key, _)| key == second) {
+            return *slot;
+        }
+        members.push((second.to_owned(), self.count));
+        self.count += 1;
+        self.count - 1
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Path {
@@ -71,11 +99,7 @@ impl Path {
         let (Some(Segment::Key(top)), Some(Segment::Key(second))) = (segments.next(), segments.next()) else {
             return Err(wrong("it needs at least two keys, such as `status.phase`"));
         };
-        let known = slots.0.iter().position(|slot| (&slot.0, &slot.1) == (&top, &second));
-        let slot = known.unwrap_or_else(|| {
-            slots.0.push((top, second));
-            slots.0.len() - 1
-        });
+        let slot = slots.place(&top, &second);
         Ok(Self { slot, rest: segments.collect() })
     }
 
@@ -178,18 +202,16 @@ static ABSENT: Value = Value::Null;
 impl<'a> Cut<'a> {
     /// `None` where the bytes are not an object.
     pub(super) fn new(slots: &Slots, object: &'a [u8]) -> Option<Self> {
-        let mut cut: Vec<Slot<'a>> = slots.0.iter().map(|_| Slot::default()).collect();
+        let mut cut: Vec<Slot<'a>> = (0..slots.count).map(|_| Slot::default()).collect();
         let scanned = Scanner::new(object).members(|top, value| {
-            let wanted = slots.0.iter().any(|slot| top.is(slot.0.as_bytes()));
-            if !wanted || value.peek() != b'{' {
+            let wanted = slots.tops.iter().find(|wanted| top.is(wanted.key.as_bytes()));
+            let Some(wanted) = wanted.filter(|_| value.peek() == b'{') else {
                 return value.skip().map(|()| Flow::Next);
-            }
+            };
             value.members(|second, value| {
                 let bytes = value.value()?;
-                let index =
-                    slots.0.iter().position(|slot| second.is(slot.1.as_bytes()) && top.is(slot.0.as_bytes()));
-                if let Some(index) = index {
-                    cut[index].bytes.get_or_insert(bytes);
+                if let Some((_, slot)) = wanted.members.iter().find(|(key, _)| second.is(key.as_bytes())) {
+                    cut[*slot].bytes.get_or_insert(bytes);
                 }
                 Ok(Flow::Next)
             })?;
