@@ -27,7 +27,7 @@ use crate::reader::{Closed, settled};
 use crate::request::Failure;
 use crate::round::{Job, Moved, Uids, Vanished};
 use crate::source::Parts;
-use crate::walker::{steps, walk};
+use crate::walker::walk;
 
 /// Differences that one audit follows up. More is an outage, not a lost event; the next audit
 /// finds the others.
@@ -265,8 +265,8 @@ impl Auditor {
         let walking = jobs.into_iter().map(|job| walk(&exact, job, None));
         let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
         while let Some(walk) = walking.next().await {
-            let (steps, object) = steps(walk);
-            let story = Story { round: None, epoch: Some(epoch), steps, release: Some(object) };
+            let release = Some(Arc::clone(&walk.tale.object));
+            let story = Story { round: None, epoch: Some(epoch), steps: walk.tale.steps(), release };
             self.send(Input::Story(story)).await?;
         }
         Ok(())

@@ -145,8 +145,8 @@ impl Comparison {
         self.known.insert(uid);
     }
 
-    /// One listed object.
-    pub async fn item(&mut self, document: Bytes) -> Result<(), Broken> {
+    /// One listed object. `watched` is from where the watch will bring everything.
+    pub async fn item(&mut self, document: Bytes, watched: Option<&Version>) -> Result<(), Broken> {
         let bytes = document.clone();
         let readable = project::envelope(&bytes).ok().filter(|envelope| check(&self.parts, envelope).is_ok());
         let Some(envelope) = readable else {
@@ -154,11 +154,14 @@ impl Comparison {
             return Ok(self.send(Input::Item { document, anew: false }).await?);
         };
         self.unseen.remove(envelope.uid.as_ref());
+        let version = Version::new(&envelope.resource_version);
         if matches(&self.parts, &envelope) {
             self.known.insert(&envelope.uid);
         }
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
         match self.found(&envelope, document)? {
+            // Taken now, what lies between would be refused as old.
+            Some(Found::Item(_)) if watched.is_some_and(|watched| version.is_newer_than(watched)) => {}
             Some(Found::Item(document)) => {
                 let anew = self.reason == ListReason::Replaced;
                 self.send(Input::Item { document, anew }).await?;

@@ -137,12 +137,15 @@ impl Exact {
 
     /// The end of an object that was there at `floor` and no longer at `absent`.
     pub async fn end(&self, errand: Errand, object: &ObjectRef, floor: &Version, absent: &Version) -> Ended {
-        let lost = |reason, why: &str, met| {
-            let walked = Walked { hole: between(floor, absent, reason, why), ..Walked::default() };
-            Ended { version: None, walked, met }
+        let lost = |reason, why: &str, search: Search| {
+            // What could be asked for has shown that it had ended by then.
+            let walked = Walked { hole: between(floor, &search.absent(), reason, why), ..Walked::default() };
+            Ended { version: None, walked, met: search.into_met() }
         };
         let Some(mut search) = Search::new(&object.uid, floor, absent) else {
-            return lost(reason::UNREADABLE, "the server's versions have no order", Vec::new());
+            let hole = between(floor, absent, reason::UNREADABLE, "the server's versions have no order");
+            let walked = Walked { hole, ..Walked::default() };
+            return Ended { version: None, walked, met: Vec::new() };
         };
         loop {
             let at = match search.next() {
@@ -160,15 +163,15 @@ impl Exact {
                 }
                 Sought::Ended { version: None, last: None } => {
                     let why = "compaction has removed them, and the version of its deletion";
-                    return lost(reason::COMPACTED, why, search.into_met());
+                    return lost(reason::COMPACTED, why, search);
                 }
             };
             if !self.may_ask(errand) {
-                return lost(reason::BUDGET, TOO_LONG, search.into_met());
+                return lost(reason::BUDGET, TOO_LONG, search);
             }
             let answer = self.ask(object, &at).await;
             if let Err(why) = search.answered(&at, answer) {
-                return lost(reason::UNREADABLE, &why, search.into_met());
+                return lost(reason::UNREADABLE, &why, search);
             }
         }
     }

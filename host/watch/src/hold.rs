@@ -4,10 +4,16 @@
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
+use kubewitness_core::Version;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// A line of the watch that waits, with its share of the bytes in flight.
-pub(crate) type Held = (Bytes, Option<OwnedSemaphorePermit>);
+pub(crate) struct Held {
+    pub line: Bytes,
+    pub permit: Option<OwnedSemaphorePermit>,
+    /// Up to where everything had come when it came.
+    pub complete: Option<Version>,
+}
 
 #[derive(Default)]
 struct Lane {
@@ -49,7 +55,7 @@ impl Holds {
     pub fn push(&mut self, namespace: &str, name: &str, held: Held) {
         if let Some(lane) = self.lanes.get_mut(namespace).and_then(|lanes| lanes.get_mut(name)) {
             self.events += 1;
-            self.bytes += held.0.len();
+            self.bytes += held.line.len();
             lane.events.push_back(held);
         }
     }
@@ -66,7 +72,7 @@ impl Holds {
             self.lanes.remove(namespace);
         }
         self.events -= released.len();
-        self.bytes -= released.iter().map(|(line, _)| line.len()).sum::<usize>();
+        self.bytes -= released.iter().map(|held| held.line.len()).sum::<usize>();
         released
     }
 
@@ -86,7 +92,7 @@ mod tests {
     use super::*;
 
     fn event(text: &str) -> Held {
-        (Bytes::copy_from_slice(text.as_bytes()), None)
+        Held { line: Bytes::copy_from_slice(text.as_bytes()), permit: None, complete: None }
     }
 
     #[test]
@@ -96,7 +102,7 @@ mod tests {
         assert!(holds.holds("a", "x") && !holds.holds("b", "x") && !holds.holds("a", "y"));
         holds.push("a", "x", event("1"));
         holds.push("a", "x", event("2"));
-        let lines: Vec<_> = holds.release("a", "x").into_iter().map(|(line, _)| line).collect();
+        let lines: Vec<_> = holds.release("a", "x").into_iter().map(|held| held.line).collect();
         assert_eq!(lines, ["1", "2"]);
         assert!(holds.is_empty() && !holds.holds("a", "x"));
     }

@@ -55,7 +55,7 @@ pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Ver
     // that lags behind.
     if let (None, Some(rival)) = (known, rival)
         && seen.event != Event::Anew
-        && seen.version.compare(rival).is_some_and(Ordering::is_le)
+        && is_upto(seen.version, rival)
     {
         let missed = seen.complete.is_some_and(|complete| seen.version.is_newer_than(complete));
         return alone(match (seen.event, missed) {
@@ -66,10 +66,18 @@ pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Ver
             (_, false) => Meaning::Stale,
         });
     }
+    // Everything up to here was witnessed: an object that isn't known has ended, or left, since.
+    if known.is_none() && seen.complete.is_some_and(|complete| is_upto(seen.version, complete)) {
+        return alone(if seen.event == Event::Deleted { Meaning::Duplicate } else { Meaning::Stale });
+    }
     if seen.event == Event::Deleted {
         return alone(deleted(seen, known));
     }
     Judgement { rival_gone: rival.is_some(), meaning: present(seen, known) }
+}
+
+fn is_upto(version: &Version, bound: &Version) -> bool {
+    version.compare(bound).is_some_and(Ordering::is_le)
 }
 
 fn deleted(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
@@ -131,7 +139,7 @@ mod tests {
     ) -> (bool, Meaning) {
         let version = Version::new(version);
         let (known, rival) = (known.map(Version::new), rival.map(Version::new));
-        let complete = Version::new("12");
+        let complete = Version::new("9");
         let seen = Seen { event, version: &version, matches, complete: Some(&complete) };
         let judgement = judge(&seen, known.as_ref(), rival.as_ref());
         (judgement.rival_gone, judgement.meaning)
@@ -166,8 +174,14 @@ mod tests {
 
     #[test]
     fn the_old_bearer_of_a_name_replayed_does_not_end_the_new_one() {
-        assert_eq!(judged(Event::Present, "10", true, None, Some("20")), (false, Meaning::Stale));
-        assert_eq!(judged(Event::Deleted, "12", true, None, Some("20")), (false, Meaning::Duplicate));
+        assert_eq!(judged(Event::Present, "8", true, None, Some("20")), (false, Meaning::Stale));
+        assert_eq!(judged(Event::Deleted, "9", true, None, Some("20")), (false, Meaning::Duplicate));
+    }
+
+    #[test]
+    fn an_old_event_of_an_object_that_has_ended_does_not_bring_it_back() {
+        assert_eq!(judged(Event::Present, "9", true, None, None), (false, Meaning::Stale));
+        assert_eq!(judged(Event::Deleted, "8", true, None, None), (false, Meaning::Duplicate));
     }
 
     #[test]
@@ -186,8 +200,8 @@ mod tests {
 
     #[test]
     fn in_a_new_epoch_a_lower_version_is_news() {
-        assert_eq!(judged(Event::Anew, "9", true, Some("10"), None), (false, Meaning::Present));
-        assert_eq!(judged(Event::Anew, "9", true, None, Some("10")), (true, Meaning::Present));
+        assert_eq!(judged(Event::Anew, "10", true, Some("11"), None), (false, Meaning::Present));
+        assert_eq!(judged(Event::Anew, "10", true, None, Some("11")), (true, Meaning::Present));
     }
 
     #[test]

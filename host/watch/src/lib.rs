@@ -38,6 +38,7 @@ mod stream;
 mod streamed;
 mod sweep;
 mod sweeping;
+mod teller;
 mod tuning;
 mod walkback;
 mod walker;

@@ -175,10 +175,10 @@ impl Reader {
         count_list(&self.parts, &asked.reason);
         let seconds = self.watch_seconds();
         let list = StreamedList::new(&self.parts, &self.inputs, asked);
-        let Streamed { version, round, stream, changes } = list.run(asked, seconds).await?;
+        let Streamed { complete, round, stream, changes } = list.run(asked, seconds).await?;
         count(&self.parts.shared.counters.lists_streamed, 1);
         count(&self.parts.shared.counters.watches, 1);
-        self.complete(version, round).await?;
+        self.complete(complete, round).await?;
         Ok(self.watched(stream, changes).await?)
     }
 

@@ -104,10 +104,10 @@ impl Relist {
             };
             let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
             let version = Version::new(&page.resource_version);
-            for item in &page.items {
-                comparison.item(bytes.slice_ref(item)).await?;
-            }
             let listed = first.get_or_insert_with(|| version.clone());
+            for item in &page.items {
+                comparison.item(bytes.slice_ref(item), Some(listed)).await?;
+            }
             if page.continue_token.is_empty() {
                 let round = comparison.complete(listed, &version, *id).await?;
                 return Ok((listed.clone(), round));

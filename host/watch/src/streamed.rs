@@ -25,7 +25,8 @@ use crate::stream::Stream;
 
 /// A list that has come to its end, and the watch that it is now.
 pub(crate) struct Streamed {
-    pub version: Version,
+    /// From where the watch is complete: below the first of the changes.
+    pub complete: Version,
     pub round: Option<Round>,
     pub stream: Stream,
     /// Changes that came among the objects, in order: they belong to the watch.
@@ -37,6 +38,7 @@ pub(crate) struct StreamedList {
     inputs: mpsc::Sender<Input>,
     comparison: Comparison,
     changes: Vec<Bytes>,
+    lowest: Option<Version>,
     /// Names whose bearer was deleted meanwhile: who is added under them was added meanwhile, too.
     freed: HashSet<(String, String)>,
 }
@@ -50,6 +52,7 @@ impl StreamedList {
             inputs: inputs.clone(),
             comparison,
             changes: Vec::new(),
+            lowest: None,
             freed: HashSet::new(),
         }
     }
@@ -86,7 +89,8 @@ impl StreamedList {
                 let Some(version) = self.line(line).await? else { continue };
                 stream.lines = lines.collect();
                 let round = self.comparison.complete(&version, &version, asked.id).await?;
-                return Ok(Streamed { version, round, stream, changes: self.changes });
+                let complete = self.lowest.and_then(|lowest| lowest.before()).unwrap_or(version.clone());
+                return Ok(Streamed { complete, round, stream, changes: self.changes });
             }
         }
     }
@@ -114,7 +118,7 @@ impl StreamedList {
                 self.changes.push(frame);
             }
             EventType::Added | EventType::Modified | EventType::Deleted => {
-                self.comparison.item(frame.slice_ref(read.object)).await?;
+                self.comparison.item(frame.slice_ref(read.object), None).await?;
             }
             EventType::Bookmark => {
                 let answer = |error: project::ProjectError| Failure::Answer(error.to_string());
@@ -136,7 +140,7 @@ impl StreamedList {
     fn is_change(&mut self, read: &Frame<'_>) -> bool {
         let Ok(envelope) = project::envelope(read.object) else { return false };
         let name = || (envelope.namespace.to_string(), envelope.name.to_string());
-        match read.kind {
+        let is_change = match read.kind {
             EventType::Deleted => {
                 self.freed.insert(name());
                 true
@@ -146,7 +150,12 @@ impl StreamedList {
                 self.comparison.know(&envelope.uid);
                 true
             }
+        };
+        let version = Version::new(&envelope.resource_version);
+        if is_change && self.lowest.as_ref().is_none_or(|lowest| lowest.is_newer_than(&version)) {
+            self.lowest = Some(version);
         }
+        is_change
     }
 
     async fn send(&self, input: Input) -> Result<(), Broken> {

@@ -171,6 +171,11 @@ impl Sweep {
         Heed::Fine
     }
 
+    /// Up to here everybody is known, but for what compaction took.
+    pub fn clean(&self) -> u128 {
+        self.clean
+    }
+
     /// Everyone who was there at the version counted last is known now.
     pub fn looked(&mut self) {
         if let Some((last, counted)) = self.last {

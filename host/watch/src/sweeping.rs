@@ -15,42 +15,50 @@ use crate::exact::{Exact, Life, is_of};
 use crate::handle::Limit;
 use crate::input::{Hole, reason};
 use crate::maker::{check, matches, reference};
+use crate::reader::Closed;
 use crate::round::Outage;
 use crate::source::Parts;
 use crate::sweep::{Heed, Sweep, Told, number};
+use crate::teller::Teller;
 use crate::walkback::{Met, between};
 
-/// What a sweep gave.
-pub(crate) struct Swept {
-    pub lives: Vec<Life>,
-    pub holes: Vec<Hole>,
-}
+/// Objects that a source with a selector may have: they are listed at every version.
+const NAMES: usize = 500;
 
 /// Why a request of the sweep gave nothing.
 enum Miss {
     Compacted,
     /// For good: the reason's word, and why.
     Over(&'static str, String),
+    /// The writer has ended.
+    Closed,
 }
 
-pub(crate) struct Sweeping {
+impl From<Closed> for Miss {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+pub(crate) struct Sweeping<'a> {
     parts: Arc<Parts>,
     exact: Exact,
     outage: Outage,
     told: Vec<Told>,
-    lives: Vec<Life>,
+    teller: &'a mut Teller,
     /// With a selector the server counts nothing, and the source knows only what matches it: what
     /// matches is listed at every version.
     by_names: bool,
 }
 
-impl Sweeping {
+impl<'a> Sweeping<'a> {
     pub fn new(
         parts: &Arc<Parts>,
         resource: Resource,
         mut outage: Outage,
         told: Vec<Told>,
         met: &[String],
+        teller: &'a mut Teller,
     ) -> Self {
         let walk = &parts.tuning.walk;
         let budget = Budget::new(walk.sweep_requests, walk.sweep_time, walk.rate);
@@ -63,17 +71,18 @@ impl Sweeping {
             parts: Arc::clone(parts),
             outage,
             told,
-            lives: Vec::new(),
+            teller,
         }
     }
 
-    pub async fn run(mut self) -> Swept {
+    /// What stays unknown.
+    pub async fn run(mut self) -> Result<Vec<Hole>, Closed> {
         let (Some(after), Some(listed)) = (number(&self.outage.after), number(&self.outage.listed)) else {
             let why = "of objects that came and went meanwhile nothing can be known: the server's versions \
                        have no order";
             let holes = between(&self.outage.after, &Version::new(""), reason::UNREADABLE, why);
             self.parts.shared.set_limitation(Limit::Order, Some("the server's versions have no order"));
-            return Swept { lives: Vec::new(), holes: holes.into_iter().collect() };
+            return Ok(holes.into_iter().collect());
         };
         let mut sweep = Sweep::new(after, listed, self.outage.expected);
         sweep.learn(std::mem::take(&mut self.told));
@@ -83,11 +92,13 @@ impl Sweeping {
             } else {
                 self.by_counts(&mut sweep).await
             };
-            if let Err(Miss::Over(reason, why)) = swept {
-                sweep.give_up(reason, &why);
+            match swept {
+                Ok(()) | Err(Miss::Compacted) => {}
+                Err(Miss::Over(reason, why)) => sweep.give_up(reason, &why),
+                Err(Miss::Closed) => return Err(Closed),
             }
         }
-        Swept { lives: self.lives, holes: sweep.into_holes() }
+        Ok(sweep.into_holes())
     }
 
     // ---- counts --------------------------------------------------------------------------
@@ -108,6 +119,7 @@ impl Sweeping {
                     break;
                 }
             }
+            self.teller.clean(sweep.clean()).await?;
         }
         while let Heed::Look(at, most) = sweep.rest() {
             match self.look(sweep, at, most).await {
@@ -156,7 +168,7 @@ impl Sweeping {
     /// At every version, what matches the selector.
     async fn by_names(&mut self, sweep: &mut Sweep) -> Result<(), Miss> {
         let held = self.parts.shared.read().len();
-        if held > self.parts.tuning.page {
+        if held > NAMES {
             let why =
                 format!("the source has a selector and {held} objects, too many to list at every version");
             return Err(Miss::Over(reason::BUDGET, why));
@@ -164,8 +176,9 @@ impl Sweeping {
         while let Some(at) = sweep.sample() {
             match self.unknown(at, None).await {
                 Ok(unknown) => {
-                    self.live_on(sweep, unknown).await;
+                    self.live_on(sweep, unknown).await?;
                     sweep.seen(at);
+                    self.teller.clean(sweep.clean()).await?;
                 }
                 Err(Miss::Compacted) => self.resume(sweep, at).await?,
                 Err(over) => return Err(over),
@@ -177,7 +190,7 @@ impl Sweeping {
     /// Lists all names at a version, and reads back whoever is not known.
     async fn look(&mut self, sweep: &mut Sweep, at: u128, most: Option<u64>) -> Result<(), Miss> {
         let unknown = self.unknown(at, most).await?;
-        self.live_on(sweep, unknown).await;
+        self.live_on(sweep, unknown).await?;
         sweep.looked();
         Ok(())
     }
@@ -217,7 +230,7 @@ impl Sweeping {
         }
     }
 
-    async fn live_on(&mut self, sweep: &mut Sweep, unknown: Vec<(ObjectRef, Met)>) {
+    async fn live_on(&mut self, sweep: &mut Sweep, unknown: Vec<(ObjectRef, Met)>) -> Result<(), Closed> {
         let (after, listed) = (self.outage.after.clone(), self.outage.listed.clone());
         for (object, met) in unknown {
             // Met under the name of another by now.
@@ -232,11 +245,12 @@ impl Sweeping {
                 self.exact.lives(errand, met, &object, &after, &listed, &known).await
             };
             sweep.learn(lives.iter().map(Life::told));
-            for life in &lives {
+            for life in lives {
                 self.outage.known.insert(&life.object.uid);
+                self.teller.found(life).await?;
             }
-            self.lives.extend(lives);
         }
+        Ok(())
     }
 
     // ---- requests ------------------------------------------------------------------------
@@ -280,7 +294,7 @@ impl Sweeping {
         }
     }
 
-    fn page<'a>(&self, bytes: &'a Bytes, at: u128) -> Result<project::ListPage<'a>, Miss> {
+    fn page<'b>(&self, bytes: &'b Bytes, at: u128) -> Result<project::ListPage<'b>, Miss> {
         let page = project::list_page(bytes).map_err(|error| self.over(error.to_string()))?;
         is_of(&page.resource_version, &Version::new(&at.to_string())).map_err(|why| self.over(why))?;
         Ok(page)

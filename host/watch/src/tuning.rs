@@ -51,7 +51,8 @@ pub struct WalkBudget {
     /// server was away doesn't count.
     pub time: Duration,
     /// Of one list: looking for objects that were created and deleted while nobody looked takes
-    /// one for each version of the store that is not accounted for.
+    /// one for each version of the store that is not accounted for. Who is created meanwhile waits
+    /// for it, since somebody may be found who had the name before.
     pub sweep_requests: u32,
     pub sweep_time: Duration,
 }
@@ -86,7 +87,7 @@ impl Default for WalkBudget {
             requests: 20_000,
             time: Duration::from_secs(120),
             sweep_requests: 20_000,
-            sweep_time: Duration::from_secs(180),
+            sweep_time: Duration::from_secs(60),
         }
     }
 }

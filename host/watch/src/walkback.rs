@@ -187,6 +187,11 @@ impl Search {
         Ok(())
     }
 
+    /// Here, or before, it was no longer there.
+    pub fn absent(&self) -> Version {
+        Version::new(&self.absent.to_string())
+    }
+
     /// Those who were met on the way, each once.
     pub fn into_met(self) -> Vec<Met> {
         self.met

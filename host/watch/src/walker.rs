@@ -1,7 +1,6 @@
 //! Works off the rounds that lists leave behind, beside the watch: reads missed versions back,
 //! looks for what came and went unseen, and tells the writer, name by name.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,12 +12,13 @@ use tokio::sync::mpsc;
 
 use crate::budget::Budget;
 use crate::exact::{Ended, Exact, Life};
-use crate::input::{Input, Step, Story};
+use crate::input::{Input, Step};
 use crate::reader::Closed;
-use crate::round::{Job, Moved, Outage, Round, RoundId, Vanished};
+use crate::round::{Job, Moved, Outage, Round, Vanished};
 use crate::source::Parts;
 use crate::sweep::{Told, number};
 use crate::sweeping::Sweeping;
+use crate::teller::{Tale, Teller};
 use crate::walkback::{Met, Walked};
 
 /// Rounds that wait to be worked off; a list waits until the one before is settled.
@@ -29,25 +29,10 @@ pub(crate) struct Walker {
     inputs: mpsc::Sender<Input>,
 }
 
-/// A name with what was missed of it.
+/// A name that was read back, and what the sweep is told of it.
 pub(crate) struct Walk {
-    object: Arc<ObjectRef>,
-    /// Of the bearer before, and of whoever had the name in between.
-    before: Vec<Step>,
-    between: Vec<Life>,
-    after: Vec<Step>,
+    pub tale: Tale,
     told: Vec<Told>,
-    /// Others may have had the name in between: the sweep will tell.
-    is_chain: bool,
-}
-
-/// What reading all names of a round back gave.
-#[derive(Default)]
-struct Walks {
-    told: Vec<Told>,
-    /// Uids that were met on the way and are told already.
-    met: Vec<String>,
-    chains: Vec<Walk>,
 }
 
 impl Walker {
@@ -74,96 +59,40 @@ impl Walker {
         let begun = tokio::time::Instant::now();
         let jobs = std::mem::take(&mut round.jobs);
         let objects = jobs.len();
-        self.walking(objects);
-        let Walks { told, met, chains } = self.walk_all(&round, jobs).await?;
-        if let Some(outage) = round.sweep.take() {
-            self.sweep(&round, outage, told, met, chains).await?;
-        } else {
-            for chain in chains {
-                self.tell(round.id, chain).await?;
+        let mut teller = Teller::new(&self.parts, &self.inputs, round.id, objects);
+        let (told, met) = self.walk_all(&round, jobs, &mut teller).await?;
+        let holes = match round.sweep.take() {
+            Some(outage) => {
+                let sweeping = Sweeping::new(&self.parts, round.resource, outage, told, &met, &mut teller);
+                sweeping.run().await?
             }
-        }
-        tracing::info!(source = %self.parts.spec.name, objects, took = ?begun.elapsed(), "what was missed is read back");
-        self.send(Input::Settled(round.id)).await
+            None => Vec::new(),
+        };
+        let took = begun.elapsed();
+        tracing::info!(source = %self.parts.spec.name, objects, ?took, "what was missed is read back");
+        teller.end(holes).await
     }
 
-    /// Reads all names back. Those under which others may have come and gone wait for the sweep.
-    async fn walk_all(&self, round: &Round, jobs: Vec<Job>) -> Result<Walks, Closed> {
+    /// Reads all names back; gives what the sweep is told, and uids that were met on the way.
+    async fn walk_all(
+        &self,
+        round: &Round,
+        jobs: Vec<Job>,
+        teller: &mut Teller,
+    ) -> Result<(Vec<Told>, Vec<String>), Closed> {
         let budget = &self.parts.tuning.walk;
-        let exact = Exact::new(
-            Arc::clone(&self.parts),
-            round.resource.clone(),
-            Budget::new(budget.requests, budget.time, budget.rate),
-        );
-        let (mut walks, mut left) = (Walks::default(), jobs.len());
+        let limits = Budget::new(budget.requests, budget.time, budget.rate);
+        let exact = Exact::new(Arc::clone(&self.parts), round.resource.clone(), limits);
+        let (mut told, mut met) = (Vec::new(), Vec::new());
         let outage = round.sweep.as_ref();
         let walking = jobs.into_iter().map(|job| walk(&exact, job, outage));
         let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
         while let Some(mut walk) = walking.next().await {
-            walks.told.append(&mut walk.told);
-            walks.met.extend(walk.between.iter().map(|life| life.object.uid.clone()));
-            if walk.is_chain && round.sweep.is_some() {
-                walks.chains.push(walk);
-                continue;
-            }
-            self.tell(round.id, walk).await?;
-            left -= 1;
-            self.walking(left);
+            told.append(&mut walk.told);
+            met.extend(walk.tale.between.iter().map(|life| life.object.uid.clone()));
+            teller.read_back(walk.tale).await?;
         }
-        Ok(walks)
-    }
-
-    async fn sweep(
-        &self,
-        round: &Round,
-        outage: Outage,
-        told: Vec<Told>,
-        met: Vec<String>,
-        chains: Vec<Walk>,
-    ) -> Result<(), Closed> {
-        let swept = Sweeping::new(&self.parts, round.resource.clone(), outage, told, &met).run().await;
-        let name = |object: &ObjectRef| (object.namespace.clone(), object.name.clone());
-        let mut chains: HashMap<_, Walk> =
-            chains.into_iter().map(|chain| (name(&chain.object), chain)).collect();
-        for life in swept.lives {
-            match chains.get_mut(&name(&life.object)) {
-                Some(chain) => chain.between.push(life),
-                None => self.tell_life(round.id, life).await?,
-            }
-        }
-        for chain in chains.into_values() {
-            self.tell(round.id, chain).await?;
-        }
-        for hole in swept.holes {
-            self.send(Input::SourceHole(Some(round.id), hole)).await?;
-        }
-        Ok(())
-    }
-
-    async fn tell(&self, round: RoundId, walk: Walk) -> Result<(), Closed> {
-        let (steps, object) = steps(walk);
-        self.story(Some(round), steps, Some(object)).await
-    }
-
-    async fn tell_life(&self, round: RoundId, life: Life) -> Result<(), Closed> {
-        self.story(Some(round), vec![Step::Life(life)], None).await
-    }
-
-    async fn story(
-        &self,
-        round: Option<RoundId>,
-        steps: Vec<Step>,
-        release: Option<Arc<ObjectRef>>,
-    ) -> Result<(), Closed> {
-        self.send(Input::Story(Story { round, epoch: None, steps, release })).await
-    }
-
-    fn walking(&self, left: usize) {
-        self.parts.shared.live().walking = left;
-    }
-
-    async fn send(&self, input: Input) -> Result<(), Closed> {
-        self.inputs.send(input).await.map_err(|_| Closed)
+        Ok((told, met))
     }
 }
 
@@ -172,15 +101,6 @@ pub(crate) async fn walk(exact: &Exact, job: Job, outage: Option<&Outage>) -> Wa
         Job::Moved(moved) => moved_back(exact, moved, outage).await,
         Job::Vanished(vanished) => vanished_back(exact, vanished, outage).await,
     }
-}
-
-/// A walk as the writer tells it, and the name that passes after it.
-pub(crate) fn steps(mut walk: Walk) -> (Vec<Step>, Arc<ObjectRef>) {
-    walk.between.sort_by_key(Life::begins);
-    let mut steps = walk.before;
-    steps.extend(walk.between.into_iter().map(Step::Life));
-    steps.append(&mut walk.after);
-    (steps, walk.object)
 }
 
 /// What lies below a listed object, and how the bearer of its name before it ended.
@@ -194,7 +114,8 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
     told.born = number(&begins).filter(|_| !witnessed && walked.hole.is_none());
     told.unsure = number(&begins).filter(|_| !witnessed && walked.hole.is_some());
     let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
-    let is_chain = rival.is_some();
+    // Who was there before the outage had its name all the time.
+    let waits = outage.and(number(&begins)).filter(|_| !witnessed);
     if let Some((rival, floor)) = rival {
         let ended = exact.end(errand, &rival, &floor, &begins).await;
         told.push(end_of(&ended));
@@ -205,7 +126,7 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
     let mut after = missed(&object, walked);
     // What can't be unpacked is kept as poison.
     after.push(Step::Version(unpack(&document).unwrap_or_else(|error| Bytes::from(error.to_string()))));
-    Walk { object, before, between, after, told, is_chain }
+    Walk { tale: Tale { object, before, between, after, waits }, told }
 }
 
 async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage>) -> Walk {
@@ -215,7 +136,9 @@ async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage
     let mut told = vec![end_of(&ended)];
     told.extend(between.iter().map(Life::told));
     let before = ending(Arc::clone(&object), ended);
-    Walk { object, before, between, after: Vec::new(), told, is_chain: false }
+    // To its very end others may have come and gone under its name.
+    let waits = outage.map(|_| u128::MAX);
+    Walk { tale: Tale { object, before, between, after: Vec::new(), waits }, told }
 }
 
 /// Those who were seen under a name and of whom nothing was witnessed.

@@ -6,13 +6,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
 use kubewitness_core::ports::{Append, Appended, Current, JournalError, Witnessed};
-use kubewitness_core::project::{self, EventType};
+use kubewitness_core::project::{self, Envelope, EventType};
 use kubewitness_core::state::{Change, ObjectRef};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -21,9 +20,9 @@ use crate::backoff::{Backoff, Dice};
 use crate::checkpoint::Checkpoint;
 use crate::handle::count;
 use crate::hold::{Held, Holds};
-use crate::input::{Input, Standing, Step, Story};
+use crate::input::{Hole, Input, Standing, Step, Story, reason};
 use crate::judge::Event;
-use crate::maker::Maker;
+use crate::maker::{Maker, matches};
 use crate::request::{Failure, status_failure};
 use crate::round::RoundId;
 use crate::source::Parts;
@@ -50,6 +49,8 @@ pub(crate) struct Writer {
     /// Those who wait until everything is settled.
     patient: Vec<oneshot::Sender<Standing>>,
     holds: Holds,
+    /// Names that were added while a round is not settled.
+    fresh: Vec<(String, String)>,
     /// What waited and may pass now: it goes before anything else.
     released: VecDeque<Held>,
     /// The story that is being told, and the name that passes after it.
@@ -89,6 +90,7 @@ impl Writer {
             waiting: Vec::new(),
             patient: Vec::new(),
             holds: Holds::new(parts.tuning.held_events, parts.tuning.held_bytes),
+            fresh: Vec::new(),
             released: VecDeque::new(),
             steps: VecDeque::new(),
             release: None,
@@ -125,6 +127,9 @@ impl Writer {
             }
             for input in batch.drain(..) {
                 let apart = matches!(input, Input::NewEpoch);
+                if apart {
+                    self.history_ends();
+                }
                 if (self.is_full(EVENT_STATES) || apart) && self.write(stop).await? == Written::Stopped {
                     return Ok(());
                 }
@@ -137,6 +142,14 @@ impl Writer {
                 return Ok(());
             }
         }
+    }
+
+    /// What the old history still had to say beyond what was witnessed is lost.
+    fn history_ends(&mut self) {
+        let after = self.written.as_ref().map(Version::to_string).unwrap_or_default();
+        let message = format!("the history was replaced: what happened in it after {after} is not known");
+        let hole = Hole { after, before: String::new(), reason: reason::REPLACED, message };
+        self.maker.source_hole(&hole);
     }
 
     fn is_full(&self, more: usize) -> bool {
@@ -166,12 +179,16 @@ impl Writer {
         if let Some(object) = self.release.take() {
             self.released = self.holds.release(&object.namespace, &object.name);
         }
-        while let Some((line, permit)) = self.released.pop_front() {
+        if self.round.is_none() {
+            for object in std::mem::take(&mut self.fresh) {
+                self.released.extend(self.holds.release(&object.0, &object.1));
+            }
+        }
+        while let Some(held) = self.released.pop_front() {
             if self.is_full(EVENT_STATES) && self.write(stop).await? == Written::Stopped {
                 return Ok(Written::Stopped);
             }
-            self.maker.draft.permits.extend(permit);
-            self.line(line, None);
+            self.line(held);
         }
         self.full.send_if_modified(|full| std::mem::replace(full, self.holds.is_full()) != *full);
         Ok(Written::Durable)
@@ -206,7 +223,8 @@ impl Writer {
             }
             Input::Line(line, permit) => {
                 count(&self.parts.shared.counters.frames, 1);
-                self.line(line, permit);
+                let complete = self.checkpoint.safe().cloned();
+                self.line(Held { line, permit, complete });
             }
             Input::Oversized(kept) => {
                 let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
@@ -241,6 +259,7 @@ impl Writer {
                 self.written = None;
                 self.round = None;
                 self.holds.clear();
+                self.fresh.clear();
                 count(&self.parts.shared.counters.epochs, 1);
                 self.due = true;
                 self.parts.shared.live().synced = false;
@@ -250,7 +269,8 @@ impl Writer {
         }
     }
 
-    fn line(&mut self, line: Bytes, permit: Option<OwnedSemaphorePermit>) {
+    fn line(&mut self, held: Held) {
+        let Held { line, permit, complete } = held;
         let bytes = line.clone();
         let (frame, envelope) = match project::project(&bytes) {
             Ok(projected) => projected,
@@ -258,16 +278,19 @@ impl Writer {
         };
         match (frame.kind, envelope) {
             (EventType::Added | EventType::Modified | EventType::Deleted, Some(envelope)) => {
+                if self.round.is_some() && frame.kind == EventType::Added {
+                    self.hold_fresh(&envelope);
+                }
                 if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {
                     self.checkpoint.event(&Version::new(&envelope.resource_version));
-                    return self.holds.push(&envelope.namespace, &envelope.name, (line, permit));
+                    let held = Held { line, permit, complete };
+                    return self.holds.push(&envelope.namespace, &envelope.name, held);
                 }
                 self.maker.draft.permits.extend(permit);
                 let deleted = frame.kind == EventType::Deleted;
                 let event = if deleted { Event::Deleted } else { Event::Present };
                 let document = line.slice_ref(frame.object);
-                let complete = self.checkpoint.safe();
-                if let Some(version) = self.maker.seen(&line, document, envelope, event, complete) {
+                if let Some(version) = self.maker.seen(&line, document, envelope, event, complete.as_ref()) {
                     self.checkpoint.event(&version);
                 }
             }
@@ -286,6 +309,16 @@ impl Writer {
                 }
             }
             (_, None) => self.maker.poison(line, "an event without an object"),
+        }
+    }
+
+    /// While the sweep may still find somebody who had its name before, who is added waits.
+    fn hold_fresh(&mut self, envelope: &Envelope<'_>) {
+        let known = self.maker.draft.known(&self.parts.shared.read(), &envelope.uid).is_some();
+        let held = self.holds.holds(&envelope.namespace, &envelope.name);
+        if !known && !held && matches(&self.parts, envelope) {
+            self.holds.hold(&envelope.namespace, &envelope.name);
+            self.fresh.push((envelope.namespace.to_string(), envelope.name.to_string()));
         }
     }
 

@@ -1,0 +1,125 @@
+//! Tells the writer what a round found, name by name and in each name's order.
+//!
+//! Under one name others may have come and gone that only the sweep finds. So what began in the
+//! outage waits until the sweep has come to its beginning, and the name of what has ended until
+//! the end of the sweep.
+
+use std::sync::Arc;
+
+use kubewitness_core::state::ObjectRef;
+use tokio::sync::mpsc;
+
+use crate::exact::Life;
+use crate::input::{Hole, Input, Step, Story};
+use crate::reader::Closed;
+use crate::round::RoundId;
+use crate::source::Parts;
+
+/// One name with what was missed of it.
+pub(crate) struct Tale {
+    pub object: Arc<ObjectRef>,
+    /// Of the bearer before.
+    pub before: Vec<Step>,
+    /// Whoever had the name in between.
+    pub between: Vec<Life>,
+    pub after: Vec<Step>,
+    /// It waits until nobody unknown can have had the name before this version.
+    pub waits: Option<u128>,
+}
+
+impl Tale {
+    pub fn steps(mut self) -> Vec<Step> {
+        self.between.sort_by_key(Life::begins);
+        let mut steps = self.before;
+        steps.extend(self.between.into_iter().map(Step::Life));
+        steps.append(&mut self.after);
+        steps
+    }
+}
+
+pub(crate) struct Teller {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+    round: RoundId,
+    waiting: Vec<Tale>,
+    /// Names that are not told yet.
+    left: usize,
+}
+
+impl Teller {
+    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, round: RoundId, names: usize) -> Self {
+        let teller = Self {
+            parts: Arc::clone(parts),
+            inputs: inputs.clone(),
+            round,
+            waiting: Vec::new(),
+            left: names,
+        };
+        teller.show();
+        teller
+    }
+
+    /// A name was read back.
+    pub async fn read_back(&mut self, mut tale: Tale) -> Result<(), Closed> {
+        if tale.waits.is_none() {
+            return self.tell(tale).await;
+        }
+        if !tale.before.is_empty() {
+            // How the bearer before ended is older than anybody who may be found.
+            self.story(std::mem::take(&mut tale.before), None).await?;
+        }
+        self.waiting.push(tale);
+        Ok(())
+    }
+
+    /// Somebody was found of whom nothing was known.
+    pub async fn found(&mut self, life: Life) -> Result<(), Closed> {
+        let of_name = |tale: &&mut Tale| {
+            tale.object.name == life.object.name && tale.object.namespace == life.object.namespace
+        };
+        match self.waiting.iter_mut().find(of_name) {
+            Some(tale) => tale.between.push(life),
+            None => self.story(vec![Step::Life(life)], None).await?,
+        }
+        Ok(())
+    }
+
+    /// Nobody unknown is hidden up to this version.
+    pub async fn clean(&mut self, clean: u128) -> Result<(), Closed> {
+        let waits = |tale: &mut Tale| tale.waits.is_some_and(|until| until > clean.saturating_add(1));
+        let ready: Vec<Tale> = self.waiting.extract_if(.., |tale| !waits(tale)).collect();
+        for tale in ready {
+            self.tell(tale).await?;
+        }
+        Ok(())
+    }
+
+    /// Whoever was not found lies in these holes.
+    pub async fn end(mut self, holes: Vec<Hole>) -> Result<(), Closed> {
+        self.clean(u128::MAX).await?;
+        for hole in holes {
+            self.send(Input::SourceHole(Some(self.round), hole)).await?;
+        }
+        self.send(Input::Settled(self.round)).await
+    }
+
+    async fn tell(&mut self, tale: Tale) -> Result<(), Closed> {
+        let object = Arc::clone(&tale.object);
+        self.story(tale.steps(), Some(object)).await?;
+        self.left = self.left.saturating_sub(1);
+        self.show();
+        Ok(())
+    }
+
+    async fn story(&self, steps: Vec<Step>, release: Option<Arc<ObjectRef>>) -> Result<(), Closed> {
+        self.send(Input::Story(Story { round: Some(self.round), epoch: None, steps, release })).await
+    }
+
+    fn show(&self) {
+        self.parts.shared.live().walking = self.left;
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Closed> {
+        self.inputs.send(input).await.map_err(|_| Closed)
+    }
+}
