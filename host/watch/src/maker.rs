@@ -28,6 +28,8 @@ pub(crate) struct Maker {
     pub epoch: u32,
     pub draft: Draft,
     statuses: Statuses,
+    /// Time spent on statuses since it was last counted.
+    pub deriving: std::time::Duration,
     /// What a state without a document is packed as.
     nothing: Packed,
 }
@@ -64,7 +66,8 @@ struct Made {
 impl Maker {
     pub fn new(parts: Arc<Parts>, epoch: u32) -> Self {
         let (draft, statuses) = (Draft::default(), Statuses::default());
-        Self { parts, epoch, draft, statuses, nothing: Packed::from(&b""[..]) }
+        let (nothing, deriving) = (Packed::from(&b""[..]), std::time::Duration::ZERO);
+        Self { parts, epoch, draft, statuses, deriving, nothing }
     }
 
     /// An object that was listed or read back.
@@ -253,7 +256,9 @@ impl Maker {
 
     fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
         let (group, _) = group_version(&self.parts.spec.api_version);
+        let begun = std::time::Instant::now();
         let derived = self.parts.rules.status(group, &self.parts.spec.kind, &seen.document);
+        self.deriving += begun.elapsed();
         let derived = if change == Change::Gone { Rules::deleted(&derived) } else { derived };
         let before = seen.past.as_ref().and_then(|past| past.status.clone());
         let previous = known.map(|known| Arc::clone(&known.status)).or(before);

@@ -241,8 +241,8 @@ impl<'a> Sweeping<'a> {
             let lives = if self.by_names {
                 vec![self.exact.life_within(errand, met, &object, &after, &listed).await]
             } else {
-                let known = |uid: &str| self.outage.known.contains(uid);
-                self.exact.lives(errand, met, &object, &after, &listed, &known).await
+                // Whoever had the name after it is found in its turn.
+                self.exact.lives(errand, met, &object, &after, &listed, &|_| true).await
             };
             sweep.learn(lives.iter().map(Life::told));
             for life in lives {

@@ -49,6 +49,8 @@ pub(crate) struct Writer {
     /// Those who wait until everything is settled.
     patient: Vec<oneshot::Sender<Standing>>,
     holds: Holds,
+    /// Time spent on reading lines since it was last counted.
+    decoding: std::time::Duration,
     /// Names that were added while a round is not settled.
     fresh: Vec<(String, String)>,
     /// What waited and may pass now: it goes before anything else.
@@ -90,6 +92,7 @@ impl Writer {
             waiting: Vec::new(),
             patient: Vec::new(),
             holds: Holds::new(parts.tuning.held_events, parts.tuning.held_bytes),
+            decoding: std::time::Duration::ZERO,
             fresh: Vec::new(),
             released: VecDeque::new(),
             steps: VecDeque::new(),
@@ -272,7 +275,10 @@ impl Writer {
     fn line(&mut self, held: Held) {
         let Held { line, permit, complete } = held;
         let bytes = line.clone();
-        let (frame, envelope) = match project::project(&bytes) {
+        let begun = std::time::Instant::now();
+        let projected = project::project(&bytes);
+        self.decoding += begun.elapsed();
+        let (frame, envelope) = match projected {
             Ok(projected) => projected,
             Err(error) => return self.maker.poison(line, &error.to_string()),
         };
@@ -324,6 +330,9 @@ impl Writer {
 
     /// Makes the batch durable, shows it to the readers, and answers those who wait for it.
     async fn write(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
+        let spent = std::mem::take(&mut self.decoding) + std::mem::take(&mut self.maker.deriving);
+        let decoded = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        count(&self.parts.shared.counters.decode_ns, decoded);
         if self.due || !self.maker.draft.is_empty() {
             let settled = self.is_settled();
             let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);

@@ -112,6 +112,23 @@ fn check(seed: u64, world: &World, memory: &Memory) {
         assert!(before.is_none_or(|before| before < version), "seed {seed}: {state:?} came after {before:?}");
         assert!(witnessed.insert((state.object.uid.clone(), version)), "seed {seed}: twice");
     }
+    let mut bearers: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for entry in world.log().iter().filter(|entry| entry.kind == "ADDED") {
+        let name = entry.object["metadata"]["name"].as_str().unwrap().to_string();
+        bearers.entry(name).or_default().push(entry.uid().to_string());
+    }
+    let mut newest: BTreeMap<String, usize> = BTreeMap::new();
+    for state in states.iter().filter(|state| state.change != Change::Gap) {
+        let place = bearers[&state.object.name].iter().position(|uid| *uid == state.object.uid).unwrap();
+        let before = newest.insert(state.object.name.clone(), place).unwrap_or_default();
+        assert!(
+            before <= place,
+            "seed {seed}: {} {} {} came after its name's next bearer",
+            state.change.as_str(),
+            state.object.uid,
+            state.resource_version
+        );
+    }
     let gone: HashSet<_> =
         states.iter().filter(|s| s.change == Change::Gone).map(|s| s.object.uid.clone()).collect();
     let bounds =
