@@ -25,6 +25,8 @@ pub struct Witnessed {
     pub change: Change,
     pub object: Arc<ObjectRef>,
     pub owner: Option<Arc<ObjectRef>>,
+    /// The direct owner, where it is not the outermost one: a Job within a JobSet has its pods.
+    pub controller: Option<Arc<ObjectRef>>,
     pub resource_version: Version,
     pub status: Arc<Status>,
     pub previous: Option<Arc<Status>>,

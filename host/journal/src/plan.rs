@@ -170,9 +170,7 @@ impl<'a> Plan<'a> {
         };
         let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
         let object = self.object_row(stream, &state.object, owner);
-        if owner != 0 {
-            self.rows.owned.push((owner, object));
-        }
+        self.belongs(state, owner, object);
         let fresh = Tail {
             object,
             stream,
@@ -198,6 +196,17 @@ impl<'a> Plan<'a> {
             }
         };
         (mark, tail)
+    }
+
+    /// To its outermost owner, which may become known late, and to its direct one.
+    fn belongs(&mut self, state: &Witnessed, owner: i64, object: i64) {
+        if owner != 0 {
+            self.rows.owned.push((owner, object));
+        }
+        if let Some(controller) = &state.controller {
+            let controller = self.owner(controller);
+            self.rows.owned.push((controller, object));
+        }
     }
 
     fn keep(&mut self, mark: Mark, tail: Tail) {
@@ -260,8 +269,8 @@ impl<'a> Plan<'a> {
     ) -> (StateRow, Tail) {
         let encoded = self.encode(&append.source, tail, state);
         let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
-        if owner != tail.owner && owner != 0 {
-            self.rows.owned.push((owner, tail.object));
+        if owner != tail.owner {
+            self.belongs(state, owner, tail.object);
         }
         let envelope = Envelope {
             seq,

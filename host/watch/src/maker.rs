@@ -20,7 +20,7 @@ use crate::exact::Life;
 use crate::handle::count;
 use crate::input::Hole;
 use crate::judge::{Event, Meaning, Seen, judge};
-use crate::owners::owner;
+use crate::owners::{Owners, owners};
 use crate::source::Parts;
 
 pub(crate) struct Maker {
@@ -55,6 +55,7 @@ struct Made {
     change: Change,
     object: Arc<ObjectRef>,
     owner: Option<Arc<ObjectRef>>,
+    controller: Option<Arc<ObjectRef>>,
     version: Version,
     status: Arc<Status>,
     previous: Option<Arc<Status>>,
@@ -131,6 +132,7 @@ impl Maker {
             change: Change::Gap,
             object,
             owner: known.and_then(|known| known.owner),
+            controller: None,
             version: Version::new(&hole.before),
             previous: Some(Arc::clone(&status)),
             status,
@@ -221,6 +223,7 @@ impl Maker {
             change: Change::Gone,
             object,
             owner: None,
+            controller: None,
             version,
             status: self.statuses.share(Rules::deleted(&status), None),
             previous: Some(status),
@@ -268,10 +271,13 @@ impl Maker {
             Some(known) => Arc::clone(&known.object),
             None => Arc::new(reference(&self.parts, &seen.envelope)),
         };
-        let owner = owner(&self.parts.listers, &seen.envelope, known);
+        let Owners { outermost: owner, controller } = owners(&self.parts.listers, &seen.envelope, known);
         let base = known.and_then(Known::document);
         let (version, document) = (seen.version, seen.document);
-        self.push(Made { change, object, owner, version, status, previous, document, base, past }, None);
+        self.push(
+            Made { change, object, owner, controller, version, status, previous, document, base, past },
+            None,
+        );
     }
 
     /// Of an object whose deletion was not watched: there is no last content.
@@ -280,6 +286,7 @@ impl Maker {
             change: Change::Gone,
             object: Arc::clone(&known.object),
             owner: known.owner.clone(),
+            controller: None,
             version,
             status: self.statuses.share(Rules::deleted(&known.status), None),
             previous: Some(Arc::clone(&known.status)),
@@ -304,6 +311,7 @@ impl Maker {
             change: made.change,
             object: made.object,
             owner: made.owner,
+            controller: made.controller,
             resource_version: made.version,
             status: made.status,
             previous: made.previous,

@@ -10,14 +10,20 @@ use crate::discovery::group_version;
 use crate::draft::Known;
 use crate::listers::Listers;
 
+/// Whose an object is.
+#[derive(Default)]
+pub(crate) struct Owners {
+    pub outermost: Option<Arc<ObjectRef>>,
+    /// The direct one, where it is another.
+    pub controller: Option<Arc<ObjectRef>>,
+}
+
 /// The outermost owner as the caches know it now. An owner that becomes known later is found by
 /// the next state; one that is not watched stands for itself.
-pub(crate) fn owner(
-    listers: &Listers,
-    envelope: &Envelope<'_>,
-    known: Option<&Known>,
-) -> Option<Arc<ObjectRef>> {
-    let Some(controller) = controller(envelope) else { return known.and_then(|known| known.owner.clone()) };
+pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&Known>) -> Owners {
+    let Some(controller) = controller(envelope) else {
+        return Owners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
+    };
     let (group, version) = group_version(&controller.api_version);
     let direct = ObjectRef {
         group: group.to_string(),
@@ -27,9 +33,12 @@ pub(crate) fn owner(
         name: controller.name.to_string(),
         uid: controller.uid.to_string(),
     };
-    let found = listers.outermost(direct);
+    let found = listers.outermost(direct.clone());
     let is_direct = found.uid == controller.uid;
-    Some(known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known)).unwrap_or(found))
+    let outlived = known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known));
+    let outermost = outlived.unwrap_or(found);
+    let controller = (outermost.uid != controller.uid).then(|| Arc::new(direct));
+    Owners { outermost: Some(outermost), controller }
 }
 
 /// The owner of before, where the direct one is no longer known: an owner is deleted before what
@@ -76,7 +85,8 @@ mod tests {
 
     fn told(listers: &Listers, document: &str, known: Option<&Known>) -> String {
         let envelope = project::envelope(document.as_bytes()).unwrap();
-        owner(listers, &envelope, known)
+        owners(listers, &envelope, known)
+            .outermost
             .map_or_else(String::new, |owner| format!("{}/{}", owner.kind, owner.name))
     }
 
@@ -91,7 +101,7 @@ mod tests {
                 uid: name.into(),
                 ..ObjectRef::default()
             }),
-            owner: owner(listers, &envelope, None),
+            owner: owners(listers, &envelope, None).outermost,
             resource_version: Version::new("1"),
             status: Arc::default(),
             seq: 1,

@@ -58,6 +58,7 @@ fn present(version: u64) -> Witnessed {
         change: Change::Present,
         object,
         owner: None,
+        controller: None,
         resource_version,
         status: Arc::new(Status { phase: "Running".into(), ..Status::default() }),
         previous: None,

@@ -152,6 +152,7 @@ mod tests {
             change,
             object: Arc::default(),
             owner: None,
+            controller: None,
             resource_version: Version::new("1"),
             status: Arc::default(),
             previous: None,

@@ -353,3 +353,20 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     let unknown = TimelineQuery { name: Some("nobody".into()), ..TimelineQuery::default() };
     assert!(desk.journal.timeline(&unknown).await.unwrap().states.is_empty());
 }
+
+#[tokio::test]
+async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
+    let desk = Desk::new().await;
+    let (set, middle, pod) = (job(1), job(2), job(3));
+    let mut job_state = present(&middle, 5);
+    job_state.owner = Some(set.clone());
+    let mut pod_state = present(&pod, 6);
+    (pod_state.owner, pod_state.controller) = (Some(set.clone()), Some(middle.clone()));
+    desk.append(vec![present(&set, 4), job_state, pod_state]).await;
+
+    for (of, related) in [(&set, vec![2, 3]), (&middle, vec![3]), (&pod, vec![])] {
+        let query = TimelineQuery { uid: Some(of.uid.clone()), ..TimelineQuery::default() };
+        let story = desk.journal.timeline(&query).await.unwrap();
+        assert_eq!(story.related.iter().map(|state| state.seq).collect::<Vec<_>>(), related, "{}", of.name);
+    }
+}

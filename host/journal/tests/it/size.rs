@@ -72,6 +72,7 @@ async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
                     change,
                     object,
                     owner: None,
+                    controller: None,
                     resource_version,
                     status,
                     previous: before.as_ref().map(|(_, status)| status.clone()),

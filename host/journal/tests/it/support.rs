@@ -108,6 +108,7 @@ pub fn in_source(
         change,
         object: object.clone(),
         owner: None,
+        controller: None,
         resource_version: version,
         status: status("Running"),
         previous: None,

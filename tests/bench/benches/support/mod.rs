@@ -75,6 +75,7 @@ pub fn witnessed(first: usize, count: usize) -> Append {
             change: Change::Present,
             object,
             owner: None,
+            controller: None,
             resource_version: version,
             previous: base.is_some().then(|| status.clone()),
             status,
