@@ -109,6 +109,12 @@ pub trait Witness: Send + Sync {
     /// Returns when it is durable. Idempotent by id.
     async fn append(&self, append: Append) -> Result<Appended, JournalError>;
     async fn warm(&self, source: &str) -> Result<Warm, JournalError>;
+    /// Whether the end of an object was witnessed, so that all of its story is there. Asked for
+    /// objects that are found once more after a kill. One that can't be asked says no: the story
+    /// is told again, and the ids are the same.
+    async fn has_ended(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<bool, JournalError> {
+        Ok(false)
+    }
 }
 
 // ---- journal → dispatch ------------------------------------------------------------------

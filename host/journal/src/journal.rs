@@ -150,6 +150,14 @@ impl Witness for Journal {
     async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
         self.reader().await?.warm(source).await
     }
+
+    async fn has_ended(&self, source: &str, epoch: u32, uid: &str) -> Result<bool, JournalError> {
+        let query = TimelineQuery { uid: Some(uid.to_string()), ..TimelineQuery::default() };
+        let story = self.timeline(&query).await?.states;
+        Ok(story.iter().any(|state| {
+            *state.source == *source && state.epoch == epoch && state.change == kubewitness_core::Change::Gone
+        }))
+    }
 }
 
 #[async_trait]

@@ -237,6 +237,10 @@ impl<'a> Sweeping<'a> {
             if self.outage.known.contains(&met.uid) {
                 continue;
             }
+            if self.was_told(&met.uid).await {
+                self.outage.known.insert(&met.uid);
+                continue;
+            }
             let errand = self.exact.errand();
             let lives = if self.by_names {
                 vec![self.exact.life_within(errand, met, &object, &after, &listed).await]
@@ -251,6 +255,17 @@ impl<'a> Sweeping<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Told in a round that a kill ended: what compaction has removed since is no hole.
+    async fn was_told(&self, uid: &str) -> bool {
+        let epoch = self.parts.shared.live().epoch;
+        let told = self.parts.witness.has_ended(&self.parts.spec.name, epoch, uid).await;
+        // Where it can't be asked, it is told again: that is the same states.
+        told.unwrap_or_else(|error| {
+            tracing::debug!(source = %self.parts.spec.name, uid, "asked in vain whether it was told: {error}");
+            false
+        })
     }
 
     // ---- requests ------------------------------------------------------------------------

@@ -5,8 +5,8 @@
 
 mod audit;
 mod faults;
-mod history;
 mod memory;
+mod model;
 mod ordinary;
 mod simulator;
 mod streaming;

@@ -136,6 +136,13 @@ impl Witness for Memory {
         Ok(appended)
     }
 
+    async fn has_ended(&self, _source: &str, epoch: u32, uid: &str) -> Result<bool, JournalError> {
+        let kept = self.kept.lock().unwrap();
+        let of_epoch = |state: &&Witnessed| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
+        let mut ends = kept.states.iter().filter(|state| state.change == Change::Gone).filter(of_epoch);
+        Ok(ends.any(|state| state.object.uid == uid))
+    }
+
     async fn warm(&self, _source: &str) -> Result<Warm, JournalError> {
         let kept = self.kept.lock().unwrap();
         let checkpoint = kept.checkpoints.get(&kept.epoch).cloned();

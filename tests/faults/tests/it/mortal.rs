@@ -69,4 +69,8 @@ impl Witness for Mortal {
     async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
         self.journal.warm(source).await
     }
+
+    async fn has_ended(&self, source: &str, epoch: u32, uid: &str) -> Result<bool, JournalError> {
+        self.journal.has_ended(source, epoch, uid).await
+    }
 }

@@ -1,5 +1,6 @@
-//! Random lives of objects, random faults, kills at any append: every version that the server
-//! had is witnessed once and in order, or lies in a gap; and no gap of an object is false.
+//! Random lives of objects, random faults, kills at any append, lists paged and streamed, audits:
+//! every version that the server had is witnessed once and in order, or lies in a gap; names are
+//! told in the order in which they were borne; and while nothing was compacted there is no gap.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -36,8 +37,10 @@ fn live(world: &World, dice: &mut Dice) {
     }
 }
 
-fn fault(world: &World, dice: &mut Dice) {
-    match dice.below(12) {
+/// Whether nothing can have been lost by it.
+fn fault(world: &World, dice: &mut Dice) -> bool {
+    let fault = dice.below(12);
+    match fault {
         0 => world.close(),
         1 => world.cut(),
         2 => world.bookmark(),
@@ -61,12 +64,23 @@ fn fault(world: &World, dice: &mut Dice) {
         9 => world.send("{\"type\":\"ADDED\",\"object\":{}}\n"),
         _ => {}
     }
+    // A page that expires tells the sweep that compaction has been there.
+    !matches!(fault, 4 | 7)
 }
 
 async fn run(seed: u64) {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut running = Running::start(&world, &memory).await;
+    world.stream_lists(dice.below(2) == 0);
+    let audit = if dice.below(2) == 0 { "0s" } else { "40ms" };
+    let (spec, mut lossless) = (spec(json!({"audit": audit})), true);
+    let tuning = Tuning {
+        stream_lists: true,
+        audit_grace: Duration::from_secs(1),
+        seed: Some(seed.max(1)),
+        ..tuning()
+    };
+    let mut running = Running::start_with(&world, &memory, spec.clone(), tuning.clone()).await;
     running.watching(&world).await;
     for _ in 0..12 {
         for _ in 0..dice.below(30) {
@@ -75,14 +89,14 @@ async fn run(seed: u64) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
-        fault(&world, &mut dice);
+        lossless &= fault(&world, &mut dice);
         if dice.below(3) == 0 {
             memory.die_after(Some(dice.below(4) as u32));
             live(&world, &mut dice);
             tokio::time::sleep(Duration::from_millis(dice.below(20))).await;
             running.task.abort();
             memory.die_after(None);
-            running = Running::start(&world, &memory).await;
+            running = Running::start_with(&world, &memory, spec.clone(), tuning.clone()).await;
         }
     }
     world.create("end", json!({}));
@@ -100,6 +114,8 @@ async fn run(seed: u64) {
     .await;
     running.stop().await;
     check(seed, &world, &memory);
+    let gaps = (memory.source_gaps(), memory.object_gaps());
+    assert!(!lossless || gaps == (vec![], vec![]), "seed {seed}: nothing was compacted: {gaps:?}");
 }
 
 fn check(seed: u64, world: &World, memory: &Memory) {
