@@ -89,6 +89,8 @@ pub(crate) struct Comparison {
     /// Everything up to here was witnessed.
     baseline: Option<Version>,
     unseen: HashSet<Unseen>,
+    /// Each object counts once, however often a stream repeats it.
+    seen: Uids,
     /// An item that could not be read may be any of the unseen.
     unread: u32,
     jobs: Vec<Job>,
@@ -112,6 +114,7 @@ impl Comparison {
             reason: reason.clone(),
             baseline,
             unseen: HashSet::new(),
+            seen: Uids::default(),
             unread: 0,
             jobs: Vec::new(),
             known: Uids::default(),
@@ -153,6 +156,9 @@ impl Comparison {
             self.unread();
             return Ok(self.send(Input::Item { document, anew: false }).await?);
         };
+        if !self.seen.insert(&envelope.uid) {
+            return Ok(());
+        }
         self.unseen.remove(envelope.uid.as_ref());
         let version = Version::new(&envelope.resource_version);
         if matches(&self.parts, &envelope) {

@@ -94,6 +94,8 @@ impl Sweep {
         }
         self.accounted.dedup();
         self.unsure.dedup();
+        // One write creates one object; deletions can share a version.
+        self.births.dedup();
     }
 
     pub fn learn(&mut self, told: impl IntoIterator<Item = Told>) {

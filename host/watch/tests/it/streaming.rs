@@ -57,6 +57,27 @@ async fn an_outage_is_walked_back_after_a_streamed_list_too() {
 }
 
 #[tokio::test]
+async fn a_streamed_list_that_repeats_its_objects_hides_nobody() {
+    let (world, memory, running) = started(true).await;
+    world.repeat_streams();
+    world.spoil_once("watch=true&allowWatchBookmarks=true&resourceVersion", Reply::status(410, "Expired"));
+    world.quiet(true);
+    world.create("new", json!({}));
+    world.create("brief", json!({}));
+    world.update("new");
+    world.delete("brief");
+    world.update("a");
+    world.forget();
+    world.quiet(false);
+    world.cut();
+    level(&world, &memory).await;
+    until("the brief one", || memory.story_of("brief").len() == 2).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("new"), ["present new 105", "present new 107"]);
+    assert_eq!((memory.source_gaps(), memory.object_gaps()), (vec![], vec![]));
+}
+
+#[tokio::test]
 async fn a_server_that_refuses_streams_is_asked_for_pages_from_then_on() {
     let (world, memory, running) = started(false).await;
     assert_eq!(world.requests("sendInitialEvents").len(), 1);

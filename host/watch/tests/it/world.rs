@@ -82,6 +82,7 @@ struct State {
     /// Lists can be asked for as streams.
     streams: bool,
     ignores_streams: bool,
+    repeats_streams: bool,
 }
 
 #[derive(Clone)]
@@ -109,6 +110,7 @@ impl World {
             counts_nothing: false,
             streams: false,
             ignores_streams: false,
+            repeats_streams: false,
         };
         let world = Self {
             address: listener.local_addr().unwrap(),
@@ -258,6 +260,11 @@ impl World {
         self.with(|state| (state.streams, state.ignores_streams) = (true, true));
     }
 
+    /// Streamed lists show everything twice.
+    pub fn repeat_streams(&self) {
+        self.with(|state| state.repeats_streams = true);
+    }
+
     /// Lists no longer say how many objects they have left.
     pub fn count_nothing(&self, nothing: bool) {
         self.with(|state| state.counts_nothing = nothing);
@@ -392,6 +399,9 @@ impl World {
                     .rev()
                     .map(|object| Entry { version: 0, kind: "ADDED", object: object.clone() }.line())
                     .collect();
+                if state.repeats_streams {
+                    lines.extend(lines.clone());
+                }
                 if !state.ignores_streams {
                     lines.push(bookmark(state.version, true));
                 }
