@@ -28,12 +28,15 @@ use tokio_util::sync::CancellationToken;
 /// What a plugin is handed at once.
 const BATCH: usize = 64;
 
+#[allow(clippy::disallowed_methods)]
 fn main() -> Result<()> {
     if !wanted("queue") {
         return Ok(());
     }
     rustls::crypto::ring::default_provider().install_default().ok();
-    tokio::runtime::Runtime::new()?.block_on(run(updates()?))
+    let updates = updates()?;
+    // As a task, as in the host: the thread that waits for the runtime is woken by a system call.
+    tokio::runtime::Runtime::new()?.block_on(async { tokio::spawn(run(updates)).await? })
 }
 
 async fn run(updates: usize) -> Result<()> {

@@ -27,12 +27,14 @@ const OBJECTS: usize = 5_000;
 /// Versions of each object that nobody saw.
 const MISSED: usize = 3;
 
+#[allow(clippy::disallowed_methods)]
 fn main() -> Result<()> {
     if !wanted("walkback") {
         return Ok(());
     }
     rustls::crypto::ring::default_provider().install_default().ok();
-    tokio::runtime::Runtime::new()?.block_on(run())
+    // As a task, as in the host: the thread that waits for the runtime is woken by a system call.
+    tokio::runtime::Runtime::new()?.block_on(async { tokio::spawn(run()).await? })
 }
 
 async fn run() -> Result<()> {
