@@ -111,7 +111,8 @@ impl Kubewitness {
     /// Waits until every source is synced and every plugin has finished what was observed.
     pub async fn caught_up(&mut self, within: Duration) -> Result<StatusView> {
         self.status_when(within, "everything to be delivered", |status| {
-            let sources = !status.sources.is_empty() && status.sources.iter().all(|source| source.synced);
+            let sources = !status.sources.is_empty()
+                && status.sources.iter().all(|source| source.synced && source.walking == 0);
             sources && !status.plugins.is_empty() && status.plugins.iter().all(|plugin| plugin.waiting == 0)
         })
         .await

@@ -30,10 +30,11 @@ impl Requests {
 }
 
 /// Such as `list jobs.batch`, `watch pods` or `patch jobs.batch/status`. A list of one item, which asks how far
-/// the server is or for one old version, is a `list-one`.
+/// the server is or for one old version, is a `list-one`; a watch that begins with what is there, a `list-stream`.
 pub fn key(request: &Incoming) -> String {
     let verb = match request.verb() {
         "list" if request.query.get("limit") == "1" => "list-one",
+        "watch" if request.query.get("sendInitialEvents") == "true" => "list-stream",
         verb => verb,
     };
     let mut key = format!("{verb} {}", request.path.resource);

@@ -133,16 +133,18 @@ async fn everything_arrives(kubewitness: &mut Kubewitness, simulator: &Simulator
 fn no_lists(warm: &Requests, now: &Requests) -> Result<()> {
     for (_, group, resource) in SOURCES {
         let suffix = if group.is_empty() { String::new() } else { format!(".{group}") };
-        let key = format!("list {resource}{suffix}");
-        let count = |requests: &Requests| requests.get(&key).copied().unwrap_or(0);
-        ensure!(count(warm) >= 1, "`{key}` was never counted: {warm:?}");
+        let of = |requests: &Requests, verb: &str| {
+            requests.get(&format!("{verb} {resource}{suffix}")).copied().unwrap_or(0)
+        };
+        let count = |requests: &Requests| of(requests, "list") + of(requests, "list-stream");
+        ensure!(count(warm) >= 1, "no list of {resource} was ever counted: {warm:?}");
         ensure!(
             count(now) == count(warm),
             "a warm restart listed {resource}: {} lists, then {}",
             count(warm),
             count(now)
         );
-        let watches = now.get(&format!("watch {resource}{suffix}")).copied().unwrap_or(0);
+        let watches = of(now, "watch");
         ensure!(watches > KILLS / 2, "only {watches} watches of {resource} were started");
     }
     Ok(())

@@ -73,11 +73,11 @@ impl Lab {
         of(&status.await?).context("the source that was just there")
     }
 
-    /// How often a resource was listed and watched.
+    /// How often a resource was listed and watched; a streaming list is both.
     async fn asked(&self, resource: &str) -> Result<(u64, u64)> {
         let requests = self.simulator.requests().await?;
         let of = |verb: &str| requests.get(&format!("{verb} {resource}")).copied().unwrap_or_default();
-        Ok((of("list"), of("watch")))
+        Ok((of("list") + of("list-stream"), of("watch") + of("list-stream")))
     }
 
     /// Until the persistence plugin's table has this job.

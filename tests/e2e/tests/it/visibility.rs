@@ -102,13 +102,24 @@ pub async fn a_hole(lab: &mut Lab<'_>, name: &str) -> Result<(String, String)> {
         Ok(())
     })
     .await?;
-    let mut last = String::new();
+    let (mut last, mut after) = (String::new(), String::new());
     lab.behind_its_back(async |simulator| {
         for turn in ["1", "2", "3"] {
             last = annotate(simulator, name, turn).await?;
         }
         simulator.compact(None).await?;
-        annotate(simulator, name, "after").await.map(drop)
+        after = annotate(simulator, name, "after").await?;
+        Ok(())
+    })
+    .await?;
+    // What is missing of an object is recorded before its newer state, that of the source at the end.
+    until_ok(WITHIN, "the newest version, and nothing that is still read back", async || {
+        let found = lab.ask_json(&["get", "job", name]).await?;
+        ensure!(found["metadata"]["resourceVersion"] == after.as_str(), "{found}");
+        let gaps = lab.ask_json(&["gaps", "--source", "jobs"]).await?;
+        let whole = |gap: &Value| gap["object"].is_null();
+        ensure!(gaps.as_array().is_some_and(|gaps| gaps.iter().any(whole)), "{gaps}");
+        Ok(())
     })
     .await?;
     Ok((seen, last))
