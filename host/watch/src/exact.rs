@@ -78,10 +78,6 @@ impl Life {
         found.next().and_then(|(version, _)| number(version)).unwrap_or_default()
     }
 
-    pub fn versions(&self) -> u64 {
-        self.walked.iter().map(|walked| walked.found.len() as u64).sum()
-    }
-
     /// States that it makes at most.
     pub fn states(&self) -> usize {
         self.walked.iter().map(|walked| walked.found.len() + 1).sum::<usize>() + 1
@@ -129,7 +125,12 @@ impl Exact {
             if !self.may_ask(errand) {
                 return walk.end(Some((reason::BUDGET, TOO_LONG)));
             }
-            if let Some(walked) = walk.answered(self.ask(object, &at).await) {
+            let answer = self.ask(object, &at).await;
+            let is_found = |uid: &str, version: &Version| *uid == *object.uid && version.is_newer_than(floor);
+            if matches!(&answer, Answer::Item { uid, version, .. } if is_found(uid, version)) {
+                count(&self.parts.shared.counters.walked_back, 1);
+            }
+            if let Some(walked) = walk.answered(answer) {
                 return walked;
             }
         }

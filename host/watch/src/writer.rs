@@ -204,12 +204,6 @@ impl Writer {
     }
 
     fn step(&mut self, step: Step) {
-        let walked_back = &self.parts.shared.counters.walked_back;
-        match &step {
-            Step::Missed(_) => count(walked_back, 1),
-            Step::Life(life) => count(walked_back, life.versions()),
-            _ => {}
-        }
         match step {
             Step::Hole(object, hole) => self.maker.object_hole(object, &hole),
             Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
