@@ -9,7 +9,6 @@ use crate::wire::Passed;
 use crate::world::Options;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a life that is found by the sweep is told after its name's next bearer"]
 async fn row_12_without_bookmarks_nothing_is_lost() {
     let options = Options { bookmark_every: None, ..Options::default() };
     let row = Row { options, ..Row::new("row_12") };

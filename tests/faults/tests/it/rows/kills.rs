@@ -46,7 +46,6 @@ async fn row_11_twelve_deletions_that_share_a_version_come_once_each_over_a_kill
 
 /// Rows 24, 25 and 27 as far as the source goes: at each of its writes, before and after.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a life that is found by the sweep is told after its name's next bearer"]
 async fn killed_at_any_of_its_writes_it_has_everything_once() {
     let sometimes = &["before the commit", "after the commit", "while it reads back"];
     let row = Row { seeds: 8, sometimes, ..Row::new("killed_at_any") };

@@ -66,7 +66,6 @@ fn inconsistent(target: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "what a later page shows newer than the first is taken, and the watch's older versions are refused"]
 async fn row_07_after_an_inconsistent_page_the_watch_begins_where_the_first_page_was() {
     let row = Row::new("row_07");
     row.run(async |world, _| {

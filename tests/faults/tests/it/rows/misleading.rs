@@ -29,7 +29,6 @@ async fn row_14_an_event_that_comes_twice_is_one_state() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "an old event of an object that has ended shows it in the cache again"]
 async fn row_15_what_a_stale_server_repeats_is_refused_and_counted() {
     let row = Row { seeds: 6, sometimes: &["a stale event was counted"], ..Row::new("row_15") };
     row.run(async |world, marks| {

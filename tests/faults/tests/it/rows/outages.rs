@@ -8,7 +8,6 @@ use crate::seeds::{Marks, Row};
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a life that is found by the sweep is told after its name's next bearer"]
 async fn row_22_an_api_server_that_is_killed_and_comes_back_costs_nothing() {
     let row = Row { seeds: 5, sometimes: &["versions were read back"], ..Row::new("row_22_an_api") };
     row.run(async |world, marks| {
@@ -32,7 +31,6 @@ async fn row_22_an_api_server_that_is_killed_and_comes_back_costs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a life that is found by the sweep is told after its name's next bearer"]
 async fn row_22_another_server_of_the_cluster_with_another_cache_costs_nothing() {
     let sometimes = &["its cache lagged behind", "it had forgotten"];
     let row = Row { seeds: 6, sometimes, ..Row::new("row_22_another") };
@@ -86,7 +84,6 @@ async fn beyond_the_backup(world: &mut World, marks: &Marks) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "what the old history still had to say lies in no gap"]
 async fn row_09_a_history_that_was_replaced_is_a_new_epoch_with_a_gap() {
     let row = Row { seeds: 8, sometimes: &["the old history had more to say"], ..Row::new("row_09") };
     row.run(async |world, marks| {
@@ -107,7 +104,6 @@ async fn row_09_a_history_that_was_replaced_is_a_new_epoch_with_a_gap() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "what the old history still had to say lies in no gap"]
 async fn row_09_a_history_whose_version_was_bumped_is_found_by_what_it_shows() {
     let row = Row { seeds: 6, ..Row::new("row_09_a_history_whose") };
     row.run(async |world, marks| {
@@ -124,7 +120,6 @@ async fn row_09_a_history_whose_version_was_bumped_is_found_by_what_it_shows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "what the old history still had to say lies in no gap"]
 async fn row_10_a_watch_from_the_future_is_not_waited_on() {
     /// A few probes with their pauses; a watch would be silent for ever.
     const WITHIN: Duration = Duration::from_secs(20);

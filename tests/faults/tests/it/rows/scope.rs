@@ -8,7 +8,6 @@ use crate::workload::{OURS, THEIRS};
 use crate::world::Options;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "with a selector the sweep says that its budget is spent"]
 async fn row_18_an_object_that_is_relabelled_out_of_scope_has_left_and_is_not_gone() {
     let options = Options { scoped: true, ..Options::default() };
     let sometimes = &["left", "left unseen", "came back"];

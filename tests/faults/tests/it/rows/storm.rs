@@ -57,7 +57,6 @@ async fn fault(world: &mut World, marks: &Marks) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a life that is found by the sweep is told after its name's next bearer"]
 async fn every_fault_at_random_and_still_every_version_once_or_in_one_gap() {
     let sometimes = &["an object's gap", "versions were read back"];
     let row = Row { seeds: 12, sometimes, ..Row::new("every_fault") };
