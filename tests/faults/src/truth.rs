@@ -95,6 +95,9 @@ pub struct Told {
     /// Only what is at or below this version of the last history must be there: the checkpoint of
     /// a journal that was left in the middle.
     pub up_to: Option<u64>,
+    /// The process was killed: a life that is found when its outage is looked at once more may be
+    /// told after its name's next bearer, from its beginning to its end.
+    pub late_allowed: bool,
     /// Holes may be larger than they need be, since what could be read was not, within its budget
     /// or on a server that doesn't read old versions.
     pub unread_allowed: bool,

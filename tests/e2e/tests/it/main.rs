@@ -6,6 +6,7 @@ mod cluster;
 mod conformance;
 mod kubectl;
 mod misuse;
+mod outage;
 mod playground;
 mod restart;
 mod resync;

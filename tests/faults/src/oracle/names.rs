@@ -7,25 +7,51 @@ use kubewitness_core::Change;
 use super::{Faults, Rule};
 use crate::truth::{Event, History, Told};
 
+/// One bearer of a name, as it was told.
+struct Bearer<'a> {
+    uid: &'a str,
+    /// Of its first version; `None` for one of another history.
+    born: Option<u64>,
+    first: u64,
+    last: u64,
+    over: bool,
+}
+
 pub(super) fn judge(history: &History, told: &Told, epoch: u32, faults: &mut Faults) {
-    // The first version of each uid says who came first under a name.
     let mut born: HashMap<&str, u64> = HashMap::new();
     for entry in history.entries.iter().filter(|entry| entry.event == Event::Written) {
         born.entry(&entry.uid).or_insert(entry.version);
     }
-    let mut holders: HashMap<(&str, &str), (&str, bool)> = HashMap::new();
-    let states = told.states.iter().filter(|state| state.epoch == epoch && state.change != Change::Gap);
-    for state in states {
+    let mut names: HashMap<(&str, &str), Vec<Bearer<'_>>> = HashMap::new();
+    for state in told.states.iter().filter(|state| state.epoch == epoch && state.change != Change::Gap) {
         let object = &*state.object;
-        let name = (object.namespace.as_str(), object.name.as_str());
-        let ended = matches!(state.change, Change::Gone | Change::Left);
-        if let Some((holder, over)) = holders.get(&name).filter(|(holder, _)| *holder != object.uid) {
-            if born.get(object.uid.as_str()) < born.get(holder) {
-                faults.add(Rule::Order, format!("{} comes after {holder}, its name's next bearer", state.id));
-            } else if !over {
-                faults.add(Rule::Order, format!("{} comes before the end of {holder}", state.id));
+        let bearers = names.entry((&object.namespace, &object.name)).or_default();
+        let over = matches!(state.change, Change::Gone | Change::Left);
+        match bearers.iter_mut().find(|bearer| bearer.uid == object.uid) {
+            Some(bearer) => (bearer.last, bearer.over) = (state.seq, over),
+            None => {
+                let born = born.get(object.uid.as_str()).copied();
+                bearers.push(Bearer { uid: &object.uid, born, first: state.seq, last: state.seq, over });
             }
         }
-        holders.insert(name, (&object.uid, ended));
+    }
+    for ((_, name), bearers) in &mut names {
+        bearers.sort_by_key(|bearer| bearer.born);
+        for (place, old) in bearers.iter().enumerate() {
+            for new in &bearers[place + 1..] {
+                pair(name, old, new, told.late_allowed, faults);
+            }
+        }
+    }
+}
+
+fn pair(name: &str, old: &Bearer<'_>, new: &Bearer<'_>, late_allowed: bool, faults: &mut Faults) {
+    let late = late_allowed && old.first > new.first;
+    if !old.over {
+        let about = format!("{} bears {name} after {}, of which no end is told", new.uid, old.uid);
+        faults.add(Rule::Order, about);
+    } else if old.last > new.first && !late {
+        let about = format!("{} at {} comes before the end of {name} as {}", new.uid, new.first, old.uid);
+        faults.add(Rule::Order, about);
     }
 }

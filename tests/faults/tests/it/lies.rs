@@ -156,6 +156,10 @@ fn without(mut told: Teller, place: usize) -> Teller {
 
 fn swapped(mut told: Teller, one: usize, other: usize) -> Teller {
     told.0.states.swap(one, other);
+    told.0.documents.clear();
+    for (place, state) in told.0.states.iter_mut().enumerate() {
+        Arc::make_mut(state).seq = place as u64 + 1;
+    }
     told
 }
 
@@ -199,6 +203,19 @@ fn a_wrong_order_of_versions_and_of_names_is_found() {
     found(&swapped(honest(), 7, 8), Rule::Order);
     // Back to the old bearer.
     found(&swapped(honest(), 6, 8), Rule::Order);
+}
+
+#[test]
+fn a_life_that_is_told_after_its_names_next_bearer_is_found() {
+    let told = Teller::default().present(20, "b", "b1").present(34, "b", "b1").present(60, "a", "a2");
+    let told = told.present(32, "brief", "c1").gone("36", "brief", "c1").present(70, "b", "b1");
+    let told = told.present(10, "a", "a1").present(30, "a", "a1").present(40, "a", "a1");
+    let mut told = told.gone("50", "a", "a1");
+    found(&told, Rule::Order);
+    // After a kill it may be, but then with its end.
+    told.0.late_allowed = true;
+    assert_eq!(judge(&truth(), &told.0), []);
+    found(&without(told, 9), Rule::Order);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 // A helper of a test fails as the test itself would; its tasks end with the test's runtime.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod client;
 mod lies;
 mod mortal;
 mod rows;

@@ -105,6 +105,7 @@ pub struct World {
     /// uid and version of what was made unreadable on its way.
     pub poisoned: HashSet<(String, u64)>,
     pub unread_allowed: bool,
+    killed: bool,
     pub running: Option<Running>,
     /// Of each history.
     floors: Vec<Vec<Floor>>,
@@ -155,6 +156,7 @@ impl World {
             clock: Arc::default(),
             poisoned: HashSet::new(),
             unread_allowed: false,
+            killed: false,
             running: None,
             floors: vec![Vec::new()],
             backup: None,
@@ -234,6 +236,7 @@ impl World {
     pub async fn kill(&mut self) -> Result<()> {
         let running = self.running.take().context("it doesn't run")?;
         running.task.abort();
+        self.killed = true;
         // Aborted, or an end of its own, which is what is to be known.
         if let Ok(ended) = running.task.await {
             ended.context("it ended by itself")?;
@@ -468,6 +471,7 @@ impl World {
             current: up_to.is_none().then_some(current),
             documents,
             up_to,
+            late_allowed: self.killed,
             unread_allowed: self.unread_allowed,
         };
         journal.close().await?;
@@ -489,7 +493,9 @@ impl World {
             None => String::new(),
         };
         let asked = self.wire.asked(|_| true);
-        let last: Vec<_> = asked.iter().rev().take(40).rev().map(|asked| asked.target.as_str()).collect();
+        let last = asked.iter().rev().take(40).rev();
+        let last: Vec<_> =
+            last.map(|asked| format!("{:?} ago {}", asked.at.elapsed(), asked.target)).collect();
         format!("{ended}it says {view:?}\nit asked last:\n  {}", last.join("\n  "))
     }
 }

@@ -18,10 +18,12 @@ async fn fault(world: &mut World, marks: &Marks) -> Result<()> {
             world.wire.break_watches();
         }
         4 => {
-            let version = world.server.version() - world.dice.below(20);
+            world.away().await?;
+            let steps = world.dice.between(5, 20);
+            world.herd.live_on(steps).await?;
+            let version = world.server.version() - world.dice.below(10);
             world.compact(Some(version));
-            world.server.forget_watch_window();
-            world.wire.break_watches();
+            world.back_expired();
         }
         5 => world.wire.spoil(1, |asked| asked.is_watch(), || Fate::status(410, "Expired")),
         6 => world.wire.spoil(2, |asked| asked.is_probe(), || Fate::status(503, "ServiceUnavailable")),
