@@ -2,6 +2,7 @@
 
 mod build;
 mod fuzz;
+mod peer;
 mod run;
 mod services;
 

@@ -1,12 +1,11 @@
 //! The commands that run what was built.
 
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Profile, cargo, check, step};
-use crate::{fuzz, services};
+use crate::{fuzz, peer, services};
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {
     build::everything(Profile::Dev)?;
@@ -56,7 +55,7 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
 }
 
 pub fn bench(args: &[String]) -> Result<ExitCode> {
-    let peer = client_go()?;
+    let peer = peer::client_go();
     build::everything(Profile::Release)?;
     step("running the benchmarks");
     let mut command = cargo();
@@ -67,30 +66,6 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
     }
     check(command.env("KUBEWITNESS_BIN_DIR", build::target().join("release")))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The peer in Go, from Debian's packages alone; nothing is downloaded by Go itself. `None`
-/// where they can't be had: the benchmarks then say that they go without.
-fn client_go() -> Result<Option<PathBuf>> {
-    const SOURCES: &str = "/usr/share/gocode";
-    let installed = || Path::new(SOURCES).join("src/k8s.io/client-go/tools/cache").is_dir();
-    if !services::runs("go") || !installed() {
-        services::install(&["golang-go", "golang-k8s-client-go-dev", "golang-k8s-api-dev"]);
-    }
-    if !services::runs("go") || !installed() {
-        return Ok(None);
-    }
-    step("building the peer on client-go");
-    let (folder, program) =
-        (build::root().join("tests/bench/peers/clientgo"), build::target().join("clientgo"));
-    let mut go = Command::new("go");
-    go.current_dir(folder).args(["build", "-o"]).arg(&program).arg("main.go");
-    go.env("GO111MODULE", "off").env("GOPATH", SOURCES).env("GOFLAGS", "");
-    let status = go.status().context("starting go")?;
-    if !status.success() {
-        bail!("the peer on client-go does not build with what is in {SOURCES}; what is above says why");
-    }
-    Ok(Some(program))
 }
 
 pub fn ci() -> Result<ExitCode> {

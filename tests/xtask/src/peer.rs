@@ -1,0 +1,102 @@
+//! The benchmarks' peer in Go: our small program on client-go, built from Debian's packages alone.
+//! Where Debian has no package of client-go (12 has none), Debian's source package of Kubernetes
+//! has it with all that it needs. Go itself downloads nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::build::{root, step, target};
+use crate::services;
+
+/// Where Debian puts the sources of Go packages.
+const PACKAGED: &str = "/usr/share/gocode";
+/// What our program is called within the sources of Kubernetes.
+const INSIDE: &str = "k8s.io/kubernetes/cmd/kubewitness-peer";
+
+/// `None` where it can't be had: why is printed, and the benchmarks say that they go without.
+pub fn client_go() -> Option<PathBuf> {
+    if !services::runs("go") {
+        services::install(&["golang-go"]);
+    }
+    if !services::runs("go") {
+        return None;
+    }
+    match built() {
+        Ok(program) => Some(program),
+        Err(why) => {
+            eprintln!("xtask: no peer on client-go: {why:#}");
+            None
+        }
+    }
+}
+
+fn built() -> Result<PathBuf> {
+    let folder = target().join("clientgo");
+    let (program, main) = (folder.join("peer"), root().join("tests/bench/peers/clientgo/main.go"));
+    let age = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    if age(&program).is_ok_and(|built| age(&main).is_ok_and(|written| built > written)) {
+        return Ok(program);
+    }
+    fs::create_dir_all(&folder)?;
+    let (gopath, what) = if Path::new(PACKAGED).join("src/k8s.io/client-go/tools/cache").is_dir() {
+        (PathBuf::from(PACKAGED), main.display().to_string())
+    } else {
+        let gopath = folder.join("gopath");
+        let place = gopath.join("src").join(INSIDE);
+        if !place.is_dir() {
+            fetch(&folder, &gopath.join("src/k8s.io"))?;
+            fs::create_dir_all(&place)?;
+        }
+        fs::copy(&main, place.join("main.go"))?;
+        (gopath, INSIDE.to_owned())
+    };
+    step("building the peer on client-go");
+    let mut go = Command::new("go");
+    go.args(["build", "-o"]).arg(&program).arg(what);
+    go.env("GO111MODULE", "off").env("GOFLAGS", "").env("GOPATH", gopath);
+    run(go.env("GOCACHE", folder.join("cache")))?;
+    Ok(program)
+}
+
+/// Fetches Debian's source package of Kubernetes and lays it out as Go wants it, without a change
+/// to what the machine's package manager knows.
+fn fetch(folder: &Path, into: &Path) -> Result<()> {
+    step("fetching Debian's sources of client-go");
+    let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
+    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let codename = codename.context("it is no release of Debian")?;
+    let list = folder.join("sources.list");
+    fs::write(&list, format!("deb-src http://deb.debian.org/debian {codename} main\n"))?;
+    for needed in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(folder.join(needed))?;
+    }
+    for arguments in [&["update", "--quiet"][..], &["source", "--quiet", "--download-only", "kubernetes"]] {
+        let mut apt = Command::new("apt-get");
+        apt.arg("-o").arg(format!("Dir::Etc::sourcelist={}", list.display()));
+        apt.arg("-o").arg("Dir::Etc::sourceparts=-");
+        apt.arg("-o").arg(format!("Dir::State::lists={}", folder.join("lists").display()));
+        apt.arg("-o").arg(format!("Dir::Cache={}", folder.join("cache").display()));
+        run(apt.args(arguments).current_dir(folder))?;
+    }
+    let named =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(".orig.tar."));
+    let archive = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).find(|path| named(path));
+    let place = into.join("kubernetes");
+    fs::create_dir_all(&place)?;
+    let mut tar = Command::new("tar");
+    tar.arg("-xf").arg(archive.context("apt-get left no archive")?);
+    run(tar.args(["--strip-components", "1", "-C"]).arg(&place))?;
+    ensure!(place.join("vendor/k8s.io/client-go").exists(), "the archive has no client-go");
+    Ok(())
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
