@@ -7,7 +7,8 @@ use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use thiserror::Error;
 
-use crate::request::Api;
+use crate::request::{Api, causes};
+use crate::transport::{self, KeepAlive};
 
 /// How the API server is found. The default is what kubectl does: `KUBECONFIG`, then
 /// `~/.kube/config`, then the service account of the pod.
@@ -74,17 +75,21 @@ pub enum ConnectError {
 
 /// Must be called within a tokio runtime, and used there: the client's connections live in it.
 pub async fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
+    connect_with(options, &KeepAlive::default()).await
+}
+
+pub async fn connect_with(
+    options: &ConnectOptions,
+    keep_alive: &KeepAlive,
+) -> Result<Connection, ConnectError> {
     let mut config = configuration(options).await?;
-    // Retries are decided here, by what failed and with the server's own Retry-After.
-    config.default_retry = false;
-    config.disable_compression = true;
     config
         .headers
         .push((USER_AGENT, HeaderValue::from_static(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))));
     let server = config.cluster_url.to_string();
     let namespace = config.default_namespace.clone();
-    let client = kube::Client::try_from(config)
-        .map_err(|error| ConnectError::Client { server: server.clone(), why: error.to_string() })?;
+    let client = transport::client(&config, keep_alive)
+        .map_err(|error| ConnectError::Client { server: server.clone(), why: causes(&*error) })?;
     Ok(Connection { client, namespace, server })
 }
 

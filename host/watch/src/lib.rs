@@ -39,14 +39,16 @@ mod streamed;
 mod sweep;
 mod sweeping;
 mod teller;
+mod transport;
 mod tuning;
 mod walkback;
 mod walker;
 mod writer;
 
 pub use configmaps::{ConfigMapDoc, ConfigMaps, Snapshot};
-pub use connect::{ConnectError, ConnectOptions, Connection, connect};
+pub use connect::{ConnectError, ConnectOptions, Connection, connect, connect_with};
 pub use handle::{SourceHandle, SourceSnapshot};
 pub use listers::Listers;
 pub use source::{Source, SourceError};
+pub use transport::KeepAlive;
 pub use tuning::{Tuning, WalkBudget};

@@ -8,6 +8,7 @@ mod faults;
 mod memory;
 mod model;
 mod ordinary;
+mod protocols;
 mod simulator;
 mod streaming;
 mod world;
@@ -19,7 +20,8 @@ use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::status::Rules;
 use kubewitness_watch::{
-    ConnectOptions, Connection, Listers, Source, SourceError, SourceHandle, Tuning, WalkBudget, connect,
+    ConnectOptions, Connection, KeepAlive, Listers, Source, SourceError, SourceHandle, Tuning, WalkBudget,
+    connect_with,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -51,10 +53,15 @@ async fn connected(world: &World) -> Connection {
 }
 
 async fn connected_by(kubeconfig: &str) -> Connection {
+    connected_with(kubeconfig, &KeepAlive::default()).await
+}
+
+async fn connected_with(kubeconfig: &str, keep_alive: &KeepAlive) -> Connection {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, kubeconfig).unwrap();
-    connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap()
+    let options = ConnectOptions { kubeconfig: Some(path), context: None };
+    connect_with(&options, keep_alive).await.unwrap()
 }
 
 fn spec(more: Value) -> SourceSpec {

@@ -4,24 +4,30 @@ use std::collections::{BTreeMap, HashSet};
 
 use http::{Method, Request};
 use kubewitness_core::state::Change;
-use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, WatchDrop};
+use kubewitness_playground::apiserver::faults::{Fault, What};
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, TlsOptions, WatchDrop};
 use kubewitness_watch::configmaps::{RecordType, delete_status, emit_event, write_status};
 use kubewitness_watch::{ConfigMaps, Snapshot};
 use tokio::sync::watch;
 
 use super::*;
 
-struct Cluster {
-    server: ApiServer,
-    connection: Connection,
-    stop: CancellationToken,
+pub struct Cluster {
+    pub server: ApiServer,
+    pub connection: Connection,
+    pub stop: CancellationToken,
 }
 
 impl Cluster {
     async fn start() -> Self {
+        Self::start_by(None).await
+    }
+
+    pub async fn start_by(tls: Option<TlsOptions>) -> Self {
         let options = ApiServerOptions {
             bookmark_every: Duration::from_millis(100),
             keep_truth: true,
+            tls,
             ..ApiServerOptions::default()
         };
         let (server, serving) = ApiServer::bind(options).await.unwrap();
@@ -31,7 +37,7 @@ impl Cluster {
         Self { server, connection, stop }
     }
 
-    async fn send(&self, method: Method, path: &str, body: Value) -> Value {
+    pub async fn send(&self, method: Method, path: &str, body: Value) -> Value {
         let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request =
@@ -39,7 +45,7 @@ impl Cluster {
         serde_json::from_str(&self.connection.client.request_text(request).await.unwrap()).unwrap()
     }
 
-    async fn create_job(&self, name: &str) {
+    pub async fn create_job(&self, name: &str) {
         let template =
             json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
         let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
@@ -47,17 +53,17 @@ impl Cluster {
         self.send(Method::POST, "/apis/batch/v1/namespaces/default/jobs", job).await;
     }
 
-    async fn touch_job(&self, name: &str, number: u32) {
+    pub async fn touch_job(&self, name: &str, number: u32) {
         let patch = json!({"metadata": {"annotations": {"n": number.to_string()}}});
         self.send(Method::PATCH, &format!("/apis/batch/v1/namespaces/default/jobs/{name}"), patch).await;
     }
 
-    async fn delete_job(&self, name: &str) {
+    pub async fn delete_job(&self, name: &str) {
         let path = format!("/apis/batch/v1/namespaces/default/jobs/{name}?propagationPolicy=Background");
         self.send(Method::DELETE, &path, Value::Null).await;
     }
 
-    async fn create_map(&self, name: &str, labels: Value, data: Value) -> Value {
+    pub async fn create_map(&self, name: &str, labels: Value, data: Value) -> Value {
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels},
             "data": data, "binaryData": {"plugin.wasm": "AGFzbQ=="}});
         self.send(Method::POST, "/api/v1/namespaces/default/configmaps", map).await
@@ -66,7 +72,12 @@ impl Cluster {
 
 #[tokio::test]
 async fn every_version_of_the_simulated_server_is_witnessed_over_its_restarts() {
-    let (cluster, memory) = (Cluster::start().await, Arc::new(Memory::default()));
+    every_version_is_witnessed(&Cluster::start().await).await;
+}
+
+/// Lists, watches that end in every way, and versions that can only be read back.
+pub async fn every_version_is_witnessed(cluster: &Cluster) {
+    let memory = Arc::new(Memory::default());
     for number in 0..5 {
         cluster.create_job(&format!("job-{number}")).await;
     }
@@ -77,11 +88,15 @@ async fn every_version_of_the_simulated_server_is_witnessed_over_its_restarts() 
             cluster.touch_job(&format!("job-{number}"), round).await;
         }
         match round {
-            1 => cluster.server.drop_watches(WatchDrop::Cut),
-            2 => {
-                // Several versions are missed, and the watch can't bring them.
-                cluster.server.forget_watch_window();
+            0 => cluster.server.drop_watches(WatchDrop::Cut),
+            1 => {
+                // The next versions are missed, and a watch can't bring them.
+                cluster.server.inject(Fault::always(What::HangUp).verb("watch").on("jobs.batch"));
                 cluster.server.drop_watches(WatchDrop::Abort)
+            }
+            2 => {
+                cluster.server.forget_watch_window();
+                cluster.server.disarm()
             }
             3 => cluster.server.drop_watches(WatchDrop::Clean),
             _ => 0,
@@ -105,8 +120,8 @@ async fn every_version_of_the_simulated_server_is_witnessed_over_its_restarts() 
     assert!(memory.poison().is_empty());
     let view = running.handle.view();
     assert_eq!((view.epoch, view.condition), (0, None));
+    assert!(view.counts.walk_back_requests > 0 && view.counts.walked_back > 0);
     running.stop().await;
-    cluster.stop.cancel();
 }
 
 #[tokio::test]
