@@ -63,6 +63,14 @@ pub(crate) struct Step {
 pub(crate) struct Pause {
     /// What the server asked for.
     pub asked: Option<Duration>,
+    /// The kind is not served: it may be installed at any moment, and is to be seen soon then.
+    pub unserved: bool,
+}
+
+impl Pause {
+    pub fn asked(asked: Option<Duration>) -> Self {
+        Self { asked, unserved: false }
+    }
 }
 
 fn at_once(action: Action) -> Step {
@@ -72,7 +80,7 @@ fn at_once(action: Action) -> Step {
 fn after_pause(action: Action, failure: &Failure, doing: &str) -> Step {
     Step {
         action,
-        pause: Some(Pause { asked: failure.retry_after() }),
+        pause: Some(Pause { asked: failure.retry_after(), unserved: failure.code() == Some(404) }),
         condition: Some(explain(failure, doing)),
     }
 }
@@ -133,7 +141,7 @@ impl Course {
         }
         Step {
             action: Action::Probe,
-            pause: Some(Pause { asked: None }),
+            pause: Some(Pause::asked(None)),
             condition: Some(format!("the server is at version {server}, behind the checkpoint {checkpoint}")),
         }
     }
@@ -168,9 +176,9 @@ impl Course {
         };
         let pause = match failure {
             Some(failure) if !lived || failure.retry_after().is_some() => {
-                Some(Pause { asked: failure.retry_after() })
+                Some(Pause::asked(failure.retry_after()))
             }
-            None if !lived => Some(Pause { asked: None }),
+            None if !lived => Some(Pause::asked(None)),
             _ => None,
         };
         Step {
@@ -248,11 +256,21 @@ mod tests {
     }
 
     #[test]
+    fn a_kind_that_is_not_served_is_looked_up_again_soon() {
+        for action in [Action::Resolve, Action::Probe, Action::Watch, Action::List(ListReason::First)] {
+            let step = Course::failed(&action, &status(404, None));
+            assert_eq!((step.action, step.pause.unwrap().unserved), (Action::Resolve, true));
+        }
+        let step = Course::failed(&Action::Resolve, &status(503, None));
+        assert_eq!((step.action, step.pause.unwrap().unserved), (Action::Resolve, false));
+    }
+
+    #[test]
     fn what_the_server_asks_for_is_kept() {
         let step = Course::failed(&Action::Watch, &status(429, Some(9)));
-        assert_eq!(step.pause, Some(Pause { asked: Some(Duration::from_secs(9)) }));
+        assert_eq!(step.pause, Some(Pause::asked(Some(Duration::from_secs(9)))));
         let step = Course::ended(&Ended::Told(status(429, Some(9))), true);
-        assert_eq!(step.pause, Some(Pause { asked: Some(Duration::from_secs(9)) }));
+        assert_eq!(step.pause, Some(Pause::asked(Some(Duration::from_secs(9)))));
     }
 
     #[test]

@@ -101,10 +101,15 @@ impl Reader {
                 self.parts.shared.set_condition(Some(condition));
             }
             if let Some(pause) = step.pause {
-                sleep(self.backoff.next(&mut self.dice, pause.asked)).await;
+                sleep(self.pause(&pause)).await;
             }
             action = step.action;
         }
+    }
+
+    fn pause(&mut self, pause: &Pause) -> Duration {
+        let at_most = if pause.unserved { self.parts.tuning.lookup } else { Duration::MAX };
+        self.backoff.next(&mut self.dice, None).min(at_most).max(pause.asked.unwrap_or_default())
     }
 
     async fn carry_out(&mut self, action: &Action) -> Result<Step, Closed> {
@@ -165,7 +170,7 @@ impl Reader {
             Listed::TooSlow => {
                 // A stream has no pages that could expire; without it, all comes at once.
                 (self.streams, self.in_one_piece) = (!self.refuses_streams, self.refuses_streams);
-                Ok(Step { action: action.clone(), pause: Some(Pause { asked: None }), condition: None })
+                Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
             }
         }
     }
@@ -190,7 +195,7 @@ impl Reader {
             Err(Broken::OtherHistory(server)) => Ok(Course::replaced(server)),
             Err(Broken::Failed(failure)) => Ok(Course::failed(action, &failure)),
             Err(Broken::Again | Broken::NotStreamed(_)) => {
-                Ok(Step { action: action.clone(), pause: Some(Pause { asked: None }), condition: None })
+                Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
             }
         }
     }
@@ -274,7 +279,7 @@ impl Reader {
 
     fn unhurried(&self, mut step: Step) -> Step {
         if self.just_listed && matches!(step.action, Action::List(_)) {
-            step.pause.get_or_insert(Pause { asked: None });
+            step.pause.get_or_insert(Pause::asked(None));
         }
         step
     }

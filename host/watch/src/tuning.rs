@@ -20,6 +20,9 @@ pub struct Tuning {
     /// Back-off: the first pause and the longest one.
     pub first_pause: Duration,
     pub longest_pause: Duration,
+    /// A kind that the server doesn't have is looked up again after this long at most, so that one
+    /// that is installed is watched within seconds. It is one small answer of discovery.
+    pub lookup: Duration,
     /// A checkpoint that moved without states is written this often at most.
     pub checkpoint_every: Duration,
     pub walk: WalkBudget,
@@ -67,6 +70,7 @@ impl Default for Tuning {
             watch_seconds: (290, 590),
             first_pause: Duration::from_millis(800),
             longest_pause: Duration::from_secs(30),
+            lookup: Duration::from_secs(5),
             checkpoint_every: Duration::from_secs(1),
             walk: WalkBudget::default(),
             held_events: 16 * 1024,

@@ -624,6 +624,21 @@ async fn row_40_a_kind_that_is_removed_is_a_condition_and_is_found_again() {
 }
 
 #[tokio::test]
+async fn a_kind_that_is_installed_late_is_watched_soon_however_long_other_pauses_are() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.serve_kind(false);
+    let hour = Duration::from_secs(3600);
+    let slow =
+        Tuning { first_pause: hour, longest_pause: hour, lookup: Duration::from_millis(20), ..tuning() };
+    let running = Running::start_with(&world, &memory, spec(json!({})), slow).await;
+    until("looked up again", || world.requests("/apis/batch/v1").len() > 3).await;
+    world.serve_kind(true);
+    world.create("a", json!({}));
+    level(&world, &memory).await;
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn row_31_a_journal_that_is_full_stops_the_reading_and_nothing_is_lost() {
     let (world, memory, running) = started(&["a"]).await;
     memory.fail_next((0..20).map(|_| JournalError::Unavailable("the disk is full".into())).collect());
