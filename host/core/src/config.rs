@@ -80,6 +80,7 @@ pub struct SourceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync: Option<Duration>,
     /// How often a consistent list is compared with what was witnessed; `0s` for never.
+    /// Otherwise at least [`AUDIT_LEAST`](crate::limits::AUDIT_LEAST).
     #[serde(default = "ten_minutes")]
     pub audit: Duration,
 }

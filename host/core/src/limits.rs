@@ -35,6 +35,9 @@ pub const DELTA_CHAIN: u32 = 32;
 /// call for all of them, for every plugin that asks.
 pub const RESYNC_LEAST: Duration = Duration::from_secs(10);
 
+/// The shortest pause between two audits of a source. Each is a consistent list of all its objects.
+pub const AUDIT_LEAST: Duration = Duration::from_secs(10);
+
 /// Bytes of one plugin's `kv`, keys and values together.
 pub const KV_BYTES: usize = 1024 * 1024;
 

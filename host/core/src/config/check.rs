@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{HostSpec, IndexSpec, PluginSpec};
 use crate::index::{BUILTIN, NAMED, Pointer};
-use crate::limits::RESYNC_LEAST;
+use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::status::Rules;
 
 /// A fault of a manifest: which field, and what is wrong with it.
@@ -123,6 +123,19 @@ impl HostSpec {
                 faults.push(fault(
                     format!("spec.sources[{index}].resync"),
                     format!("is shorter than {least}s, the least; leave it out for none"),
+                ));
+            }
+            if !source.audit.0.is_zero() && source.audit.0 < AUDIT_LEAST {
+                let least = AUDIT_LEAST.as_secs();
+                faults.push(fault(
+                    format!("spec.sources[{index}].audit"),
+                    format!("is shorter than {least}s, the least; 0s is for never"),
+                ));
+            }
+            if let Some(namespace) = source.namespace.as_deref().filter(|name| !is_name(name)) {
+                faults.push(fault(
+                    format!("spec.sources[{index}].namespace"),
+                    format!("`{namespace}` is no namespace's name; leave it out for all of them"),
                 ));
             }
             check_indexes(&format!("spec.sources[{index}].indexes"), &source.indexes, &mut faults);
@@ -278,6 +291,25 @@ mod tests {
             assert_eq!(host.check().len(), faults, "{seconds} s");
         }
         assert_eq!(host.check()[0].field, "spec.sources[0].resync");
+    }
+
+    #[test]
+    fn audits_have_a_least_pause_or_never_come() {
+        let mut host = host();
+        for (millis, faults) in [(0, 0), (1, 1), (9_999, 1), (10_000, 0)] {
+            host.sources[0].audit = super::super::Duration(std::time::Duration::from_millis(millis));
+            assert_eq!(host.check().len(), faults, "{millis} ms");
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_a_name_and_no_part_of_an_address() {
+        let mut host = host();
+        for (namespace, faults) in [("team-vision", 0), ("", 1), ("a/../b", 1), ("a?watch=true", 1)] {
+            host.sources[0].namespace = Some(namespace.to_string());
+            assert_eq!(host.check().len(), faults, "{namespace}");
+        }
+        assert_eq!(host.check()[0].field, "spec.sources[0].namespace");
     }
 
     #[test]
