@@ -1,5 +1,6 @@
 //! An API server with so many Jobs and no news of them.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,14 +22,20 @@ pub async fn start(jobs: usize) -> Result<SocketAddr> {
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             tokio::spawn(async move {
-                // A client that hangs up ends its connection and nothing else.
-                if let Err(error) = serve(socket, jobs).await {
-                    eprintln!("canned server: {error:#}");
+                match serve(socket, jobs).await {
+                    Err(error) if !is_hang_up(&error) => eprintln!("canned server: {error:#}"),
+                    _ => {}
                 }
             });
         }
     });
     Ok(address)
+}
+
+/// How each process that was measured ends its watch: it is killed.
+fn is_hang_up(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    matches!(kind, Some(ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
 }
 
 pub fn kubeconfig(address: SocketAddr) -> String {
