@@ -12,6 +12,7 @@ use kubewitness_core::document::{pack, unpack};
 use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::course::ListReason;
@@ -91,6 +92,10 @@ pub(crate) struct Comparison {
     unseen: HashSet<Unseen>,
     /// Each object counts once, however often a stream repeats it.
     seen: Uids,
+    begun: Instant,
+    /// Objects that the list showed, and how many of them went on at once.
+    items: u64,
+    at_once: u64,
     /// An item that could not be read may be any of the unseen.
     unread: u32,
     jobs: Vec<Job>,
@@ -115,6 +120,9 @@ impl Comparison {
             baseline,
             unseen: HashSet::new(),
             seen: Uids::default(),
+            begun: Instant::now(),
+            items: 0,
+            at_once: 0,
             unread: 0,
             jobs: Vec::new(),
             known: Uids::default(),
@@ -159,6 +167,7 @@ impl Comparison {
         if !self.seen.insert(&envelope.uid) {
             return Ok(());
         }
+        self.items += 1;
         self.unseen.remove(envelope.uid.as_ref());
         let version = Version::new(&envelope.resource_version);
         if matches(&self.parts, &envelope) {
@@ -170,6 +179,7 @@ impl Comparison {
             Some(Found::Item(_)) if watched.is_some_and(|watched| version.is_newer_than(watched)) => {}
             Some(Found::Item(document)) => {
                 let anew = self.reason == ListReason::Replaced;
+                self.at_once += 1;
                 self.send(Input::Item { document, anew }).await?;
             }
             Some(Found::ReadBack(moved)) => {
@@ -239,6 +249,7 @@ impl Comparison {
             }
             if self.reason == ListReason::Replaced {
                 // What another history did in between can't be asked of this one.
+                self.at_once += 1;
                 let steps = vec![Step::Ended(object, None)];
                 self.send(Input::Story(Story { round: None, epoch: None, steps, release: None })).await?;
                 continue;
@@ -249,6 +260,7 @@ impl Comparison {
         if self.reason == ListReason::Replaced {
             self.send(Input::SourceHole(None, replaced(self.baseline.as_ref(), listed))).await?;
         }
+        self.say(listed);
         let after = self.baseline.filter(|_| self.reason == ListReason::Expired);
         let sweep = after.map(|after| Outage {
             after,
@@ -261,6 +273,14 @@ impl Comparison {
         }
         let (resource, jobs, cancel) = (self.resource, self.jobs, CancellationToken::new());
         Ok(Some(Round { id, resource, jobs, sweep, cancel }))
+    }
+
+    fn say(&self, listed: &Version) {
+        let Self { parts, reason, items, at_once, unread, begun, .. } = self;
+        let (source, left, took) = (&parts.spec.name, self.jobs.len(), begun.elapsed());
+        tracing::info!(
+            %source, ?reason, %listed, items, states = at_once, to_read_back = left, unread, ?took, "listed"
+        );
     }
 
     async fn send(&self, input: Input) -> Result<(), Closed> {

@@ -39,7 +39,7 @@ macro_rules! counters {
         pub(crate) struct Counters { $(pub $field: AtomicU64),* }
         impl Counters {
             fn read(&self) -> SourceCounts {
-                SourceCounts { $($field: self.$field.load(Ordering::Relaxed)),* }
+                SourceCounts { $($field: read(&self.$field)),* }
             }
         }
     };
@@ -72,6 +72,10 @@ counters!(
 
 pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
+}
+
+pub(crate) fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
 }
 
 #[derive(Default)]

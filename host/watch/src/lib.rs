@@ -22,6 +22,7 @@ mod discovery;
 mod document;
 mod draft;
 mod exact;
+mod gaplog;
 mod handle;
 mod hold;
 mod input;

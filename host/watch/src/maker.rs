@@ -17,6 +17,7 @@ use crate::discovery::group_version;
 use crate::document::with_kind;
 use crate::draft::{Draft, Known};
 use crate::exact::Life;
+use crate::gaplog::GapLog;
 use crate::handle::count;
 use crate::input::Hole;
 use crate::judge::{Event, Meaning, Seen, judge};
@@ -28,6 +29,7 @@ pub(crate) struct Maker {
     pub epoch: u32,
     pub draft: Draft,
     statuses: Statuses,
+    pub gap_log: GapLog,
     /// Time spent on statuses since it was last counted.
     pub deriving: std::time::Duration,
     /// What a state without a document is packed as.
@@ -68,7 +70,7 @@ impl Maker {
     pub fn new(parts: Arc<Parts>, epoch: u32) -> Self {
         let (draft, statuses) = (Draft::default(), Statuses::default());
         let (nothing, deriving) = (Packed::from(&b""[..]), std::time::Duration::ZERO);
-        Self { parts, epoch, draft, statuses, deriving, nothing }
+        Self { parts, epoch, draft, statuses, gap_log: GapLog::default(), deriving, nothing }
     }
 
     /// An object that was listed or read back.
@@ -127,6 +129,7 @@ impl Maker {
     pub fn object_hole(&mut self, object: Arc<ObjectRef>, hole: &Hole) {
         let known = self.draft.known(&self.parts.shared.read(), &object.uid);
         let gap = self.gap(Some(ObjectRef::clone(&object)), hole);
+        self.gap_log.gap(&gap);
         let status = known.as_ref().map(|known| Arc::clone(&known.status)).unwrap_or_else(unknown);
         let made = Made {
             change: Change::Gap,
@@ -145,7 +148,7 @@ impl Maker {
 
     pub fn source_hole(&mut self, hole: &Hole) {
         let gap = self.gap(None, hole);
-        tracing::warn!(source = %gap.source, reason = %gap.reason, "{}", gap.message);
+        self.gap_log.gap(&gap);
         count(&self.parts.shared.counters.gaps, 1);
         self.draft.gaps.push(gap);
     }

@@ -132,12 +132,14 @@ impl Reader {
             },
             Action::Watch => self.watch().await,
             Action::NewEpoch { server } => {
-                tracing::warn!(source = %self.parts.spec.name, %server, "the server's history was replaced");
+                let checkpoint = self.sync().await?.resume.unwrap_or_else(|| Version::new(""));
                 // What another history did can't be asked of this one.
                 self.cancel.cancel();
                 self.send(Input::NewEpoch).await?;
-                let standing = self.sync().await?;
-                Ok(Course::resolved(None, standing.epoch))
+                let epoch = self.sync().await?.epoch;
+                let source = &self.parts.spec.name;
+                tracing::warn!(%source, epoch, %checkpoint, %server, "a new epoch: the server's history was replaced");
+                Ok(Course::resolved(None, epoch))
             }
             Action::List(reason) => self.list(action, reason).await,
         }
@@ -149,6 +151,8 @@ impl Reader {
         // and compaction eats from the oldest.
         let standing = settled(&self.inputs).await?;
         self.round += 1;
+        let after = standing.resume.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::info!(source = %self.parts.spec.name, ?reason, %after, "listing");
         let asked = Asked { resource, reason: reason.clone(), baseline: standing.resume, id: self.round };
         if self.streams {
             match self.streamed(&asked).await {

@@ -12,8 +12,9 @@ use tokio::sync::mpsc;
 
 use crate::budget::Budget;
 use crate::exact::{Ended, Exact, Life};
+use crate::handle::read;
 use crate::input::{Input, Step};
-use crate::reader::Closed;
+use crate::reader::{Closed, sync};
 use crate::round::{Job, Moved, Outage, Round, Vanished};
 use crate::source::Parts;
 use crate::sweep::{Told, number};
@@ -45,7 +46,11 @@ impl Walker {
         while let Some(round) = rounds.recv().await {
             let cancel = round.cancel.clone();
             let worked = tokio::select! {
-                () = cancel.cancelled() => Ok(()),
+                () = cancel.cancelled() => {
+                    let source = &self.parts.spec.name;
+                    tracing::warn!(%source, "reading back is given up: the history is another one");
+                    Ok(())
+                }
                 worked = self.round(round) => worked,
             };
             self.parts.shared.live().walking = 0;
@@ -59,6 +64,9 @@ impl Walker {
         let begun = tokio::time::Instant::now();
         let jobs = std::mem::take(&mut round.jobs);
         let objects = jobs.len();
+        let (source, swept) = (&self.parts.spec.name, round.sweep.is_some());
+        tracing::info!(%source, objects, swept, "reading back what was missed");
+        let before = self.counted();
         let mut teller = Teller::new(&self.parts, &self.inputs, round.id, objects);
         let (told, met) = self.walk_all(&round, jobs, &mut teller).await?;
         let holes = match round.sweep.take() {
@@ -68,9 +76,20 @@ impl Walker {
             }
             None => Vec::new(),
         };
+        teller.end(holes).await?;
+        // What the writer counts is complete.
+        sync(&self.inputs).await?;
+        let after = self.counted();
+        let [requests, versions, gaps] = std::array::from_fn(|at| after[at].saturating_sub(before[at]));
         let took = begun.elapsed();
-        tracing::info!(source = %self.parts.spec.name, objects, ?took, "what was missed is read back");
-        teller.end(holes).await
+        tracing::info!(%source, objects, requests, versions, gaps, ?took, "what was missed is read back");
+        Ok(())
+    }
+
+    /// Requests, versions that they found, and gaps.
+    fn counted(&self) -> [u64; 3] {
+        let counters = &self.parts.shared.counters;
+        [&counters.walk_back_requests, &counters.walked_back, &counters.gaps].map(read)
     }
 
     /// Reads all names back; gives what the sweep is told, and uids that were met on the way.

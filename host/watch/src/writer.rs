@@ -327,8 +327,8 @@ impl Writer {
         let spent = std::mem::take(&mut self.decoding) + std::mem::take(&mut self.maker.deriving);
         let decoded = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
         count(&self.parts.shared.counters.decode_ns, decoded);
+        let settled = self.is_settled();
         if self.due || !self.maker.draft.is_empty() {
-            let settled = self.is_settled();
             let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
             let checkpoint = self.checkpoint.safe().filter(moved).cloned();
             let append = Append {
@@ -343,6 +343,9 @@ impl Writer {
             self.publish(append, &appended);
         }
         self.maker.draft.clear();
+        if settled {
+            self.maker.gap_log.end(&self.parts.shared.name);
+        }
         if self.waiting.is_empty() && self.patient.is_empty() {
             return Ok(Written::Durable);
         }
@@ -351,7 +354,7 @@ impl Writer {
             epoch: self.maker.epoch,
             told: self.told.clone(),
         };
-        if self.is_settled() {
+        if settled {
             self.waiting.append(&mut self.patient);
         }
         for waiting in self.waiting.drain(..) {

@@ -17,7 +17,7 @@ async fn started(names: &[&str]) -> (World, Arc<Memory>, Running) {
 }
 
 /// Disconnected: what happens now is not watched.
-async fn away(world: &World) {
+pub async fn away(world: &World) {
     world.spoil({
         let mut refusals = 3;
         move |request| {
@@ -30,7 +30,7 @@ async fn away(world: &World) {
 }
 
 /// Waits until everything that was missed is read back: then the checkpoint moves on.
-async fn settled(world: &World, memory: &Memory) {
+pub async fn settled(world: &World, memory: &Memory) {
     until("settled", || {
         world.bookmark();
         memory.checkpoint().is_some_and(|checkpoint| checkpoint == world.version().to_string())

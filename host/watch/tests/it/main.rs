@@ -5,6 +5,7 @@
 
 mod audit;
 mod faults;
+mod logs;
 mod memory;
 mod model;
 mod ordinary;

@@ -1,0 +1,43 @@
+//! What is said of gaps: after an outage thousands of objects can have one, and a log that is
+//! flooded tells nobody anything. Each is in the journal all the same.
+
+use kubewitness_core::state::Gap;
+
+/// So many gaps of a round are said one by one, enough to see what they are; then a count.
+const ONE_BY_ONE: usize = 10;
+
+#[derive(Default)]
+pub(crate) struct GapLog {
+    objects: usize,
+    whole: usize,
+}
+
+impl GapLog {
+    pub fn gap(&mut self, gap: &Gap) {
+        let Gap { source, after, before, reason, message, epoch, .. } = gap;
+        match &gap.object {
+            Some(object) if one_by_one(&mut self.objects) => {
+                let (namespace, name, uid) = (&object.namespace, &object.name, &object.uid);
+                tracing::warn!(%source, %namespace, %name, %uid, %after, %before, %reason, "an object has a gap");
+            }
+            None if one_by_one(&mut self.whole) => {
+                tracing::warn!(%source, %epoch, %after, %before, %reason, "the source has a gap: {message}");
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing is being read back any more.
+    pub fn end(&mut self, source: &str) {
+        let objects = std::mem::take(&mut self.objects).saturating_sub(ONE_BY_ONE);
+        let whole = std::mem::take(&mut self.whole).saturating_sub(ONE_BY_ONE);
+        if objects + whole > 0 {
+            tracing::warn!(%source, objects, whole, "more gaps, which the journal has one by one");
+        }
+    }
+}
+
+fn one_by_one(said: &mut usize) -> bool {
+    *said += 1;
+    *said <= ONE_BY_ONE
+}
