@@ -109,18 +109,44 @@ impl Cache {
         }
     }
 
+    /// At a start: all that the journal has, indexed at once.
+    pub fn fill(&mut self, objects: Vec<Current>) {
+        let mut entries = Vec::new();
+        let mut again = Vec::new();
+        for current in objects {
+            let object = &current.object;
+            let known = self.slot_of_uid(Uid::of(&object.uid)).is_some();
+            if known || self.slot_of_name(&object.namespace, &object.name).is_some() {
+                again.push(current);
+                continue;
+            }
+            let kind = Arc::clone(self.kind.get_or_insert_with(|| Arc::new(Kind::of(object))));
+            let keys = self.keys(&current, None);
+            let held = Held { record: record::write(&kind, &current, &keys), status: current.status };
+            let slot = self.take_slot(held);
+            entries.extend(keys.into_iter().map(|key| (key, slot)));
+        }
+        self.by_key = Multimap::of(entries.into_iter());
+        again.iter().for_each(|current| self.put(current, None));
+    }
+
     pub fn remove(&mut self, uid: &str) -> bool {
         let slot = self.slot_of_uid(Uid::of(uid));
         slot.is_some_and(|slot| self.free(slot))
     }
 
     fn insert(&mut self, held: Held, keys: &[u32]) {
+        let slot = self.take_slot(held);
+        keys.iter().for_each(|key| self.by_key.insert(*key, slot));
+    }
+
+    /// A slot for an object that has none, found by its uid and its name.
+    fn take_slot(&mut self, held: Held) -> Slot {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             // Four thousand million objects would not fit into memory.
             (self.slots.len() - 1) as Slot
         });
-        keys.iter().for_each(|key| self.by_key.insert(*key, slot));
         let read = record::read(&held.record);
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
         self.slots[slot as usize] = Some(held);
@@ -131,6 +157,7 @@ impl Cache {
         self.by_name.insert_unique(by_name, slot, |slot| {
             held(slot).map_or(0, |read| hasher.hash_one((read.namespace, read.name)))
         });
+        slot
     }
 
     /// A uid never changes its name or namespace; everything else may change.

@@ -124,10 +124,6 @@ async fn warm(parts: &Parts, stop: &CancellationToken) -> Result<Option<Warm>, S
         }
     };
     parts.shared.live().stalled = None;
-    let mut cache = parts.shared.write();
-    for current in warm.objects.drain(..) {
-        cache.put(&current, None);
-    }
-    drop(cache);
+    parts.shared.write().fill(std::mem::take(&mut warm.objects));
     Ok(Some(warm))
 }

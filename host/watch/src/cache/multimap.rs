@@ -20,6 +20,15 @@ fn word(hash: u32, slot: u32) -> u64 {
 }
 
 impl Multimap {
+    /// Of all entries at once: sorted once, and not moved for each of them.
+    pub fn of(entries: impl Iterator<Item = (u32, u32)>) -> Self {
+        let mut words: Vec<u64> = entries.map(|(hash, slot)| word(hash, slot)).collect();
+        words.sort_unstable();
+        words.dedup();
+        // Half-full, as chunks that grew are on average: the next insertion splits none.
+        Self { chunks: words.chunks(CHUNK / 2).map(<[u64]>::to_vec).collect() }
+    }
+
     /// Where a word is or would be.
     fn place(&self, word: u64) -> (usize, Result<usize, usize>) {
         let chunk = self.chunks.partition_point(|chunk| chunk[0] <= word).saturating_sub(1);
@@ -86,6 +95,21 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn made_at_once_it_is_as_made_one_by_one(
+            entries in prop::collection::vec((0u32..40, 0u32..700), 0..3_000),
+            more in prop::collection::vec((0u32..40, 0u32..700), 0..300),
+        ) {
+            let mut one_by_one = Multimap::default();
+            entries.iter().for_each(|(hash, slot)| one_by_one.insert(*hash, *slot));
+            let mut at_once = Multimap::of(entries.into_iter());
+            for (hash, slot) in more {
+                one_by_one.insert(hash, slot);
+                at_once.insert(hash, slot);
+            }
+            prop_assert_eq!(at_once.chunks.concat(), one_by_one.chunks.concat());
+        }
+
         #[test]
         fn it_agrees_with_a_sorted_set(
             steps in prop::collection::vec((prop::bool::weighted(0.7), 0u32..4, 0u32..700), 0..3_000),

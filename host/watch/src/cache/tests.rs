@@ -212,7 +212,7 @@ proptest! {
         steps in prop::collection::vec((prop::option::weighted(0.8, model()), 0u8..10, any::<bool>()), 0..60),
         selections in prop::collection::vec(selection(), 1..12),
     ) {
-        let mut cache = cache();
+        let (mut cache, mut started) = (cache(), cache());
         let mut models: BTreeMap<String, Model> = BTreeMap::new();
         for (seq, (put, id, plain)) in steps.into_iter().enumerate() {
             match put {
@@ -236,9 +236,13 @@ proptest! {
             prop_assert_eq!((&held.object.name, held.seq), (&model.name, model.seq));
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
+        // As after a restart: all at once, and one of them twice.
+        let held = models.keys().chain(models.keys().next()).map(|uid| cache.by_uid(uid).unwrap());
+        started.fill(held.collect());
         for selection in selections {
             let expected: Vec<_> = models.iter().filter(|(_, model)| holds(model, &selection)).map(|(uid, _)| uid.clone()).collect();
             let found = select(&cache, &selection);
+            prop_assert_eq!(uids(&select(&started, &selection)), expected.clone());
             prop_assert_eq!(uids(&found), expected);
             if selection.newest {
                 prop_assert!(found.objects.is_sorted_by_key(|current| std::cmp::Reverse(current.seq)));
