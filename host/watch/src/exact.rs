@@ -18,7 +18,7 @@ use crate::discovery::Resource;
 use crate::document::with_kind;
 use crate::handle::{Limit, count};
 use crate::input::reason;
-use crate::request::{Address, Failure};
+use crate::request::{ANSWER_TIME, Address, Failure};
 use crate::source::Parts;
 use crate::sweep::{Told, number};
 use crate::walkback::{Answer, Met, Next, Search, Sought, Walk, Walked, between};
@@ -29,6 +29,10 @@ const AWAY: Duration = Duration::from_secs(900);
 
 /// Versions of one object at most, whatever the budget says: so many are in memory at once.
 const STORY: u32 = 4096;
+
+/// From asking for one object to the whole answer. A connection that hangs must leave time to ask
+/// again within the time that an object has.
+const ONE_ANSWER: Duration = Duration::from_secs(8);
 
 const TOO_LONG: &str = "reading them back would have taken too long";
 
@@ -256,7 +260,7 @@ impl Exact {
             .with("resourceVersion", at.as_str())
             .with("resourceVersionMatch", "Exact")
             .with("limit", "1");
-        match self.read(&address).await {
+        match self.read_within(&address, ONE_ANSWER).await {
             Ok(Some(bytes)) => match self.answer(&bytes, object, at) {
                 Ok(answer) => {
                     self.parts.shared.set_limitation(Limit::Exact, None);
@@ -271,10 +275,14 @@ impl Exact {
 
     /// One exact list. `None`: compaction has been there. `Err`: it can't be had, and why.
     pub async fn read(&self, address: &Address) -> Result<Option<Bytes>, String> {
+        self.read_within(address, ANSWER_TIME).await
+    }
+
+    async fn read_within(&self, address: &Address, within: Duration) -> Result<Option<Bytes>, String> {
         if self.is_refused() {
             return Err("the server doesn't read old versions".to_string());
         }
-        match self.patiently(address.as_str()).await {
+        match self.patiently(address.as_str(), within).await {
             Ok(bytes) => Ok(Some(bytes)),
             Err(failure) if failure.is_expired() => Ok(None),
             Err(failure) => Err(self.refuse(Limit::Exact, failure.to_string())),
@@ -289,7 +297,7 @@ impl Exact {
     }
 
     /// A server that is busy or away for a moment doesn't cost a version.
-    async fn patiently(&self, address: &str) -> Result<Bytes, Failure> {
+    async fn patiently(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
         let tuning = &self.parts.tuning;
         let (mut backoff, mut dice) =
             (Backoff::new(tuning.first_pause, tuning.longest_pause), Dice::new(tuning.seed));
@@ -297,7 +305,7 @@ impl Exact {
         loop {
             self.budget.turn().await;
             count(&self.parts.shared.counters.walk_back_requests, 1);
-            let failure = match self.parts.api.get(address).await {
+            let failure = match self.parts.api.get_within(address, within).await {
                 Err(failure) => failure,
                 Ok(bytes) => {
                     self.budget.answered();

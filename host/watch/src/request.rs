@@ -19,7 +19,7 @@ const ANSWER_BYTES: usize = 512 * 1024 * 1024;
 /// An error's body is read up to here; a `Status` is a few hundred bytes.
 const ERROR_BYTES: usize = 64 * 1024;
 /// From the request to its whole answer. A page of 500 objects takes a second on a slow server.
-const ANSWER_TIME: Duration = Duration::from_secs(90);
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(90);
 /// A server that asks for a longer pause is asked again after this one all the same.
 pub(crate) const RETRY_AFTER_CAP: Duration = Duration::from_secs(600);
 
@@ -149,6 +149,11 @@ impl Api {
 
     pub async fn get(&self, address: &str) -> Result<Bytes, Failure> {
         self.ask(Method::GET, address, None).await
+    }
+
+    /// The same for an answer that is worth less time.
+    pub async fn get_within(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
+        timeout(within, self.get(address)).await.map_err(|_| Failure::TimedOut(within))?
     }
 
     /// One request and its whole answer; `body` comes with its media type.
