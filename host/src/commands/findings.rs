@@ -36,7 +36,7 @@ pub async fn gaps(args: GapsArgs) -> Ended {
     let cut = gaps.len() >= args.limit;
     print::wide(args.query.output, &gaps, |gaps, wide| {
         let mut text = match (gaps.is_empty(), whole.is_empty()) {
-            (true, true) => none(&about, &status),
+            (true, true) => none(&about, &status, &sources),
             (true, false) => format!("no gap {}, for itself\n", clean(&about)),
             (false, _) => table(gaps, wide),
         };
@@ -123,12 +123,21 @@ async fn was_witnessed(client: &Client, parameters: &Parameters, about: &str) ->
     Ok(())
 }
 
-fn none(about: &str, status: &StatusView) -> String {
+/// "Every version" is said only while every source that was asked about sees what happens.
+fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
     let since = match &status.journal.oldest_at {
         Some(at) => format!("the journal begins at {}", clean(at)),
         None => "the journal has no state yet".into(),
     };
+    let blind = |source: &&&SourceView| !source.synced || source.condition.is_some() || source.walking > 0;
+    let blind: Vec<_> = sources.iter().filter(blind).map(|source| clean(&source.name).to_string()).collect();
+    if !blind.is_empty() {
+        return format!(
+            "no gap{about} so far, but not all is seen now: `kubewitness status` tells what holds up {} ({since})\n",
+            blind.join(", ")
+        );
+    }
     format!("no gap{about}: every version since the first list was witnessed ({since})\n")
 }
 
@@ -375,12 +384,23 @@ mod tests {
         let journal =
             JournalView { oldest_at: Some("2026-11-20T11:00:00.000Z".into()), ..JournalView::default() };
         let status = StatusView { journal, ..StatusView::default() };
-        let text = none("of job/x", &status);
+        let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
+        let text = none("of job/x", &status, &[&seen]);
         assert!(
             text.starts_with("no gap of job/x: every version since the first list was witnessed"),
             "{text}"
         );
         assert!(text.contains("2026-11-20T11:00:00.000Z"), "{text}");
+        let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
+        for blind in
+            [held_up, SourceView { synced: false, ..seen.clone() }, SourceView { walking: 1, ..seen }]
+        {
+            let text = none("", &status, &[&blind]);
+            assert!(
+                text.starts_with("no gap so far, but not all is seen now") && text.contains("jobs"),
+                "{text}"
+            );
+        }
         let source = SourceView {
             name: "jobs".into(),
             poison: 2,
