@@ -9,6 +9,7 @@ use kubewitness_core::index::Indexes;
 use kubewitness_core::views::SourceCounts;
 
 use crate::cache::Cache;
+use crate::landmark::Landmark;
 
 /// A source as it is at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,6 +98,8 @@ pub(crate) struct Shared {
     pub name: Arc<str>,
     cache: RwLock<Cache>,
     live: Mutex<Live>,
+    /// The newest version that was witnessed in this epoch.
+    landmark: Mutex<Option<Landmark>>,
     pub counters: Counters,
 }
 
@@ -106,6 +109,7 @@ impl Shared {
             name: name.into(),
             cache: RwLock::new(Cache::new(Indexes::new(indexes))),
             live: Mutex::default(),
+            landmark: Mutex::default(),
             counters: Counters::default(),
         }
     }
@@ -120,6 +124,10 @@ impl Shared {
 
     pub fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn landmark(&self) -> MutexGuard<'_, Option<Landmark>> {
+        self.landmark.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says it once: the same condition again is no news.

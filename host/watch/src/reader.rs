@@ -126,7 +126,11 @@ impl Reader {
             Action::Probe => match self.server_version().await {
                 Ok(server) => {
                     let standing = self.sync().await?;
-                    Ok(self.course.probed(&server, standing.resume.as_ref(), standing.epoch))
+                    let step = self.course.probed(&server, standing.resume.as_ref(), standing.epoch);
+                    if step.action == Action::Watch && self.is_another_history().await {
+                        return Ok(Course::replaced(server));
+                    }
+                    Ok(step)
                 }
                 Err(failure) => Ok(failed(failure)),
             },
@@ -150,6 +154,12 @@ impl Reader {
         // The list before must be settled: what it left is older than what this one will leave,
         // and compaction eats from the oldest.
         let standing = settled(&self.inputs).await?;
+        if *reason == ListReason::Expired && self.is_another_history().await {
+            return Ok(match self.server_version().await {
+                Ok(server) => Course::replaced(server),
+                Err(failure) => Course::failed(action, &failure),
+            });
+        }
         self.round += 1;
         let after = standing.resume.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!(source = %self.parts.spec.name, ?reason, %after, "listing");
@@ -176,6 +186,15 @@ impl Reader {
                 (self.streams, self.in_one_piece) = (!self.refuses_streams, self.refuses_streams);
                 Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
             }
+        }
+    }
+
+    /// Whether the server has something else where the newest state was witnessed.
+    async fn is_another_history(&self) -> bool {
+        let landmark = self.parts.shared.landmark().clone();
+        match (landmark, &self.resource) {
+            (Some(landmark), Some(resource)) => landmark.is_elsewhere(&self.parts.api, resource).await,
+            _ => false,
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
+use kubewitness_core::document::unpack;
 use kubewitness_core::limits::FRAMES_IN_FLIGHT;
 use kubewitness_core::ports::{JournalError, Warm, Witness};
 use kubewitness_core::status::Rules;
@@ -17,6 +18,7 @@ use crate::audit::Auditor;
 use crate::backoff::{Backoff, Dice};
 use crate::connect::Connection;
 use crate::handle::{Shared, SourceHandle};
+use crate::landmark::Landmark;
 use crate::listers::Listers;
 use crate::reader::Reader;
 use crate::request::Api;
@@ -124,6 +126,15 @@ async fn warm(parts: &Parts, stop: &CancellationToken) -> Result<Option<Warm>, S
         }
     };
     parts.shared.live().stalled = None;
+    *parts.shared.landmark() = landmark(&warm);
     parts.shared.write().fill(std::mem::take(&mut warm.objects));
     Ok(Some(warm))
+}
+
+/// Of what the journal has, the newest.
+fn landmark(warm: &Warm) -> Option<Landmark> {
+    let newest = warm.objects.iter().reduce(|held, next| {
+        if next.resource_version.is_newer_than(&held.resource_version) { next } else { held }
+    })?;
+    Landmark::new(&newest.object, &newest.resource_version, &unpack(&newest.packed).ok()?)
 }

@@ -258,6 +258,7 @@ impl Writer {
                 self.round = None;
                 self.holds.clear();
                 self.fresh.clear();
+                *self.parts.shared.landmark() = None;
                 count(&self.parts.shared.counters.epochs, 1);
                 self.due = true;
                 self.parts.shared.live().synced = false;

@@ -111,7 +111,9 @@ impl Anchors {
             anchored => {
                 let bytes = document::pack(document).to_vec();
                 let full = Encoded { encoding: Encoding::Full, depth: 0, anchor: None, bytes };
-                anchored.filter(|anchored| anchored.bytes.len() < full.bytes.len()).unwrap_or(full)
+                // To depend on another document must be worth a quarter.
+                let worth = |anchored: &Encoded| anchored.bytes.len() * 4 < full.bytes.len() * 3;
+                anchored.filter(worth).unwrap_or(full)
             }
         }
     }

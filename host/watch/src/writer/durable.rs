@@ -13,6 +13,7 @@ use crate::SourceError;
 use crate::backoff::Backoff;
 use crate::handle::count;
 use crate::input::Standing;
+use crate::landmark::Landmark;
 
 impl Writer {
     /// Makes the batch durable, shows it to the readers, and answers those who wait for it.
@@ -84,6 +85,16 @@ impl Writer {
         }
     }
 
+    /// The newest of a batch is what the history is known by from now on.
+    fn mark(&self, states: &[Witnessed]) {
+        let Some(newest) = states.iter().rfind(|state| state.change == Change::Present) else { return };
+        let mut landmark = self.parts.shared.landmark();
+        if landmark.as_ref().is_none_or(|held| newest.resource_version.is_newer_than(held.version())) {
+            let made = Landmark::new(&newest.object, &newest.resource_version, &newest.document);
+            *landmark = made.or_else(|| landmark.take());
+        }
+    }
+
     fn publish(&mut self, append: Append, appended: &Appended) {
         self.due = false;
         if append.checkpoint.is_some() {
@@ -91,6 +102,7 @@ impl Writer {
             self.written_at = Instant::now();
         }
         let newest = append.states.iter().map(|state| state.observed_ms).max();
+        self.mark(&append.states);
         if !append.states.is_empty() {
             let mut cache = self.parts.shared.write();
             for (place, state) in append.states.into_iter().enumerate() {
