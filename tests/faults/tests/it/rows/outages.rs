@@ -104,6 +104,24 @@ async fn row_09_a_history_that_was_replaced_is_a_new_epoch_with_a_gap() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_09_a_history_that_outgrew_the_checkpoint_is_found_by_what_was_witnessed() {
+    let row = Row { seeds: 8, ..Row::new("row_09_a_history_that_outgrew") };
+    row.run(async |world, marks| {
+        beyond_the_backup(world, marks).await?;
+        world.restore(0)?;
+        // More than lie between the backup and what was witnessed: numbers alone don't tell.
+        let steps = 60 + world.dice.below(20);
+        world.herd.live_on(steps).await?;
+        world.wire.down(false);
+        world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
+        let told = world.finish().await?;
+        ensure!(told.gaps.iter().any(|gap| gap.reason == "HistoryReplaced"), "{:?}", told.gaps);
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_history_whose_version_was_bumped_is_found_by_what_it_shows() {
     let row = Row { seeds: 6, ..Row::new("row_09_a_history_whose") };
     row.run(async |world, marks| {
