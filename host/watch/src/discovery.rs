@@ -1,6 +1,8 @@
 //! From a kind to the address of its resource. Knows nothing about objects.
 
+use kubewitness_core::Version;
 use kubewitness_core::config::SourceSpec;
+use kubewitness_core::state::ObjectRef;
 use serde::Deserialize;
 
 use crate::request::{Address, Api, Failure};
@@ -40,6 +42,15 @@ impl Resource {
             return Address::new(&format!("{}/namespaces/{namespace}/{}", self.root, self.plural));
         }
         self.collection()
+    }
+
+    /// Who had a name at one version: an exact list of it.
+    pub fn of_name_at(&self, object: &ObjectRef, at: &Version) -> Address {
+        self.collection_of(&object.namespace)
+            .with("fieldSelector", &format!("metadata.name={}", object.name))
+            .with("resourceVersion", at.as_str())
+            .with("resourceVersionMatch", "Exact")
+            .with("limit", "1")
     }
 }
 

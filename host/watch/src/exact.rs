@@ -32,7 +32,7 @@ const STORY: u32 = 4096;
 
 /// From asking for one object to the whole answer. A connection that hangs must leave time to ask
 /// again within the time that an object has.
-const ONE_ANSWER: Duration = Duration::from_secs(8);
+pub(crate) const ONE_ANSWER: Duration = Duration::from_secs(8);
 
 const TOO_LONG: &str = "reading them back would have taken too long";
 
@@ -253,13 +253,7 @@ impl Exact {
 
     /// Who had this name at one version, and with what content.
     pub async fn ask(&self, object: &ObjectRef, at: &Version) -> Answer {
-        let address = self
-            .resource
-            .collection_of(&object.namespace)
-            .with("fieldSelector", &format!("metadata.name={}", object.name))
-            .with("resourceVersion", at.as_str())
-            .with("resourceVersionMatch", "Exact")
-            .with("limit", "1");
+        let address = self.resource.of_name_at(object, at);
         match self.read_within(&address, ONE_ANSWER).await {
             Ok(Some(bytes)) => match self.answer(&bytes, object, at) {
                 Ok(answer) => {

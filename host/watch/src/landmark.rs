@@ -14,6 +14,7 @@ use kubewitness_core::state::ObjectRef;
 use serde_json::Value;
 
 use crate::discovery::Resource;
+use crate::exact::ONE_ANSWER;
 use crate::request::Api;
 
 /// A larger document is no landmark: one is held for each source.
@@ -40,13 +41,8 @@ impl Landmark {
 
     /// Whether the server has something else at the landmark's place; `false` where it can't tell.
     pub async fn is_elsewhere(&self, api: &Api, resource: &Resource) -> bool {
-        let address = resource
-            .collection_of(&self.object.namespace)
-            .with("fieldSelector", &format!("metadata.name={}", self.object.name))
-            .with("resourceVersion", self.version.as_str())
-            .with("resourceVersionMatch", "Exact")
-            .with("limit", "1");
-        match api.get(address.as_str()).await {
+        let address = resource.of_name_at(&self.object, &self.version);
+        match api.get_within(address.as_str(), ONE_ANSWER).await {
             Ok(answer) => self.contradicts(&answer),
             Err(failure) => {
                 tracing::debug!(version = %self.version, "the history can't be compared: {failure}");
