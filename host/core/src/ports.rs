@@ -34,8 +34,6 @@ pub struct Witnessed {
     /// The exact bytes of the object as they came from the server. For `Gone` the last content
     /// (empty where a comparison found the deletion), for `Gap` the JSON of [`Gap`].
     pub document: Bytes,
-    /// The same, packed for the cache; kept as the current object so that a warm start copies it.
-    pub packed: Packed,
     /// The document of the version before, where it is at hand: a hint for the delta. The
     /// journal checks it against its own checksum before it builds on it.
     pub base: Option<Bytes>,

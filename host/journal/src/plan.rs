@@ -347,7 +347,7 @@ impl<'a> Plan<'a> {
         let mut packed: Option<Packed> = None;
         if let Some(state) = certain {
             tail.live = state.change == Change::Present;
-            packed = tail.live.then(|| state.packed.clone());
+            packed = tail.live.then(|| document::pack(&state.document));
             if let Some(older) = tail.older.take() {
                 let ended = Outcome::Ended { newest: older.newest, tail: older.tail };
                 self.rows.outcomes.insert(older.object, ended);

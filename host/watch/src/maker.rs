@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::{Packed, pack};
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{Poison, Witnessed};
 use kubewitness_core::project::{self, Envelope};
@@ -32,8 +31,6 @@ pub(crate) struct Maker {
     pub gap_log: GapLog,
     /// Time spent on statuses since it was last counted.
     pub deriving: std::time::Duration,
-    /// What a state without a document is packed as.
-    nothing: Packed,
 }
 
 /// One event's object, read as far as needed.
@@ -69,8 +66,14 @@ struct Made {
 impl Maker {
     pub fn new(parts: Arc<Parts>, epoch: u32) -> Self {
         let (draft, statuses) = (Draft::default(), Statuses::default());
-        let (nothing, deriving) = (Packed::from(&b""[..]), std::time::Duration::ZERO);
-        Self { parts, epoch, draft, statuses, gap_log: GapLog::default(), deriving, nothing }
+        Self {
+            parts,
+            epoch,
+            draft,
+            statuses,
+            gap_log: GapLog::default(),
+            deriving: std::time::Duration::ZERO,
+        }
     }
 
     /// An object that was listed or read back.
@@ -302,11 +305,11 @@ impl Maker {
 
     fn push(&mut self, made: Made, gap: Option<&Gap>) {
         let counters = &self.parts.shared.counters;
-        let (counter, packed) = match made.change {
-            Change::Present => (&counters.present, pack(&made.document)),
-            Change::Gone => (&counters.gone, Arc::clone(&self.nothing)),
-            Change::Left => (&counters.left, Arc::clone(&self.nothing)),
-            Change::Gap => (&counters.gaps, Arc::clone(&self.nothing)),
+        let counter = match made.change {
+            Change::Present => &counters.present,
+            Change::Gone => &counters.gone,
+            Change::Left => &counters.left,
+            Change::Gap => &counters.gaps,
         };
         count(counter, 1);
         let witnessed = Witnessed {
@@ -320,7 +323,6 @@ impl Maker {
             previous: made.previous,
             observed_ms: self.parts.clock.now_ms(),
             document: made.document,
-            packed,
             base: made.base,
         };
         self.draft.push(witnessed, made.past);

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use kubewitness_core::document::pack;
 use kubewitness_core::ports::Witnessed;
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 
@@ -63,7 +62,6 @@ fn present(version: u64) -> Witnessed {
         status: Arc::new(Status { phase: "Running".into(), ..Status::default() }),
         previous: None,
         observed_ms: 1,
-        packed: pack(&document),
         document: document.into(),
         base: None,
     }

@@ -160,7 +160,6 @@ mod tests {
             previous: None,
             observed_ms: 0,
             document: document.to_owned().into(),
-            packed: Vec::new().into(),
             base: None,
         }
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::document::pack;
 use kubewitness_core::ports::{Append, Witness, Witnessed};
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 use serde_json::Value;
@@ -77,7 +76,6 @@ async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
                     status,
                     previous: before.as_ref().map(|(_, status)| status.clone()),
                     observed_ms: 1_700_000_000_000 + version,
-                    packed: pack(&document),
                     document,
                     base: before.map(|(document, _)| document),
                 });

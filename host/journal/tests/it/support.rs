@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kubewitness_core::document::pack;
 use kubewitness_core::ports::{Append, Appended, Witness, Witnessed};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, StateId, Status, Version};
 use kubewitness_journal::{Journal, JournalOptions, VerifyReport, verify};
@@ -113,7 +112,6 @@ pub fn in_source(
         status: status("Running"),
         previous: None,
         observed_ms: 1_700_000_000_000,
-        packed: pack(&document),
         document,
         base: None,
     }

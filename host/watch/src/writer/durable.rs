@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::Version;
+use kubewitness_core::document::pack;
 use kubewitness_core::ports::{Append, Appended, Current, JournalError, Witnessed};
 use kubewitness_core::state::Change;
 use tokio::time::{Instant, sleep};
@@ -141,6 +142,6 @@ fn current(state: Witnessed, seq: u64) -> Current {
         status: state.status,
         seq,
         observed_ms: state.observed_ms,
-        packed: state.packed,
+        packed: pack(&state.document),
     }
 }

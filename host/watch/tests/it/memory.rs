@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use kubewitness_core::Version;
+use kubewitness_core::document::pack;
 use kubewitness_core::ports::{Append, Appended, Current, JournalError, Poison, Warm, Witness, Witnessed};
 use kubewitness_core::state::{Change, Gap};
 
@@ -116,7 +117,7 @@ impl Witness for Memory {
                         status: state.status.clone(),
                         seq,
                         observed_ms: state.observed_ms,
-                        packed: state.packed.clone(),
+                        packed: pack(&state.document),
                     };
                     kept.current.insert(state.object.uid.clone(), current);
                 }

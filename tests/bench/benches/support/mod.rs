@@ -80,7 +80,6 @@ pub fn witnessed(first: usize, count: usize) -> Append {
             previous: base.is_some().then(|| status.clone()),
             status,
             observed_ms: 1,
-            packed: document::pack(text.as_bytes()),
             document: text.into(),
             base,
         }
