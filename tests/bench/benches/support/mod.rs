@@ -12,7 +12,7 @@ use kubewitness_core::ports::{
     SqlValue, TableWrite, Witnessed,
 };
 use kubewitness_core::status::Rules;
-use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version, document};
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
 
 pub fn component(name: &str) -> Vec<u8> {
     let folder = std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from);
