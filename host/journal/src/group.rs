@@ -9,7 +9,6 @@
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use kubewitness_core::ports::{Append, Appended, JournalError, Save};
@@ -19,7 +18,7 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 use crate::memory::Memory;
 use crate::plan::{self, Plan};
 use crate::recent::Recent;
-use crate::sqlite::{Replay, Writer};
+use crate::store::{Replay, Writes};
 
 /// States of one transaction at most. Four full batches of the watch: more gain little, and the
 /// first of them would wait longer.
@@ -57,7 +56,7 @@ impl Work {
 /// What only the leader may touch.
 pub(crate) struct Lead {
     /// `None` once the journal is closed.
-    pub writer: Option<Writer>,
+    pub writer: Option<Box<dyn Writes>>,
     /// Taken out while a transaction is under way: where it is missing, the last one has failed
     /// or was abandoned, and what the disk holds is asked anew.
     pub memory: Option<Memory>,
@@ -68,7 +67,6 @@ pub(crate) struct Lead {
 pub(crate) struct Group {
     queue: Mutex<VecDeque<Work>>,
     lead: AsyncMutex<Lead>,
-    path: PathBuf,
     newest: watch::Sender<Seq>,
     pub recent: Arc<RwLock<Recent>>,
     /// Set by the first error that leaves a write in doubt; the handle is not used again.
@@ -76,11 +74,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub fn new(writer: Writer, memory: Memory, path: PathBuf, recent: Arc<RwLock<Recent>>) -> Self {
+    pub fn new(writer: Box<dyn Writes>, memory: Memory, recent: Arc<RwLock<Recent>>) -> Self {
         let (newest, _) = watch::channel(memory.next.seq - 1);
         let lead = Lead { writer: Some(writer), memory: Some(memory), under_way: Vec::new() };
         let (queue, lead) = (Mutex::default(), AsyncMutex::new(lead));
-        Self { queue, lead, path, newest, recent, fatal: OnceLock::new() }
+        Self { queue, lead, newest, recent, fatal: OnceLock::new() }
     }
 
     pub fn newest(&self) -> watch::Receiver<Seq> {
@@ -177,7 +175,7 @@ impl Group {
                 writer.memory().await?
             }
         };
-        let planned = plan_all(writer, &mut memory, under_way).await?;
+        let planned = plan_all(&mut **writer, &mut memory, under_way).await?;
         let saves: Vec<_> = under_way
             .iter()
             .filter_map(|work| match work {
@@ -198,7 +196,7 @@ impl Group {
         let newest = memory.next.seq - 1;
         *kept = Some(memory);
         self.publish(planned.states, newest);
-        writer.tend(&self.path).await;
+        writer.tend().await;
         let told = |answer: Result<Vec<_>, _>| answer.map(|seqs| Appended { seqs, newest });
         Ok(planned.answers.into_iter().map(told).collect())
     }
@@ -223,7 +221,11 @@ struct Planned {
 }
 
 /// A wrong append is refused alone; the others of its batch go on.
-async fn plan_all(writer: &mut Writer, memory: &mut Memory, works: &[Work]) -> Result<Planned, JournalError> {
+async fn plan_all(
+    writer: &mut dyn Writes,
+    memory: &mut Memory,
+    works: &[Work],
+) -> Result<Planned, JournalError> {
     memory.shrink();
     let appends: Vec<&Append> = works
         .iter()

@@ -1,6 +1,5 @@
 //! The handle that everybody else holds.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -17,9 +16,11 @@ use kubewitness_core::{Gap, Seq, State};
 use tokio::sync::watch;
 
 use crate::group::{Group, Work};
+use crate::read::{Names, Reader};
 use crate::recent::Recent;
 use crate::report::{OpenError, PoisonRecord, ReplayRecord, SourceCounters};
-use crate::sqlite::{Names, Reader, Replay, Store};
+use crate::sqlite;
+use crate::store::{Replay, Store, Writes};
 
 #[derive(Clone)]
 pub struct JournalOptions {
@@ -45,7 +46,7 @@ pub struct Journal {
 
 struct Inner {
     group: Group,
-    store: Store,
+    store: Box<dyn Store>,
     names: Names,
     recent: Arc<RwLock<Recent>>,
     clock: Arc<dyn Clock>,
@@ -54,31 +55,29 @@ struct Inner {
 impl Journal {
     /// Creates the journal where there is none. One process at a time may have it open.
     pub async fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
-        let (store, mut writer) = Store::open(path, options.readers).await?;
+        let (store, mut writer) = sqlite::Store::open(path, options.readers).await?;
         let fail = |error| match error {
             JournalError::Fatal(reason) => OpenError::Damaged { path: path.to_path_buf(), reason },
             error => OpenError::Unavailable { path: path.to_path_buf(), reason: error.to_string() },
         };
         let memory = writer.memory().await.map_err(fail)?;
         let recent = Arc::new(RwLock::new(Recent::new(options.recent)));
-        let group = Group::new(writer, memory, path.to_path_buf(), recent.clone());
+        let group = Group::new(Box::new(writer), memory, recent.clone());
+        let store = Box::new(store);
         let inner = Inner { group, store, names: Names::default(), recent, clock: options.clock };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Finishes what is under way and lets go of the file; later calls on any clone are refused.
+    /// Finishes what is under way and lets go of the store; later calls on any clone are refused.
     /// Not needed for durability.
     pub async fn close(&self) -> Result<(), JournalError> {
         let closed = self.inner.group.close().await;
-        self.inner.store.readers.close().await;
-        let unlocked = File::unlock(&self.inner.store.lock);
-        closed?;
-        unlocked
-            .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
+        let let_go = self.inner.store.close().await;
+        closed.and(let_go)
     }
 
     async fn reader(&self) -> Result<Reader<'_>, JournalError> {
-        self.inner.store.reader(&self.inner.names).await
+        Reader::new(&*self.inner.store, &self.inner.names).await
     }
 
     /// One object's states, and those of the objects that it owns.
@@ -87,7 +86,7 @@ impl Journal {
     }
 
     pub async fn stats(&self) -> Result<JournalView, JournalError> {
-        let bytes = self.inner.store.bytes();
+        let bytes = self.inner.store.bytes().await?;
         self.reader().await?.stats(bytes).await
     }
 

@@ -224,6 +224,14 @@ pub(crate) struct ObjectRow {
     pub owner: i64,
 }
 
+impl ObjectRow {
+    /// Covers every column.
+    pub fn sum(&self) -> u32 {
+        let Self { id, stream, kind, namespace, name, uid, owner } = self;
+        checksum(format!("{id}/{stream}/{kind}/{namespace}/{name}/{uid}/{owner}").as_bytes())
+    }
+}
+
 /// What becomes of an object's row at the end of a batch.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {

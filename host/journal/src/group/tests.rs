@@ -20,7 +20,7 @@ impl Desk {
         let (store, mut writer) = Store::open(&path, 1).await.unwrap();
         let memory = writer.memory().await.unwrap();
         let recent = Arc::new(RwLock::new(Recent::new(10)));
-        Self { folder, group: Group::new(writer, memory, path, recent), store }
+        Self { folder, group: Group::new(Box::new(writer), memory, recent), store }
     }
 
     async fn append(&self, version: u64) -> Result<Appended, JournalError> {
@@ -36,7 +36,7 @@ impl Desk {
 
     async fn close(self) -> tempfile::TempDir {
         self.group.close().await.unwrap();
-        self.store.readers.close().await;
+        crate::store::Store::close(&self.store).await.unwrap();
         self.folder
     }
 }

@@ -50,10 +50,6 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
     }
 }
 
-pub(crate) fn damaged(seq: u64, what: impl std::fmt::Display) -> JournalError {
-    JournalError::Fatal(format!("state {seq}: {what}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,37 +2,35 @@
 //! [`schema`].
 
 mod backlog;
-mod documents;
 mod fault;
+mod fetch;
 mod findings;
 mod lookup;
 mod multi;
 mod open;
+mod proof;
 mod query;
 mod read;
-mod reader;
 mod schema;
-mod uid;
-mod verify;
 mod write;
 
-use std::path::Path;
+use std::fs::File;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use kubewitness_core::Seq;
+use async_trait::async_trait;
 use kubewitness_core::ports::{JournalError, Save};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 
 use fault::classify;
-pub(crate) use open::Store;
-pub(crate) use read::Names;
-pub(crate) use reader::Reader;
-pub(crate) use verify::verify;
+pub(crate) use open::{Store, open_to_verify};
 
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::rows::Key;
+use crate::store::{self, Answer, Replay, Writes};
+use crate::uid;
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
 /// for readers. SQLite's own checkpoints, every 1,000 pages, don't wait, so that a reader who is
@@ -45,27 +43,19 @@ const WAL_PATIENCE: Duration = Duration::from_millis(100);
 /// Transactions between two looks at the size of the WAL.
 const WAL_LOOK: u32 = 64;
 
-/// Dead letters that are marked as taken back.
-#[derive(Clone, Debug)]
-pub(crate) struct Replay {
-    pub plugin: String,
-    pub seqs: Vec<Seq>,
-    pub who: String,
-    pub why: String,
-    pub at_ms: u64,
-}
-
 /// The one connection that writes.
 pub(crate) struct Writer {
+    path: PathBuf,
     options: SqliteConnectOptions,
     connection: SqliteConnection,
     transactions: u32,
 }
 
-impl Writer {
-    /// After a failed or abandoned transaction. SQLite undoes one by itself when the disk is full;
-    /// the driver doesn't learn of it, takes it for open still, and begins no other.
-    pub async fn reconnect(&mut self) -> Result<(), JournalError> {
+#[async_trait]
+impl Writes for Writer {
+    /// SQLite undoes a transaction by itself when the disk is full; the driver doesn't learn of it,
+    /// takes it for open still, and begins no other.
+    async fn reconnect(&mut self) -> Answer<()> {
         // Commands of one connection are done in order: once this one is answered, what was
         // abandoned has been committed or undone, and what is read from now on is true. It must
         // come first, and on the old connection, since this call may be abandoned as well.
@@ -80,29 +70,24 @@ impl Writer {
         Ok(())
     }
 
-    pub async fn memory(&mut self) -> Result<Memory, JournalError> {
+    async fn memory(&mut self) -> Answer<Memory> {
         lookup::memory(&mut self.connection).await
     }
 
-    pub async fn tails(
-        &mut self,
-        memory: &Memory,
-        strangers: Vec<Identity>,
-    ) -> Result<Vec<Found>, JournalError> {
+    async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>> {
         lookup::tails(&mut self.connection, memory, strangers).await
     }
 
-    pub async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Result<Known, JournalError> {
+    async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known> {
         lookup::keys(&mut self.connection, questions).await
     }
 
-    /// Everything or nothing; durable once this returns.
-    pub async fn commit(
+    async fn commit(
         &mut self,
         rows: Option<Rows>,
         saves: &[(&str, &Save)],
         replays: &[Replay],
-    ) -> Result<(), JournalError> {
+    ) -> Answer<()> {
         // A deferred transaction would be refused when it turns into a writing one.
         let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
         if let Some(rows) = rows {
@@ -116,9 +101,9 @@ impl Writer {
     }
 
     /// Keeps the WAL bounded. That it can't now is no error: the next look tries again.
-    pub async fn tend(&mut self, path: &Path) {
+    async fn tend(&mut self) {
         self.transactions = self.transactions.wrapping_add(1);
-        if !self.transactions.is_multiple_of(WAL_LOOK) || open::wal_bytes(path) <= WAL_BYTES {
+        if !self.transactions.is_multiple_of(WAL_LOOK) || open::wal_bytes(&self.path) <= WAL_BYTES {
             return;
         }
         let text = format!(
@@ -131,17 +116,35 @@ impl Writer {
         }
     }
 
-    /// Lets the file grow to so many pages more, as a disk that fills up; `None` lets it grow.
-    #[cfg(test)]
-    pub async fn limit_pages(&mut self, more: Option<i64>) -> Result<(), sqlx::Error> {
-        let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.connection).await?;
-        let limit = more.map_or(i64::from(u32::MAX - 1), |more| pages + more);
-        self.options = self.options.clone().pragma("max_page_count", limit.to_string());
-        self.connection = self.options.connect().await?;
-        Ok(())
+    async fn close(self: Box<Self>) -> Answer<()> {
+        self.connection.close().await.map_err(classify)
     }
 
-    pub async fn close(self) -> Result<(), JournalError> {
-        self.connection.close().await.map_err(classify)
+    #[cfg(test)]
+    async fn limit_pages(&mut self, more: Option<i64>) -> Answer<()> {
+        let pages = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.connection);
+        let pages: i64 = pages.await.map_err(classify)?;
+        let limit = more.map_or(i64::from(u32::MAX - 1), |more| pages + more);
+        self.options = self.options.clone().pragma("max_page_count", limit.to_string());
+        self.connection = self.options.connect().await.map_err(classify)?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl store::Store for Store {
+    async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
+        Ok(Box::new(self.readers.acquire().await.map_err(classify)?))
+    }
+
+    async fn bytes(&self) -> Answer<u64> {
+        Ok(open::all_bytes(&self.path))
+    }
+
+    async fn close(&self) -> Answer<()> {
+        self.readers.close().await;
+        let unlocked = File::unlock(&self.lock);
+        unlocked
+            .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
     }
 }

@@ -29,10 +29,10 @@ const ROWS_IN_FLIGHT: usize = 512;
 const READER_CACHE: &str = "-512";
 
 pub(crate) struct Store {
-    pub path: PathBuf,
-    pub readers: SqlitePool,
+    pub(super) path: PathBuf,
+    pub(super) readers: SqlitePool,
     /// Held while the store is open; the system lets go of it when the process dies.
-    pub lock: File,
+    pub(super) lock: File,
 }
 
 /// What a file is, before anything is written to it.
@@ -109,12 +109,8 @@ impl Store {
             .connect_lazy_with(options(path).read_only(true).pragma("cache_size", READER_CACHE));
         Ok((
             Self { path: path.to_path_buf(), readers, lock },
-            Writer { options: writing, connection, transactions: 0 },
+            Writer { path: path.to_path_buf(), options: writing, connection, transactions: 0 },
         ))
-    }
-
-    pub fn bytes(&self) -> u64 {
-        all_bytes(&self.path)
     }
 }
 
@@ -156,7 +152,7 @@ pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError
 }
 
 /// A connection for `verify`: of a journal of a known format, and unable to write.
-pub(super) async fn open_to_verify(path: &Path) -> Result<SqliteConnection, OpenError> {
+pub(crate) async fn open_to_verify(path: &Path) -> Result<SqliteConnection, OpenError> {
     if bytes(path) == 0 && wal_bytes(path) == 0 {
         return Err(unavailable(path, "there is no journal here"));
     }

@@ -129,18 +129,13 @@ async fn shared(connection: &mut SqliteConnection, rows: &Rows) -> Result<(), sq
 }
 
 fn bind_object(binds: &mut super::multi::Binds, row: ObjectRow) {
-    let (uid_key, name_key, sum) = (uid::key(&row.uid), uid::key(&row.name), object_sum(&row));
+    let (uid_key, name_key, sum) = (uid::key(&row.uid), uid::key(&row.name), row.sum());
     binds.add(row.id).add(row.stream).add(row.kind).add(row.namespace).add(row.name);
     match uid::to_bytes(&row.uid) {
         Some(bytes) => binds.add(bytes.to_vec()),
         None => binds.add(row.uid),
     };
     binds.add(row.owner).add(uid_key).add(name_key).add(sum);
-}
-
-pub(super) fn object_sum(row: &ObjectRow) -> u32 {
-    let ObjectRow { id, stream, kind, namespace, name, uid, owner } = row;
-    checksum(format!("{id}/{stream}/{kind}/{namespace}/{name}/{uid}/{owner}").as_bytes())
 }
 
 async fn outcomes(

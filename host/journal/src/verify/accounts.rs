@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use kubewitness_core::ports::{JournalError, Progress};
+use kubewitness_core::ports::Progress;
 use kubewitness_core::{Seq, State};
-use sqlx::SqliteConnection;
 
 use super::Findings;
 use crate::plan::SEGMENT;
 use crate::report::code;
-use crate::sqlite::fault::classify;
+use crate::store::{Answer, Fetch, Stream};
 
 struct Plugin {
     name: String,
@@ -43,16 +42,9 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    pub async fn load(
-        connection: &mut SqliteConnection,
-        findings: &mut Findings,
-    ) -> Result<Self, JournalError> {
-        let rows: Vec<(String, String)> = sqlx::query_as("SELECT name, progress FROM plugins ORDER BY name")
-            .fetch_all(connection)
-            .await
-            .map_err(classify)?;
+    pub async fn load(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<Self> {
         let mut plugins = Vec::new();
-        for (name, body) in rows {
+        for (name, body) in rows.plugins().await? {
             findings.report.plugins_checked += 1;
             match serde_json::from_str(&body) {
                 Ok(progress) => plugins.push(Plugin { name, progress, passed: 0, observed: 0, finished: 0 }),
@@ -75,36 +67,25 @@ impl Accounts {
         }
     }
 
-    pub async fn finish(
-        self,
-        connection: &mut SqliteConnection,
-        findings: &mut Findings,
-    ) -> Result<(), JournalError> {
-        self.streams(connection, findings).await.map_err(classify)?;
-        self.segments(connection, findings).await.map_err(classify)?;
+    pub async fn finish(self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+        self.streams(rows, findings).await?;
+        self.segments(rows, findings).await?;
         for plugin in &self.plugins {
             self.cursor(plugin, findings);
-            letters(connection, plugin, findings).await.map_err(classify)?;
+            letters(rows, plugin, findings).await?;
         }
         Ok(())
     }
 
-    async fn streams(
-        &self,
-        connection: &mut SqliteConnection,
-        findings: &mut Findings,
-    ) -> Result<(), sqlx::Error> {
-        let text = "SELECT id, source, epoch, checkpoint, states FROM streams ORDER BY source, epoch";
-        let rows: Vec<(i64, String, u32, Option<String>, i64)> =
-            sqlx::query_as(text).fetch_all(connection).await?;
+    async fn streams(&self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
         let mut totals: HashMap<i64, u64> = HashMap::new();
         for ((_, stream), states) in &self.tallies {
             *totals.entry(*stream).or_default() += states;
         }
         let mut before: Option<(i64, String)> = None;
-        for (id, source, epoch, checkpoint, states) in rows {
+        for Stream { id, source, epoch, checkpoint, states } in rows.streams().await? {
             let counted = totals.remove(&id).unwrap_or_default();
-            if counted != states as u64 {
+            if counted != states {
                 let text =
                     format!("{source} has {counted} states in epoch {epoch}, and its counter says {states}");
                 findings.add(code::COUNT, None, text);
@@ -131,14 +112,10 @@ impl Accounts {
         Ok(())
     }
 
-    async fn segments(
-        &self,
-        connection: &mut SqliteConnection,
-        findings: &mut Findings,
-    ) -> Result<(), sqlx::Error> {
-        let rows: Vec<(i64, i64, i64)> =
-            sqlx::query_as("SELECT segment, stream, states FROM tallies").fetch_all(connection).await?;
+    async fn segments(&self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
         let kept: BTreeMap<_, _> = rows
+            .tallies()
+            .await?
             .into_iter()
             .map(|(segment, stream, states)| ((segment as u64, stream), states as u64))
             .collect();
@@ -197,14 +174,9 @@ impl Accounts {
 }
 
 /// Every finished position was delivered or filtered, or left a letter, parked or taken back.
-async fn letters(
-    connection: &mut SqliteConnection,
-    plugin: &Plugin,
-    findings: &mut Findings,
-) -> Result<(), sqlx::Error> {
+async fn letters(rows: &mut dyn Fetch, plugin: &Plugin, findings: &mut Findings) -> Answer<()> {
     let Plugin { name, progress, observed, finished, .. } = plugin;
-    let text = "SELECT count(*), coalesce(sum(replaying = 0), 0) FROM letters WHERE plugin = ?";
-    let (all, parked): (i64, i64) = sqlx::query_as(text).bind(name).fetch_one(&mut *connection).await?;
+    let (all, parked) = rows.letter_counts(name).await?;
     let (all, parked) = (all as u64, parked as u64);
     let Progress { delivered, filtered, dead, .. } = progress;
     // A letter that was taken back is owed again, and counted as dead until the next save.
@@ -218,10 +190,7 @@ async fn letters(
         findings.add(code::COMPLETENESS, None, text);
     }
     // A letter's id is its state's.
-    let text = "SELECT l.seq, s.seq IS NOT NULL FROM letters l LEFT JOIN states s ON s.seq = l.seq \
-                WHERE l.plugin = ? AND s.seq IS NULL LIMIT 100";
-    let orphans: Vec<(i64, i64)> = sqlx::query_as(text).bind(name).fetch_all(connection).await?;
-    for (seq, _) in orphans {
+    for seq in rows.orphans(name).await? {
         findings.add(
             code::LETTER,
             Some(seq as u64),

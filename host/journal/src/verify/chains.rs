@@ -5,16 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, Seq, State, Version};
-use sqlx::SqliteConnection;
 
 use super::{Findings, text_of};
 use crate::memory::Identity;
+use crate::read::{Names, documents};
 use crate::report::code;
 use crate::rows::{Encoding, Envelope, Key};
-use crate::sqlite::documents;
-use crate::sqlite::read::Names;
+use crate::store::{Answer, Fetch};
 
 /// Bytes of documents at the ends of chains that are kept, so that most deltas need no other
 /// row. Beyond it, they are dropped and read again.
@@ -44,17 +42,17 @@ impl Chains {
 
     pub async fn state(
         &mut self,
-        connection: &mut SqliteConnection,
+        rows: &mut dyn Fetch,
         names: &Names,
         envelope: &Envelope,
         state: &Arc<State>,
         stored: &[u8],
         findings: &mut Findings,
-    ) -> Result<(), JournalError> {
+    ) -> Answer<()> {
         let identity = Identity { source: state.source.clone(), object: state.object.clone() };
         self.chain(&identity, envelope, findings);
         self.order(&identity, envelope, state, findings);
-        self.document(connection, names, identity, envelope, stored, findings).await
+        self.document(rows, names, identity, envelope, stored, findings).await
     }
 
     fn chain(&mut self, identity: &Identity, envelope: &Envelope, findings: &mut Findings) {
@@ -106,22 +104,22 @@ impl Chains {
 
     async fn document(
         &mut self,
-        connection: &mut SqliteConnection,
+        rows: &mut dyn Fetch,
         names: &Names,
         identity: Identity,
         envelope: &Envelope,
         stored: &[u8],
         findings: &mut Findings,
-    ) -> Result<(), JournalError> {
+    ) -> Answer<()> {
         let before = envelope.seq.saturating_sub(envelope.back);
         let kept = self.documents.remove(&identity);
         self.bytes -= kept.as_ref().map_or(0, |(_, document)| document.len());
         let mut base = kept.filter(|(seq, _)| *seq == before).map(|(_, document)| document);
         if base.is_none() && envelope.flags.encoding == Encoding::Delta && envelope.back > 0 {
             // Its own damage was reported where it is.
-            base = documents::document(connection, names, before).await.unwrap_or_default();
+            base = documents::document(rows, names, before).await.unwrap_or_default();
         }
-        match documents::decode(connection, names, envelope, stored, base.as_ref()).await {
+        match documents::decode(rows, names, envelope, stored, base.as_ref()).await {
             Ok(document) => {
                 findings.report.documents_checked += 1;
                 if self.bytes + document.len() > DOCUMENTS {

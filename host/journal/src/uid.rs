@@ -4,13 +4,13 @@
 use kubewitness_core::document::checksum;
 
 /// What the indexes hold of a uid or a name. Two texts may share it.
-pub(super) fn key(text: &str) -> u32 {
+pub(crate) fn key(text: &str) -> u32 {
     checksum(text.as_bytes())
 }
 
 /// Only of the form that API servers write (lower case, with dashes): the text must come back
 /// exactly.
-pub(super) fn to_bytes(uid: &str) -> Option<[u8; 16]> {
+pub(crate) fn to_bytes(uid: &str) -> Option<[u8; 16]> {
     let text = uid.as_bytes();
     if text.len() != 36 {
         return None;
@@ -48,7 +48,7 @@ fn from_bytes(bytes: &[u8]) -> Option<String> {
 }
 
 /// Of the hexadecimal digits of such bytes.
-pub(super) fn from_hex(hex: &str) -> Option<String> {
+pub(crate) fn from_hex(hex: &str) -> Option<String> {
     let digits: Option<Vec<u8>> =
         hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
     let bytes: Vec<u8> = digits?.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();

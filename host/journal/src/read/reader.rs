@@ -1,116 +1,119 @@
-//! One connection of the readers' pool, and everything that may be asked of it.
+//! One connection that reads, and everything that may be asked of it.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{DeadLetter, JournalError, Present, Progress, Warm};
+use kubewitness_core::ports::{DeadLetter, Present, Progress, Warm};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
 use kubewitness_core::{Gap, Seq, State};
-use sqlx::Sqlite;
-use sqlx::pool::PoolConnection;
 
-use super::fault::classify;
-use super::open::Store;
-use super::read::{self, Names};
-use super::{backlog, documents, findings, query};
+use super::names::{self, Names};
+use super::{documents, story};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-
-type Answer<T> = Result<T, JournalError>;
+use crate::store::{Answer, Connection, Fetch, Store};
 
 pub(crate) struct Reader<'a> {
-    connection: PoolConnection<Sqlite>,
+    connection: Box<dyn Connection>,
     names: &'a Names,
 }
 
-impl Store {
-    pub async fn reader<'a>(&self, names: &'a Names) -> Answer<Reader<'a>> {
-        let connection = self.readers.acquire().await.map_err(classify)?;
-        Ok(Reader { connection, names })
+impl<'a> Reader<'a> {
+    pub async fn new(store: &dyn Store, names: &'a Names) -> Answer<Self> {
+        Ok(Self { connection: store.connection().await?, names })
     }
-}
 
-impl Reader<'_> {
+    fn rows(&mut self) -> &mut dyn Fetch {
+        self.connection.rows()
+    }
+
     pub async fn after(mut self, after: Seq, limit: usize) -> Answer<Vec<Arc<State>>> {
-        read::after(&mut self.connection, self.names, after, limit).await
+        names::after(self.connection.rows(), self.names, after, limit).await
     }
 
     pub async fn at(mut self, seqs: &[Seq]) -> Answer<Vec<Arc<State>>> {
-        read::at(&mut self.connection, self.names, seqs).await
+        names::at(self.connection.rows(), self.names, seqs).await
     }
 
     pub async fn document(mut self, seq: Seq) -> Answer<Option<Bytes>> {
-        documents::document(&mut self.connection, self.names, seq).await
+        documents::document(self.connection.rows(), self.names, seq).await
     }
 
     pub async fn document_before(mut self, seq: Seq) -> Answer<Option<Bytes>> {
-        documents::before(&mut self.connection, self.names, seq).await
+        documents::before(self.connection.rows(), self.names, seq).await
     }
 
     pub async fn warm(mut self, source: &str) -> Answer<Warm> {
-        query::warm(&mut self.connection, self.names, source).await
+        self.connection.rows().warm(self.names, source).await
     }
 
+    /// By the objects' own numbers, so that a part goes on where the one before ended, whatever
+    /// was written in between.
     pub async fn present(mut self, source: &str, from: u64, limit: usize) -> Answer<Present> {
-        query::present(&mut self.connection, self.names, source, from, limit).await
+        let most = limit.min(i64::MAX as usize) as i64;
+        let rows = self.rows().present(source, from.min(i64::MAX as u64) as i64, most).await?;
+        let next = rows.last().filter(|_| rows.len() == limit).map(|(object, _)| *object as u64);
+        let envelopes: Vec<_> = rows.into_iter().map(|(_, envelope)| envelope).collect();
+        let states = self.names.states(self.connection.rows(), &envelopes).await?;
+        Ok(Present { states, next })
     }
 
     pub async fn timeline(mut self, query: &TimelineQuery) -> Answer<TimelineView> {
-        query::timeline(&mut self.connection, self.names, query).await
+        story::timeline(self.connection.rows(), self.names, query).await
     }
 
     pub async fn stats(mut self, bytes: u64) -> Answer<JournalView> {
-        query::stats(&mut self.connection, bytes).await
+        self.rows().stats(bytes).await
     }
 
     pub async fn gaps(mut self) -> Answer<Vec<Gap>> {
-        query::gaps(&mut self.connection).await
+        self.rows().gaps().await
     }
 
     pub async fn source_counters(mut self) -> Answer<Vec<SourceCounters>> {
-        query::source_counters(&mut self.connection).await
+        self.rows().source_counters().await
     }
 
     pub async fn poison(mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>> {
-        query::poison(&mut self.connection, source, limit).await
+        self.rows().poison(source, limit).await
     }
 
     pub async fn gaps_of(mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
-        findings::gaps(&mut self.connection, query).await
+        self.rows().gaps_of(query).await
     }
 
     pub async fn poison_of(mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
-        findings::poison(&mut self.connection, query).await
+        self.rows().poison_of(query).await
     }
 
     pub async fn poison_raw(mut self, number: u64) -> Answer<Option<Vec<u8>>> {
-        findings::poison_raw(&mut self.connection, number).await
+        self.rows().poison_raw(number).await
     }
 
     pub async fn epochs(mut self) -> Answer<Vec<(String, EpochView)>> {
-        findings::epochs(&mut self.connection).await
+        self.rows().epochs().await
     }
 
     pub async fn count(mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {
-        backlog::count(&mut self.connection, sources, after, through).await
+        self.rows().count(sources, after, through).await
     }
 
     pub async fn progress(mut self, plugin: &str) -> Answer<Option<Progress>> {
-        backlog::progress(&mut self.connection, plugin).await
+        self.rows().progress(plugin).await
     }
 
     pub async fn letters(mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
-        backlog::letters(&mut self.connection, plugin).await
+        self.rows().letters(plugin).await
     }
 
     pub async fn letters_with_states(
         mut self,
         plugin: Option<&str>,
     ) -> Answer<Vec<(DeadLetter, Arc<State>)>> {
-        let letters = backlog::letters(&mut self.connection, plugin).await?;
+        let letters = self.rows().letters(plugin).await?;
         let seqs: Vec<_> = letters.iter().map(|letter| letter.seq).collect();
-        let states = read::at(&mut self.connection, self.names, &seqs).await?;
+        let states = names::at(self.connection.rows(), self.names, &seqs).await?;
         let pair = |letter: DeadLetter| {
             let index = states.binary_search_by_key(&letter.seq, |state| state.seq).ok()?;
             Some((letter, states[index].clone()))
@@ -119,10 +122,10 @@ impl Reader<'_> {
     }
 
     pub async fn kv(mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
-        backlog::kv(&mut self.connection, plugin).await
+        self.rows().kv(plugin).await
     }
 
     pub async fn replays(mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
-        backlog::replays(&mut self.connection, plugin).await
+        self.rows().replays(plugin).await
     }
 }

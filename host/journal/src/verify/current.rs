@@ -2,43 +2,24 @@
 
 use std::collections::HashMap;
 
-use kubewitness_core::Seq;
 use kubewitness_core::document::{checksum, unpack};
-use kubewitness_core::ports::JournalError;
-use sqlx::SqliteConnection;
 
 use super::Findings;
 use super::chains::Chains;
 use crate::memory::Identity;
 use crate::report::code;
 use crate::rows::Key;
-use crate::sqlite::fault::classify;
-use crate::sqlite::read::key;
+use crate::store::{Answer, Fetch, LiveRow};
 
 /// Objects of one query.
 const PAGE: i64 = 512;
 
-struct Row {
-    object: i64,
-    tail: Seq,
-    newest: Seq,
-    packed: Option<Vec<u8>>,
-    /// Of the state that `newest` points to.
-    version: Option<Key>,
-    checksum: Option<u32>,
-    newest_object: Option<i64>,
-}
-
-pub(super) async fn check(
-    connection: &mut SqliteConnection,
-    chains: &Chains,
-    findings: &mut Findings,
-) -> Result<(), JournalError> {
+pub(super) async fn check(rows: &mut dyn Fetch, chains: &Chains, findings: &mut Findings) -> Answer<()> {
     let mut live: HashMap<&Identity, i64> = HashMap::new();
     let mut after = 0;
     loop {
-        let rows = page(connection, after).await.map_err(classify)?;
-        for row in &rows {
+        let page = rows.live(after, PAGE).await?;
+        for row in &page {
             after = row.object;
             if let Some(problem) = wrong(chains, row) {
                 findings.add(
@@ -54,33 +35,14 @@ pub(super) async fn check(
                 findings.add(code::CURRENT, Some(row.newest), format!("{uid} is kept as current twice"));
             }
         }
-        if (rows.len() as i64) < PAGE {
+        if (page.len() as i64) < PAGE {
             break;
         }
     }
-    ends(connection, chains, &live, findings).await.map_err(classify)
+    ends(rows, chains, &live, findings).await
 }
 
-async fn page(connection: &mut SqliteConnection, after: i64) -> Result<Vec<Row>, sqlx::Error> {
-    use sqlx::Row as _;
-    let text = "SELECT c.object, c.tail, c.newest, c.packed, s.version, s.sums, s.object FROM current c \
-                LEFT JOIN states s ON s.seq = c.newest WHERE c.object > ? ORDER BY c.object LIMIT ?";
-    let rows = sqlx::query(text).bind(after).bind(PAGE).fetch_all(connection).await?;
-    let read = |row: &sqlx::sqlite::SqliteRow| {
-        Ok(Row {
-            object: row.try_get(0)?,
-            tail: row.try_get::<i64, _>(1)? as u64,
-            newest: row.try_get::<i64, _>(2)? as u64,
-            packed: row.try_get(3)?,
-            version: key(row, 4)?,
-            checksum: row.try_get::<Option<i64>, _>(5)?.map(|sums| sums as u32),
-            newest_object: row.try_get(6)?,
-        })
-    };
-    rows.iter().map(read).collect()
-}
-
-fn wrong(chains: &Chains, row: &Row) -> Option<String> {
+fn wrong(chains: &Chains, row: &LiveRow) -> Option<String> {
     let Some(seen) = chains.seen.get(&row.object) else { return Some("it has no state".into()) };
     if row.newest_object != Some(row.object) {
         return Some(format!("state {} is not one of its own", row.newest));
@@ -107,17 +69,15 @@ fn wrong(chains: &Chains, row: &Row) -> Option<String> {
 /// Objects that are not kept as current must have been ended by the writer, at their last state.
 /// (Not always by a state: an object can leave its selector at a version that is there already.)
 async fn ends(
-    connection: &mut SqliteConnection,
+    rows: &mut dyn Fetch,
     chains: &Chains,
     live: &HashMap<&Identity, i64>,
     findings: &mut Findings,
-) -> Result<(), sqlx::Error> {
-    let text = "SELECT id, tail FROM objects WHERE id > ? AND stream > 0 ORDER BY id LIMIT ?";
+) -> Answer<()> {
     let mut after = 0;
     loop {
-        let rows: Vec<(i64, Option<i64>)> =
-            sqlx::query_as(text).bind(after).bind(PAGE).fetch_all(&mut *connection).await?;
-        for (object, tail) in &rows {
+        let page = rows.ends(after, PAGE).await?;
+        for (object, tail) in &page {
             after = *object;
             let Some(seen) = chains.seen.get(object) else {
                 findings.add(code::CHAIN, None, format!("object {object} has no state"));
@@ -134,7 +94,7 @@ async fn ends(
                 findings.add(code, Some(end), text);
             }
         }
-        if (rows.len() as i64) < PAGE {
+        if (page.len() as i64) < PAGE {
             return Ok(());
         }
     }

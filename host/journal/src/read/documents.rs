@@ -1,0 +1,80 @@
+//! Documents back to their exact bytes: from a full one over its deltas, each result compared
+//! with the checksum that was taken of the original.
+
+use bytes::Bytes;
+use kubewitness_core::document::{checksum, restore, unpack};
+use kubewitness_core::limits::DELTA_CHAIN;
+use kubewitness_core::{Change, Seq};
+
+use super::names::Names;
+use crate::plan;
+use crate::rows::{Encoding, Envelope};
+use crate::store::{Answer, Fetch, damaged};
+
+/// Steps that [`before`] goes back over states without a document of their own.
+const STEPS_BACK: u32 = 4096;
+
+async fn anchor(rows: &mut dyn Fetch, names: &Names, seq: Seq, id: i64) -> Answer<Bytes> {
+    let anchor = names.anchor(rows, id).await?;
+    anchor.ok_or_else(|| damaged(seq, "the anchor of its document is missing or damaged"))
+}
+
+/// One document from what it is stored against.
+pub(crate) async fn decode(
+    rows: &mut dyn Fetch,
+    names: &Names,
+    envelope: &Envelope,
+    stored: &[u8],
+    base: Option<&Bytes>,
+) -> Answer<Bytes> {
+    let seq = envelope.seq;
+    let decoded = match envelope.flags.encoding {
+        Encoding::Empty => Bytes::new(),
+        Encoding::Full => unpack(stored).map_err(|error| damaged(seq, error))?,
+        Encoding::Delta => {
+            let missing = || damaged(seq, "the state that its document is a delta of is not there");
+            let base = base.ok_or_else(missing)?;
+            let restored = match envelope.anchor {
+                None => restore(base, stored),
+                Some(id) => restore(&plan::both(&anchor(rows, names, seq, id).await?, base), stored),
+            };
+            restored.map_err(|error| damaged(seq, error))?.into()
+        }
+        Encoding::Anchored => {
+            let anchor = anchor(rows, names, seq, envelope.anchor.unwrap_or_default()).await?;
+            restore(&anchor, stored).map_err(|error| damaged(seq, error))?.into()
+        }
+    };
+    match checksum(&decoded) == envelope.checksum {
+        true => Ok(decoded),
+        false => Err(damaged(seq, "its document is not what was journaled")),
+    }
+}
+
+pub(crate) async fn document(rows: &mut dyn Fetch, names: &Names, seq: Seq) -> Answer<Option<Bytes>> {
+    let Ok(start) = i64::try_from(seq) else { return Ok(None) };
+    let mut base = None;
+    for (envelope, stored) in rows.chain(start, DELTA_CHAIN + 1).await?.iter().rev() {
+        base = Some(decode(rows, names, envelope, stored, base.as_ref()).await?);
+    }
+    Ok(base)
+}
+
+/// The version of the same object that was journaled before. Holes, and deletions whose content
+/// nobody saw, are no versions.
+pub(super) async fn before(rows: &mut dyn Fetch, names: &Names, seq: Seq) -> Answer<Option<Bytes>> {
+    let mut at = seq;
+    for _ in 0..STEPS_BACK {
+        let Ok(position) = i64::try_from(at) else { return Ok(None) };
+        let Some(found) = rows.at(&[position]).await?.pop() else { return Ok(None) };
+        let is_version = found.flags.change != Change::Gap && found.flags.encoding != Encoding::Empty;
+        if at != seq && is_version {
+            return document(rows, names, at).await;
+        }
+        if found.back == 0 {
+            return Ok(None);
+        }
+        at = at.checked_sub(found.back).ok_or_else(|| damaged(at, "it points before the beginning"))?;
+    }
+    Ok(None)
+}

@@ -1,0 +1,10 @@
+//! What rows mean to those who read them: states, documents, stories. No SQL.
+
+pub(crate) mod check;
+pub(crate) mod documents;
+mod names;
+mod reader;
+mod story;
+
+pub(crate) use names::Names;
+pub(crate) use reader::Reader;

@@ -1,0 +1,235 @@
+//! Rows back into states: what they share (objects, statuses, streams) is read once and kept.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use kubewitness_core::document::checksum;
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status};
+
+use crate::rows::{Envelope, parse_status};
+use crate::store::{Answer, Fetch, Named, Which, damaged};
+
+/// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
+/// reads' worth: a backlog over more objects than this looks each of them up, in one query a read.
+const OBJECTS: usize = 8 * 1024;
+const STATUSES: usize = 16 * 1024;
+/// Anchors are few, and up to 64 KiB each.
+const ANCHORS: usize = 64;
+
+/// States of one question to the store; longer answers take several.
+const PAGE: usize = 1024;
+
+#[derive(Default)]
+struct Shared {
+    objects: HashMap<i64, Named>,
+    statuses: HashMap<i64, Arc<Status>>,
+    streams: HashMap<i64, (Arc<str>, u32)>,
+    anchors: HashMap<i64, Bytes>,
+}
+
+/// What rows share. All of it is append-only on disk, so what is here stays true.
+#[derive(Default)]
+pub(crate) struct Names {
+    shared: Mutex<Shared>,
+}
+
+impl Names {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
+        // Only whole entries are inserted: a panic in between leaves nothing half done.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn missing(&self, numbers: impl Iterator<Item = i64>, has: fn(&Shared, i64) -> bool) -> Vec<i64> {
+        let shared = self.lock();
+        let mut missing: Vec<_> = numbers.filter(|number| !has(&shared, *number)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Of an object that was resolved; 0 where it was not.
+    pub fn stream_of(&self, object: i64) -> i64 {
+        self.lock().objects.get(&object).map_or(0, |known| known.stream)
+    }
+
+    async fn load_objects(&self, rows: &mut dyn Fetch, missing: &[i64]) -> Answer<()> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let found = rows.objects(Which::Numbers(missing)).await?;
+        self.lock().objects.extend(found);
+        Ok(())
+    }
+
+    async fn load_statuses(&self, rows: &mut dyn Fetch, missing: &[i64]) -> Answer<()> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        for (id, body, sum) in rows.statuses(missing).await? {
+            let parsed = parse_status(&body).ok().filter(|_| i64::from(checksum(body.as_bytes())) == sum);
+            let status =
+                parsed.ok_or_else(|| JournalError::Fatal(format!("status {id}: not what was written")))?;
+            self.lock().statuses.insert(id, Arc::new(status));
+        }
+        Ok(())
+    }
+
+    async fn load_streams(&self, rows: &mut dyn Fetch) -> Answer<()> {
+        let streams = rows.streams().await?;
+        let mut shared = self.lock();
+        for stream in streams {
+            shared.streams.insert(stream.id, (stream.source.into(), stream.epoch));
+        }
+        Ok(())
+    }
+
+    /// Objects, their owners and streams, and statuses of these envelopes.
+    async fn load(&self, rows: &mut dyn Fetch, envelopes: &[Envelope]) -> Answer<()> {
+        {
+            let mut shared = self.lock();
+            if shared.objects.len() > OBJECTS {
+                shared.objects.clear();
+            }
+            if shared.statuses.len() > STATUSES {
+                shared.statuses.clear();
+            }
+        }
+        let has_object = |shared: &Shared, id| shared.objects.contains_key(&id);
+        let ids = envelopes
+            .iter()
+            .map(|e| e.object)
+            .chain(envelopes.iter().filter_map(|e| e.owner))
+            .filter(|id| *id > 0);
+        let missing = self.missing(ids, has_object);
+        self.load_objects(rows, &missing).await?;
+        let owners: Vec<_> = {
+            let shared = self.lock();
+            envelopes.iter().filter_map(|e| shared.objects.get(&e.object)).map(|known| known.owner).collect()
+        };
+        let missing = self.missing(owners.into_iter().filter(|id| *id > 0), has_object);
+        self.load_objects(rows, &missing).await?;
+        let statuses = envelopes.iter().map(|e| e.status).chain(envelopes.iter().filter_map(|e| e.previous));
+        let missing = self.missing(statuses, |shared, id| shared.statuses.contains_key(&id));
+        self.load_statuses(rows, &missing).await?;
+        let unknown_stream = {
+            let shared = self.lock();
+            let mut objects = envelopes.iter().filter_map(|e| shared.objects.get(&e.object));
+            objects.any(|known| !shared.streams.contains_key(&known.stream))
+        };
+        if unknown_stream {
+            self.load_streams(rows).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn states(&self, rows: &mut dyn Fetch, envelopes: &[Envelope]) -> Answer<Vec<Arc<State>>> {
+        // A load may start the maps over only before it fills them, so chunks below their bounds
+        // are always whole.
+        let mut states = Vec::with_capacity(envelopes.len());
+        for chunk in envelopes.chunks(4096) {
+            self.load(rows, chunk).await?;
+            let shared = self.lock();
+            for envelope in chunk {
+                let state = shared.state(envelope);
+                states.push(
+                    state.ok_or_else(|| damaged(envelope.seq, "it points to rows that are not there"))?,
+                );
+            }
+        }
+        Ok(states)
+    }
+
+    /// The document that states of this anchor are stored against.
+    pub async fn anchor(&self, rows: &mut dyn Fetch, id: i64) -> Answer<Option<Bytes>> {
+        if let Some(document) = self.lock().anchors.get(&id) {
+            return Ok(Some(document.clone()));
+        }
+        let Some((sum, packed)) = rows.anchor(id).await? else { return Ok(None) };
+        let document = kubewitness_core::document::unpack(&packed).ok();
+        let Some(document) = document.filter(|document| i64::from(checksum(document)) == sum) else {
+            return Ok(None);
+        };
+        let mut shared = self.lock();
+        if shared.anchors.len() >= ANCHORS {
+            shared.anchors.clear();
+        }
+        shared.anchors.insert(id, document.clone());
+        Ok(Some(document))
+    }
+}
+
+impl Shared {
+    fn state(&self, envelope: &Envelope) -> Option<Arc<State>> {
+        let known = self.objects.get(&envelope.object)?;
+        let (source, epoch) = self.streams.get(&known.stream)?;
+        let owner = match envelope.owner.unwrap_or(known.owner) {
+            0 => None,
+            owner => Some(self.objects.get(&owner)?.object.clone()),
+        };
+        let previous = match envelope.previous {
+            None => None,
+            Some(id) => Some(self.statuses.get(&id)?.clone()),
+        };
+        Some(Arc::new(State {
+            id: id(envelope, source, *epoch, &known.object)?,
+            seq: envelope.seq,
+            source: source.clone(),
+            epoch: *epoch,
+            change: envelope.flags.change,
+            object: known.object.clone(),
+            owner,
+            resource_version: envelope.version()?,
+            status: self.statuses.get(&envelope.status)?.clone(),
+            previous,
+            observed_ms: envelope.observed_ms as u64,
+            late: envelope.flags.late,
+        }))
+    }
+}
+
+/// Put together from its parts, as [`StateId::of`] does.
+fn id(envelope: &Envelope, source: &str, epoch: u32, object: &ObjectRef) -> Option<StateId> {
+    let base = format!("{source}/{epoch}/{}/{}/{}", object.group, object.kind, object.uid);
+    Some(StateId::parse(&match envelope.flags.change {
+        Change::Gone => format!("{base}/gone"),
+        Change::Gap => format!("{base}/gap:{}", envelope.key.gap_bounds()?),
+        Change::Present | Change::Left => format!("{base}/{}", envelope.key.version()?),
+    }))
+}
+
+/// States after a position, in order.
+pub(super) async fn after(
+    rows: &mut dyn Fetch,
+    names: &Names,
+    after: Seq,
+    limit: usize,
+) -> Answer<Vec<Arc<State>>> {
+    let mut states: Vec<Arc<State>> = Vec::new();
+    while states.len() < limit {
+        let from = states.last().map_or(after, |state| state.seq).min(i64::MAX as u64);
+        let page = PAGE.min(limit - states.len());
+        let envelopes = rows.after(from as i64, page as i64).await?;
+        let found = names.states(rows, &envelopes).await?;
+        let is_last = found.len() < page;
+        states.extend(found);
+        if is_last {
+            break;
+        }
+    }
+    Ok(states)
+}
+
+/// Single states, in order; unknown positions are left out.
+pub(super) async fn at(rows: &mut dyn Fetch, names: &Names, seqs: &[Seq]) -> Answer<Vec<Arc<State>>> {
+    let mut seqs: Vec<_> = seqs.iter().filter_map(|seq| i64::try_from(*seq).ok()).collect();
+    seqs.sort_unstable();
+    let mut states = Vec::with_capacity(seqs.len());
+    for page in seqs.chunks(PAGE) {
+        let envelopes = rows.at(page).await?;
+        states.extend(names.states(rows, &envelopes).await?);
+    }
+    states.dedup_by_key(|state| state.seq);
+    Ok(states)
+}

@@ -1,0 +1,168 @@
+//! The statements that read, by name.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::ports::{DeadLetter, Progress, Warm};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::{Gap, Seq};
+use sqlx::pool::PoolConnection;
+use sqlx::{Sqlite, SqliteConnection};
+
+use super::fault::classify;
+use super::{backlog, findings, proof, query, read};
+use crate::read::Names;
+use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::rows::Envelope;
+use crate::store::{Answer, Connection, Fetch, LiveRow, Named, StoredRow, Stream, Which};
+
+impl Connection for PoolConnection<Sqlite> {
+    fn rows(&mut self) -> &mut dyn Fetch {
+        &mut **self
+    }
+}
+
+impl Connection for SqliteConnection {
+    fn rows(&mut self) -> &mut dyn Fetch {
+        self
+    }
+}
+
+#[async_trait]
+impl Fetch for SqliteConnection {
+    async fn begin(&mut self) -> Answer<()> {
+        sqlx::raw_sql("BEGIN").execute(self).await.map(drop).map_err(classify)
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        sqlx::raw_sql("ROLLBACK").execute(self).await.map(drop).map_err(classify)
+    }
+
+    async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+        read::after(self, after, limit).await
+    }
+
+    async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
+        read::at(self, seqs).await
+    }
+
+    async fn chain(&mut self, seq: i64, most: u32) -> Answer<Vec<(Envelope, Vec<u8>)>> {
+        read::chain(self, seq, most).await
+    }
+
+    async fn objects(&mut self, which: Which<'_>) -> Answer<Vec<(i64, Named)>> {
+        read::objects(self, which).await
+    }
+
+    async fn statuses(&mut self, numbers: &[i64]) -> Answer<Vec<(i64, String, i64)>> {
+        read::statuses(self, numbers).await
+    }
+
+    async fn streams(&mut self) -> Answer<Vec<Stream>> {
+        read::streams(self).await
+    }
+
+    async fn anchor(&mut self, number: i64) -> Answer<Option<(i64, Vec<u8>)>> {
+        read::anchor(self, number).await
+    }
+
+    async fn warm(&mut self, names: &Names, source: &str) -> Answer<Warm> {
+        query::warm(self, names, source).await
+    }
+
+    async fn present(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<(i64, Envelope)>> {
+        query::present(self, source, after, limit).await
+    }
+
+    async fn owned(&mut self, owners: &[i64], limit: i64) -> Answer<Vec<i64>> {
+        query::owned(self, owners, limit).await
+    }
+
+    async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>> {
+        query::story(self, objects, limit).await
+    }
+
+    async fn stats(&mut self, bytes: u64) -> Answer<JournalView> {
+        query::stats(self, bytes).await
+    }
+
+    async fn source_counters(&mut self) -> Answer<Vec<SourceCounters>> {
+        query::source_counters(self).await
+    }
+
+    async fn gaps(&mut self) -> Answer<Vec<Gap>> {
+        query::gaps(self).await
+    }
+
+    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+        findings::gaps(self, query).await
+    }
+
+    async fn poison(&mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>> {
+        query::poison(self, source, limit).await
+    }
+
+    async fn poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
+        findings::poison(self, query).await
+    }
+
+    async fn poison_raw(&mut self, number: u64) -> Answer<Option<Vec<u8>>> {
+        findings::poison_raw(self, number).await
+    }
+
+    async fn epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
+        findings::epochs(self).await
+    }
+
+    async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {
+        backlog::count(self, sources, after, through).await
+    }
+
+    async fn progress(&mut self, plugin: &str) -> Answer<Option<Progress>> {
+        backlog::progress(self, plugin).await
+    }
+
+    async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
+        backlog::letters(self, plugin).await
+    }
+
+    async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
+        backlog::kv(self, plugin).await
+    }
+
+    async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
+        backlog::replays(self, plugin).await
+    }
+
+    async fn structure(&mut self) -> Answer<Vec<String>> {
+        proof::structure(self).await
+    }
+
+    async fn stored(&mut self, after: i64, limit: i64) -> Answer<Vec<StoredRow>> {
+        proof::stored(self, after, limit).await
+    }
+
+    async fn live(&mut self, after: i64, limit: i64) -> Answer<Vec<LiveRow>> {
+        proof::live(self, after, limit).await
+    }
+
+    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, Option<i64>)>> {
+        proof::ends(self, after, limit).await
+    }
+
+    async fn tallies(&mut self) -> Answer<Vec<(i64, i64, i64)>> {
+        proof::tallies(self).await
+    }
+
+    async fn plugins(&mut self) -> Answer<Vec<(String, String)>> {
+        proof::plugins(self).await
+    }
+
+    async fn letter_counts(&mut self, plugin: &str) -> Answer<(i64, i64)> {
+        proof::letter_counts(self, plugin).await
+    }
+
+    async fn orphans(&mut self, plugin: &str) -> Answer<Vec<i64>> {
+        proof::orphans(self, plugin).await
+    }
+}

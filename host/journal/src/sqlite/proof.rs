@@ -1,0 +1,81 @@
+//! What a proof reads: rows as they lie there, and SQLite's own check of the file.
+
+use kubewitness_core::Seq;
+use sqlx::{Row, SqliteConnection};
+
+use super::fault::classify;
+use super::read::{envelope, envelope_column, key};
+use crate::store::{Answer, LiveRow, StoredRow};
+
+/// Findings of SQLite's own check.
+const STORE_FINDINGS: u32 = 100;
+
+pub(super) async fn structure(connection: &mut SqliteConnection) -> Answer<Vec<String>> {
+    let text = format!("PRAGMA integrity_check({STORE_FINDINGS})");
+    let lines: Vec<String> =
+        sqlx::query_scalar(sqlx::AssertSqlSafe(text)).fetch_all(connection).await.map_err(classify)?;
+    Ok(lines.into_iter().filter(|line| line != "ok").collect())
+}
+
+pub(super) async fn stored(
+    connection: &mut SqliteConnection,
+    after: i64,
+    limit: i64,
+) -> Answer<Vec<StoredRow>> {
+    let text = concat!(
+        "SELECT ",
+        envelope_column!(),
+        ", s.document, s.seq FROM states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?"
+    );
+    let rows: Vec<(String, Vec<u8>, i64)> =
+        sqlx::query_as(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)?;
+    Ok(rows.into_iter().map(|(text, document, seq)| (seq, envelope(&text), document)).collect())
+}
+
+pub(super) async fn live(connection: &mut SqliteConnection, after: i64, limit: i64) -> Answer<Vec<LiveRow>> {
+    let text = "SELECT c.object, c.tail, c.newest, c.packed, s.version, s.sums, s.object FROM current c \
+                LEFT JOIN states s ON s.seq = c.newest WHERE c.object > ? ORDER BY c.object LIMIT ?";
+    let rows = sqlx::query(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)?;
+    let read = |row: &sqlx::sqlite::SqliteRow| {
+        Ok(LiveRow {
+            object: row.try_get(0)?,
+            tail: row.try_get::<i64, _>(1)? as Seq,
+            newest: row.try_get::<i64, _>(2)? as Seq,
+            packed: row.try_get(3)?,
+            version: key(row, 4)?,
+            checksum: row.try_get::<Option<i64>, _>(5)?.map(|sums| sums as u32),
+            newest_object: row.try_get(6)?,
+        })
+    };
+    rows.iter().map(read).collect::<Result<_, _>>().map_err(classify)
+}
+
+pub(super) async fn ends(
+    connection: &mut SqliteConnection,
+    after: i64,
+    limit: i64,
+) -> Answer<Vec<(i64, Option<i64>)>> {
+    let text = "SELECT id, tail FROM objects WHERE id > ? AND stream > 0 ORDER BY id LIMIT ?";
+    sqlx::query_as(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)
+}
+
+pub(super) async fn tallies(connection: &mut SqliteConnection) -> Answer<Vec<(i64, i64, i64)>> {
+    let text = "SELECT segment, stream, states FROM tallies";
+    sqlx::query_as(text).fetch_all(connection).await.map_err(classify)
+}
+
+pub(super) async fn plugins(connection: &mut SqliteConnection) -> Answer<Vec<(String, String)>> {
+    let text = "SELECT name, progress FROM plugins ORDER BY name";
+    sqlx::query_as(text).fetch_all(connection).await.map_err(classify)
+}
+
+pub(super) async fn letter_counts(connection: &mut SqliteConnection, plugin: &str) -> Answer<(i64, i64)> {
+    let text = "SELECT count(*), coalesce(sum(replaying = 0), 0) FROM letters WHERE plugin = ?";
+    sqlx::query_as(text).bind(plugin).fetch_one(connection).await.map_err(classify)
+}
+
+pub(super) async fn orphans(connection: &mut SqliteConnection, plugin: &str) -> Answer<Vec<i64>> {
+    let text = "SELECT l.seq FROM letters l LEFT JOIN states s ON s.seq = l.seq \
+                WHERE l.plugin = ? AND s.seq IS NULL LIMIT 100";
+    sqlx::query_scalar(text).bind(plugin).fetch_all(connection).await.map_err(classify)
+}

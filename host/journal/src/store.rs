@@ -1,0 +1,203 @@
+//! What a store is: the statements under the journal, and nothing of what they mean. One writer
+//! is under group commit, and any number of connections read. What rows mean is decided in `plan`
+//! (before they are written) and in `read` and `verify` (after).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::ports::{DeadLetter, JournalError, Progress, Save, Warm};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::{Gap, ObjectRef, Seq};
+
+use crate::memory::{Found, Identity, Memory};
+use crate::plan::{Known, Rows};
+use crate::read::Names;
+use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::rows::{Envelope, Key};
+
+pub(crate) type Answer<T> = Result<T, JournalError>;
+
+/// Dead letters that are marked as taken back.
+#[derive(Clone, Debug)]
+pub(crate) struct Replay {
+    pub plugin: String,
+    pub seqs: Vec<Seq>,
+    pub who: String,
+    pub why: String,
+    pub at_ms: u64,
+}
+
+/// The one connection that writes.
+#[async_trait]
+pub(crate) trait Writes: Send {
+    /// After a failed or abandoned transaction. Once this returns, it is decided whether that one
+    /// was committed: what is read from now on is true.
+    async fn reconnect(&mut self) -> Answer<()>;
+
+    /// What the writer has to know before its first batch.
+    async fn memory(&mut self) -> Answer<Memory>;
+
+    /// The rows of these objects, with the ends of their chains.
+    async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>>;
+
+    /// Where these keys are, of those that are there.
+    async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known>;
+
+    /// Everything or nothing; durable once this returns.
+    async fn commit(&mut self, rows: Option<Rows>, saves: &[(&str, &Save)], replays: &[Replay])
+    -> Answer<()>;
+
+    /// Between two transactions: what the store needs to stay in shape.
+    async fn tend(&mut self);
+
+    async fn close(self: Box<Self>) -> Answer<()>;
+
+    /// Lets the store grow to so many pages more, as a disk that fills up; `None` lets it grow.
+    #[cfg(test)]
+    async fn limit_pages(&mut self, more: Option<i64>) -> Answer<()>;
+}
+
+/// An open store, as its readers see it.
+#[async_trait]
+pub(crate) trait Store: Send + Sync {
+    async fn connection(&self) -> Answer<Box<dyn Connection>>;
+
+    /// What it takes on disk.
+    async fn bytes(&self) -> Answer<u64>;
+
+    /// Ends the readers, and lets another process open it.
+    async fn close(&self) -> Answer<()>;
+}
+
+/// A connection that reads.
+pub(crate) trait Connection: Send {
+    fn rows(&mut self) -> &mut dyn Fetch;
+}
+
+/// An object as it was first seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub object: Arc<ObjectRef>,
+    pub stream: i64,
+    /// 0: none.
+    pub owner: i64,
+}
+
+/// Which objects; several can share what the indexes hold of a uid or a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Which<'a> {
+    Numbers(&'a [i64]),
+    /// [`uid::key`](crate::uid::key) of it.
+    Uid(u32),
+    Name(u32),
+}
+
+/// An epoch of a source.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    pub id: i64,
+    pub source: String,
+    pub epoch: u32,
+    pub checkpoint: Option<String>,
+    pub states: u64,
+}
+
+/// An object that is kept as current, with what its newest state says.
+#[derive(Debug)]
+pub(crate) struct LiveRow {
+    pub object: i64,
+    pub tail: Seq,
+    pub newest: Seq,
+    pub packed: Option<Vec<u8>>,
+    /// Of the state that `newest` points to.
+    pub version: Option<Key>,
+    pub checksum: Option<u32>,
+    pub newest_object: Option<i64>,
+}
+
+/// A row of states as it lies there; the envelope may turn out to be damaged.
+pub(crate) type StoredRow = (i64, Answer<Envelope>, Vec<u8>);
+
+/// The statements of a connection that reads. Rows are compared with their sums here, since only
+/// here it is known how they lie there.
+#[async_trait]
+pub(crate) trait Fetch: Send {
+    /// One snapshot for everything until [`end`](Self::end).
+    async fn begin(&mut self) -> Answer<()>;
+    async fn end(&mut self) -> Answer<()>;
+
+    // ---- states, and what they share ----
+
+    /// In order.
+    async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>>;
+    /// In order; unknown positions are left out.
+    async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>>;
+    /// The state at a position and those that its document is a delta on, the newest first.
+    async fn chain(&mut self, seq: i64, most: u32) -> Answer<Vec<(Envelope, Vec<u8>)>>;
+    async fn objects(&mut self, which: Which<'_>) -> Answer<Vec<(i64, Named)>>;
+    /// Number, body, sum.
+    async fn statuses(&mut self, numbers: &[i64]) -> Answer<Vec<(i64, String, i64)>>;
+    /// By source and epoch.
+    async fn streams(&mut self) -> Answer<Vec<Stream>>;
+    /// Checksum and packed document.
+    async fn anchor(&mut self, number: i64) -> Answer<Option<(i64, Vec<u8>)>>;
+
+    // ---- what is there now ----
+
+    /// One snapshot of a source: its objects with their documents, and its checkpoint.
+    async fn warm(&mut self, names: &Names, source: &str) -> Answer<Warm>;
+    /// Of a source, behind a number, at most so many; the documents stay where they are.
+    async fn present(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<(i64, Envelope)>>;
+
+    // ---- one object's story ----
+
+    /// Objects that one of these owned, the newest first.
+    async fn owned(&mut self, owners: &[i64], limit: i64) -> Answer<Vec<i64>>;
+    /// The newest positions of these objects: along the chains, from their ends.
+    async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>>;
+
+    // ---- figures and findings ----
+
+    async fn stats(&mut self, bytes: u64) -> Answer<JournalView>;
+    async fn source_counters(&mut self) -> Answer<Vec<SourceCounters>>;
+    /// In the order in which they were recorded.
+    async fn gaps(&mut self) -> Answer<Vec<Gap>>;
+    /// Newest first.
+    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>>;
+    async fn poison(&mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>>;
+    async fn poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>>;
+    async fn poison_raw(&mut self, number: u64) -> Answer<Option<Vec<u8>>>;
+    async fn epochs(&mut self) -> Answer<Vec<(String, EpochView)>>;
+
+    // ---- what plugins left ----
+
+    async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64>;
+    async fn progress(&mut self, plugin: &str) -> Answer<Option<Progress>>;
+    /// In order; of all plugins where none is named.
+    async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>>;
+    async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
+    async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>>;
+
+    // ---- for the proof ----
+
+    /// What the store's own check finds.
+    async fn structure(&mut self) -> Answer<Vec<String>>;
+    /// In order.
+    async fn stored(&mut self, after: i64, limit: i64) -> Answer<Vec<StoredRow>>;
+    /// Current objects by number.
+    async fn live(&mut self, after: i64, limit: i64) -> Answer<Vec<LiveRow>>;
+    /// Objects of a source by number, with the ends of the chains of those that have ended.
+    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, Option<i64>)>>;
+    /// Segment, stream, states.
+    async fn tallies(&mut self) -> Answer<Vec<(i64, i64, i64)>>;
+    /// Name and progress as it is written.
+    async fn plugins(&mut self) -> Answer<Vec<(String, String)>>;
+    /// Letters of a plugin, and those of them that are not taken back.
+    async fn letter_counts(&mut self, plugin: &str) -> Answer<(i64, i64)>;
+    /// Letters of a plugin without their states, some of them.
+    async fn orphans(&mut self, plugin: &str) -> Answer<Vec<i64>>;
+}
+
+pub(crate) fn damaged(seq: Seq, what: impl std::fmt::Display) -> JournalError {
+    JournalError::Fatal(format!("state {seq}: {what}"))
+}
