@@ -1,5 +1,5 @@
-//! What end-to-end tests and benchmarks share: real processes, what the simulated API server
-//! knows to be true, and what the persistence plugin wrote. It knows Kubewitness from outside
+//! What end-to-end tests and benchmarks share: real processes, databases among them, what the
+//! simulated API server knows to be true, and what the persistence plugin wrote. It knows Kubewitness from outside
 //! only: its command line, its HTTP API and its tables.
 
 use std::io::Write;
@@ -11,6 +11,7 @@ mod platform;
 mod poll;
 mod process;
 mod scratch;
+mod services;
 mod simulator;
 mod truth;
 
@@ -21,6 +22,7 @@ pub use platform::{Platform, Row};
 pub use poll::{until, until_ok};
 pub use process::{Ended, Process};
 pub use scratch::{Scratch, free_port, in_scratch};
+pub use services::{DatabaseServer, PASSWORD, Service, shared_server};
 pub use simulator::{Requests, Simulator, SimulatorOptions};
 pub use truth::{Truth, TruthEntry, TruthObject, compare, compare_newest};
 

@@ -1,6 +1,8 @@
 //! What the tests need from the machine. Installed where that is possible; what can't be had is
 //! named, and its tests are then counted as skipped.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::build::step;
@@ -10,11 +12,19 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 3] = [
+const TOOLS: [Tool; 5] = [
     Tool { program: "chromium", package: "chromium" },
     Tool { program: "chromedriver", package: "chromium-driver" },
     Tool { program: "kubectl", package: "kubernetes-client" },
+    // Tests start servers of their own; that of the package is never started.
+    Tool { program: "initdb", package: "postgresql" },
+    Tool { program: "mariadbd", package: "mariadb-server" },
 ];
+
+/// Debian keeps the programs of each version of PostgreSQL in a folder that is in nobody's path.
+const POSTGRES: &str = "/usr/lib/postgresql";
+/// Asked by the packages' scripts before they start a service.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Tries to install what is missing, as root on a Debian machine; the names of what is still missing.
 pub fn ensure() -> Vec<&'static str> {
@@ -33,9 +43,40 @@ pub fn install(packages: &[&str]) {
         return;
     }
     step(&format!("installing {}", packages.join(", ")));
+    // Nothing that listens may come of an installation: what was not there goes again afterwards,
+    // what was there is left as it is.
+    let policy = Placed::new(POLICY, "#!/bin/sh\nexit 101\n");
     apt(&["update", "--quiet"]);
     for package in packages {
         apt(&["install", "--yes", "--quiet", "--no-install-recommends", package]);
+    }
+    drop(policy);
+}
+
+/// A file that is there for a while.
+struct Placed(Option<&'static str>);
+
+impl Placed {
+    fn new(path: &'static str, text: &str) -> Self {
+        if Path::new(path).exists() {
+            return Self(None);
+        }
+        let placed = std::fs::write(path, text)
+            .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)));
+        if let Err(error) = placed {
+            eprintln!("xtask: {path} can't be written: {error}");
+        }
+        Self(Some(path))
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if let Some(path) = self.0
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            eprintln!("xtask: {path} is left: {error}");
+        }
     }
 }
 
@@ -57,7 +98,12 @@ fn is_root() -> bool {
     output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
+/// Also where an ordinary user's path does not look: servers lie elsewhere.
 pub fn runs(program: &str) -> bool {
-    let found = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&found).any(|folder| folder.join(program).is_file())
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let versions = std::fs::read_dir(POSTGRES).into_iter().flatten().flatten();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+        .chain(versions.map(|entry| entry.path().join("bin")))
+        .any(|folder| folder.join(program).is_file())
 }

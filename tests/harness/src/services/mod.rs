@@ -1,0 +1,277 @@
+//! PostgreSQL and MariaDB for tests: real servers, on loopback, each in a temporary folder of its
+//! own, and never one that runs on this machine already.
+//!
+//! Everything here blocks, so that one server can serve all tests of a binary, whose runtimes come
+//! and go. A server is started by a guard that waits for the end of the test's process, however
+//! that comes about, and then ends the server by its id and removes its folder.
+
+mod guard;
+mod mariadb;
+mod postgres;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use self::guard::Guard;
+
+/// The only user that tests know.
+const USER: &str = "kubewitness";
+/// Said in URLs alone: a test can look for it where it must not be.
+pub const PASSWORD: &str = "hush-4711";
+/// Recovery after a kill takes seconds; a machine that compiles meanwhile takes its time.
+const WITHIN: Duration = Duration::from_secs(90);
+const PAUSE: Duration = Duration::from_millis(20);
+/// Tries to find a port that is still free when the server comes to it.
+const PORTS: u32 = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    Postgres,
+    MariaDb,
+}
+
+impl Service {
+    pub const ALL: [Self; 2] = [Self::Postgres, Self::MariaDb];
+
+    /// Whether it can be started on this machine.
+    pub fn is_installed(self) -> bool {
+        match self {
+            Self::Postgres => postgres::programs().is_some(),
+            Self::MariaDb => mariadb::programs().is_some(),
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Postgres => "PostgreSQL",
+            Self::MariaDb => "MariaDB",
+        })
+    }
+}
+
+/// A server of a test's own: it may be stopped, killed, paused, and started again on its data.
+pub struct DatabaseServer {
+    service: Service,
+    folder: PathBuf,
+    port: u16,
+    args: Vec<String>,
+    guard: Option<Guard>,
+    databases: AtomicU32,
+}
+
+/// The server that all tests of this binary share; nobody may stop it. Where there is none to
+/// start, `test` is counted as skipped.
+pub fn shared_server(service: Service, test: &str) -> Option<&'static DatabaseServer> {
+    static SERVERS: [OnceLock<Option<DatabaseServer>>; 2] = [OnceLock::new(), OnceLock::new()];
+    let server = SERVERS[service as usize].get_or_init(|| {
+        let started = DatabaseServer::start(service, &[]);
+        started.unwrap_or_else(|error| panic!("{service} can't be started: {error:#}"))
+    });
+    if server.is_none() {
+        crate::skip(test, &format!("{service} is not installed"));
+    }
+    server.as_ref()
+}
+
+impl DatabaseServer {
+    /// `None` where it is not installed. `args` come last on the server's command line, so that
+    /// they can undo what is set here for speed.
+    pub fn start(service: Service, args: &[&str]) -> Result<Option<Self>> {
+        if !service.is_installed() {
+            return Ok(None);
+        }
+        let name = format!("kubewitness-{}-", service.to_string().to_lowercase());
+        let folder = tempfile::Builder::new().prefix(&name).tempdir().context("a temporary folder")?;
+        guard::give_away(folder.path())?;
+        let args = args.iter().map(ToString::to_string).collect();
+        // From here on the guard removes it, also when this process is killed.
+        let folder = folder.keep();
+        let mut server =
+            Self { service, folder, port: 0, args, guard: None, databases: AtomicU32::default() };
+        match server.service {
+            Service::Postgres => postgres::install(&server.folder)?,
+            Service::MariaDb => mariadb::install(&server.folder)?,
+        }
+        for left in (0..PORTS).rev() {
+            server.port = quiet_port()?;
+            match server.start_again() {
+                Ok(()) => break,
+                Err(error) if left == 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(Some(server))
+    }
+
+    pub fn service(&self) -> Service {
+        self.service
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The address of a database, with user and password.
+    pub fn url(&self, database: &str) -> String {
+        let scheme = match self.service {
+            Service::Postgres => "postgres",
+            Service::MariaDb => "mysql",
+        };
+        format!("{scheme}://{USER}:{PASSWORD}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// A new, empty database; gives its address.
+    pub fn create_database(&self) -> Result<String> {
+        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.run(None, &format!("CREATE DATABASE {name}"))?;
+        Ok(self.url(&name))
+    }
+
+    /// Runs statements with the service's own client and gives what it printed: rows as lines,
+    /// columns with tabs between.
+    pub fn run(&self, database: Option<&str>, statements: &str) -> Result<String> {
+        let mut command = match self.service {
+            Service::Postgres => postgres::client(self.port, database)?,
+            Service::MariaDb => mariadb::client(self.port, database)?,
+        };
+        output(command.arg(statements))
+    }
+
+    pub fn pid(&self) -> Result<u32> {
+        Ok(self.guard.as_ref().with_context(|| format!("{} does not run", self.service))?.pid)
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_else(|error| format!("({error})"))
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.folder.join("server.log")
+    }
+
+    /// Starts it on the data that is there, at the same address, and waits until it answers.
+    pub fn start_again(&mut self) -> Result<()> {
+        if self.guard.is_some() {
+            bail!("{} runs already", self.service);
+        }
+        let mut command = match self.service {
+            Service::Postgres => postgres::server(&self.folder, self.port)?,
+            Service::MariaDb => mariadb::server(&self.folder, self.port)?,
+        };
+        command.extend(self.args.iter().cloned());
+        let guard = self.guard.insert(Guard::start(&command, &self.folder, &self.log_file())?);
+        let (pid, deadline) = (guard.pid, Instant::now() + WITHIN);
+        loop {
+            let Err(error) = self.run(None, "SELECT 1") else { return Ok(()) };
+            let ended = !guard::is_alive(pid);
+            if ended || Instant::now() > deadline {
+                self.kill()?;
+                let what = if ended { "ended at once" } else { "does not answer" };
+                let log = self.log();
+                return Err(error.context(format!("{} {what}; it said:\n{log}", self.service)));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// An orderly end, as its operator would ask for: clients are disconnected, nothing waits for
+    /// them.
+    pub fn stop(&mut self) -> Result<()> {
+        match self.service {
+            Service::Postgres => self.end("INT"),
+            Service::MariaDb => self.end("TERM"),
+        }
+    }
+
+    /// As fast as it can end by itself, with recovery at the next start. MariaDB knows no such
+    /// end: it is killed.
+    pub fn stop_at_once(&mut self) -> Result<()> {
+        match self.service {
+            Service::Postgres => self.end("QUIT"),
+            Service::MariaDb => self.kill(),
+        }
+    }
+
+    /// SIGKILL to all its processes.
+    pub fn kill(&mut self) -> Result<()> {
+        self.end("KILL")
+    }
+
+    fn end(&mut self, signal: &str) -> Result<()> {
+        let guard = self.guard.take().with_context(|| format!("{} does not run", self.service))?;
+        let ended = guard.end(signal, WITHIN);
+        ended.with_context(|| format!("{} said:\n{}", self.service, self.log()))
+    }
+
+    /// SIGSTOP to all its processes: connections stay open, and nobody answers.
+    pub fn pause(&self) -> Result<()> {
+        guard::signal("STOP", &guard::family(self.pid()?))
+    }
+
+    /// SIGCONT, after [`pause`](Self::pause).
+    pub fn resume(&self) -> Result<()> {
+        guard::signal("CONT", &guard::family(self.pid()?))
+    }
+}
+
+impl Drop for DatabaseServer {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.clean_up();
+        } else if let Err(error) = std::fs::remove_dir_all(&self.folder) {
+            eprintln!("{} is left: {error}", self.folder.display());
+        }
+    }
+}
+
+/// A port that nobody listens on, below those that the kernel gives to clients: a client that tries
+/// to reach a stopped server over and over would sooner or later be given the server's own port.
+fn quiet_port() -> Result<u16> {
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 10_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(37);
+    for _ in 0..COUNT {
+        let port = FIRST + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(port)?;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port between {FIRST} and {} is free", FIRST + COUNT)
+}
+
+/// Runs a program to its end; what it printed, or what it complained about.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("starting {:?}", command.get_program()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{:?} ended with {}: {}", command.get_program(), output.status, said.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The first folder that has all of these programs.
+fn folder_with(folders: impl IntoIterator<Item = PathBuf>, programs: &[&str]) -> Option<PathBuf> {
+    folders.into_iter().find(|folder| programs.iter().all(|program| folder.join(program).is_file()))
+}
+
+fn search_path() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // An ordinary user's path has no folders of servers.
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/sbin"].map(|folder| Path::new(folder).to_path_buf()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

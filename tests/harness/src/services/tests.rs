@@ -1,0 +1,76 @@
+use super::*;
+
+/// The same for both; a service that is not there is told by `shared_server`.
+fn own(service: Service, test: &str) -> Option<DatabaseServer> {
+    let server = DatabaseServer::start(service, &[]).expect("starts");
+    if server.is_none() {
+        crate::skip(test, &format!("{service} is not installed"));
+    }
+    server
+}
+
+fn rows(server: &DatabaseServer) -> String {
+    server.run(Some("test_0"), "SELECT n FROM t ORDER BY n").expect("answers").replace('\n', " ")
+}
+
+fn what_was_committed_outlives_each_way_to_end(service: Service, test: &str) {
+    let Some(mut server) = own(service, test) else { return };
+    let url = server.create_database().expect("a database");
+    assert!(url.ends_with("/test_0") && url.contains(PASSWORD), "{url}");
+    server.run(Some("test_0"), "CREATE TABLE t (n INTEGER)").expect("a table");
+    let ends: [fn(&mut DatabaseServer) -> Result<()>; 3] =
+        [DatabaseServer::stop, DatabaseServer::stop_at_once, DatabaseServer::kill];
+    for (n, end) in ends.into_iter().enumerate() {
+        server.run(Some("test_0"), &format!("INSERT INTO t VALUES ({n})")).expect("a row");
+        let (pid, port) = (server.pid().expect("runs"), server.port());
+        end(&mut server).expect("ends");
+        assert!(!guard::is_alive(pid));
+        assert!(server.run(None, "SELECT 1").is_err(), "nobody answers");
+        server.start_again().expect("starts again");
+        assert_eq!(server.port(), port);
+    }
+    assert_eq!(rows(&server), "0 1 2 ");
+}
+
+fn a_paused_server_answers_when_it_is_resumed(service: Service, test: &str) {
+    let Some(server) = own(service, test) else { return };
+    server.pause().expect("stops");
+    let state = |pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let pid = server.pid().expect("runs");
+    assert!(guard::family(pid).into_iter().all(|pid| state(pid).contains(") T ")), "{}", state(pid));
+    server.resume().expect("goes on");
+    assert_eq!(server.run(None, "SELECT 7").expect("answers").trim(), "7");
+}
+
+fn nothing_is_left_of_a_server_whose_test_went_away(service: Service, test: &str) {
+    let Some(mut server) = own(service, test) else { return };
+    let (folder, family) = (server.folder.clone(), guard::family(server.pid().expect("runs")));
+    server.pause().expect("stops");
+    // What the guard sees of a test that was killed: its end of the pipe is closed.
+    server.guard.take().expect("runs").clean_up();
+    assert!(!folder.exists());
+    let deadline = Instant::now() + WITHIN;
+    while family.iter().any(|pid| guard::is_alive(*pid)) {
+        assert!(Instant::now() < deadline, "{family:?} are still there");
+        std::thread::sleep(PAUSE);
+    }
+    // Nothing to remove any more.
+    std::fs::create_dir(&folder).expect("the folder's name is free");
+}
+
+macro_rules! for_both {
+    ($($test:ident),*) => {
+        mod postgres_server {
+            $(#[test] fn $test() { super::$test(super::Service::Postgres, concat!("postgres_server::", stringify!($test))); })*
+        }
+        mod mariadb_server {
+            $(#[test] fn $test() { super::$test(super::Service::MariaDb, concat!("mariadb_server::", stringify!($test))); })*
+        }
+    };
+}
+
+for_both!(
+    what_was_committed_outlives_each_way_to_end,
+    a_paused_server_answers_when_it_is_resumed,
+    nothing_is_left_of_a_server_whose_test_went_away
+);
