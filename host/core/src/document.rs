@@ -35,9 +35,9 @@ const ON_BASE: u8 = 2;
 
 /// Fast enough to be done for each state; higher levels gain little on a few kilobytes.
 const DELTA_LEVEL: i32 = 1;
-/// Each state is packed, and unpacked when the next version comes. Without coded literals that
-/// takes half the time of level 1, for a twentieth more bytes.
-const PACK_LEVEL: i32 = -1;
+/// What is listed or has been quiet is packed, not each state. On documents of a few kilobytes this
+/// level is as fast as the first, unpacks faster, and needs a fifth less memory.
+const PACK_LEVEL: i32 = 4;
 
 const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 /// A base that begins like this would be taken for a trained dictionary. No JSON does.
@@ -80,6 +80,11 @@ enum Dictionary<'a> {
 /// Compresses a document on its own.
 pub fn pack(document: &[u8]) -> Packed {
     write(document, ON_DICTIONARY, Dictionary::Builtin).into()
+}
+
+/// As [`pack`] gives it, but not compressed: for one that is read soon and not kept.
+pub fn as_is(document: &[u8]) -> Packed {
+    [&[PLAIN], document].concat().into()
 }
 
 /// The exact document of [`pack`].

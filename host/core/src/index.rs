@@ -14,11 +14,12 @@ mod pointer;
 mod tests;
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 
 use thiserror::Error;
 
 use crate::config::IndexSpec;
-use crate::project::{Flow, ProjectError, Scanner};
+use crate::project::{Flow, Outline, ProjectError, Scanner};
 
 pub use pointer::Pointer;
 
@@ -39,8 +40,6 @@ const PLACES: usize = 3;
 pub struct Indexes {
     named: Vec<String>,
     places: Vec<Pointer>,
-    /// Keys of the top level below which something is looked for.
-    tops: usize,
 }
 
 /// A key of one object in one index, as it is read from the document.
@@ -72,7 +71,6 @@ impl Indexes {
                 Pointer::of(&["metadata", "ownerReferences"]),
                 Pointer::of(&["spec", "nodeName"]),
             ],
-            tops: 0,
         };
         for spec in specs.iter().take(NAMED) {
             if let Ok(pointer) = Pointer::parse(&spec.pointer) {
@@ -80,9 +78,6 @@ impl Indexes {
                 indexes.places.push(pointer);
             }
         }
-        let tops: std::collections::HashSet<_> =
-            indexes.places.iter().map(|place| &place.tokens()[0]).collect();
-        indexes.tops = tops.len();
         indexes
     }
 
@@ -111,19 +106,58 @@ impl Indexes {
     }
 
     /// Calls `found` with each key that the document itself says; the namespace is not among them.
-    pub fn keys(&self, document: &[u8], mut found: impl FnMut(Key<'_>)) -> Result<(), ProjectError> {
-        let all = (1u64 << self.places.len()) - 1;
-        let mut tops = self.tops;
-        Scanner::new(document).members(|key, value| {
-            let below = self.below(all, 0, |token| key.is(token.as_bytes()));
-            if below == 0 {
-                return value.skip().map(|()| Flow::Next);
-            }
-            self.at(value, below, 1, &mut found)?;
-            tops -= 1;
-            // What comes after is not looked at.
-            Ok(if tops == 0 { Flow::Enough } else { Flow::Next })
+    pub fn keys(&self, document: &[u8], found: impl FnMut(Key<'_>)) -> Result<(), ProjectError> {
+        self.outlined_keys(document, &Outline::of(document)?, found)
+    }
+
+    /// [`Self::keys`] of a document whose outline is at hand.
+    pub fn outlined_keys(
+        &self,
+        document: &[u8],
+        outline: &Outline,
+        mut found: impl FnMut(Key<'_>),
+    ) -> Result<(), ProjectError> {
+        self.parts(document, outline, |places, depth, part| {
+            self.at(&mut Scanner::new(part), places, depth, &mut found)
         })
+    }
+
+    /// Calls `part` with the bytes of everything that keys are read from: two documents that agree
+    /// in them have the same keys.
+    pub fn said(&self, document: &[u8], outline: &Outline, mut part: impl FnMut(&[u8])) {
+        let Ok(()) = self.parts(document, outline, |places, depth, bytes| {
+            // Which places they are is said, too: a value may move from one to another.
+            part(&places.to_le_bytes());
+            part(&depth.to_le_bytes());
+            part(bytes);
+            Ok::<(), Infallible>(())
+        });
+    }
+
+    /// Members of the first and second level that places lead to, with how many tokens they took.
+    fn parts<E>(
+        &self,
+        document: &[u8],
+        outline: &Outline,
+        mut part: impl FnMut(u64, usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let all = (1u64 << self.places.len()) - 1;
+        let mut of_top = 0;
+        for member in outline.members(document) {
+            if member.is_inner {
+                let below = self.below(of_top, 1, |token| member.key.is(token.as_bytes()));
+                if below != 0 {
+                    part(below, 2, member.value)?;
+                }
+                continue;
+            }
+            of_top = self.below(all, 0, |token| member.key.is(token.as_bytes()));
+            // The members of an object follow, each by itself.
+            if of_top != 0 && !member.value.starts_with(b"{") {
+                part(of_top, 1, member.value)?;
+            }
+        }
+        Ok(())
     }
 
     /// Of these places, those that go on with a token that `is`.

@@ -5,6 +5,8 @@
 //! the metadata of such an object and goes no further than it must. Keys may come in any
 //! order; of a key that is there twice, the first counts that is not empty.
 
+mod outline;
+mod page;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -13,6 +15,8 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
+pub use outline::Outline;
+pub use page::{ListPage, list_page};
 pub(crate) use scan::{Flow, Scanner, Text};
 
 /// Why bytes were not what they should be. All of them mean: keep the bytes as poison.
@@ -85,21 +89,6 @@ pub struct ErrorStatus {
     pub continue_token: Option<String>,
 }
 
-/// One page of a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListPage<'a> {
-    pub resource_version: Cow<'a, str>,
-    /// Empty on the last page.
-    pub continue_token: Cow<'a, str>,
-    /// How many objects come after this page, where the server says so.
-    pub remaining: Option<u64>,
-    pub api_version: Cow<'a, str>,
-    /// Of the list, such as `JobList`.
-    pub kind: Cow<'a, str>,
-    /// The exact bytes of each object.
-    pub items: Vec<&'a [u8]>,
-}
-
 /// Splits one line of a watch stream. The whole line is checked, so the object is one
 /// well-formed JSON object in UTF-8.
 pub fn frame(line: &[u8]) -> Result<Frame<'_>, ProjectError> {
@@ -167,9 +156,18 @@ fn is_null(value: &mut Scanner<'_>) -> Result<bool, ProjectError> {
     Ok(null)
 }
 
-/// [`frame`] and [`envelope`] in one pass, for the hot path: no byte of the metadata is looked
-/// at twice. Bookmarks and errors have no envelope.
+/// [`frame`] and [`envelope`] in one pass. Bookmarks and errors have no envelope.
 pub fn project(line: &[u8]) -> Result<(Frame<'_>, Option<Envelope<'_>>), ProjectError> {
+    project_into(line, &mut Outline::default())
+}
+
+/// [`project`] for the hot path: where the object's members lie is noted in `outline` on the way,
+/// so that no byte is scanned twice. It is left empty where the object's type came after the object.
+pub fn project_into<'a>(
+    line: &'a [u8],
+    outline: &mut Outline,
+) -> Result<(Frame<'a>, Option<Envelope<'a>>), ProjectError> {
+    outline.clear();
     utf8(line)?;
     let (mut kind, mut object, mut read) = (None, None, None);
     let mut scanner = Scanner::new(line);
@@ -181,7 +179,7 @@ pub fn project(line: &[u8]) -> Result<(Frame<'_>, Option<Envelope<'_>>), Project
                 return Err(value.wrong("an object"));
             }
             if kind.is_some_and(EventType::has_envelope) {
-                let (bytes, envelope) = value.taken(|value| read_envelope(value, Flow::Next))?;
+                let (bytes, envelope) = value.taken(|value| outlined_envelope(value, outline))?;
                 (object, read) = (Some(bytes), Some(envelope));
             } else {
                 object = Some(value.value()?);
@@ -209,67 +207,122 @@ impl EventType {
 /// Reads the envelope of an object that [`frame`] or [`list_page`] cut out: what comes after
 /// the metadata is not looked at again.
 pub fn envelope(object: &[u8]) -> Result<Envelope<'_>, ProjectError> {
-    read_envelope(&mut Scanner::new(object), Flow::Enough)
-}
-
-/// `then` says what to do once everything is there: leave, or check the rest too.
-fn read_envelope<'a>(object: &mut Scanner<'a>, then: Flow) -> Result<Envelope<'a>, ProjectError> {
-    let mut envelope = Envelope::default();
-    let (mut has_version, mut has_kind, mut has_metadata) = (false, false, false);
-    object.members(|key, value| {
-        if !has_metadata && key.is(b"metadata") {
-            has_metadata = true;
-            metadata(value, &mut envelope)?;
-        } else if !has_kind && key.is(b"kind") {
-            has_kind = true;
-            envelope.kind = optional_text(value)?;
-        } else if !has_version && key.is(b"apiVersion") {
-            has_version = true;
-            envelope.api_version = optional_text(value)?;
-        } else {
-            value.skip()?;
+    let mut read = Reading::default();
+    Scanner::new(object).members(|key, value| {
+        match read.member(key, value)? {
+            Some(Place::Metadata) => members_or_null(value, |key, value| read.metadata(key, value))?,
+            Some(Place::Elsewhere) => value.skip()?,
+            None => {}
         }
-        Ok(if has_version && has_kind && has_metadata { then } else { Flow::Next })
+        Ok(if read.is_complete() { Flow::Enough } else { Flow::Next })
     })?;
-    let required = [
-        (has_metadata, "metadata"),
-        (!envelope.name.is_empty(), "metadata.name"),
-        (!envelope.uid.is_empty(), "metadata.uid"),
-        (!envelope.resource_version.is_empty(), "metadata.resourceVersion"),
-    ];
-    match required.iter().find(|(there, _)| !there) {
-        Some((_, field)) => Err(ProjectError::Missing(field)),
-        None => Ok(envelope),
-    }
+    read.end()
 }
 
-fn metadata<'a>(value: &mut Scanner<'a>, envelope: &mut Envelope<'a>) -> Result<(), ProjectError> {
-    if is_null(value)? {
-        return Ok(());
+/// As [`envelope`], of an object that nobody has checked: all of it is looked at, and noted.
+fn outlined_envelope<'a>(
+    object: &mut Scanner<'a>,
+    outline: &mut Outline,
+) -> Result<Envelope<'a>, ProjectError> {
+    let (mut read, base) = (Reading::default(), object.start());
+    outline.of_object(object, base, |key, value, inner| {
+        match read.member(key, value)? {
+            Some(Place::Metadata) => {
+                members_or_null(value, |key, value| {
+                    inner.noting(key, value, |value| read.metadata(key, value))
+                })?;
+            }
+            Some(Place::Elsewhere) => inner.skip(value)?,
+            None => {}
+        }
+        Ok(())
+    })?;
+    read.end()
+}
+
+/// An envelope while its object is read.
+#[derive(Default)]
+struct Reading<'a> {
+    envelope: Envelope<'a>,
+    has_version: bool,
+    has_kind: bool,
+    has_metadata: bool,
+}
+
+/// A value that [`Reading::member`] left where it was.
+enum Place {
+    Metadata,
+    Elsewhere,
+}
+
+impl<'a> Reading<'a> {
+    /// A member of the object; what it says where its value has not been taken.
+    fn member(&mut self, key: Text<'a>, value: &mut Scanner<'a>) -> Result<Option<Place>, ProjectError> {
+        if !self.has_metadata && key.is(b"metadata") {
+            self.has_metadata = true;
+            return Ok(Some(Place::Metadata));
+        } else if !self.has_kind && key.is(b"kind") {
+            self.has_kind = true;
+            self.envelope.kind = optional_text(value)?;
+        } else if !self.has_version && key.is(b"apiVersion") {
+            self.has_version = true;
+            self.envelope.api_version = optional_text(value)?;
+        } else {
+            return Ok(Some(Place::Elsewhere));
+        }
+        Ok(None)
     }
-    value.members(|key, value| {
+
+    fn metadata(&mut self, key: Text<'a>, value: &mut Scanner<'a>) -> Result<(), ProjectError> {
+        let envelope = &mut self.envelope;
         let field = match () {
             () if key.is(b"name") => &mut envelope.name,
             () if key.is(b"namespace") => &mut envelope.namespace,
             () if key.is(b"uid") => &mut envelope.uid,
             () if key.is(b"resourceVersion") => &mut envelope.resource_version,
             () if envelope.labels.is_empty() && key.is(b"labels") => {
-                labels(value, &mut envelope.labels)?;
-                return Ok(Flow::Next);
+                return labels(value, &mut envelope.labels);
             }
             () if envelope.owners.is_empty() && key.is(b"ownerReferences") => {
-                owners(value, &mut envelope.owners)?;
-                return Ok(Flow::Next);
+                return owners(value, &mut envelope.owners);
             }
             () if key.is(b"deletionTimestamp") => {
                 envelope.deleting |= !optional_text(value)?.is_empty();
-                return Ok(Flow::Next);
+                return Ok(());
             }
-            () => return value.skip().map(|()| Flow::Next),
+            () => return value.skip(),
         };
-        take_text(field, value)?;
-        Ok(Flow::Next)
-    })
+        take_text(field, value)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.has_version && self.has_kind && self.has_metadata
+    }
+
+    fn end(self) -> Result<Envelope<'a>, ProjectError> {
+        let envelope = self.envelope;
+        let required = [
+            (self.has_metadata, "metadata"),
+            (!envelope.name.is_empty(), "metadata.name"),
+            (!envelope.uid.is_empty(), "metadata.uid"),
+            (!envelope.resource_version.is_empty(), "metadata.resourceVersion"),
+        ];
+        match required.iter().find(|(there, _)| !there) {
+            Some((_, field)) => Err(ProjectError::Missing(field)),
+            None => Ok(envelope),
+        }
+    }
+}
+
+/// The members of an object, or nothing of a null.
+fn members_or_null<'a>(
+    value: &mut Scanner<'a>,
+    mut member: impl FnMut(Text<'a>, &mut Scanner<'a>) -> Result<(), ProjectError>,
+) -> Result<(), ProjectError> {
+    match is_null(value)? {
+        true => Ok(()),
+        false => value.members(|key, value| member(key, value).map(|()| Flow::Next)),
+    }
 }
 
 fn labels<'a>(
@@ -379,53 +432,4 @@ pub fn error_status(object: &[u8]) -> ErrorStatus {
         retry_after_seconds: number("/details/retryAfterSeconds").and_then(|n| u32::try_from(n).ok()),
         continue_token: Some(text("/metadata/continue")).filter(|token| !token.is_empty()),
     }
-}
-
-/// Splits one page of a list. The whole page is checked, as [`frame`] does with a line.
-pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
-    utf8(bytes)?;
-    let mut page = ListPage::default();
-    let mut has_items = false;
-    let mut scanner = Scanner::new(bytes);
-    scanner.members(|key, value| {
-        match () {
-            () if key.is(b"kind") => take_text(&mut page.kind, value)?,
-            () if key.is(b"apiVersion") => take_text(&mut page.api_version, value)?,
-            () if key.is(b"metadata") => list_metadata(value, &mut page)?,
-            () if key.is(b"items") && !has_items => {
-                has_items = true;
-                if !is_null(value)? {
-                    value.elements(|value| {
-                        page.items.push(value.value()?);
-                        Ok(())
-                    })?;
-                }
-            }
-            () => value.skip()?,
-        }
-        Ok(Flow::Next)
-    })?;
-    scanner.end()?;
-    match (page.resource_version.is_empty(), has_items) {
-        (true, _) => Err(ProjectError::Missing("metadata.resourceVersion")),
-        (_, false) => Err(ProjectError::Missing("items")),
-        _ => Ok(page),
-    }
-}
-
-fn list_metadata<'a>(value: &mut Scanner<'a>, page: &mut ListPage<'a>) -> Result<(), ProjectError> {
-    if is_null(value)? {
-        return Ok(());
-    }
-    value.members(|key, value| {
-        match () {
-            () if key.is(b"resourceVersion") => take_text(&mut page.resource_version, value)?,
-            () if key.is(b"continue") => take_text(&mut page.continue_token, value)?,
-            () if key.is(b"remainingItemCount") => {
-                page.remaining = std::str::from_utf8(value.value()?).ok().and_then(|text| text.parse().ok());
-            }
-            () => value.skip()?,
-        }
-        Ok(Flow::Next)
-    })
 }

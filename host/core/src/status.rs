@@ -8,6 +8,7 @@
 
 mod compile;
 mod explain;
+mod node;
 mod path;
 mod rule;
 mod spec;
@@ -20,6 +21,7 @@ pub use explain::{Explanation, Tested};
 pub use spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
 
 use crate::config::Fault;
+use crate::project::Outline;
 use crate::state::Status;
 use rule::Rule;
 use serde::Serialize;
@@ -167,7 +169,13 @@ impl Rules {
 
     /// The status of an object. Bytes that are no object are `Unknown`.
     pub fn status(&self, group: &str, kind: &str, object: &[u8]) -> Status {
-        self.find(group, kind).1.status(object).unwrap_or_else(|| Status {
+        self.outlined(group, kind, object, Outline::of(object).ok().as_ref())
+    }
+
+    /// [`Self::status`] of an object whose outline is at hand; `None` where it has none.
+    pub fn outlined(&self, group: &str, kind: &str, object: &[u8], outline: Option<&Outline>) -> Status {
+        let rule = &self.find(group, kind).1;
+        outline.and_then(|outline| rule.status(object, outline)).unwrap_or_else(|| Status {
             phase: "Unknown".into(),
             reason: "Unreadable".into(),
             ..Status::default()

@@ -47,6 +47,17 @@ impl Version {
         if !self.is_comparable() || &*self.0 == "1" {
             return None;
         }
+        // All there are today; asked for with each event.
+        if let Ok(number) = self.0.parse::<u64>() {
+            let mut text = [0; 20];
+            let (mut rest, mut at) = (number - 1, text.len());
+            while rest > 0 {
+                at -= 1;
+                text[at] = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+            return std::str::from_utf8(&text[at..]).ok().map(Self::new);
+        }
         let mut digits = self.0.as_bytes().to_vec();
         for digit in digits.iter_mut().rev() {
             if *digit == b'0' {

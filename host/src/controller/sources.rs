@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use futures::FutureExt;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::ports::Witness;
@@ -19,7 +20,16 @@ use crate::tasks::{Fate, Tasks};
 struct Running {
     spec: SourceSpec,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    reading: JoinHandle<()>,
+    writing: JoinHandle<()>,
+}
+
+impl Running {
+    async fn ended(self) {
+        // How they ended was told to the supervisor; here only that they have.
+        self.reading.await.ok();
+        self.writing.await.ok();
+    }
 }
 
 /// What every source is built from.
@@ -87,22 +97,23 @@ impl Sources {
         self.shared.add_source(spec.clone(), handle);
         let stop = CancellationToken::new();
         let (token, name) = (stop.clone(), spec.name.clone());
-        let task = self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
-            source.run(token.clone()).await.with_context(|| format!("witnessing the source `{name}`"))?;
+        let (reading, writing) = source.split(token.clone());
+        let reading = self.tasks.spawn(format!("reading {name}"), Fate::Finite, reading.map(Ok));
+        let writing = self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
+            writing.await.with_context(|| format!("witnessing the source `{name}`"))?;
             if !token.is_cancelled() {
                 bail!("the source `{name}` ended before it should");
             }
             Ok(())
         });
-        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stop, task });
+        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stop, reading, writing });
     }
 
     async fn stop(&mut self, name: &str) {
         if let Some(running) = self.running.remove(name) {
             info!(source = name, "stopping");
             running.stop.cancel();
-            // How it ended was told to the supervisor; here only that it has.
-            running.task.await.ok();
+            running.ended().await;
             self.shared.remove_source(name);
         }
     }
@@ -113,7 +124,7 @@ impl Sources {
             running.stop.cancel();
         }
         for running in std::mem::take(&mut self.running).into_values() {
-            running.task.await.ok();
+            running.ended().await;
         }
     }
 }

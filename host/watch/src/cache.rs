@@ -3,8 +3,11 @@
 //! Objects lie in slots, each as one immutable [`Record`]; every index holds hashes and slot
 //! numbers, eight bytes an entry, and what it finds is compared with the object itself. A reader
 //! takes a page of records under the lock, which costs a count each, and reads them outside of it.
-//! Documents stay packed. Knows nothing about the API server.
+//! Documents stay packed, but for those of objects that changed lately ([`hot`]). Knows nothing
+//! about the API server.
 
+mod hot;
+mod keys;
 mod multimap;
 mod record;
 mod select;
@@ -18,20 +21,67 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
-use kubewitness_core::index::{Indexes, Key};
+use kubewitness_core::index::Indexes;
 use kubewitness_core::ports::Current;
 use kubewitness_core::state::{ObjectRef, Status};
 
+use crate::known::Known;
+use hot::Heat;
+pub(crate) use hot::{Cooling, HOT_DOCUMENT, Hot};
+pub(crate) use keys::{Keyer, Keys};
 use multimap::Multimap;
-use record::{Kind, Record, Uid};
+use record::{Kind, Read, Record, Uid};
 pub(crate) use select::Search;
 pub(crate) use statuses::Statuses;
 
 type Slot = u32;
 
 struct Held {
-    record: Record,
+    kept: Kept,
     status: Arc<Status>,
+}
+
+/// All of an object but its status.
+#[derive(Clone)]
+enum Kept {
+    Packed(Record),
+    /// It changed lately.
+    Plain(Arc<Hot>),
+}
+
+impl Kept {
+    fn read(&self) -> Read<'_> {
+        match self {
+            Self::Packed(record) => record::read(record),
+            Self::Plain(hot) => Read::of(hot),
+        }
+    }
+
+    fn is_of(&self, uid: &str, as_kept: Uid<'_>) -> bool {
+        match self {
+            Self::Packed(record) => record::read(record).uid == as_kept,
+            Self::Plain(hot) => *hot.object.uid == *uid,
+        }
+    }
+
+    fn is_named(&self, namespace: &str, name: &str) -> bool {
+        let (held_namespace, held_name) = match self {
+            Self::Packed(record) => {
+                let read = record::read(record);
+                (read.namespace, read.name)
+            }
+            Self::Plain(hot) => (&*hot.object.namespace, &*hot.object.name),
+        };
+        held_name == name && held_namespace == namespace
+    }
+
+    /// The hashes of its keys, ascending.
+    fn keys(&self) -> Arc<[u32]> {
+        match self {
+            Self::Packed(record) => record::read(record).keys().collect(),
+            Self::Plain(hot) => Arc::clone(&hot.keys.hashes),
+        }
+    }
 }
 
 /// An object without its document, where that would be copied for nothing.
@@ -47,7 +97,8 @@ pub(crate) struct Cache {
     by_uid: HashTable<Slot>,
     by_name: HashTable<Slot>,
     by_key: Multimap,
-    indexes: Arc<Indexes>,
+    keyer: Arc<Keyer>,
+    heat: Heat,
     /// Of the first object; the others' records leave it out.
     kind: Option<Arc<Kind>>,
     hasher: RandomState,
@@ -61,7 +112,8 @@ impl Cache {
             by_uid: HashTable::new(),
             by_name: HashTable::new(),
             by_key: Multimap::default(),
-            indexes: Arc::new(indexes),
+            keyer: Arc::new(Keyer::new(indexes)),
+            heat: Heat::default(),
             kind: None,
             hasher: RandomState::new(),
         }
@@ -71,8 +123,12 @@ impl Cache {
         self.by_uid.len()
     }
 
+    pub fn keyer(&self) -> Arc<Keyer> {
+        Arc::clone(&self.keyer)
+    }
+
     pub fn by_uid(&self, uid: &str) -> Option<Current> {
-        self.slot_of_uid(Uid::of(uid)).and_then(|slot| self.current(slot))
+        self.slot_of_uid(uid).and_then(|slot| self.current(slot))
     }
 
     pub fn by_name(&self, namespace: &str, name: &str) -> Option<Current> {
@@ -81,7 +137,25 @@ impl Cache {
 
     /// [`Self::by_uid`] without the document.
     pub fn brief(&self, uid: &str) -> Option<Brief> {
-        self.at(self.slot_of_uid(Uid::of(uid))?).map(|held| self.brief_of(held))
+        self.at(self.slot_of_uid(uid)?).map(|held| self.brief_of(held))
+    }
+
+    /// [`Self::by_name`] without the document.
+    pub fn brief_of_name(&self, namespace: &str, name: &str) -> Option<Brief> {
+        self.at(self.slot_of_name(namespace, name)?).map(|held| self.brief_of(held))
+    }
+
+    /// What the next version of an object is compared with.
+    pub fn known(&self, uid: &str) -> Option<Known> {
+        let slot = self.slot_of_uid(uid)?;
+        match self.at(slot)? {
+            Held { kept: Kept::Plain(hot), status } => Some(Known::hot(hot, status)),
+            _ => self.current(slot).map(Known::cached),
+        }
+    }
+
+    pub fn seq(&self, uid: &str) -> Option<u64> {
+        self.at(self.slot_of_uid(uid)?).map(|held| held.kept.read().seq)
     }
 
     pub fn all(&self) -> impl Iterator<Item = Brief> {
@@ -91,21 +165,25 @@ impl Cache {
     /// Takes the object's newest state; another uid under the same name makes way. `document` is
     /// the plain one, where it is at hand.
     pub fn put(&mut self, current: &Current, document: Option<&[u8]>) {
-        let object = &current.object;
-        let uid = Uid::of(&object.uid);
-        let slot = self.slot_of_uid(uid);
-        if slot.is_none()
-            && let Some(rival) = self.slot_of_name(&object.namespace, &object.name)
-        {
-            self.free(rival);
-        }
-        let kind = self.kind.get_or_insert_with(|| Arc::new(Kind::of(object)));
-        let kind = Arc::clone(kind);
+        let kind = self.kind_of(&current.object);
         let keys = self.keys(current, document);
-        let held = Held { record: record::write(&kind, current, &keys), status: Arc::clone(&current.status) };
-        match slot {
-            Some(slot) => self.replace(slot, held, &keys),
-            None => self.insert(held, &keys),
+        let kept = Kept::Packed(record::write(&kind, current, &keys));
+        self.place(&current.object, Held { kept, status: Arc::clone(&current.status) }, &keys);
+    }
+
+    fn kind_of(&mut self, object: &ObjectRef) -> Arc<Kind> {
+        Arc::clone(self.kind.get_or_insert_with(|| Arc::new(Kind::of(object))))
+    }
+
+    fn place(&mut self, object: &ObjectRef, held: Held, keys: &[u32]) {
+        match self.slot_of_uid(&object.uid) {
+            Some(slot) => self.replace(slot, held, keys),
+            None => {
+                if let Some(rival) = self.slot_of_name(&object.namespace, &object.name) {
+                    self.free(rival);
+                }
+                self.insert(held, keys);
+            }
         }
     }
 
@@ -115,23 +193,23 @@ impl Cache {
         let mut again = Vec::new();
         for current in objects {
             let object = &current.object;
-            let known = self.slot_of_uid(Uid::of(&object.uid)).is_some();
+            let known = self.slot_of_uid(&object.uid).is_some();
             if known || self.slot_of_name(&object.namespace, &object.name).is_some() {
                 again.push(current);
                 continue;
             }
-            let kind = Arc::clone(self.kind.get_or_insert_with(|| Arc::new(Kind::of(object))));
+            let kind = self.kind_of(object);
             let keys = self.keys(&current, None);
-            let held = Held { record: record::write(&kind, &current, &keys), status: current.status };
-            let slot = self.take_slot(held);
-            entries.extend(keys.into_iter().map(|key| (key, slot)));
+            let kept = Kept::Packed(record::write(&kind, &current, &keys));
+            let slot = self.take_slot(Held { kept, status: current.status });
+            entries.extend(keys.iter().map(|key| (*key, slot)));
         }
         self.by_key = Multimap::of(entries.into_iter());
         again.iter().for_each(|current| self.put(current, None));
     }
 
     pub fn remove(&mut self, uid: &str) -> bool {
-        let slot = self.slot_of_uid(Uid::of(uid));
+        let slot = self.slot_of_uid(uid);
         slot.is_some_and(|slot| self.free(slot))
     }
 
@@ -147,11 +225,14 @@ impl Cache {
             // Four thousand million objects would not fit into memory.
             (self.slots.len() - 1) as Slot
         });
-        let read = record::read(&held.record);
+        let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
+        if let Kept::Plain(hot) = &held.kept {
+            self.heat.entered(slot, hot);
+        }
         self.slots[slot as usize] = Some(held);
         let Self { slots, hasher, .. } = self;
-        let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|held| record::read(&held.record));
+        let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|held| held.kept.read());
         self.by_uid
             .insert_unique(by_uid, slot, |slot| held(slot).map_or(0, |read| hasher.hash_one(read.uid)));
         self.by_name.insert_unique(by_name, slot, |slot| {
@@ -162,9 +243,15 @@ impl Cache {
 
     /// A uid never changes its name or namespace; everything else may change.
     fn replace(&mut self, slot: Slot, held: Held, keys: &[u32]) {
+        if let Kept::Plain(hot) = &held.kept {
+            self.heat.entered(slot, hot);
+        }
         let Some(before) = self.slots[slot as usize].replace(held) else { return };
-        let before: Vec<u32> = record::read(&before.record).keys().collect();
-        if before == keys {
+        if let Kept::Plain(hot) = &before.kept {
+            self.heat.left(hot);
+        }
+        let before = before.kept.keys();
+        if *before == *keys {
             return;
         }
         for gone in before.iter().filter(|key| keys.binary_search(key).is_err()) {
@@ -176,9 +263,8 @@ impl Cache {
     }
 
     fn free(&mut self, slot: Slot) -> bool {
-        let Some(held) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return false };
-        let record = Arc::clone(&held.record);
-        let read = record::read(&record);
+        let Some(held) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return false };
+        let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
         if let Ok(entry) = self.by_uid.find_entry(by_uid, |held| *held == slot) {
             entry.remove();
@@ -186,17 +272,16 @@ impl Cache {
         if let Ok(entry) = self.by_name.find_entry(by_name, |held| *held == slot) {
             entry.remove();
         }
-        read.keys().for_each(|key| self.by_key.remove(key, slot));
-        self.slots[slot as usize] = None;
+        if let Kept::Plain(hot) = &held.kept {
+            self.heat.left(hot);
+        }
+        held.kept.keys().iter().for_each(|key| self.by_key.remove(*key, slot));
         self.free.push(slot);
         true
     }
 
-    /// The hashes of all keys of an object, ascending and each once.
-    fn keys(&self, current: &Current, document: Option<&[u8]>) -> Vec<u32> {
-        let mut keys = Vec::with_capacity(12);
-        keys.push(self.key_hash(Key::Namespace(&current.object.namespace)));
-        keys.extend(current.owner.as_ref().map(|owner| self.key_hash(Key::Owner(&owner.uid))));
+    /// The hashes of all keys of an object.
+    fn keys(&self, current: &Current, document: Option<&[u8]>) -> Arc<[u32]> {
         let unpacked;
         let document = match document {
             Some(document) => document,
@@ -205,30 +290,7 @@ impl Cache {
                 &unpacked
             }
         };
-        // An object that can't be read has no keys but these; that its bytes are damaged is found,
-        // and told, by whoever asks for them.
-        if self.indexes.keys(document, |key| keys.push(self.key_hash(key))).is_err() {
-            tracing::warn!(
-                namespace = current.object.namespace,
-                name = current.object.name,
-                "a cached document can't be read: the object is not found by its labels, owners or node"
-            );
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        keys
-    }
-
-    fn key_hash(&self, key: Key<'_>) -> u32 {
-        let hash = match key {
-            Key::Namespace(namespace) => self.hasher.hash_one((0u8, namespace)),
-            Key::Owner(uid) => self.hasher.hash_one((1u8, uid)),
-            Key::Node(node) => self.hasher.hash_one((2u8, node)),
-            Key::Label(key, value) => self.hasher.hash_one((3u8, key, value)),
-            Key::Named(number, text) => self.hasher.hash_one((4u8, number, text)),
-        };
-        // The low half: the keys are random, so that nobody can make all objects collide.
-        hash as u32
+        self.keyer.keys(&current.object, current.owner.as_deref(), document, None).hashes
     }
 
     fn at(&self, slot: Slot) -> Option<&Held> {
@@ -237,11 +299,15 @@ impl Cache {
 
     fn current(&self, slot: Slot) -> Option<Current> {
         let held = self.at(slot)?;
-        Some(record::read(&held.record).current(self.kind.as_ref()?, Arc::clone(&held.status)))
+        Some(held.kept.read().current(self.kind.as_ref()?, Arc::clone(&held.status)))
     }
 
     fn brief_of(&self, held: &Held) -> Brief {
-        let read = record::read(&held.record);
+        if let Kept::Plain(hot) = &held.kept {
+            let (object, owner) = (Arc::clone(&hot.object), hot.owner.clone());
+            return Brief { object, owner, resource_version: hot.version.clone() };
+        }
+        let read = held.kept.read();
         Brief {
             object: Arc::new(read.object(self.kind.as_deref().unwrap_or(&Kind::default()))),
             owner: read.owner().map(Arc::new),
@@ -249,18 +315,14 @@ impl Cache {
         }
     }
 
-    fn slot_of_uid(&self, uid: Uid<'_>) -> Option<Slot> {
-        let is = |slot: &Slot| self.at(*slot).is_some_and(|held| record::read(&held.record).uid == uid);
-        self.by_uid.find(self.hasher.hash_one(uid), is).copied()
+    fn slot_of_uid(&self, uid: &str) -> Option<Slot> {
+        let as_kept = Uid::of(uid);
+        let is = |slot: &Slot| self.at(*slot).is_some_and(|held| held.kept.is_of(uid, as_kept));
+        self.by_uid.find(self.hasher.hash_one(as_kept), is).copied()
     }
 
     fn slot_of_name(&self, namespace: &str, name: &str) -> Option<Slot> {
-        let is = |slot: &Slot| {
-            self.at(*slot).is_some_and(|held| {
-                let read = record::read(&held.record);
-                read.namespace == namespace && read.name == name
-            })
-        };
+        let is = |slot: &Slot| self.at(*slot).is_some_and(|held| held.kept.is_named(namespace, name));
         self.by_name.find(self.name_hash(namespace, name), is).copied()
     }
 

@@ -197,19 +197,19 @@ impl Comparison {
     fn found(&self, envelope: &Envelope<'_>, document: Bytes) -> Result<Option<Found>, Broken> {
         let version = Version::new(&envelope.resource_version);
         let cache = self.parts.shared.read();
-        let known = cache.by_uid(&envelope.uid);
-        let known = known.as_ref();
         if self.reason == ListReason::Replaced {
             // The histories may have given one version to two contents; only the bytes tell.
-            let same = known.is_some_and(|known| {
+            let same = cache.by_uid(&envelope.uid).is_some_and(|known| {
                 known.resource_version == version && unpack(&known.packed).is_ok_and(|held| held == document)
             });
             return Ok((!same).then_some(Found::Item(document)));
         }
+        let known = cache.brief(&envelope.uid);
+        let known = known.as_ref();
         let rival = cache
-            .by_name(&envelope.namespace, &envelope.name)
+            .brief_of_name(&envelope.namespace, &envelope.name)
             .filter(|held| *held.object.uid != *envelope.uid)
-            .map(|held| (Arc::clone(&held.object), self.floor(&held.resource_version)));
+            .map(|held| (held.object, self.floor(&held.resource_version)));
         let floor = match compare(&version, known.map(|known| &known.resource_version)) {
             Compared::Same => return Ok(None),
             Compared::Behind => return Err(Broken::OtherHistory(version)),

@@ -1,74 +1,37 @@
 //! One append in the making, with what it already says about its objects: the events of one batch
 //! are judged against the ones before them. Knows nothing about the journal or the server.
 
-use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
-use bytes::Bytes;
-use kubewitness_core::Version;
-use kubewitness_core::document::{Packed, unpack};
-use kubewitness_core::ports::{Current, Poison, Witnessed};
-use kubewitness_core::state::{Change, Gap, ObjectRef, Status};
+use hashbrown::HashTable;
+use kubewitness_core::ports::{Poison, Witnessed};
+use kubewitness_core::state::{Change, Gap, ObjectRef};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Keys};
+use crate::known::Known;
 
-/// What is known of an object: from this batch or from the cache.
-pub(crate) struct Known {
-    pub object: Arc<ObjectRef>,
-    pub owner: Option<Arc<ObjectRef>>,
-    pub version: Version,
-    pub status: Arc<Status>,
-    held: Held,
-}
-
-enum Held {
-    Plain(Bytes),
-    Packed(Packed),
-}
-
-impl Known {
-    fn drafted(state: &Witnessed) -> Self {
-        Self {
-            object: Arc::clone(&state.object),
-            owner: state.owner.clone(),
-            version: state.resource_version.clone(),
-            status: Arc::clone(&state.status),
-            held: Held::Plain(state.document.clone()),
-        }
-    }
-
-    pub(crate) fn cached(current: Current) -> Self {
-        Self {
-            object: current.object,
-            owner: current.owner,
-            version: current.resource_version,
-            status: current.status,
-            held: Held::Packed(current.packed),
-        }
-    }
-
-    /// A hint for the journal's delta: one that can't be read is none.
-    pub fn document(&self) -> Option<Bytes> {
-        match &self.held {
-            Held::Plain(document) => Some(document.clone()),
-            Held::Packed(packed) => unpack(packed).ok(),
-        }
-    }
+/// What is kept beside a state until it is durable: the cache's part of it.
+#[derive(Default)]
+pub(crate) struct Note {
+    /// It says nothing about what is there now.
+    pub past: bool,
+    /// Its keys, where it is to be kept as it is: it came as a change, and not with all others.
+    pub keys: Option<Keys>,
 }
 
 #[derive(Default)]
 pub(crate) struct Draft {
     pub states: Vec<Witnessed>,
+    /// One for each state.
+    pub notes: Vec<Note>,
     pub poison: Vec<Poison>,
     pub gaps: Vec<Gap>,
     /// Bytes in flight are given back once they are durable.
     pub permits: Vec<OwnedSemaphorePermit>,
-    /// Places of states that say nothing about what is there now.
-    pub past: HashSet<usize>,
-    /// The last state of each uid and of each name, by hash.
-    last: HashMap<u64, usize>,
+    /// The place of the last state of each uid, and of each name.
+    by_uid: HashTable<usize>,
+    by_name: HashTable<usize>,
     hasher: RandomState,
 }
 
@@ -77,64 +40,94 @@ impl Draft {
         self.states.is_empty() && self.poison.is_empty() && self.gaps.is_empty()
     }
 
-    pub fn push(&mut self, state: Witnessed, past: bool) {
+    pub fn push(&mut self, state: Witnessed, note: Note) {
         let place = self.states.len();
-        // A gap says nothing about what an object is now.
-        if past {
-            self.past.insert(place);
-        } else if state.change != Change::Gap {
-            let object = &state.object;
-            self.last.insert(self.hasher.hash_one(&object.uid), place);
-            self.last.insert(self.hasher.hash_one((&object.namespace, &object.name)), place);
-        }
+        let says_now = !note.past && state.change != Change::Gap;
         self.states.push(state);
+        self.notes.push(note);
+        if says_now {
+            self.index(place);
+        }
+    }
+
+    fn index(&mut self, place: usize) {
+        let Self { states, by_uid, by_name, hasher, .. } = self;
+        let object = &states[place].object;
+        let name = |object: &ObjectRef| hasher.hash_one((&*object.namespace, &*object.name));
+        let uid = |object: &ObjectRef| hasher.hash_one(&*object.uid);
+        by_uid
+            .entry(
+                uid(object),
+                |held| states[*held].object.uid == object.uid,
+                |held| uid(&states[*held].object),
+            )
+            .and_modify(|held| *held = place)
+            .or_insert(place);
+        let same = |held: &usize| {
+            let held = &states[*held].object;
+            held.name == object.name && held.namespace == object.namespace
+        };
+        by_name
+            .entry(name(object), same, |held| name(&states[*held].object))
+            .and_modify(|held| *held = place)
+            .or_insert(place);
     }
 
     pub fn clear(&mut self) {
         self.states.clear();
+        self.notes.clear();
         self.poison.clear();
         self.gaps.clear();
         self.permits.clear();
-        self.past.clear();
-        self.last.clear();
+        self.by_uid.clear();
+        self.by_name.clear();
     }
 
     pub fn known(&self, cache: &Cache, uid: &str) -> Option<Known> {
-        match self.find(self.hasher.hash_one(uid), |object| object.uid == uid) {
-            Some(state) => (state.change == Change::Present).then(|| Known::drafted(state)),
-            None => cache.by_uid(uid).map(Known::cached),
+        match self.of_uid(uid) {
+            Some(place) => self.drafted(place),
+            None => cache.known(uid),
         }
     }
 
-    /// Another uid that has this name.
-    pub fn rival(&self, cache: &Cache, namespace: &str, name: &str, uid: &str) -> Option<Known> {
-        let of_name = |object: &ObjectRef| object.namespace == namespace && object.name == name;
-        match self.find(self.hasher.hash_one((namespace, name)), of_name) {
-            Some(state) => {
-                (state.change == Change::Present && state.object.uid != uid).then(|| Known::drafted(state))
-            }
+    /// What is known of an object, and of another uid that has its name.
+    pub fn met(
+        &self,
+        cache: &Cache,
+        uid: &str,
+        namespace: &str,
+        name: &str,
+    ) -> (Option<Known>, Option<Known>) {
+        let (known, named) = (self.known(cache, uid), self.of_name(namespace, name));
+        let rival = match named {
+            Some(place) if self.states[place].object.uid == uid => None,
+            Some(place) => self.drafted(place),
+            // An object keeps its name, and nobody else in the cache has it.
+            None if known.is_some() => None,
             None => cache
-                .by_name(namespace, name)
+                .brief_of_name(namespace, name)
                 // It may have ended in this batch, under whatever name.
-                .filter(|held| held.object.uid != uid)
                 .and_then(|held| self.known(cache, &held.object.uid)),
-        }
+        };
+        (known, rival)
     }
 
-    /// Whether a state changes what is there now.
-    pub fn says_now(&self, place: usize, state: &Witnessed) -> bool {
-        state.change != Change::Gap && !self.past.contains(&place)
+    /// The state at a place, if its object is there by it.
+    fn drafted(&self, place: usize) -> Option<Known> {
+        let state = self.states.get(place).filter(|state| state.change == Change::Present)?;
+        Some(Known::drafted(state, self.notes.get(place)?.keys.as_ref()))
     }
 
-    fn find(&self, hash: u64, is: impl Fn(&ObjectRef) -> bool) -> Option<&Witnessed> {
-        let state = self.states.get(*self.last.get(&hash)?)?;
-        if is(&state.object) {
-            return Some(state);
-        }
-        // Two keys with one hash: look at them all.
-        let mut others = self.states.iter().enumerate().rev();
-        others
-            .find(|(place, state)| self.says_now(*place, state) && is(&state.object))
-            .map(|(_, state)| state)
+    fn of_uid(&self, uid: &str) -> Option<usize> {
+        let is = |place: &usize| self.states[*place].object.uid == uid;
+        self.by_uid.find(self.hasher.hash_one(uid), is).copied()
+    }
+
+    fn of_name(&self, namespace: &str, name: &str) -> Option<usize> {
+        let is = |place: &usize| {
+            let held = &self.states[*place].object;
+            held.name == name && held.namespace == namespace
+        };
+        self.by_name.find(self.hasher.hash_one((namespace, name)), is).copied()
     }
 }

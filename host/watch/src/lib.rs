@@ -27,6 +27,7 @@ mod handle;
 mod hold;
 mod input;
 mod judge;
+mod known;
 mod landmark;
 mod listers;
 mod maker;

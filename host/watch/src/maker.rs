@@ -7,19 +7,20 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{Poison, Witnessed};
-use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::project::{self, Envelope, Outline};
 use kubewitness_core::state::{Change, Gap, ObjectRef, StateId, Status};
 use kubewitness_core::status::Rules;
 
-use crate::cache::Statuses;
+use crate::cache::{HOT_DOCUMENT, Keyer, Statuses};
 use crate::discovery::group_version;
 use crate::document::with_kind;
-use crate::draft::{Draft, Known};
+use crate::draft::{Draft, Note};
 use crate::exact::Life;
 use crate::gaplog::GapLog;
 use crate::handle::count;
 use crate::input::Hole;
 use crate::judge::{Event, Meaning, Seen, judge};
+use crate::known::Known;
 use crate::owners::{Owners, owners};
 use crate::source::Parts;
 
@@ -28,9 +29,17 @@ pub(crate) struct Maker {
     pub epoch: u32,
     pub draft: Draft,
     statuses: Statuses,
+    keyer: Arc<Keyer>,
     pub gap_log: GapLog,
-    /// Time spent on statuses since it was last counted.
-    pub deriving: std::time::Duration,
+}
+
+/// How an object came.
+#[derive(Clone, Copy)]
+pub(crate) enum Came<'a> {
+    /// With all others, or from the past: the next version is not expected soon.
+    Listed,
+    /// As a change, with the outline of its bytes.
+    Watched(&'a Outline),
 }
 
 /// One event's object, read as far as needed.
@@ -38,6 +47,7 @@ struct Object<'a> {
     envelope: Envelope<'a>,
     version: Version,
     document: Bytes,
+    came: Came<'a>,
     event: Event,
     /// The status before, of an object that isn't there any more: journaled, never shown.
     past: Option<Past>,
@@ -60,19 +70,19 @@ struct Made {
     previous: Option<Arc<Status>>,
     document: Bytes,
     base: Option<Bytes>,
-    past: bool,
+    note: Note,
 }
 
 impl Maker {
     pub fn new(parts: Arc<Parts>, epoch: u32) -> Self {
-        let (draft, statuses) = (Draft::default(), Statuses::default());
+        let keyer = parts.shared.read().keyer();
         Self {
             parts,
             epoch,
-            draft,
-            statuses,
+            draft: Draft::default(),
+            statuses: Statuses::default(),
+            keyer,
             gap_log: GapLog::default(),
-            deriving: std::time::Duration::ZERO,
         }
     }
 
@@ -81,7 +91,7 @@ impl Maker {
         let bytes = document.clone();
         match project::envelope(&bytes) {
             Ok(envelope) => {
-                self.seen(&bytes, document, envelope, event, None);
+                self.seen(&bytes, document, envelope, Came::Listed, event, None);
             }
             Err(error) => self.poison(document, &error.to_string()),
         }
@@ -94,6 +104,7 @@ impl Maker {
         raw: &Bytes,
         document: Bytes,
         envelope: Envelope<'_>,
+        came: Came<'_>,
         event: Event,
         complete: Option<&Version>,
     ) -> Option<Version> {
@@ -103,7 +114,7 @@ impl Maker {
         }
         let version = Version::new(&envelope.resource_version);
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
-        let seen = Object { envelope, version: version.clone(), document, event, past: None };
+        let seen = Object { envelope, version: version.clone(), document, came, event, past: None };
         self.judged(seen, complete);
         Some(version)
     }
@@ -144,7 +155,7 @@ impl Maker {
             status,
             document: serde_json::to_vec(&gap).unwrap_or_default().into(),
             base: None,
-            past: false,
+            note: Note::default(),
         };
         self.push(made, Some(&gap));
     }
@@ -171,10 +182,7 @@ impl Maker {
 
     fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
-        let (known, rival) = {
-            let cache = self.parts.shared.read();
-            (self.draft.known(&cache, uid), self.draft.rival(&cache, namespace, name, uid))
-        };
+        let (known, rival) = self.draft.met(&self.parts.shared.read(), uid, namespace, name);
         let judgement = judge(
             &Seen {
                 event: seen.event,
@@ -235,7 +243,7 @@ impl Maker {
             previous: Some(status),
             document: Bytes::new(),
             base: None,
-            past: true,
+            note: Note { past: true, keys: None },
         };
         self.push(made, None);
     }
@@ -253,7 +261,8 @@ impl Maker {
             return;
         }
         let version = Version::new(&envelope.resource_version);
-        let mut seen = Object { envelope, version, document, event: Event::Present, past: None };
+        let (came, event) = (Came::Listed, Event::Present);
+        let mut seen = Object { envelope, version, document, came, event, past: None };
         if survives {
             self.judged(seen, None);
         } else {
@@ -264,10 +273,17 @@ impl Maker {
     }
 
     fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
+        let made;
+        let outline = match seen.came {
+            // An envelope without a kind is of a document that was given one since.
+            Came::Watched(outline) if !outline.is_empty() && !seen.envelope.kind.is_empty() => Some(outline),
+            _ => {
+                made = Outline::of(&seen.document).ok();
+                made.as_ref()
+            }
+        };
         let (group, _) = group_version(&self.parts.spec.api_version);
-        let begun = std::time::Instant::now();
-        let derived = self.parts.rules.status(group, &self.parts.spec.kind, &seen.document);
-        self.deriving += begun.elapsed();
+        let derived = self.parts.rules.outlined(group, &self.parts.spec.kind, &seen.document, outline);
         let derived = if change == Change::Gone { Rules::deleted(&derived) } else { derived };
         let before = seen.past.as_ref().and_then(|past| past.status.clone());
         let previous = known.map(|known| Arc::clone(&known.status)).or(before);
@@ -280,8 +296,14 @@ impl Maker {
         let Owners { outermost: owner, controller } = owners(&self.parts.listers, &seen.envelope, known);
         let base = known.and_then(Known::document);
         let (version, document) = (seen.version, seen.document);
+        let is_hot = matches!(seen.came, Came::Watched(_)) && document.len() <= HOT_DOCUMENT;
+        let keys = outline.filter(|_| is_hot && change == Change::Present && !past).map(|outline| {
+            let before = known.and_then(|known| known.keys.as_ref());
+            self.keyer.next(&object, owner.as_deref(), &document, outline, before)
+        });
+        let note = Note { past, keys };
         self.push(
-            Made { change, object, owner, controller, version, status, previous, document, base, past },
+            Made { change, object, owner, controller, version, status, previous, document, base, note },
             None,
         );
     }
@@ -298,7 +320,7 @@ impl Maker {
             previous: Some(Arc::clone(&known.status)),
             document: Bytes::new(),
             base: None,
-            past: false,
+            note: Note::default(),
         };
         self.push(made, None);
     }
@@ -325,7 +347,7 @@ impl Maker {
             document: made.document,
             base: made.base,
         };
-        self.draft.push(witnessed, made.past);
+        self.draft.push(witnessed, made.note);
     }
 }
 

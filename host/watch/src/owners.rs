@@ -7,7 +7,7 @@ use kubewitness_core::project::{self, Envelope, OwnerRef};
 use kubewitness_core::state::ObjectRef;
 
 use crate::discovery::group_version;
-use crate::draft::Known;
+use crate::known::Known;
 use crate::listers::Listers;
 
 /// Whose an object is.

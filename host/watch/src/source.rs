@@ -1,8 +1,10 @@
 //! One source: from the journal's memory of it to a running list-watch. Wires reader and writer.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::document::unpack;
@@ -10,7 +12,7 @@ use kubewitness_core::limits::FRAMES_IN_FLIGHT;
 use kubewitness_core::ports::{JournalError, Warm, Witness};
 use kubewitness_core::status::Rules;
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +20,7 @@ use crate::audit::Auditor;
 use crate::backoff::{Backoff, Dice};
 use crate::connect::Connection;
 use crate::handle::{Shared, SourceHandle};
+use crate::input::Input;
 use crate::landmark::Landmark;
 use crate::listers::Listers;
 use crate::reader::Reader;
@@ -74,37 +77,60 @@ impl Source {
 
     /// Runs until the stop, then returns once what was received is durable. An error is final.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SourceError> {
-        let parts = Arc::new(self.parts);
-        let Some(warm) = warm(&parts, &stop).await? else { return Ok(()) };
-        let checkpoint = warm.checkpoint.filter(|version| !version.as_str().is_empty());
-        {
-            let mut live = parts.shared.live();
-            live.epoch = warm.epoch;
-            live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
-        }
-        let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
-        let (rounds, walks) = mpsc::channel(ROUNDS);
-        let (full, is_full) = watch::channel(false);
-        let writer = Writer::new(Arc::clone(&parts), warm.epoch, checkpoint, full);
-        let walker = Walker::new(Arc::clone(&parts), inputs.clone());
-        let auditor = Auditor::new(Arc::clone(&parts), inputs.clone());
-        let reader = Reader::new(parts, inputs, rounds, is_full);
-        // Reader and walker end with the stop or with the writer; the writer with them.
-        let halt = stop.child_token();
-        let read = async {
-            tokio::select! {
-                () = halt.cancelled() => {}
-                ((), (), ()) = async { tokio::join!(reader.run(), walker.run(walks), auditor.run()) } => {}
-            }
-        };
-        let write = async {
-            let ended = writer.run(received, &stop).await;
-            halt.cancel();
-            ended
-        };
-        let ((), written) = tokio::join!(read, write);
+        let (reading, writing) = self.split(stop);
+        let ((), written) = tokio::join!(reading, writing);
         written
     }
+
+    /// [`Self::run`] as two futures for two tasks, so that the server is read while the journal is
+    /// written. The second one's end is the source's, and the first ends with it.
+    pub fn split(
+        self,
+        stop: CancellationToken,
+    ) -> (
+        impl Future<Output = ()> + Send + 'static,
+        impl Future<Output = Result<(), SourceError>> + Send + 'static,
+    ) {
+        let parts = Arc::new(self.parts);
+        let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
+        let (full, is_full) = watch::channel(false);
+        let (loaded, is_loaded) = oneshot::channel();
+        // Reader, walker and auditor end with the stop or with the writer; the writer with them.
+        let halt = stop.child_token();
+        let read = read(Arc::clone(&parts), inputs, is_full, is_loaded);
+        let reading = halt.clone().run_until_cancelled_owned(read).map(|_| ());
+        let writing = async move {
+            let _halted = halt.drop_guard();
+            let Some(warm) = warm(&parts, &stop).await? else { return Ok(()) };
+            let checkpoint = warm.checkpoint.filter(|version| !version.as_str().is_empty());
+            {
+                let mut live = parts.shared.live();
+                live.epoch = warm.epoch;
+                live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
+            }
+            // Nobody is there to be told after a stop.
+            loaded.send(()).ok();
+            Writer::new(parts, warm.epoch, checkpoint, full).run(received, &stop).await
+        };
+        (reading, writing)
+    }
+}
+
+/// All that talks to the server, once the cache is loaded.
+async fn read(
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+    is_full: watch::Receiver<bool>,
+    is_loaded: oneshot::Receiver<()>,
+) {
+    if is_loaded.await.is_err() {
+        return;
+    }
+    let (rounds, walks) = mpsc::channel(ROUNDS);
+    let walker = Walker::new(Arc::clone(&parts), inputs.clone());
+    let auditor = Auditor::new(Arc::clone(&parts), inputs.clone());
+    let reader = Reader::new(parts, inputs, rounds, is_full);
+    tokio::join!(reader.run(), walker.run(walks), auditor.run());
 }
 
 /// Loads the cache from the journal. `None`: stopped before the journal could be read.

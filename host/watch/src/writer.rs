@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use kubewitness_core::Version;
 use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
-use kubewitness_core::project::{self, Envelope, EventType};
+use kubewitness_core::project::{self, Envelope, EventType, Outline};
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use self::durable::COOL_SLICE;
 use crate::SourceError;
 use crate::backoff::Dice;
 use crate::checkpoint::Checkpoint;
@@ -23,7 +24,7 @@ use crate::handle::count;
 use crate::hold::{Held, Holds};
 use crate::input::{Hole, Input, Standing, Step, Story, reason};
 use crate::judge::Event;
-use crate::maker::{Maker, matches};
+use crate::maker::{Came, Maker, matches};
 use crate::request::{Failure, status_failure};
 use crate::round::RoundId;
 use crate::source::Parts;
@@ -50,8 +51,12 @@ pub(crate) struct Writer {
     /// Those who wait until everything is settled.
     patient: Vec<oneshot::Sender<Standing>>,
     holds: Holds,
-    /// Time spent on reading lines since it was last counted.
-    decoding: std::time::Duration,
+    /// Since when the batch is being made.
+    begun: Instant,
+    /// When changed objects are packed, if nothing comes until then.
+    cool_at: Option<Instant>,
+    /// Of the line that is being read.
+    outline: Outline,
     /// Names that were added while a round is not settled.
     fresh: Vec<(String, String)>,
     /// What waited and may pass now: it goes before anything else.
@@ -93,7 +98,9 @@ impl Writer {
             waiting: Vec::new(),
             patient: Vec::new(),
             holds: Holds::new(parts.tuning.held_events, parts.tuning.held_bytes),
-            decoding: std::time::Duration::ZERO,
+            begun: Instant::now(),
+            cool_at: None,
+            outline: Outline::default(),
             fresh: Vec::new(),
             released: VecDeque::new(),
             steps: VecDeque::new(),
@@ -116,11 +123,17 @@ impl Writer {
         loop {
             let moved = self.is_settled() && self.checkpoint.safe() != self.written.as_ref();
             let due_at = self.written_at + self.parts.tuning.checkpoint_every;
+            let cool_at = self.cool_at.unwrap_or(due_at);
             let received = tokio::select! {
                 biased;
                 () = sleep_until(due_at), if moved => 0,
                 received = inputs.recv_many(&mut batch, APPEND_BATCH) => received,
+                () = sleep_until(cool_at), if self.cool_at.is_some() => {
+                    self.cool(COOL_SLICE);
+                    continue;
+                }
             };
+            self.begun = Instant::now();
             if received == 0 {
                 self.due = moved;
                 let ended = inputs.is_closed() && inputs.is_empty();
@@ -269,12 +282,15 @@ impl Writer {
     }
 
     fn line(&mut self, held: Held) {
+        let mut outline = std::mem::take(&mut self.outline);
+        self.outlined(held, &mut outline);
+        self.outline = outline;
+    }
+
+    fn outlined(&mut self, held: Held, outline: &mut Outline) {
         let Held { line, permit, complete } = held;
         let bytes = line.clone();
-        let begun = std::time::Instant::now();
-        let projected = project::project(&bytes);
-        self.decoding += begun.elapsed();
-        let (frame, envelope) = match projected {
+        let (frame, envelope) = match project::project_into(&bytes, outline) {
             Ok(projected) => projected,
             Err(error) => return self.maker.poison(line, &error.to_string()),
         };
@@ -292,7 +308,9 @@ impl Writer {
                 let deleted = frame.kind == EventType::Deleted;
                 let event = if deleted { Event::Deleted } else { Event::Present };
                 let document = line.slice_ref(frame.object);
-                if let Some(version) = self.maker.seen(&line, document, envelope, event, complete.as_ref()) {
+                let came = Came::Watched(outline);
+                let complete = complete.as_ref();
+                if let Some(version) = self.maker.seen(&line, document, envelope, came, event, complete) {
                     self.checkpoint.event(&version);
                 }
             }

@@ -21,6 +21,16 @@ pub(crate) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
+    /// Of bytes that a scanner has been over.
+    pub(super) fn scanned(raw: &'a [u8], escaped: bool, at: usize) -> Self {
+        Self { raw, escaped, at }
+    }
+
+    /// Where it stands and how long it is; whether there are escapes.
+    pub(super) fn place(&self) -> (usize, usize, bool) {
+        (self.at, self.raw.len(), self.escaped)
+    }
+
     #[inline]
     pub(crate) fn is(&self, text: &[u8]) -> bool {
         match self.escaped {
@@ -187,6 +197,17 @@ impl<'a> Scanner<'a> {
         };
         self.at += width;
         Ok(())
+    }
+
+    /// Where the next value begins.
+    pub(crate) fn start(&mut self) -> usize {
+        self.peek();
+        self.at
+    }
+
+    /// Behind what was taken last.
+    pub(crate) fn position(&self) -> usize {
+        self.at
     }
 
     /// The bytes of the next value, whatever it is.

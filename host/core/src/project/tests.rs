@@ -36,6 +36,10 @@ fn one_pass_reads_what_two_do() {
     for line in JOBS.lines().chain(include_str!("../../testdata/pods.jsonl").lines()) {
         let two = frame(line.as_bytes()).unwrap();
         assert_eq!(project(line.as_bytes()), Ok((two, Some(envelope(two.object).unwrap()))));
+        let mut outline = Outline::default();
+        project_into(line.as_bytes(), &mut outline).unwrap();
+        let noted = |outline: &Outline| outlined(outline, two.object);
+        assert!(outline.is_empty() || noted(&outline) == noted(&Outline::of(two.object).unwrap()), "{line}");
     }
     let late = br#"{"object":{"metadata":{"name":"a","uid":"u","resourceVersion":"1"}},"type":"DELETED"}"#;
     assert_eq!(project(late).unwrap().1.unwrap().name, "a");
@@ -171,6 +175,22 @@ fn a_list_page_gives_its_items_as_they_came() {
     assert_eq!(list_page(br#"{"items":[]}"#), Err(ProjectError::Missing("metadata.resourceVersion")));
 }
 
+/// Each member with the one that it is in.
+fn outlined(outline: &Outline, object: &[u8]) -> Vec<(String, String, Value)> {
+    let (mut top, mut members) = (String::new(), Vec::new());
+    for found in outline.members(object) {
+        let (key, value) = (found.key.decode().unwrap(), serde_json::from_slice(found.value).unwrap());
+        match found.is_inner {
+            true => members.push((top.clone(), key.into_owned(), value)),
+            false => {
+                top = key.into_owned();
+                members.push((top.clone(), String::new(), value));
+            }
+        }
+    }
+    members
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -188,6 +208,26 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    #[test]
+    fn an_outline_has_every_member_of_the_first_two_levels(
+        object in prop::collection::btree_map(".{0,4}", any_json(), 0..6),
+        pretty in any::<bool>(),
+    ) {
+        let object = Value::Object(object.into_iter().collect());
+        let text = if pretty { serde_json::to_string_pretty(&object).unwrap() } else { object.to_string() };
+        let text = format!(" {text} ");
+        let object: Value = serde_json::from_str(&text).unwrap();
+        let mut expected = Vec::new();
+        for (top, value) in object.as_object().unwrap() {
+            expected.push((top.clone(), String::new(), value.clone()));
+            for (key, inner) in value.as_object().into_iter().flatten() {
+                expected.push((top.clone(), key.clone(), inner.clone()));
+            }
+        }
+        let outline = Outline::of(text.as_bytes()).unwrap();
+        prop_assert_eq!(outlined(&outline, text.as_bytes()), expected);
+    }
+
     #[test]
     fn any_json_is_taken_to_its_last_byte(value in any_json(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();

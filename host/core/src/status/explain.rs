@@ -2,12 +2,13 @@
 //! cases before it from deciding. For people; the way of a state asks `Rule::status` alone.
 
 use serde::Serialize;
-use serde_json::Value;
 
+use super::node::Node;
 use super::path::{Cut, Path};
 use super::rule::{Rule, Test, first_text};
 use super::spec::RuleSpec;
 use super::{Origin, Rules};
+use crate::project::Outline;
 use crate::state::Status;
 
 /// Values shown of one test, and bytes of each: a person reads them.
@@ -44,7 +45,7 @@ impl Rules {
     /// `None` where the bytes are not an object.
     pub fn explain(&self, group: &str, kind: &str, object: &[u8]) -> Option<Explanation<'_>> {
         let (origin, rule) = self.find(group, kind);
-        let cut = Cut::new(&rule.slots, object)?;
+        let cut = Cut::new(&rule.slots, object, &Outline::of(object).ok()?);
         let decided = rule.deciding(&cut)?;
         let case = rule.cases.get(decided)?;
         let spec = rule.spec.cases.get(decided)?;
@@ -88,7 +89,7 @@ fn found(test: &Test, cut: &Cut<'_>) -> Vec<String> {
     values
 }
 
-fn shown(value: &Value) -> String {
+fn shown(value: &Node<'_>) -> String {
     let mut text = value.to_string();
     if text.len() > VALUE_BYTES {
         let mut end = VALUE_BYTES;

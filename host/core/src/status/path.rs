@@ -14,7 +14,8 @@ use std::cell::OnceCell;
 
 use serde_json::Value;
 
-use crate::project::{Flow, Scanner};
+use super::node::Node;
+use crate::project::Outline;
 
 /// Members of the second level, such as `status.conditions`, that a rule may look at.
 #[derive(Clone, Debug, Default)]
@@ -104,14 +105,15 @@ impl Path {
     }
 
     /// Calls `visit` with each value until it answers `true`; whether it did.
-    pub(super) fn any<'v>(&self, cut: &'v Cut<'_>, mut visit: impl FnMut(&'v Value) -> bool) -> bool {
+    pub(super) fn any(&self, cut: &Cut<'_>, mut visit: impl FnMut(&Node<'_>) -> bool) -> bool {
         walk(cut.value(self.slot), &self.rest, &mut visit)
     }
 
-    pub(super) fn first<'v>(&self, cut: &'v Cut<'_>) -> Option<&'v Value> {
+    /// The first value, where it is an integer.
+    pub(super) fn integer(&self, cut: &Cut<'_>) -> Option<i64> {
         let mut found = None;
         self.any(cut, |value| {
-            found = Some(value);
+            found = value.as_i64();
             true
         });
         found
@@ -143,40 +145,31 @@ impl Segment {
     }
 }
 
-fn walk<'v>(value: &'v Value, segments: &[Segment], visit: &mut dyn FnMut(&'v Value) -> bool) -> bool {
+fn walk(value: &Node<'_>, segments: &[Segment], visit: &mut dyn FnMut(&Node<'_>) -> bool) -> bool {
     let Some((segment, rest)) = segments.split_first() else {
         return !value.is_null() && visit(value);
     };
     match segment {
         Segment::Key(key) => value.get(key).is_some_and(|inner| walk(inner, rest, visit)),
-        Segment::Each => any_of(value, |element| walk(element, rest, visit)),
+        Segment::Each => value.any(|element| walk(element, rest, visit)),
         Segment::Where { key, test } => {
-            any_of(value, |element| selected(element, key, test) && walk(element, rest, visit))
+            value.any(|element| selected(element, key, test) && walk(element, rest, visit))
         }
     }
 }
 
-/// Of the elements of a list or the values of a map.
-fn any_of<'v>(value: &'v Value, visit: impl FnMut(&'v Value) -> bool) -> bool {
-    match value {
-        Value::Array(list) => list.iter().any(visit),
-        Value::Object(map) => map.values().any(visit),
-        _ => false,
-    }
-}
-
-fn selected(element: &Value, key: &[String], test: &Where) -> bool {
+fn selected(element: &Node<'_>, key: &[String], test: &Where) -> bool {
     let found = key.iter().try_fold(element, |value, key| value.get(key)).filter(|value| !value.is_null());
     match (found, test) {
         (None, test) => matches!(test, Where::Absent),
         (Some(_), Where::Exists) => true,
         (Some(_), Where::Absent) => false,
-        (Some(found), Where::Is(text)) => text_of(found).is_some_and(|found| found == *text),
-        (Some(found), Where::IsNot(text)) => text_of(found).is_some_and(|found| found != *text),
+        (Some(found), Where::Is(text)) => found.text().is_some_and(|found| found == *text),
+        (Some(found), Where::IsNot(text)) => found.text().is_some_and(|found| found != *text),
     }
 }
 
-/// A scalar as text; nothing for null, lists and objects.
+/// A scalar of a rule as text; nothing for null, lists and objects.
 pub(super) fn text_of(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(Cow::Borrowed(text)),
@@ -194,38 +187,32 @@ pub(super) struct Cut<'a> {
 #[derive(Default)]
 struct Slot<'a> {
     bytes: Option<&'a [u8]>,
-    parsed: OnceCell<Value>,
+    parsed: OnceCell<Node<'a>>,
 }
 
-static ABSENT: Value = Value::Null;
+static ABSENT: Node<'static> = Node::Null;
 
 impl<'a> Cut<'a> {
-    /// `None` where the bytes are not an object.
-    pub(super) fn new(slots: &Slots, object: &'a [u8]) -> Option<Self> {
+    /// Of an object and its own outline.
+    pub(super) fn new(slots: &Slots, object: &'a [u8], outline: &Outline) -> Self {
         let mut cut: Vec<Slot<'a>> = (0..slots.count).map(|_| Slot::default()).collect();
-        let scanned = Scanner::new(object).members(|top, value| {
-            let wanted = slots.tops.iter().find(|wanted| top.is(wanted.key.as_bytes()));
-            let Some(wanted) = wanted.filter(|_| value.peek() == b'{') else {
-                return value.skip().map(|()| Flow::Next);
-            };
-            value.members(|second, value| {
-                let bytes = value.value()?;
-                if let Some((_, slot)) = wanted.members.iter().find(|(key, _)| second.is(key.as_bytes())) {
-                    cut[*slot].bytes.get_or_insert(bytes);
-                }
-                Ok(Flow::Next)
-            })?;
-            Ok(Flow::Next)
-        });
-        scanned.ok().map(|()| Self { slots: cut })
+        let mut members: &[(String, usize)] = &[];
+        for found in outline.members(object) {
+            if !found.is_inner {
+                let wanted = slots.tops.iter().find(|wanted| found.key.is(wanted.key.as_bytes()));
+                members = wanted.map_or(&[], |wanted| &wanted.members);
+            } else if let Some((_, slot)) = members.iter().find(|(key, _)| found.key.is(key.as_bytes())) {
+                cut[*slot].bytes.get_or_insert(found.value);
+            }
+        }
+        Self { slots: cut }
     }
 
-    fn value(&self, slot: usize) -> &Value {
+    fn value(&self, slot: usize) -> &Node<'a> {
         let slot = &self.slots[slot];
         match slot.bytes {
             None => &ABSENT,
-            // A string that `serde_json` refuses and the scanner did not need to decode is absent.
-            Some(bytes) => slot.parsed.get_or_init(|| serde_json::from_slice(bytes).unwrap_or(Value::Null)),
+            Some(bytes) => slot.parsed.get_or_init(|| Node::parse(bytes)),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A rule that can be asked: what it says of an object. How it is written stands in `spec`.
 
-use serde_json::Value;
-
-use super::path::{Cut, Path, Slots, text_of};
+use super::node::Node;
+use super::path::{Cut, Path, Slots};
 use super::spec::RuleSpec;
+use crate::project::Outline;
 use crate::state::Status;
 
 /// Reasons are words for programs; a longer one is cut.
@@ -65,9 +65,8 @@ pub(super) enum Check {
 }
 
 impl Rule {
-    /// `None` where the bytes are not an object.
-    pub fn status(&self, object: &[u8]) -> Option<Status> {
-        let cut = Cut::new(&self.slots, object)?;
+    pub fn status(&self, object: &[u8], outline: &Outline) -> Option<Status> {
+        let cut = Cut::new(&self.slots, object, outline);
         Some(self.told(self.cases.get(self.deciding(&cut)?)?, &cut))
     }
 
@@ -84,7 +83,7 @@ impl Rule {
             attempt: number(&self.attempt, cut),
             ready: number(&self.ready, cut),
             total: number(&self.total, cut),
-            exit_code: self.exit.iter().find_map(|path| i32::try_from(path.first(cut)?.as_i64()?).ok()),
+            exit_code: self.exit.iter().find_map(|path| i32::try_from(path.integer(cut)?).ok()),
             terminal: case.terminal,
         }
     }
@@ -119,16 +118,16 @@ impl Number {
 
 impl Test {
     pub fn holds(&self, cut: &Cut<'_>) -> bool {
-        let passes = |value: &Value| match &self.check {
+        let passes = |value: &Node<'_>| match &self.check {
             Check::Exists => true,
-            Check::In(list) => text_of(value).is_some_and(|found| list.iter().any(|item| *item == found)),
+            Check::In(list) => value.text().is_some_and(|found| list.iter().any(|item| *item == found)),
             Check::Like(list) => {
-                text_of(value).is_some_and(|found| list.iter().any(|item| item.eq_ignore_ascii_case(&found)))
+                value.text().is_some_and(|found| list.iter().any(|item| item.eq_ignore_ascii_case(&found)))
             }
             Check::Above(limit) => value.as_i64().is_some_and(|found| found > *limit),
             Check::Below(limit) => value.as_i64().is_some_and(|found| found < *limit),
             Check::Behind(path) => {
-                let other = path.first(cut).and_then(Value::as_i64);
+                let other = path.integer(cut);
                 value.as_i64().zip(other).is_some_and(|(found, other)| found < other)
             }
         };
@@ -140,7 +139,7 @@ fn hold(tests: &[Test], cut: &Cut<'_>) -> bool {
     tests.iter().all(|test| test.holds(cut))
 }
 
-fn natural(value: &Value) -> u32 {
+fn natural(value: &Node<'_>) -> u32 {
     value.as_u64().map_or(0, |number| u32::try_from(number).unwrap_or(u32::MAX))
 }
 
@@ -155,7 +154,7 @@ pub(super) fn first_text(texts: &[Text], cut: &Cut<'_>, most: usize) -> (String,
         match text {
             Text::Fixed(fixed) => found.push_str(fixed),
             Text::At(path) => {
-                path.any(cut, |value| match text_of(value) {
+                path.any(cut, |value| match value.text() {
                     Some(text) => {
                         let mut end = text.len().min(most);
                         while !text.is_char_boundary(end) {

@@ -14,8 +14,11 @@
 use std::sync::Arc;
 
 use kubewitness_core::Version;
+use kubewitness_core::document::{DocumentError, as_is, unpack};
 use kubewitness_core::ports::Current;
 use kubewitness_core::state::{ObjectRef, Status};
+
+use super::hot::Hot;
 
 const OWN_KIND: u8 = 1;
 const UID_AS_TEXT: u8 = 2;
@@ -158,7 +161,7 @@ pub(super) fn write(kind: &Kind, current: &Current, keys: &[u32]) -> Record {
 pub(super) struct Read<'a> {
     pub seq: u64,
     pub observed_ms: u64,
-    /// Four bytes each.
+    /// Four bytes each, of a record.
     keys: &'a [u8],
     /// Group, version and kind, where they aren't the source's.
     kind: Option<[&'a str; 3]>,
@@ -167,7 +170,22 @@ pub(super) struct Read<'a> {
     pub uid: Uid<'a>,
     pub version: &'a str,
     owner: Option<Owner<'a>>,
-    pub packed: &'a [u8],
+    pub document: Document<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Document<'a> {
+    Packed(&'a [u8]),
+    Plain(&'a bytes::Bytes),
+}
+
+impl Document<'_> {
+    pub fn read(self) -> Result<bytes::Bytes, DocumentError> {
+        match self {
+            Self::Packed(packed) => unpack(packed),
+            Self::Plain(document) => Ok(document.clone()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -237,11 +255,40 @@ pub(super) fn read(record: &[u8]) -> Read<'_> {
         name: bytes.text(),
         uid: bytes.uid(has(OWNER_UID_AS_TEXT)),
     });
-    Read { seq, observed_ms, keys, kind, namespace, name, uid, version, owner, packed: bytes.0 }
+    let document = Document::Packed(bytes.0);
+    Read { seq, observed_ms, keys, kind, namespace, name, uid, version, owner, document }
+}
+
+fn kind_of(object: &ObjectRef) -> [&str; 3] {
+    [&object.group, &object.version, &object.kind]
+}
+
+impl<'a> Read<'a> {
+    /// Of one that is no record.
+    pub fn of(hot: &'a Hot) -> Self {
+        let owner = hot.owner.as_deref().map(|owner| Owner {
+            kind: kind_of(owner),
+            namespace: &owner.namespace,
+            name: &owner.name,
+            uid: Uid::of(&owner.uid),
+        });
+        Self {
+            seq: hot.seq,
+            observed_ms: hot.observed_ms,
+            keys: &[],
+            kind: Some(kind_of(&hot.object)),
+            namespace: &hot.object.namespace,
+            name: &hot.object.name,
+            uid: Uid::of(&hot.object.uid),
+            version: hot.version.as_str(),
+            owner,
+            document: Document::Plain(&hot.document),
+        }
+    }
 }
 
 impl Read<'_> {
-    /// The hashes of its keys, ascending.
+    /// The hashes of a record's keys, ascending.
     pub fn keys(&self) -> impl Iterator<Item = u32> {
         self.keys.chunks_exact(4).map(|key| u32::from_le_bytes([key[0], key[1], key[2], key[3]]))
     }
@@ -268,7 +315,10 @@ impl Read<'_> {
             status,
             seq: self.seq,
             observed_ms: self.observed_ms,
-            packed: self.packed.into(),
+            packed: match self.document {
+                Document::Packed(packed) => packed.into(),
+                Document::Plain(document) => as_is(document),
+            },
         }
     }
 }

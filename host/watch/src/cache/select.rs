@@ -5,13 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use kubewitness_core::document::unpack;
 use kubewitness_core::index::{IndexError, Indexes, Key};
 use kubewitness_core::ports::{Current, Selection};
 use kubewitness_core::state::Status;
 
-use super::record::{self, Kind, Read, Record};
-use super::{Cache, Slot};
+use super::record::{Kind, Read};
+use super::{Cache, Kept, Slot};
 
 /// Candidates that one hold of the lock takes: some microseconds.
 const PAGE: usize = 256;
@@ -27,7 +26,7 @@ pub(crate) enum Plan {
 
 /// Records as they were at one moment, and the slot from which the next page begins.
 pub(crate) struct Page {
-    found: Vec<(Slot, Record, Arc<Status>)>,
+    found: Vec<(Slot, Kept, Arc<Status>)>,
     kind: Option<Arc<Kind>>,
     pub next: Option<Slot>,
 }
@@ -42,7 +41,7 @@ impl Cache {
         let namespace = selection.namespace.as_deref().map(Key::Namespace);
         let labels = selection.labels.equalities().map(|(key, value)| Key::Label(key, value));
         let keys = search.key.into_iter().chain(namespace).chain(labels);
-        let hashes = keys.map(|key| self.key_hash(key));
+        let hashes = keys.map(|key| self.keyer.hash(key));
         hashes.min_by_key(|hash| self.by_key.estimate(*hash)).map_or(Plan::All, Plan::Keyed)
     }
 
@@ -54,13 +53,12 @@ impl Cache {
             Plan::Nothing => Vec::new(),
         };
         let next = (slots.len() == PAGE).then(|| slots[PAGE - 1] + 1);
-        let held =
-            |slot: Slot| self.at(slot).map(|held| (slot, Arc::clone(&held.record), Arc::clone(&held.status)));
+        let held = |slot: Slot| self.at(slot).map(|held| (slot, held.kept.clone(), Arc::clone(&held.status)));
         Page { found: slots.into_iter().filter_map(held).collect(), kind: self.kind.clone(), next }
     }
 
     pub fn indexes(&self) -> Arc<Indexes> {
-        Arc::clone(&self.indexes)
+        Arc::clone(&self.keyer.indexes)
     }
 }
 
@@ -76,7 +74,7 @@ pub(crate) struct Search<'s> {
 
 struct Newest {
     seq: u64,
-    record: Record,
+    kept: Kept,
     status: Arc<Status>,
     kind: Arc<Kind>,
 }
@@ -111,8 +109,8 @@ impl<'s> Search<'s> {
     pub fn take(&mut self, page: Page) -> bool {
         let Some(kind) = page.kind else { return true };
         let limit = self.selection.limit;
-        for (slot, record, status) in page.found {
-            let read = record::read(&record);
+        for (slot, kept, status) in page.found {
+            let read = kept.read();
             if self.selection.newest {
                 let old = self.newest.len() >= limit
                     && self.newest.peek().is_none_or(|Reverse(oldest)| oldest.seq >= read.seq);
@@ -120,7 +118,7 @@ impl<'s> Search<'s> {
                     continue;
                 }
                 let (seq, kind) = (read.seq, Arc::clone(&kind));
-                self.newest.push(Reverse(Newest { seq, record, status, kind }));
+                self.newest.push(Reverse(Newest { seq, kept, status, kind }));
                 if self.newest.len() > limit {
                     self.newest.pop();
                 }
@@ -142,8 +140,7 @@ impl<'s> Search<'s> {
         }
         // Ascending in what is reversed: the newest first.
         let newest = self.newest.into_sorted_vec().into_iter();
-        let current =
-            |Reverse(Newest { record, status, kind, .. })| record::read(&record).current(&kind, status);
+        let current = |Reverse(Newest { kept, status, kind, .. })| kept.read().current(&kind, status);
         (newest.map(current).collect(), None)
     }
 
@@ -165,7 +162,7 @@ impl<'s> Search<'s> {
         if wanted.is_none() && labels.is_empty() {
             return true;
         }
-        let Ok(document) = unpack(read.packed) else { return false };
+        let Ok(document) = read.document.read() else { return false };
         let mut has_key = wanted.is_none();
         let mut own: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
         let scanned = self.indexes.keys(&document, |key| {

@@ -3,14 +3,45 @@ use std::collections::BTreeMap;
 use kubewitness_core::Version;
 use kubewitness_core::config::IndexSpec;
 use kubewitness_core::document::pack;
-use kubewitness_core::ports::{SelectError, Selected, Selection};
+use kubewitness_core::ports::{SelectError, Selected, Selection, Witnessed};
+use kubewitness_core::project::Outline;
 use kubewitness_core::selector::Selector;
+use kubewitness_core::state::{Change, StateId};
 use proptest::prelude::*;
 
 use super::*;
 
 fn cache() -> Cache {
     Cache::new(Indexes::new(&[IndexSpec { name: "zone".into(), pointer: "/spec/zones".into() }]))
+}
+
+/// How an object comes into the cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Put {
+    Packed,
+    Plain,
+    Hot,
+}
+
+fn witnessed(current: &Current, document: &str) -> Witnessed {
+    Witnessed {
+        id: StateId::parse(""),
+        change: Change::Present,
+        object: Arc::clone(&current.object),
+        owner: current.owner.clone(),
+        controller: None,
+        resource_version: current.resource_version.clone(),
+        status: Arc::clone(&current.status),
+        previous: None,
+        observed_ms: current.observed_ms,
+        document: document.to_owned().into(),
+        base: None,
+    }
+}
+
+fn cool(cache: &mut Cache, most: usize) {
+    let cooled: Vec<_> = cache.coolest(most).into_iter().map(Cooling::packed).collect();
+    cooled.into_iter().for_each(|cooled| cache.cool(cooled));
 }
 
 /// An object as the model has it.
@@ -37,7 +68,7 @@ impl Model {
         .to_string()
     }
 
-    fn put(&self, cache: &mut Cache, uid: &str, plain: bool) {
+    fn put(&self, cache: &mut Cache, uid: &str, how: Put) {
         let document = self.document();
         let object = |uid: &str, name: &str| {
             let (namespace, name, uid) = (self.namespace.clone(), name.into(), uid.into());
@@ -52,7 +83,15 @@ impl Model {
             observed_ms: 0,
             packed: pack(document.as_bytes()),
         };
-        cache.put(&current, plain.then_some(document.as_bytes()));
+        if how != Put::Hot {
+            return cache.put(&current, (how == Put::Plain).then_some(document.as_bytes()));
+        }
+        let outline = Outline::of(document.as_bytes()).unwrap();
+        let (keyer, before) = (cache.keyer(), cache.known(uid).and_then(|known| known.keys));
+        let (object, owner) = (&current.object, current.owner.as_deref());
+        let keys = keyer.next(object, owner, document.as_bytes(), &outline, before.as_ref());
+        let (hot, status) = Hot::of(witnessed(&current, &document), current.seq, keys);
+        cache.put_hot(hot, status);
     }
 }
 
@@ -86,8 +125,8 @@ fn uids(selected: &Selected) -> Vec<String> {
 fn another_uid_under_a_name_makes_the_old_one_leave_every_index() {
     let mut cache = cache();
     let object = |owner: &str| Model { name: "x".into(), owners: vec![owner.into()], ..Model::default() };
-    object("o1").put(&mut cache, "u1", true);
-    object("o2").put(&mut cache, "u2", true);
+    object("o1").put(&mut cache, "u1", Put::Plain);
+    object("o2").put(&mut cache, "u2", Put::Plain);
     assert_eq!(cache.len(), 1);
     assert!(cache.by_uid("u1").is_none());
     assert_eq!(cache.by_name("", "x").unwrap().object.uid, "u2");
@@ -105,7 +144,7 @@ fn pages_of_any_size_show_each_object_once() {
         Model { name: format!("x{number}"), seq: number, labels, ..Model::default() }.put(
             &mut cache,
             &format!("u{number:03}"),
-            false,
+            if number % 3 == 0 { Put::Hot } else { Put::Packed },
         );
     }
     for size in [1, 7, 256, 300, 1_000] {
@@ -128,6 +167,43 @@ fn pages_of_any_size_show_each_object_once() {
     let newest = select(&cache, &Selection { newest: true, limit: 3, ..Selection::default() });
     let seqs: Vec<_> = newest.objects.iter().map(|current| current.seq).collect();
     assert_eq!((seqs, newest.next), (vec![599, 598, 597], None));
+}
+
+#[test]
+fn what_changed_lately_is_plain_until_it_cools_the_longest_unchanged_first() {
+    let mut cache = cache();
+    let put = |cache: &mut Cache, name: &str, seq: u64| {
+        let labels = [("seq".to_string(), seq.to_string())].into();
+        Model { name: name.into(), seq, labels, ..Model::default() }.put(cache, name, Put::Hot);
+    };
+    for (seq, name) in ["a", "b", "c", "a"].into_iter().enumerate() {
+        put(&mut cache, name, seq as u64);
+    }
+    let is_plain = |cache: &Cache, name: &str| cache.known(name).unwrap().keys.is_some();
+    cool(&mut cache, 1);
+    assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, true]);
+    // A change in the midst of it is what counts.
+    let cooling = cache.coolest(2);
+    put(&mut cache, "a", 9);
+    cooling.into_iter().for_each(|cooling| cache.cool(cooling.packed()));
+    assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, false]);
+    assert_eq!(uids(&select(&cache, &by("label", "seq=9"))), ["a"]);
+    assert_eq!(uids(&select(&cache, &by("label", "seq=3"))), [""; 0]);
+    cache.remove("a");
+    assert!(!cache.is_hot());
+}
+
+#[test]
+fn changes_without_end_leave_no_trace_of_old_ones() {
+    let mut cache = cache();
+    for number in 0..10_000 {
+        let name = format!("x{}", number % 7);
+        Model { name: name.clone(), seq: number, ..Model::default() }.put(&mut cache, &name, Put::Hot);
+        if number % 3 == 0 {
+            cache.remove(&name);
+        }
+    }
+    assert!(cache.heat_places() < 2_000, "{}", cache.heat_places());
 }
 
 #[test]
@@ -191,6 +267,10 @@ fn selection() -> impl Strategy<Value = Selection> {
         })
 }
 
+fn put() -> impl Strategy<Value = Put> {
+    prop::sample::select(vec![Put::Packed, Put::Plain, Put::Hot, Put::Hot])
+}
+
 fn holds(model: &Model, selection: &Selection) -> bool {
     let index = selection.index.as_ref().is_none_or(|(index, key)| match index.as_str() {
         "namespace" => model.namespace == *key,
@@ -209,18 +289,18 @@ fn holds(model: &Model, selection: &Selection) -> bool {
 proptest! {
     #[test]
     fn every_index_agrees_with_a_plain_map(
-        steps in prop::collection::vec((prop::option::weighted(0.8, model()), 0u8..10, any::<bool>()), 0..60),
+        steps in prop::collection::vec((prop::option::weighted(0.8, model()), 0u8..10, put(), 0usize..3), 0..60),
         selections in prop::collection::vec(selection(), 1..12),
     ) {
         let (mut cache, mut started) = (cache(), cache());
         let mut models: BTreeMap<String, Model> = BTreeMap::new();
-        for (seq, (put, id, plain)) in steps.into_iter().enumerate() {
+        for (seq, (put, id, how, cooled)) in steps.into_iter().enumerate() {
             match put {
                 Some(mut model) => {
                     // A uid keeps its namespace and name, as in a cluster.
                     let uid = format!("u{id}-{}", model.namespace);
                     (model.name, model.seq) = (format!("x{id}"), seq as u64);
-                    model.put(&mut cache, &uid, plain);
+                    model.put(&mut cache, &uid, how);
                     models.insert(uid, model);
                 }
                 None => {
@@ -228,12 +308,16 @@ proptest! {
                     prop_assert_eq!(cache.remove(&uid), models.remove(&uid).is_some());
                 }
             }
+            cool(&mut cache, cooled);
         }
         prop_assert_eq!(cache.len(), models.len());
         prop_assert_eq!(cache.all().count(), models.len());
         for (uid, model) in &models {
             let held = cache.by_uid(uid).unwrap();
             prop_assert_eq!((&held.object.name, held.seq), (&model.name, model.seq));
+            let (document, known) = (model.document(), cache.known(uid).unwrap());
+            prop_assert_eq!(&unpack(&held.packed).unwrap()[..], document.as_bytes());
+            prop_assert_eq!(&known.document().unwrap()[..], document.as_bytes());
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
         // As after a restart: all at once, and one of them twice.
@@ -247,6 +331,12 @@ proptest! {
             if selection.newest {
                 prop_assert!(found.objects.is_sorted_by_key(|current| std::cmp::Reverse(current.seq)));
             }
+        }
+        cool(&mut cache, usize::MAX);
+        prop_assert!(!cache.is_hot());
+        for (uid, model) in &models {
+            let (document, held) = (model.document(), cache.by_uid(uid).unwrap());
+            prop_assert_eq!(&unpack(&held.packed).unwrap()[..], document.as_bytes());
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The end of a batch: it is made durable, then shown to the readers, then answered for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
+use kubewitness_core::limits::APPEND_BATCH;
 use kubewitness_core::ports::{Append, Appended, Current, JournalError, Witnessed};
 use kubewitness_core::state::Change;
 use tokio::time::{Instant, sleep};
@@ -12,16 +14,28 @@ use tokio_util::sync::CancellationToken;
 use super::{Writer, Written};
 use crate::SourceError;
 use crate::backoff::Backoff;
+use crate::cache::{Cooling, Hot};
 use crate::handle::count;
 use crate::input::Standing;
 use crate::landmark::Landmark;
 
+/// A source that was quiet for this long has its changed objects packed, so many at a time, with
+/// a pause for whatever has come meanwhile.
+const COOL_AFTER: Duration = Duration::from_secs(1);
+const COOL_PAUSE: Duration = Duration::from_millis(1);
+pub(super) const COOL_SLICE: usize = 64;
+
 impl Writer {
     /// Makes the batch durable, shows it to the readers, and answers those who wait for it.
     pub(super) async fn write(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
-        let spent = std::mem::take(&mut self.decoding) + std::mem::take(&mut self.maker.deriving);
-        let decoded = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        let decoded = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         count(&self.parts.shared.counters.decode_ns, decoded);
+        let written = self.write_batch(stop).await;
+        self.begun = Instant::now();
+        written
+    }
+
+    async fn write_batch(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
         let settled = self.is_settled();
         if self.due || !self.maker.draft.is_empty() {
             let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
@@ -104,33 +118,64 @@ impl Writer {
         }
         let newest = append.states.iter().map(|state| state.observed_ms).max();
         self.mark(&append.states);
-        if !append.states.is_empty() {
-            let mut cache = self.parts.shared.write();
-            for (place, state) in append.states.into_iter().enumerate() {
-                if !self.maker.draft.says_now(place, &state) {
-                    continue;
-                }
-                match state.change {
-                    Change::Present => {
-                        let seq = appended.seqs.get(place).copied().flatten();
-                        // Journaled before (by a replay, or by another witness): its position is
-                        // not known here, the one of the version before is the best there is.
-                        let seq = seq.or_else(|| cache.by_uid(&state.object.uid).map(|held| held.seq));
-                        let document = state.document.clone();
-                        cache.put(&current(state, seq.unwrap_or_default()), Some(&document));
-                    }
-                    Change::Gone | Change::Left => {
-                        cache.remove(&state.object.uid);
-                    }
-                    Change::Gap => {}
-                }
-            }
-        }
+        self.show(append.states, appended);
         let mut live = self.parts.shared.live();
         live.epoch = append.epoch;
         live.checkpoint = self.written.as_ref().map(Version::to_string).unwrap_or_default();
         live.last_event_ms = newest.or(live.last_event_ms);
         live.synced |= std::mem::take(&mut self.listed);
+    }
+}
+
+impl Writer {
+    /// Puts what is there now into the cache, and takes out what isn't.
+    fn show(&mut self, states: Vec<Witnessed>, appended: &Appended) {
+        if states.is_empty() {
+            return;
+        }
+        let mut cache = self.parts.shared.write();
+        let notes = self.maker.draft.notes.drain(..);
+        for (place, (state, note)) in states.into_iter().zip(notes).enumerate() {
+            if note.past {
+                continue;
+            }
+            match state.change {
+                Change::Present => {
+                    let seq = appended.seqs.get(place).copied().flatten();
+                    // Journaled before (by a replay, or by another witness): its position is
+                    // not known here, the one of the version before is the best there is.
+                    let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();
+                    if let Some(keys) = note.keys {
+                        let (hot, status) = Hot::of(state, seq, keys);
+                        cache.put_hot(hot, status);
+                    } else {
+                        let document = state.document.clone();
+                        cache.put(&current(state, seq), Some(&document));
+                    }
+                }
+                Change::Gone | Change::Left => {
+                    cache.remove(&state.object.uid);
+                }
+                Change::Gap => {}
+            }
+        }
+        if cache.is_hot() {
+            self.cool_at = Some(Instant::now() + COOL_AFTER);
+        }
+        let too_hot = cache.is_overheated();
+        drop(cache);
+        if too_hot {
+            self.cool(APPEND_BATCH);
+        }
+    }
+
+    /// Packs those that changed the longest ago. Readers wait for none of it.
+    pub(super) fn cool(&mut self, most: usize) {
+        let cooling = self.parts.shared.write().coolest(most);
+        let cooled: Vec<_> = cooling.into_iter().map(Cooling::packed).collect();
+        let mut cache = self.parts.shared.write();
+        cooled.into_iter().for_each(|cooled| cache.cool(cooled));
+        self.cool_at = cache.is_hot().then(|| Instant::now() + COOL_PAUSE);
     }
 }
 

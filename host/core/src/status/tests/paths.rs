@@ -1,8 +1,9 @@
 //! What a path finds.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::path::{Cut, Path, Slots};
+use crate::project::Outline;
 
 fn found(path: &str) -> Vec<String> {
     let object = json!({
@@ -14,8 +15,8 @@ fn found(path: &str) -> Vec<String> {
     let mut slots = Slots::default();
     let path = Path::parse(path, &mut slots).unwrap();
     let (bytes, mut values) = (object.to_string(), Vec::new());
-    let cut = Cut::new(&slots, bytes.as_bytes()).unwrap();
-    path.any(&cut, |value: &Value| {
+    let cut = Cut::new(&slots, bytes.as_bytes(), &Outline::of(bytes.as_bytes()).unwrap());
+    path.any(&cut, |value| {
         values.push(value.to_string());
         false
     });

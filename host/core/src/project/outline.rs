@@ -1,0 +1,119 @@
+//! Where an object's members lie, and the members of those: what the rules of a status and the
+//! indexes look for is found by its name, without scanning the object once more.
+
+use super::{Flow, ProjectError, Scanner, Text};
+
+/// Of one object, and to be read with its bytes alone. Made to be used again.
+#[derive(Clone, Debug, Default)]
+pub struct Outline {
+    members: Vec<Member>,
+}
+
+/// Offsets from where the object's bytes begin.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    /// Of the object itself, or of the last one that was.
+    is_inner: bool,
+    is_escaped: bool,
+    key: (u32, u32),
+    value: (u32, u32),
+}
+
+/// One member as [`Outline::members`] gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    pub is_inner: bool,
+    pub key: Text<'a>,
+    pub value: &'a [u8],
+}
+
+/// The members of one member, while they are noted.
+pub(super) struct Inner<'o> {
+    members: &'o mut Vec<Member>,
+    /// Where the object's bytes begin in what is scanned.
+    base: usize,
+}
+
+impl Outline {
+    /// Of an object that nobody has checked.
+    pub fn of(object: &[u8]) -> Result<Self, ProjectError> {
+        let mut outline = Self::default();
+        outline.of_object(&mut Scanner::new(object), 0, |_, value, inner| inner.skip(value))?;
+        Ok(outline)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.members.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Notes an object's members, counted from `base`; `member` must take the value, and may note
+    /// what is within.
+    pub(super) fn of_object<'a>(
+        &mut self,
+        object: &mut Scanner<'a>,
+        base: usize,
+        mut member: impl FnMut(Text<'a>, &mut Scanner<'a>, &mut Inner<'_>) -> Result<(), ProjectError>,
+    ) -> Result<(), ProjectError> {
+        self.members.clear();
+        object.members(|key, value| {
+            let place = self.members.len();
+            let mut inner = Inner { members: &mut self.members, base };
+            let start = value.start();
+            inner.push(false, key, start, start);
+            member(key, value, &mut inner)?;
+            self.members[place].value.1 = offset(value.position() - base);
+            Ok(Flow::Next)
+        })
+    }
+
+    /// In the order of the document: each member of the object, then the members of that one.
+    pub(crate) fn members<'a>(&self, object: &'a [u8]) -> impl Iterator<Item = Found<'a>> {
+        self.members.iter().map(move |member| {
+            let cut = |(start, end): (u32, u32)| object.get(start as usize..end as usize).unwrap_or_default();
+            Found {
+                is_inner: member.is_inner,
+                key: Text::scanned(cut(member.key), member.is_escaped, member.key.0 as usize),
+                value: cut(member.value),
+            }
+        })
+    }
+}
+
+impl Inner<'_> {
+    /// Over a value, noting its members where it is an object.
+    pub fn skip(&mut self, value: &mut Scanner<'_>) -> Result<(), ProjectError> {
+        if value.peek() != b'{' {
+            return value.skip();
+        }
+        value.members(|key, value| self.noting(key, value, Scanner::skip).map(|()| Flow::Next))
+    }
+
+    /// Notes a member whose value `read` takes.
+    pub fn noting<'a>(
+        &mut self,
+        key: Text<'a>,
+        value: &mut Scanner<'a>,
+        read: impl FnOnce(&mut Scanner<'a>) -> Result<(), ProjectError>,
+    ) -> Result<(), ProjectError> {
+        let start = value.start();
+        read(value)?;
+        self.push(true, key, start, value.position());
+        Ok(())
+    }
+
+    fn push(&mut self, is_inner: bool, key: Text<'_>, start: usize, end: usize) {
+        let (at, length, is_escaped) = key.place();
+        let key = (offset(at - self.base), offset(at - self.base + length));
+        let value = (offset(start - self.base), offset(end - self.base));
+        self.members.push(Member { is_inner, is_escaped, key, value });
+    }
+}
+
+/// No object is near four thousand million bytes long; one would read as nothing.
+fn offset(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,177 @@
+//! Objects that changed lately are kept as their last state was, with their document plain: the
+//! next version is compared with it, and its delta is built on it, so that packing each version
+//! would be for nothing. They are packed when they have cooled, or when there are too many.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::document::pack;
+use kubewitness_core::ports::{Current, Witnessed};
+use kubewitness_core::state::{ObjectRef, Status};
+
+use super::keys::Keys;
+use super::record::{self, Kind, Record};
+use super::{Cache, Held, Kept, Slot};
+
+/// Bytes of plain documents that a source keeps: some thousand objects of the usual size.
+const HOT_BYTES: usize = 16 * 1024 * 1024;
+/// A larger document is packed at once: a few of them would leave no room for all others.
+pub(crate) const HOT_DOCUMENT: usize = 64 * 1024;
+/// Places that are out of date are thrown away once they are more than the others and these.
+const OLD_PLACES: usize = 1024;
+
+/// What a state said of its object, but for the status.
+#[derive(Debug)]
+pub(crate) struct Hot {
+    pub object: Arc<ObjectRef>,
+    pub owner: Option<Arc<ObjectRef>>,
+    pub version: Version,
+    pub seq: u64,
+    pub observed_ms: u64,
+    pub keys: Keys,
+    /// A copy of its own: a slice would hold on to all that came over the network with it.
+    pub document: Bytes,
+    /// Its turn among the changes of the source.
+    turn: u64,
+}
+
+/// The order of the last changes. A place is out of date once its object changed again.
+#[derive(Default)]
+pub(super) struct Heat {
+    turn: u64,
+    places: VecDeque<(Slot, u64)>,
+    /// Objects that are hot, and bytes of their documents.
+    objects: usize,
+    bytes: usize,
+}
+
+/// An object that may be packed now.
+pub(crate) struct Cooling {
+    slot: Slot,
+    hot: Arc<Hot>,
+    status: Arc<Status>,
+    kind: Arc<Kind>,
+}
+
+impl Cooling {
+    /// Takes a while; no lock is needed meanwhile.
+    pub fn packed(self) -> Cooled {
+        let Self { slot, hot, status, kind } = self;
+        let current = hot.current(Arc::clone(&status), pack(&hot.document));
+        Cooled { record: record::write(&kind, &current, &hot.keys.hashes), slot, hot, status }
+    }
+}
+
+/// An object that was packed.
+pub(crate) struct Cooled {
+    slot: Slot,
+    hot: Arc<Hot>,
+    record: Record,
+    status: Arc<Status>,
+}
+
+impl Hot {
+    /// Of a state that has its position; `keys` are its own.
+    pub fn of(state: Witnessed, seq: u64, keys: Keys) -> (Self, Arc<Status>) {
+        let hot = Self {
+            object: state.object,
+            owner: state.owner,
+            version: state.resource_version,
+            seq,
+            observed_ms: state.observed_ms,
+            keys,
+            document: Bytes::copy_from_slice(&state.document),
+            turn: 0,
+        };
+        (hot, state.status)
+    }
+
+    pub fn current(&self, status: Arc<Status>, packed: Arc<[u8]>) -> Current {
+        Current {
+            object: Arc::clone(&self.object),
+            owner: self.owner.clone(),
+            resource_version: self.version.clone(),
+            status,
+            seq: self.seq,
+            observed_ms: self.observed_ms,
+            packed,
+        }
+    }
+}
+
+impl Heat {
+    pub(super) fn entered(&mut self, slot: Slot, hot: &Hot) {
+        self.objects += 1;
+        self.bytes += hot.document.len();
+        self.places.push_back((slot, hot.turn));
+    }
+
+    pub(super) fn left(&mut self, hot: &Hot) {
+        self.objects -= 1;
+        self.bytes -= hot.document.len();
+    }
+}
+
+impl Cache {
+    /// Takes the object's newest state as it is; another uid under the same name makes way.
+    pub fn put_hot(&mut self, mut hot: Hot, status: Arc<Status>) {
+        self.kind_of(&hot.object);
+        self.heat.turn += 1;
+        hot.turn = self.heat.turn;
+        let hot = Arc::new(hot);
+        let held = Held { kept: Kept::Plain(Arc::clone(&hot)), status };
+        self.place(&hot.object, held, &hot.keys.hashes);
+        let Self { heat, slots, .. } = self;
+        if heat.places.len() > 2 * heat.objects + OLD_PLACES {
+            heat.places.retain(|(slot, turn)| hot_at(slots, *slot, *turn).is_some());
+        }
+    }
+
+    #[cfg(test)]
+    pub fn heat_places(&self) -> usize {
+        self.heat.places.len()
+    }
+
+    pub fn is_hot(&self) -> bool {
+        self.heat.objects > 0
+    }
+
+    /// More is kept plain than may be.
+    pub fn is_overheated(&self) -> bool {
+        self.heat.bytes > HOT_BYTES
+    }
+
+    /// Those that changed the longest ago.
+    pub fn coolest(&mut self, most: usize) -> Vec<Cooling> {
+        let Some(kind) = self.kind.clone() else { return Vec::new() };
+        let mut found = Vec::new();
+        while found.len() < most
+            && let Some((slot, turn)) = self.heat.places.pop_front()
+        {
+            if let Some((hot, status)) = hot_at(&self.slots, slot, turn) {
+                let (hot, status, kind) = (Arc::clone(hot), Arc::clone(status), Arc::clone(&kind));
+                found.push(Cooling { slot, hot, status, kind });
+            }
+        }
+        found
+    }
+
+    /// Keeps an object packed, unless it has changed since.
+    pub fn cool(&mut self, cooled: Cooled) {
+        let Cooled { slot, hot, record, status } = cooled;
+        if hot_at(&self.slots, slot, hot.turn).is_some() {
+            self.slots[slot as usize] = Some(Held { kept: Kept::Packed(record), status });
+            self.heat.left(&hot);
+        }
+    }
+}
+
+/// The object of a place, where that is not out of date.
+fn hot_at(slots: &[Option<Held>], slot: Slot, turn: u64) -> Option<(&Arc<Hot>, &Arc<Status>)> {
+    match slots.get(slot as usize)?.as_ref()? {
+        Held { kept: Kept::Plain(hot), status } if hot.turn == turn => Some((hot, status)),
+        _ => None,
+    }
+}

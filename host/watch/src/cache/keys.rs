@@ -1,0 +1,99 @@
+//! What an object is found by, as numbers: the keys of its indexes, hashed.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use kubewitness_core::index::{Indexes, Key};
+use kubewitness_core::project::Outline;
+use kubewitness_core::state::ObjectRef;
+
+/// The hashes of all keys of an object, ascending and each once.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    pub hashes: Arc<[u32]>,
+    /// A hash of all that they were read from, where the next version will ask for it.
+    said: Option<u64>,
+}
+
+/// Makes the keys of one source's objects.
+pub(crate) struct Keyer {
+    pub indexes: Arc<Indexes>,
+    hasher: RandomState,
+}
+
+impl Keyer {
+    pub fn new(indexes: Indexes) -> Self {
+        Self { indexes: Arc::new(indexes), hasher: RandomState::new() }
+    }
+
+    pub fn hash(&self, key: Key<'_>) -> u32 {
+        let hash = match key {
+            Key::Namespace(namespace) => self.hasher.hash_one((0u8, namespace)),
+            Key::Owner(uid) => self.hasher.hash_one((1u8, uid)),
+            Key::Node(node) => self.hasher.hash_one((2u8, node)),
+            Key::Label(key, value) => self.hasher.hash_one((3u8, key, value)),
+            Key::Named(number, text) => self.hasher.hash_one((4u8, number, text)),
+        };
+        // The low half: the keys are random, so that nobody can make all objects collide.
+        hash as u32
+    }
+
+    /// The keys of a document's next version; those before it are taken where nothing that they
+    /// are read from has changed.
+    pub fn next(
+        &self,
+        object: &ObjectRef,
+        owner: Option<&ObjectRef>,
+        document: &[u8],
+        outline: &Outline,
+        before: Option<&Keys>,
+    ) -> Keys {
+        let said = self.said(owner, document, outline);
+        match before.filter(|before| before.said == Some(said)) {
+            Some(before) => before.clone(),
+            None => Keys { said: Some(said), ..self.keys(object, owner, document, Some(outline)) },
+        }
+    }
+
+    /// Equal where the keys are: an object keeps its namespace. 64 bits of a keyed hash, so that
+    /// two that differ don't meet by chance or by intent.
+    fn said(&self, owner: Option<&ObjectRef>, document: &[u8], outline: &Outline) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(owner.map_or("", |owner| &owner.uid).as_bytes());
+        self.indexes.said(document, outline, |part| {
+            hasher.write_usize(part.len());
+            hasher.write(part);
+        });
+        hasher.finish()
+    }
+
+    /// The keys of any document; `None` where its outline can't be made.
+    pub fn keys(
+        &self,
+        object: &ObjectRef,
+        owner: Option<&ObjectRef>,
+        document: &[u8],
+        outline: Option<&Outline>,
+    ) -> Keys {
+        let mut keys = Vec::with_capacity(12);
+        keys.push(self.hash(Key::Namespace(&object.namespace)));
+        keys.extend(owner.map(|owner| self.hash(Key::Owner(&owner.uid))));
+        let found = |key: Key<'_>| keys.push(self.hash(key));
+        let read = match outline {
+            Some(outline) => self.indexes.outlined_keys(document, outline, found),
+            None => self.indexes.keys(document, found),
+        };
+        // An object that can't be read has no keys but these; that its bytes are damaged is found,
+        // and told, by whoever asks for them.
+        if read.is_err() {
+            tracing::warn!(
+                namespace = object.namespace,
+                name = object.name,
+                "a cached document can't be read: the object is not found by its labels, owners or node"
+            );
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        Keys { hashes: keys.into(), said: None }
+    }
+}

@@ -1,0 +1,70 @@
+//! What is known of an object when its next version comes: from the batch that is being made, or
+//! from the cache.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::document::{Packed, unpack};
+use kubewitness_core::ports::{Current, Witnessed};
+use kubewitness_core::state::{ObjectRef, Status};
+
+use crate::cache::{Hot, Keys};
+
+pub(crate) struct Known {
+    pub object: Arc<ObjectRef>,
+    pub owner: Option<Arc<ObjectRef>>,
+    pub version: Version,
+    pub status: Arc<Status>,
+    /// Its keys in the indexes, where they are at hand.
+    pub keys: Option<Keys>,
+    held: Held,
+}
+
+enum Held {
+    Plain(Bytes),
+    Packed(Packed),
+}
+
+impl Known {
+    pub fn drafted(state: &Witnessed, keys: Option<&Keys>) -> Self {
+        Self {
+            object: Arc::clone(&state.object),
+            owner: state.owner.clone(),
+            version: state.resource_version.clone(),
+            status: Arc::clone(&state.status),
+            keys: keys.cloned(),
+            held: Held::Plain(state.document.clone()),
+        }
+    }
+
+    pub fn hot(hot: &Hot, status: &Arc<Status>) -> Self {
+        Self {
+            object: Arc::clone(&hot.object),
+            owner: hot.owner.clone(),
+            version: hot.version.clone(),
+            status: Arc::clone(status),
+            keys: Some(hot.keys.clone()),
+            held: Held::Plain(hot.document.clone()),
+        }
+    }
+
+    pub fn cached(current: Current) -> Self {
+        Self {
+            object: current.object,
+            owner: current.owner,
+            version: current.resource_version,
+            status: current.status,
+            keys: None,
+            held: Held::Packed(current.packed),
+        }
+    }
+
+    /// A hint for the journal's delta: one that can't be read is none.
+    pub fn document(&self) -> Option<Bytes> {
+        match &self.held {
+            Held::Plain(document) => Some(document.clone()),
+            Held::Packed(packed) => unpack(packed).ok(),
+        }
+    }
+}
