@@ -226,6 +226,10 @@ pub enum Mode {
     Every,
     /// Only states whose status differs from the one before.
     Transitions,
+    /// Of one object only the newest state that waits: what it replaces is counted as superseded,
+    /// which is a part of filtered. A deletion, a gap and what left the selector are never
+    /// replaced.
+    Latest,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -321,7 +325,32 @@ pub struct DeliverySpec {
     /// The first pause; it doubles with each try.
     pub backoff: Duration,
     pub max_backoff: Duration,
+    /// Retries of all objects together: each waits for a token as well as for its own pause, but
+    /// never longer than `maxBackoff`. What a plugin's own delay paces needs none.
+    pub retry_rate: RateSpec,
+    /// States handed over at most. Left out: as fast as the plugin takes them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateSpec>,
+    /// Calls at most, whatever they carry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_rate: Option<RateSpec>,
     pub on_dead_letter: OnDeadLetter,
+}
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RateSpec {
+    pub per_second: u32,
+    /// What may happen at once after a pause. Left out: what one second brings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+}
+
+impl RateSpec {
+    pub fn burst(self) -> u32 {
+        self.burst.unwrap_or(self.per_second)
+    }
 }
 
 impl Default for DeliverySpec {
@@ -331,6 +360,10 @@ impl Default for DeliverySpec {
             retries: 8,
             backoff: Duration(std::time::Duration::from_millis(200)),
             max_backoff: Duration(std::time::Duration::from_secs(60)),
+            // What client-go's controllers have.
+            retry_rate: RateSpec { per_second: 10, burst: Some(100) },
+            rate: None,
+            call_rate: None,
             on_dead_letter: OnDeadLetter::Continue,
         }
     }

@@ -25,6 +25,25 @@ pub const LANE_DEPTH: usize = 64;
 /// hole in the finished ranges, which are written with every save.
 pub const LANE_DEFERRED: usize = 32 * 1024;
 
+/// Runs of positions that were read past, since their namespace has its share of the window
+/// already. Each can be a hole in the finished ranges as well.
+pub const LANE_RUNS: usize = 4096;
+
+/// Namespaces that are behind others in the journal. Beyond it nothing new is read: each is named
+/// in the question for what is of no such namespace.
+pub const LANE_BEHIND: usize = 1024;
+
+/// Objects of the time before a subscription that are remembered while it is handed over beside
+/// what is new, at about 16 bytes each.
+pub const PAST_LANES: usize = 2 * 1024 * 1024;
+
+/// The tries of a state that are kept one by one, the newest of them: what shows whether the
+/// error changed.
+pub const TRIES_KEPT: usize = 16;
+
+/// The error of each of them is cut to this many bytes.
+pub const TRY_TEXT: usize = 512;
+
 /// The longest pause that a plugin may ask for. A guest's number is never taken as it is.
 pub const PLUGIN_DELAY: Duration = Duration::from_secs(3600);
 

@@ -127,7 +127,11 @@ pub struct Progress {
     /// Finished states above the cursor, as inclusive ranges in order.
     pub above: Vec<(Seq, Seq)>,
     pub delivered: u64,
+    /// Those that the subscription does not want, and those that `mode: latest` let go.
     pub filtered: u64,
+    /// Of the filtered, those for which a newer state of their object was handed over.
+    #[serde(default)]
+    pub superseded: u64,
     /// Dead letters that are parked now.
     pub dead: u64,
     /// Where each source of the subscription begins. Kept, so that `now` means the same moment
@@ -169,6 +173,20 @@ pub struct DeadLetter {
     /// Taken back into its lane, not yet finished again.
     #[serde(default)]
     pub replaying: bool,
+    /// What became of each try, oldest first; of many, the newest
+    /// [`TRIES_KEPT`](crate::limits::TRIES_KEPT).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tries: Vec<Try>,
+}
+
+/// One call with a state that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Try {
+    /// 1 the first time.
+    pub attempt: u32,
+    pub at_ms: u64,
+    pub took_ms: u64,
+    pub error: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,6 +214,14 @@ pub struct Present {
     pub next: Option<u64>,
 }
 
+/// What lies outside some namespaces.
+#[derive(Clone, Debug, Default)]
+pub struct Outside {
+    pub states: Vec<Arc<State>>,
+    /// Up to here there is nothing else of it.
+    pub looked: Seq,
+}
+
 /// What dispatch reads and writes.
 #[async_trait]
 pub trait Backlog: Send + Sync {
@@ -203,6 +229,22 @@ pub trait Backlog: Send + Sync {
     fn newest(&self) -> watch::Receiver<Seq>;
     /// States after `after`, in order, at most `limit`, of any source.
     async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError>;
+    /// States in `(after, through]`, in order, at most `limit`, of objects that are in none of these
+    /// namespaces. A store that can pass over the others without reading them should, and may
+    /// answer before it has looked through all.
+    async fn read_outside(
+        &self,
+        after: Seq,
+        through: Seq,
+        limit: usize,
+        namespaces: &[String],
+    ) -> Result<Outside, JournalError> {
+        let mut states = self.read(after, limit).await?;
+        let is_all = states.len() < limit;
+        let looked = states.last().filter(|_| !is_all).map_or(through, |state| state.seq.min(through));
+        states.retain(|state| state.seq <= through && !namespaces.contains(&state.object.namespace));
+        Ok(Outside { states, looked })
+    }
     /// Single states by position, for replays; unknown positions are left out.
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;
     /// At most `limit` of a source's present objects, from where the part before ended (0: from

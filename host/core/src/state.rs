@@ -161,15 +161,23 @@ pub struct State {
 /// The ordered queue that a state belongs to. A new uid under an old name shares the lane of
 /// the old one, so the key is the name and not the uid. Two names with one hash share a lane,
 /// which costs parallelism and nothing else. Stable within a process, never stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LaneKey(pub u64);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneKey {
+    /// Whose lane it is: namespaces share a plugin fairly. Two with one hash share one share.
+    pub namespace: u64,
+    pub lane: u64,
+}
 
 impl LaneKey {
     pub fn of(source: &str, object: &ObjectRef) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (source, &object.namespace, &object.name).hash(&mut hasher);
-        Self(hasher.finish())
+        Self { namespace: hash(&object.namespace), lane: hash((source, &object.namespace, &object.name)) }
     }
+}
+
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl State {

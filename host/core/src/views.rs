@@ -139,9 +139,41 @@ pub struct PluginView {
     pub resynced: u64,
     #[serde(default)]
     pub resync_failed: u64,
+    /// Of the filtered, those for which a newer state of their object was handed over, as
+    /// `mode: latest` wants.
+    #[serde(default)]
+    pub superseded: u64,
+    /// Its lanes, as a work queue of client-go would tell of itself.
+    #[serde(default)]
+    pub queue: QueueView,
     /// Why it is not active, or its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// What grows does so since the plugin's dispatcher started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueueView {
+    /// States that wait and are in no call, those in the journal included.
+    pub depth: u64,
+    /// States that came into the lanes, each retry and replay included.
+    pub adds: u64,
+    pub retries: u64,
+    /// How long the states that are in calls now have been so, together and the longest of them.
+    pub unfinished_seconds: f64,
+    pub longest_running_seconds: f64,
+    /// From coming in, or being due again, until handed over.
+    pub queue_duration: HistogramView,
+    /// From being handed over until the end of the call.
+    pub work_duration: HistogramView,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistogramView {
+    /// Upper bounds in seconds, and how many did not exceed them.
+    pub buckets: Vec<(f64, u64)>,
+    pub count: u64,
+    pub sum_seconds: f64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

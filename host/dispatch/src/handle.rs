@@ -1,8 +1,10 @@
 //! What the rest of the host may see and ask of a running dispatcher.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use kubewitness_core::Seq;
+use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -43,20 +45,19 @@ impl Shared {
         &self,
         lanes: &Lanes,
         resync: &Resync,
-        unread: u64,
         failures: u32,
         open: bool,
         error: &Option<Arc<str>>,
     ) {
         let of = lanes.stats();
-        let waiting = of.waiting + unread;
         let stats = DispatchStats {
             started: true,
-            observed: of.delivered + of.filtered + of.dead + waiting,
+            observed: of.delivered + of.filtered + of.dead + of.waiting,
             delivered: of.delivered,
             filtered: of.filtered,
             dead: of.dead,
-            waiting,
+            superseded: of.superseded,
+            waiting: of.waiting,
             retrying: of.retrying,
             lag_seq: 0,
             oldest_unfinished_ms: lanes.oldest_unfinished_ms(),
@@ -64,6 +65,9 @@ impl Shared {
             consecutive_failures: failures,
             open,
             resync: resync.stats(&of),
+            queue: lanes.queue(),
+            unfinished: Duration::ZERO,
+            longest: Duration::ZERO,
         };
         // Plain figures: a panic elsewhere can't have left them half written.
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,6 +83,8 @@ impl Shared {
 #[derive(Clone)]
 pub struct DispatchHandle {
     pub(crate) shared: Arc<Shared>,
+    /// What is in progress grows older without anything happening.
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) newest: watch::Receiver<Seq>,
     pub(crate) commands: mpsc::Sender<Command>,
     /// The sources whose resyncs the plugin asks for.
@@ -88,7 +94,10 @@ pub struct DispatchHandle {
 impl DispatchHandle {
     pub fn stats(&self) -> DispatchStats {
         let Figures { stats, cursor, last_error } = self.shared.figures();
+        let now = self.clock.elapsed();
         DispatchStats {
+            unfinished: stats.queue.unfinished(now),
+            longest: stats.queue.longest(now),
             lag_seq: self.newest.borrow().saturating_sub(cursor),
             last_error: last_error.map(|error| error.to_string()),
             ..stats

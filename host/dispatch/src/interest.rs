@@ -4,19 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kubewitness_core::config::{Mode, Start};
+use kubewitness_core::lanes::Fit;
 use kubewitness_core::ports::{Backlog, JournalError, Progress, SourceStart};
 use kubewitness_core::{Seq, State};
 
 use crate::Subscription;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fit {
-    Wanted,
-    /// Of the subscription, but its filter says no. Counted.
-    Filtered,
-    /// Of another source, or from before the subscription. Not counted.
-    Foreign,
-}
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interest {
@@ -78,6 +70,7 @@ impl Interest {
         let Some(start) = self.starts.iter().find(|start| start.covers(state)) else { return Fit::Foreign };
         match self.modes.get(&state.source) {
             Some(Mode::Every) => Fit::Wanted,
+            Some(Mode::Latest) => Fit::Latest,
             Some(Mode::Transitions) if state.is_transition() => Fit::Wanted,
             Some(Mode::Transitions) => Fit::Filtered,
             // It was on its way when its source was unsubscribed.
@@ -86,6 +79,14 @@ impl Interest {
                 Fit::Filtered
             }
         }
+    }
+
+    pub fn fits(&self, states: Vec<Arc<State>>) -> Vec<(Arc<State>, Fit)> {
+        let fit = |state: Arc<State>| {
+            let fit = self.fit(&state);
+            (state, fit)
+        };
+        states.into_iter().map(fit).collect()
     }
 
     /// States of the subscription in `(after, through]`, wanted or filtered.

@@ -18,9 +18,11 @@ mod run;
 mod verdicts;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DeliverySpec, Mode, Start};
+use kubewitness_core::lanes::QueueStats;
 use kubewitness_core::ports::{Backlog, Handler, JournalError};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -75,6 +77,8 @@ pub struct DispatchStats {
     pub observed: u64,
     pub delivered: u64,
     pub filtered: u64,
+    /// Of the filtered, those that `mode: latest` let go.
+    pub superseded: u64,
     pub dead: u64,
     pub waiting: u64,
     /// Of the waiting, those that failed at least once since the start.
@@ -89,6 +93,10 @@ pub struct DispatchStats {
     /// The plugin kept failing: it is only probed, with a growing pause in between.
     pub open: bool,
     pub resync: ResyncStats,
+    pub queue: QueueStats,
+    /// How long the states in calls have been so, together and the longest of them.
+    pub unfinished: Duration,
+    pub longest: Duration,
 }
 
 /// What resyncs came to since the start; in none of the other figures.
@@ -122,6 +130,7 @@ impl Dispatcher {
         let resyncs = options.subscriptions.iter().filter(|subscription| subscription.resync);
         let handle = DispatchHandle {
             shared: Arc::clone(&shared),
+            clock: Arc::clone(&clock),
             newest: backlog.newest(),
             commands: sender,
             resyncs: resyncs.map(|subscription| Arc::clone(&subscription.source)).collect(),

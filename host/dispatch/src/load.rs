@@ -7,7 +7,7 @@ use kubewitness_core::config::OnDeadLetter;
 use kubewitness_core::lanes::{LaneOptions, Lanes, holes};
 use kubewitness_core::ports::{Backlog, JournalError, Progress, Save};
 
-use crate::interest::{Fit, Interest};
+use crate::interest::Interest;
 use crate::reader::{CHUNK, Reader};
 use crate::{DispatchError, DispatchOptions};
 
@@ -43,18 +43,12 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog) -> Result<Loaded
     backlog.save(&options.plugin, Save { progress: progress.clone(), ..Save::default() }).await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
     load_letters(options, backlog, &mut lanes).await?;
-    let open: Vec<Seq> = holes(&progress).collect();
-    for seqs in open.chunks(CHUNK) {
-        for state in backlog.read_at(seqs).await? {
-            match interest.fit(&state) {
-                Fit::Wanted => lanes.push(state),
-                Fit::Filtered => lanes.filter(state.seq),
-                Fit::Foreign => {}
-            }
-        }
+    for (after, through) in holes(&progress, newest) {
+        let unread = interest.count(backlog, after, through).await?;
+        lanes.count(through, unread);
     }
-    let unread = interest.count(backlog, lanes.through(), newest).await?;
-    Ok(Loaded { reader: Reader::new(newest.max(lanes.through()), unread), lanes, interest })
+    lanes.count(newest, 0);
+    Ok(Loaded { reader: Reader::default(), lanes, interest })
 }
 
 /// The progress to go on from. It is saved before the first call, so that `now` stays what it

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::lanes::Lanes;
-use kubewitness_core::ports::{Backlog, JournalError, Present};
+use kubewitness_core::lanes::{Behind, Fit, Lanes};
+use kubewitness_core::ports::{Backlog, JournalError, Outside, Present};
 use kubewitness_core::{Seq, State};
 
-use crate::interest::{Fit, Interest};
+use crate::interest::Interest;
 use crate::pause::Pause;
 
 /// States in one read: enough to make a read cheap, few enough to start calls early.
@@ -25,6 +25,18 @@ pub(crate) enum Fetch {
         limit: usize,
         newest: Seq,
     },
+    /// What is new of all but some namespaces.
+    Outside {
+        after: Seq,
+        through: Seq,
+        namespaces: Vec<String>,
+    },
+    /// What was left before.
+    Behind {
+        from: Seq,
+        limit: usize,
+        through: Seq,
+    },
     Count {
         after: Seq,
         through: Seq,
@@ -39,85 +51,127 @@ pub(crate) enum Fetch {
 #[derive(Debug)]
 pub(crate) enum Answer {
     States(Vec<Arc<State>>),
+    /// All that there is up to a position, with what the subscription says about each.
+    Fitted(Vec<(Arc<State>, Fit)>, Seq),
     Count(u64),
     Present(Present),
 }
 
 impl Fetch {
     pub async fn ask(&self, backlog: &dyn Backlog, interest: &Interest) -> Result<Answer, JournalError> {
-        match self {
-            Self::Fill(seqs) => backlog.read_at(seqs).await.map(Answer::States),
-            Self::Read { after, limit, .. } => backlog.read(*after, *limit).await.map(Answer::States),
-            Self::Count { after, through } => {
-                interest.count(backlog, *after, *through).await.map(Answer::Count)
+        // Fewer than asked for: there is nothing more up to the end.
+        let fitted = |states: Vec<Arc<State>>, limit: usize, end: Seq| {
+            let end = states.last().filter(|_| states.len() >= limit).map_or(end, |state| state.seq);
+            Answer::Fitted(interest.fits(states), end)
+        };
+        Ok(match self {
+            Self::Fill(seqs) => Answer::States(backlog.read_at(seqs).await?),
+            Self::Read { after, limit, newest } => {
+                fitted(backlog.read(*after, *limit).await?, *limit, *newest)
             }
-            Self::Present { source, from } => {
-                backlog.present(source, *from, CHUNK).await.map(Answer::Present)
+            Self::Outside { after, through, namespaces } => {
+                let Outside { states, looked } =
+                    backlog.read_outside(*after, *through, CHUNK, namespaces).await?;
+                Answer::Fitted(interest.fits(states), looked)
             }
-        }
+            Self::Behind { from, limit, through } => {
+                let mut states = backlog.read(from - 1, *limit).await?;
+                let is_all = states.len() < *limit;
+                states.retain(|state| state.seq <= *through);
+                let end = states.last().filter(|_| !is_all).map_or(*through, |state| state.seq);
+                Answer::Fitted(interest.fits(states), end)
+            }
+            Self::Count { after, through } => Answer::Count(interest.count(backlog, *after, *through).await?),
+            Self::Present { source, from } => Answer::Present(backlog.present(source, *from, CHUNK).await?),
+        })
     }
 }
 
+/// What is asked for in turn, so that neither a long replay nor a long backlog nor a namespace
+/// that is far behind waits for the others.
+const TURNS: [Turn; 4] = [Turn::Fill, Turn::Behind, Turn::Read, Turn::Count];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Fill,
+    Behind,
+    Read,
+    Count,
+}
+
 /// At most one question is under way, so every answer is about what is still true.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Up to here the unread are counted.
-    counted: Seq,
-    /// States of the subscription after what was read, up to `counted`.
-    unread: u64,
     recount_at: Duration,
-    filled_last: bool,
+    /// Of [`TURNS`], whose was the last question.
+    turn: usize,
     pause: Pause,
 }
 
 impl Reader {
-    pub fn new(counted: Seq, unread: u64) -> Self {
-        Self { counted, unread, recount_at: Duration::ZERO, filled_last: false, pause: Pause::default() }
-    }
-
     /// Whether the journal could not be read, and is left alone for a while.
     pub fn is_paused(&self, now: Duration) -> bool {
         now < self.pause.until()
     }
 
-    pub fn unread(&self) -> u64 {
-        self.unread
-    }
-
-    pub fn next(&self, lanes: &Lanes, newest: Seq, now: Duration) -> Option<Fetch> {
+    /// `ahead`: whether it is worth to look for those who are not behind where there is room for
+    /// no more of the others.
+    pub fn next(&self, lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<Fetch> {
         if self.is_paused(now) {
             return None;
         }
-        let wanted = lanes.wanted(CHUNK);
-        let read = Self::read(lanes, newest, now);
-        match (wanted.is_empty(), read) {
-            // By turns, so that neither a long replay nor a long backlog waits for the other.
-            (false, Some(read)) if self.filled_last => Some(read),
-            (false, _) => Some(Fetch::Fill(wanted)),
-            (true, Some(read)) => Some(read),
-            (true, None) => (newest > self.counted && now >= self.recount_at)
-                .then_some(Fetch::Count { after: self.counted.max(lanes.through()), through: newest }),
-        }
-    }
-
-    fn read(lanes: &Lanes, newest: Seq, now: Duration) -> Option<Fetch> {
-        let unread = usize::try_from(newest.saturating_sub(lanes.through())).unwrap_or(usize::MAX);
-        let room = lanes.room();
-        // A nearly full window is not worth a read for a few states, unless the plugin waits.
-        let worth = room >= unread.min(CHUNK) || !lanes.has_ready(now);
-        (unread > 0 && room > 0 && worth).then(|| Fetch::Read {
-            after: lanes.through(),
-            limit: room.min(CHUNK),
-            newest,
+        let turns = (1..=TURNS.len()).map(|step| TURNS[(self.turn + step) % TURNS.len()]);
+        turns.into_iter().find_map(|turn| match turn {
+            Turn::Fill => Some(lanes.wanted(CHUNK)).filter(|seqs| !seqs.is_empty()).map(Fetch::Fill),
+            Turn::Behind => lanes.next_behind(now).map(|Behind { from, limit }| Fetch::Behind {
+                from,
+                limit: limit.min(CHUNK),
+                through: lanes.through(),
+            }),
+            Turn::Read => Self::read(lanes, newest, now, ahead),
+            Turn::Count => self.count(lanes, newest, now, ahead),
         })
     }
 
+    fn read(lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<Fetch> {
+        let after = lanes.through();
+        let unread = usize::try_from(newest.saturating_sub(after)).unwrap_or(usize::MAX);
+        if unread == 0 || lanes.is_scattered() {
+            return None;
+        }
+        if lanes.is_in_past() {
+            return Some(Fetch::Read { after, limit: CHUNK, newest });
+        }
+        let namespaces = lanes.behind();
+        if !namespaces.is_empty() {
+            // What is passed over must be counted before.
+            let through = lanes.counted().min(newest);
+            return (ahead && through > after).then_some(Fetch::Outside { after, through, namespaces });
+        }
+        match lanes.room() {
+            0 => ahead.then_some(Fetch::Read { after, limit: CHUNK, newest }),
+            room => {
+                // A nearly full window is not worth a read for a few states, unless the plugin waits.
+                let worth = room >= unread.min(CHUNK) || !lanes.has_ready(now);
+                worth.then(|| Fetch::Read { after, limit: room.min(CHUNK), newest })
+            }
+        }
+    }
+
+    /// How much lies unread, where reading doesn't tell.
+    fn count(&self, lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<Fetch> {
+        let after = lanes.counted();
+        let is_due = newest > after && now >= self.recount_at;
+        let is_told = || lanes.behind().is_empty() && Self::read(lanes, newest, now, ahead).is_some();
+        (is_due && !is_told()).then_some(Fetch::Count { after, through: newest })
+    }
+
     /// When to ask again although nothing else happens.
-    pub fn wake(&self, newest: Seq) -> Option<Duration> {
+    pub fn wake(&self, lanes: &Lanes, newest: Seq) -> Option<Duration> {
         if self.pause.is_on() {
             return Some(self.pause.until());
         }
-        (newest > self.counted).then_some(self.recount_at)
+        (newest > lanes.counted()).then_some(self.recount_at)
     }
 
     pub fn failed(&mut self, now: Duration) {
@@ -129,50 +183,34 @@ impl Reader {
         self.pause.end();
     }
 
-    pub fn answered(
-        &mut self,
-        fetch: Fetch,
-        answer: Answer,
-        lanes: &mut Lanes,
-        interest: &Interest,
-        now: Duration,
-    ) -> Vec<Seq> {
+    /// Says which states are not there any more, of those that the lanes know by position.
+    pub fn answered(&mut self, fetch: Fetch, answer: Answer, lanes: &mut Lanes, now: Duration) -> Vec<Seq> {
         self.pause.end();
-        self.filled_last = matches!(fetch, Fetch::Fill(_));
-        match (fetch, answer) {
-            (Fetch::Fill(asked), Answer::States(states)) => return lanes.fill(&asked, states),
-            (Fetch::Read { limit, newest, .. }, Answer::States(states)) => {
-                // Fewer than asked for: there is nothing more up to what was the newest.
-                let through = if states.len() < limit { newest } else { 0 };
-                self.take_in(states, through, lanes, interest);
+        let turn = match (fetch, answer) {
+            (Fetch::Fill(asked), Answer::States(states)) => {
+                self.turn = 0;
+                return lanes.fill(&asked, states, now);
+            }
+            (Fetch::Behind { from, .. }, Answer::Fitted(states, end)) => {
+                lanes.catch_up(from, states, end, now);
+                Turn::Behind
+            }
+            (Fetch::Read { .. }, Answer::Fitted(states, end)) => {
+                lanes.read(states, end, now);
+                Turn::Read
+            }
+            (Fetch::Outside { .. }, Answer::Fitted(states, end)) => {
+                lanes.read_outside(states, end, now);
+                Turn::Read
             }
             (Fetch::Count { through, .. }, Answer::Count(count)) => {
-                self.unread += count;
-                self.counted = through;
+                lanes.count(through, count);
                 self.recount_at = now + RECOUNT;
+                Turn::Count
             }
             (fetch, answer) => unreachable!("{fetch:?} is never answered by {answer:?}"),
-        }
+        };
+        self.turn = TURNS.iter().position(|other| *other == turn).unwrap_or(0);
         Vec::new()
-    }
-
-    fn take_in(&mut self, states: Vec<Arc<State>>, through: Seq, lanes: &mut Lanes, interest: &Interest) {
-        for state in states {
-            let seq = state.seq;
-            let fit = interest.fit(&state);
-            if fit != Fit::Foreign && seq <= self.counted {
-                self.unread = self.unread.saturating_sub(1);
-            }
-            match fit {
-                Fit::Wanted => lanes.push(state),
-                Fit::Filtered => lanes.filter(seq),
-                Fit::Foreign => lanes.skip_to(seq),
-            }
-        }
-        lanes.skip_to(through);
-        if lanes.through() >= self.counted {
-            self.counted = lanes.through();
-            self.unread = 0;
-        }
     }
 }

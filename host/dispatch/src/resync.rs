@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubewitness_core::lanes::{LaneStats, Lanes};
 use kubewitness_core::ports::Present;
@@ -46,10 +47,10 @@ impl Resync {
         self.had_its_turn = false;
     }
 
-    pub fn answered(&mut self, present: Present, lanes: &mut Lanes) {
+    pub fn answered(&mut self, present: Present, lanes: &mut Lanes, now: Duration) {
         self.had_its_turn = true;
         for state in present.states {
-            lanes.resync(state);
+            lanes.resync(state, now);
         }
         match present.next {
             Some(next) => self.from = next,

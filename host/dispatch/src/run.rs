@@ -231,7 +231,7 @@ impl Run {
     }
 
     fn next_fetch(&self, newest: Seq, now: Duration) -> Option<Fetch> {
-        let owed = self.reader.next(&self.lanes, newest, now);
+        let owed = self.reader.next(&self.lanes, newest, now, !self.breaker.is_open());
         // A plugin that can't be called is not given what nobody owes it.
         if self.breaker.is_open() || self.reader.is_paused(now) {
             return owed;
@@ -257,17 +257,17 @@ impl Run {
         };
         if let Answer::Present(present) = answer {
             self.reader.passed();
-            self.resync.answered(present, &mut self.lanes);
+            self.resync.answered(present, &mut self.lanes, now);
             return Ok(());
         }
         self.resync.yielded();
-        let before = self.lanes.through();
-        let missing = self.reader.answered(fetch, answer, &mut self.lanes, &self.interest, now);
+        let before = (self.lanes.cursor(), self.lanes.stats().filtered);
+        let missing = self.reader.answered(fetch, answer, &mut self.lanes, now);
         if !missing.is_empty() {
             tracing::error!(plugin, ?missing, "the journal no longer has states that were not handed over");
             self.keeper.touch();
         }
-        if self.lanes.through() > before {
+        if (self.lanes.cursor(), self.lanes.stats().filtered) != before {
             self.keeper.moved(now);
         }
         Ok(())
@@ -328,7 +328,7 @@ impl Run {
             Allowed::Not(at) => at,
             Allowed::Freely | Allowed::Probe { .. } => self.lanes.next_wake(),
         };
-        let wakes = [probe, self.keeper.due(), self.reader.wake(newest)];
+        let wakes = [probe, self.keeper.due(), self.reader.wake(&self.lanes, newest), self.lanes.past_due()];
         wakes.into_iter().flatten().filter_map(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero()).min()
     }
 
@@ -337,7 +337,6 @@ impl Run {
         self.parts.shared.publish(
             &self.lanes,
             &self.resync,
-            self.reader.unread(),
             self.breaker.failures(),
             paused,
             &self.last_error,

@@ -21,7 +21,7 @@ impl Run {
         }
         if self.breaker.is_open() {
             for part in std::mem::take(&mut self.splits).into_iter().rev() {
-                self.give_back(&part);
+                self.give_back(&part, now);
             }
         }
     }
@@ -35,7 +35,8 @@ impl Run {
                 complaint = Some(Arc::from(reason.as_str()));
             }
             let settled = self.settle(delivery, verdict, now);
-            finished += usize::from(matches!(settled, Settled::Delivered | Settled::Parked));
+            finished +=
+                usize::from(matches!(settled, Settled::Delivered | Settled::Parked | Settled::Superseded));
         }
         if finished > 0 || !outcome.kv.is_empty() {
             self.keeper.finished(finished, outcome.kv);
@@ -60,16 +61,16 @@ impl Run {
         );
         self.last_error = Some(text.as_str().into());
         if !error.is_plugins_fault() {
-            self.give_back(&batch);
+            self.give_back(&batch, now);
             self.breaker.failed(Failure::Unavailable, is_fresh(&batch), now.elapsed);
         } else if let [delivery] = &batch[..] {
             let verdict = Verdict::Retry { after_ms: None, reason: text };
-            if self.settle(delivery, verdict, now) == Settled::Parked {
+            if matches!(self.settle(delivery, verdict, now), Settled::Parked | Settled::Superseded) {
                 self.keeper.finished(1, Vec::new());
             }
             self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
         } else if self.breaker.is_open() {
-            self.give_back(&batch);
+            self.give_back(&batch, now);
             self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
         } else {
             // Each state is of another lane, so the halves may be called in any order.
@@ -90,9 +91,13 @@ impl Run {
     }
 
     /// The states go first in line again, in their order, and no try is counted.
-    fn give_back(&mut self, batch: &[Delivery]) {
+    fn give_back(&mut self, batch: &[Delivery], now: Now) {
+        let before = self.lanes.stats().superseded;
         for delivery in batch.iter().rev() {
-            self.lanes.give_back(delivery.state.seq);
+            self.lanes.give_back(delivery.state.seq, now.elapsed);
+        }
+        if self.lanes.stats().superseded > before {
+            self.keeper.touch();
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use kubewitness_core::views::{PluginView, SourceCounts, SourceView, StatusView};
+use kubewitness_core::views::{HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView};
 
 const PREFIX: &str = "kubewitness";
 
@@ -14,9 +14,10 @@ const PREFIX: &str = "kubewitness";
 enum Kind {
     Counter,
     Gauge,
+    Histogram,
 }
 
-use Kind::{Counter, Gauge};
+use Kind::{Counter, Gauge, Histogram};
 
 /// Name, help, type and the value that a source has of it; `None` where it has none yet.
 type OfSource = (&'static str, &'static str, Kind, fn(&SourceView) -> Option<f64>);
@@ -104,16 +105,56 @@ const SOURCES: [OfSource; 25] = [
 ];
 
 /// observed = delivered + filtered + dead + waiting, for each plugin.
-const PLUGINS: [OfPlugin; 9] = [
+const PLUGINS: [OfPlugin; 10] = [
     ("active", "1 while the plugin takes states.", |p| flag(p.state == "active")),
     ("observed", "States that the plugin is to be handed.", |p| p.observed as f64),
     ("delivered", "Of the observed, those that it has done.", |p| p.delivered as f64),
     ("filtered", "Of the observed, those that it did not subscribe to.", |p| p.filtered as f64),
+    ("superseded", "Of the filtered, those that made way for a newer one.", |p| p.superseded as f64),
     ("dead", "Of the observed, those that are parked.", |p| p.dead as f64),
     ("waiting", "Of the observed, those still to be done.", |p| p.waiting as f64),
     ("retrying", "Of the waiting, those that failed at least once.", |p| p.retrying as f64),
     ("lag_positions", "Positions between the newest state and the cursor.", |p| p.lag_seq as f64),
     ("lag_seconds", "Age of the oldest unfinished state.", |p| p.lag_seconds),
+];
+
+type OfQueue = (&'static str, &'static str, Kind, fn(&QueueView) -> f64);
+type Histograms = (&'static str, &'static str, fn(&QueueView) -> &HistogramView);
+
+/// The names and meanings of client-go's work queues, so that the dashboards and alerts which
+/// people have for their controllers work here too.
+const QUEUES: [OfQueue; 5] = [
+    ("workqueue_depth", "States that wait and are in no call, those in the journal included.", Gauge, |q| {
+        q.depth as f64
+    }),
+    (
+        "workqueue_adds_total",
+        "States that came into the lanes, each retry and replay included.",
+        Counter,
+        |q| q.adds as f64,
+    ),
+    ("workqueue_retries_total", "States that are to be tried again.", Counter, |q| q.retries as f64),
+    (
+        "workqueue_unfinished_work_seconds",
+        "How long the states in calls have been so, together.",
+        Gauge,
+        |q| q.unfinished_seconds,
+    ),
+    (
+        "workqueue_longest_running_processor_seconds",
+        "How long the longest call has been running.",
+        Gauge,
+        |q| q.longest_running_seconds,
+    ),
+];
+
+const QUEUE_TIMES: [Histograms; 2] = [
+    ("workqueue_queue_duration_seconds", "From coming in, or being due again, until handed over.", |q| {
+        &q.queue_duration
+    }),
+    ("workqueue_work_duration_seconds", "From being handed over until the end of the call.", |q| {
+        &q.work_duration
+    }),
 ];
 
 pub(crate) fn render(status: &StatusView, ready: bool) -> String {
@@ -138,7 +179,23 @@ pub(crate) fn render(status: &StatusView, ready: bool) -> String {
             page.sample(&name, &[("plugin", &plugin.name)], value(plugin));
         }
     }
+    queues(&mut page, &status.plugins);
     page.text
+}
+
+fn queues(page: &mut Page, plugins: &[PluginView]) {
+    for (name, help, kind, value) in QUEUES {
+        page.plain_family(name, help, kind);
+        for plugin in plugins {
+            page.plain_sample(name, &[("name", &plugin.name)], value(&plugin.queue));
+        }
+    }
+    for (name, help, of) in QUEUE_TIMES {
+        page.plain_family(name, help, Histogram);
+        for plugin in plugins {
+            page.histogram(name, ("name", &plugin.name), of(&plugin.queue));
+        }
+    }
 }
 
 fn sources(page: &mut Page, sources: &[SourceView]) {
@@ -172,20 +229,39 @@ struct Page {
 
 impl Page {
     fn family(&mut self, name: &str, help: &str, kind: Kind) {
-        let kind = match kind {
-            Counter => "counter",
-            Gauge => "gauge",
-        };
-        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        // Writing to a string can't fail.
-        writeln!(self.text, "# HELP {PREFIX}_{name} {help}\n# TYPE {PREFIX}_{name} {kind}").ok();
+        self.plain_family(&format!("{PREFIX}_{name}"), help, kind);
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.plain_sample(&format!("{PREFIX}_{name}"), labels, value);
+    }
+
+    fn histogram(&mut self, name: &str, label: (&str, &str), view: &HistogramView) {
+        let bucket = format!("{name}_bucket");
+        for (bound, count) in &view.buckets {
+            self.plain_sample(&bucket, &[label, ("le", &bound.to_string())], *count as f64);
+        }
+        self.plain_sample(&bucket, &[label, ("le", "+Inf")], view.count as f64);
+        self.plain_sample(&format!("{name}_sum"), &[label], view.sum_seconds);
+        self.plain_sample(&format!("{name}_count"), &[label], view.count as f64);
+    }
+
+    fn plain_family(&mut self, name: &str, help: &str, kind: Kind) {
+        let kind = match kind {
+            Counter => "counter",
+            Gauge => "gauge",
+            Histogram => "histogram",
+        };
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        // Writing to a string can't fail.
+        writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
+    }
+
+    fn plain_sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        writeln!(self.text, "{PREFIX}_{name}{labels} {value}").ok();
+        writeln!(self.text, "{name}{labels} {value}").ok();
     }
 }
 

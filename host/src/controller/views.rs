@@ -7,14 +7,15 @@ use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
+use kubewitness_core::lanes::Histogram;
 use kubewitness_core::ports::{
     Backlog, Current, DeadLetter, Documents, JournalError, Lister, SelectError, Selection,
 };
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
-    DeadLetterView, EpochView, GapQuery, JournalView, ObjectQuery, ObjectView, PluginView, PoisonQuery,
-    PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, TimelineQuery, TimelineView, ViewError,
-    Views,
+    DeadLetterView, EpochView, GapQuery, HistogramView, JournalView, ObjectQuery, ObjectView, PluginView,
+    PoisonQuery, PoisonView, QueueView, ReplayRequest, ReplayView, SourceView, StatusView, TimelineQuery,
+    TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchStats};
@@ -265,7 +266,26 @@ fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
         resyncs: stats.resync.rounds,
         resynced: stats.resync.delivered,
         resync_failed: stats.resync.failed,
+        superseded: stats.superseded,
+        queue: queue_view(&stats),
         message: state.message.clone().or(stats.last_error),
+    }
+}
+
+fn queue_view(stats: &DispatchStats) -> QueueView {
+    let histogram = |histogram: &Histogram| HistogramView {
+        buckets: histogram.cumulative().collect(),
+        count: histogram.count(),
+        sum_seconds: histogram.sum.as_secs_f64(),
+    };
+    QueueView {
+        depth: stats.queue.depth,
+        adds: stats.queue.adds,
+        retries: stats.queue.retries,
+        unfinished_seconds: stats.unfinished.as_secs_f64(),
+        longest_running_seconds: stats.longest.as_secs_f64(),
+        queue_duration: histogram(&stats.queue.waited),
+        work_duration: histogram(&stats.queue.worked),
     }
 }
 
@@ -352,6 +372,7 @@ mod tests {
             first_ms: 0,
             last_ms: 0,
             replaying,
+            tries: Vec::new(),
         };
         let letters = [letter(4, false), letter(7, true), letter(9, false)];
         let request = |seqs: &[Seq]| ReplayRequest {

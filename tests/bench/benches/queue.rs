@@ -159,7 +159,7 @@ impl Witness for Queue {
             {
                 let mut lanes = self.lanes();
                 let room = lanes.room();
-                states.by_ref().take(room).for_each(|state| lanes.push(state));
+                states.by_ref().take(room).for_each(|state| lanes.push(state, Duration::ZERO));
             }
             self.work.notify_one();
             if states.peek().is_some() {

@@ -116,7 +116,7 @@ fn lanes(c: &mut Criterion) {
         b.iter(|| {
             let mut lanes = Lanes::new(options(), &Progress::default());
             for state in &states {
-                lanes.push(state.clone());
+                lanes.push(state.clone(), Duration::ZERO);
             }
             let now = Now::default();
             loop {

@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{HostSpec, IndexSpec, PluginSpec};
+use super::{HostSpec, IndexSpec, PluginSpec, RateSpec};
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::status::Rules;
+
+/// More a second than any plugin takes; beyond it a rate is no bound.
+const RATE_MOST: u32 = 1_000_000;
 
 /// A fault of a manifest: which field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +162,18 @@ impl HostSpec {
     }
 }
 
+fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<Fault>) {
+    let Some(rate) = rate else { return };
+    if !(1..=RATE_MOST).contains(&rate.per_second) {
+        let message = format!("is {}: write a number from 1 to {RATE_MOST}", rate.per_second);
+        faults.push(fault(format!("{field}.perSecond"), message));
+    }
+    if !(1..=RATE_MOST).contains(&rate.burst()) && rate.burst.is_some() {
+        let message = format!("is {}: write a number from 1 to {RATE_MOST}", rate.burst());
+        faults.push(fault(format!("{field}.burst"), message));
+    }
+}
+
 impl PluginSpec {
     /// Checks the names against the host's; the component itself is checked by the sandbox.
     pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
@@ -182,6 +197,15 @@ impl PluginSpec {
             if value == 0 {
                 faults.push(fault(field, "is 0: the least is 1"));
             }
+        }
+        let delivery = &self.delivery;
+        let rates = [
+            ("rate", delivery.rate),
+            ("callRate", delivery.call_rate),
+            ("retryRate", Some(delivery.retry_rate)),
+        ];
+        for (field, rate) in rates {
+            check_rate(&format!("spec.delivery.{field}"), rate, &mut faults);
         }
         if self.delivery.batch > 1024 {
             faults.push(fault("spec.delivery.batch", "is over 1024, the most that one call may carry"));
@@ -322,6 +346,18 @@ mod tests {
         assert_eq!(spec.warnings(&host)[0].field, "spec.subscribe[0].resync");
         host.sources[0].resync = Some(super::super::Duration(std::time::Duration::from_secs(60)));
         assert!(spec.warnings(&host).is_empty());
+    }
+
+    #[test]
+    fn a_rate_of_nothing_is_a_fault_of_its_field() {
+        let spec = plugin(serde_json::json!({
+            "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}],
+            "delivery": {
+                "rate": {"perSecond": 0}, "callRate": {"perSecond": 5, "burst": 0}, "retryRate": {"perSecond": 9},
+            },
+        }));
+        let fields: Vec<_> = spec.check(&host()).into_iter().map(|fault| fault.field).collect();
+        assert_eq!(fields, ["spec.delivery.rate.perSecond", "spec.delivery.callRate.burst"]);
     }
 
     #[test]

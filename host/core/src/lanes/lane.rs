@@ -1,10 +1,13 @@
 //! One object's queue for one plugin.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::state::{Seq, State};
+use crate::limits;
+use crate::ports::Try;
+use crate::state::{Change, Seq, State};
 
 /// A state that waits in its lane.
 #[derive(Debug)]
@@ -15,7 +18,13 @@ pub(super) struct Slot {
     pub failed: Option<Failed>,
     /// Not to be handed over before this moment.
     pub not_before: Duration,
+    /// Since when it could be handed over, as far as its lane goes.
+    pub since: Duration,
     pub origin: Origin,
+    /// Under `latest`, whose state it is.
+    pub latest: Option<Latest>,
+    /// What became of the tries, those before it was parked included.
+    pub tries: Vec<Try>,
 }
 
 /// Why a state is in its lane.
@@ -65,10 +74,52 @@ pub(super) enum Head {
 }
 
 impl Slot {
+    pub fn new(seq: Seq, state: Option<Arc<State>>, origin: Origin, since: Duration) -> Self {
+        Self {
+            seq,
+            state,
+            failed: None,
+            not_before: Duration::ZERO,
+            since,
+            origin,
+            latest: None,
+            tries: Vec::new(),
+        }
+    }
+
+    pub fn tried(&mut self, tried: Try) {
+        if self.tries.len() >= limits::TRIES_KEPT {
+            self.tries.remove(0);
+        }
+        self.tries.push(tried);
+    }
+
     /// How often it was tried, also before it was parked.
     pub fn attempts(&self) -> u32 {
         let before = if let Origin::Letter(prior) = self.origin { prior.attempts } else { 0 };
         before + self.failed.map_or(0, |failed| failed.tries)
+    }
+}
+
+/// A state of which only the newest of its object is wanted. A hole is no state of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Latest {
+    /// Of the uid: what comes under the same name after an end is another object.
+    object: u64,
+    /// What tells of an end is told, whatever comes after it.
+    gives_way: bool,
+}
+
+impl Latest {
+    pub fn of(state: &State) -> Option<Self> {
+        let mut hasher = DefaultHasher::new();
+        state.object.uid.hash(&mut hasher);
+        let gives_way = state.change == Change::Present;
+        (state.change != Change::Gap).then(|| Self { object: hasher.finish(), gives_way })
+    }
+
+    pub fn gives_way_to(self, newer: Self) -> bool {
+        self.gives_way && self.object == newer.object
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::{DeliverySpec, OnDeadLetter};
+use crate::config::{DeliverySpec, OnDeadLetter, RateSpec};
 use crate::limits;
 
 #[derive(Clone, Debug)]
@@ -15,10 +15,17 @@ pub struct LaneOptions {
     pub depth: usize,
     /// Positions held without their states.
     pub deferred: usize,
+    /// Runs of positions that were left.
+    pub runs: usize,
     /// Tries after the first.
     pub retries: u32,
     pub backoff: Duration,
     pub max_backoff: Duration,
+    /// Of retries of all lanes; none where they needn't be paced together.
+    pub retry_rate: Option<RateSpec>,
+    /// Of states, and of calls.
+    pub rate: Option<RateSpec>,
+    pub call_rate: Option<RateSpec>,
     pub on_dead_letter: OnDeadLetter,
 }
 
@@ -29,9 +36,13 @@ impl LaneOptions {
             window: limits::LANE_WINDOW,
             depth: limits::LANE_DEPTH,
             deferred: limits::LANE_DEFERRED,
+            runs: limits::LANE_RUNS,
             retries: delivery.retries,
             backoff: delivery.backoff.0,
             max_backoff: delivery.max_backoff.0,
+            retry_rate: Some(delivery.retry_rate),
+            rate: delivery.rate,
+            call_rate: delivery.call_rate,
             on_dead_letter: delivery.on_dead_letter,
         }
     }

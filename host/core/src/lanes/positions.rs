@@ -1,6 +1,6 @@
 //! Which positions are finished, as one number and what lies above it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::ports::Progress;
 use crate::state::{LaneKey, Seq};
@@ -12,30 +12,201 @@ pub(super) struct Open {
     pub observed_ms: u64,
 }
 
-/// Everything up to `through` was read; of that, all is finished but what is `open`. Positions
-/// that hold no state, or one of a source that isn't subscribed, count as finished.
+/// Everything up to `through` was read; of that, all is finished but what is `open` and what was
+/// `left`. Positions that hold no state, or one of a source that isn't subscribed, count as
+/// finished.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
     through: Seq,
     open: BTreeMap<Seq, Open>,
+    left: Left,
+    /// Ranges above `through` that were finished before the start, and needn't be read again.
+    ahead: VecDeque<(Seq, Seq)>,
+}
+
+/// Runs of positions that were read past: from their first to their last, and when the first was
+/// observed, as far as that is known. In a run lies nothing that was taken in.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    runs: BTreeMap<Seq, (Seq, u64)>,
+    /// What is added next goes on with the run that ends here, since nothing was taken in between.
+    goes_on: Option<Seq>,
+}
+
+impl Left {
+    fn add(&mut self, from: Seq, to: Seq, observed_ms: u64) {
+        match self.runs.last_entry() {
+            Some(mut last) if self.goes_on == Some(last.get().0) || last.get().0 + 1 == from => {
+                last.get_mut().0 = to;
+            }
+            _ => {
+                self.runs.insert(from, (to, observed_ms));
+            }
+        }
+        self.goes_on = Some(to);
+    }
+
+    /// Something was taken in here.
+    fn cut(&mut self) {
+        self.goes_on = None;
+    }
+
+    fn contains(&self, seq: Seq) -> bool {
+        self.runs.range(..=seq).next_back().is_some_and(|(_, (to, _))| seq <= *to)
+    }
+
+    /// The first position from here on.
+    fn next(&self, seq: Seq) -> Option<Seq> {
+        if self.contains(seq) {
+            return Some(seq);
+        }
+        self.runs.range(seq..).next().map(|(from, _)| *from)
+    }
+
+    fn first(&self) -> Option<(Seq, u64)> {
+        self.runs.first_key_value().map(|(from, (_, observed_ms))| (*from, *observed_ms))
+    }
+
+    /// Takes out what lies between two positions.
+    fn lift(&mut self, from: Seq, end: Seq) -> Left {
+        let mut lifted = Left::default();
+        let before = self.runs.range(..from).next_back().filter(|(_, (to, _))| *to >= from);
+        let first = before.map_or(from, |(first, _)| *first);
+        let touched: Vec<Seq> = self.runs.range(first..=end).map(|(first, _)| *first).collect();
+        for first in touched {
+            let Some((to, observed_ms)) = self.runs.remove(&first) else { continue };
+            if first < from {
+                self.runs.insert(first, (from - 1, observed_ms));
+            }
+            if to > end {
+                self.runs.insert(end + 1, (to, observed_ms));
+            }
+            lifted.runs.insert(first.max(from), (to.min(end), observed_ms));
+        }
+        lifted
+    }
+}
+
+/// A stretch of what was left, while it is gone through once more.
+#[derive(Debug)]
+pub(super) struct Stretch {
+    was: Left,
+    stays: Left,
+}
+
+impl Stretch {
+    pub fn contains(&self, seq: Seq) -> bool {
+        self.was.contains(seq)
+    }
+
+    pub fn stay(&mut self, seq: Seq, observed_ms: u64) {
+        self.stays.add(seq, seq, observed_ms);
+    }
+
+    pub fn cut(&mut self) {
+        self.stays.cut();
+    }
+
+    /// Runs that stay so far.
+    pub fn runs(&self) -> usize {
+        self.stays.runs.len()
+    }
 }
 
 impl Positions {
-    pub fn new(through: Seq) -> Self {
-        Self { through, open: BTreeMap::new() }
+    /// As a progress left them: what it says to be finished above its cursor is not read again.
+    pub fn new(progress: &Progress) -> Self {
+        let ahead = progress.above.iter().copied().collect();
+        let mut positions = Self { through: progress.cursor, ahead, ..Self::default() };
+        positions.advance(progress.cursor);
+        positions
     }
 
     pub fn through(&self) -> Seq {
         self.through
     }
 
-    pub fn read_through(&mut self, seq: Seq) {
+    fn advance(&mut self, seq: Seq) {
         self.through = self.through.max(seq);
+        while let Some((_, to)) = self.ahead.front().copied().filter(|(from, _)| *from <= self.through + 1) {
+            self.left.cut();
+            self.through = self.through.max(to);
+            self.ahead.pop_front();
+        }
+    }
+
+    /// Nothing is owed up to here that isn't open or left.
+    pub fn read_through(&mut self, seq: Seq) {
+        self.advance(seq);
     }
 
     pub fn open(&mut self, seq: Seq, open: Open) {
+        self.cut(seq);
+        self.advance(seq);
         self.open.insert(seq, open);
-        self.read_through(seq);
+    }
+
+    /// A position that was finished as it was read.
+    pub fn close(&mut self, seq: Seq) {
+        self.cut(seq);
+        self.advance(seq);
+    }
+
+    fn cut(&mut self, seq: Seq) {
+        if seq > self.through {
+            self.left.cut();
+        }
+    }
+
+    /// Whether it was finished before the start, though what lies before it was not read yet.
+    pub fn is_ahead(&self, seq: Seq) -> bool {
+        let index = self.ahead.partition_point(|(_, to)| *to < seq);
+        self.ahead.get(index).is_some_and(|(from, _)| *from <= seq)
+    }
+
+    /// Reads past these positions, which come next.
+    pub fn leave(&mut self, from: Seq, to: Seq, observed_ms: u64) {
+        let mut from = from.max(self.through + 1);
+        while let Some((first, last)) = self.ahead.front().copied().filter(|(first, _)| *first <= to) {
+            if from < first {
+                self.left.add(from, first - 1, observed_ms);
+            }
+            self.left.cut();
+            self.ahead.pop_front();
+            self.through = self.through.max(last);
+            from = last + 1;
+        }
+        if from <= to {
+            self.left.add(from, to, observed_ms);
+        }
+        self.advance(to);
+    }
+
+    pub fn is_left(&self, seq: Seq) -> bool {
+        self.left.contains(seq)
+    }
+
+    /// The first that was left from here on.
+    pub fn next_left(&self, seq: Seq) -> Option<Seq> {
+        self.left.next(seq)
+    }
+
+    pub fn first_left(&self) -> Option<Seq> {
+        self.left.first().map(|(seq, _)| seq)
+    }
+
+    /// Runs of positions that were read past.
+    pub fn runs(&self) -> usize {
+        self.left.runs.len()
+    }
+
+    /// Begins to go through a stretch of what was left; what is not said to stay is not left.
+    pub fn lift(&mut self, from: Seq, end: Seq) -> Stretch {
+        Stretch { was: self.left.lift(from, end), stays: Left::default() }
+    }
+
+    pub fn put_back(&mut self, stretch: Stretch) {
+        self.left.runs.extend(stretch.stays.runs);
     }
 
     pub fn get(&self, seq: Seq) -> Option<Open> {
@@ -50,37 +221,154 @@ impl Positions {
         self.open.len()
     }
 
-    pub fn oldest(&self) -> Option<Open> {
-        self.open.values().next().copied()
+    /// When the oldest position that isn't finished was observed.
+    pub fn oldest_ms(&self) -> Option<u64> {
+        let open = self.open.first_key_value().map(|(seq, open)| (*seq, open.observed_ms));
+        open.into_iter().chain(self.left.first()).min().map(|(_, observed_ms)| observed_ms)
     }
 
     pub fn cursor(&self) -> Seq {
-        self.open.keys().next().map_or(self.through, |first| first.saturating_sub(1))
+        let open = self.open.keys().next().copied();
+        open.into_iter().chain(self.first_left()).min().map_or(self.through, |first| first.saturating_sub(1))
     }
 
     /// The finished ranges above the cursor.
     pub fn above(&self) -> Vec<(Seq, Seq)> {
+        let mut open = self.open.keys().map(|seq| (*seq, *seq)).peekable();
+        let mut left = self.left.runs.iter().map(|(from, (to, _))| (*from, *to)).peekable();
         let mut ranges = Vec::new();
-        let mut open = self.open.keys().copied();
-        let Some(mut before) = open.next() else { return ranges };
-        for seq in open.chain([self.through + 1]) {
-            if seq > before + 1 {
-                ranges.push((before + 1, seq - 1));
+        let mut before: Option<Seq> = None;
+        loop {
+            let next = match (open.peek(), left.peek()) {
+                (Some(one), Some(run)) if one < run => open.next(),
+                (_, Some(_)) => left.next(),
+                (_, None) => open.next(),
+            };
+            let (from, to) = next.unwrap_or((self.through + 1, self.through));
+            if let Some(before) = before.filter(|before| from > before + 1) {
+                ranges.push((before + 1, from - 1));
             }
-            before = seq;
+            if next.is_none() {
+                break;
+            }
+            before = Some(to);
         }
+        ranges.extend(&self.ahead);
         ranges
     }
 }
 
-/// The last position up to which a progress says anything.
-pub(super) fn known_through(progress: &Progress) -> Seq {
-    progress.above.last().map_or(progress.cursor, |&(_, last)| last.max(progress.cursor))
+/// What isn't finished up to a position, as ranges `(after, through]`.
+pub fn holes(progress: &Progress, newest: Seq) -> impl Iterator<Item = (Seq, Seq)> + '_ {
+    let starts = std::iter::once(progress.cursor).chain(progress.above.iter().map(|&(_, last)| last));
+    let ends = progress.above.iter().map(|&(first, _)| first - 1).chain([newest]);
+    starts.zip(ends).filter(|(after, through)| after < through)
 }
 
-/// The positions between the cursor and the last finished range that aren't finished: what has to
-/// be taken up again after a restart before anything newer is read.
-pub fn holes(progress: &Progress) -> impl Iterator<Item = Seq> + '_ {
-    let starts = std::iter::once(progress.cursor).chain(progress.above.iter().map(|&(_, last)| last));
-    starts.zip(&progress.above).flat_map(|(before, &(first, _))| before + 1..first)
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn open() -> Open {
+        Open { lane: LaneKey::default(), observed_ms: 1 }
+    }
+
+    #[test]
+    fn what_was_left_is_not_finished_until_it_is_gone_through() {
+        let mut positions = Positions::default();
+        positions.leave(1, 3, 10);
+        positions.open(4, open());
+        positions.leave(5, 5, 50);
+        positions.read_through(6);
+        positions.leave(7, 9, 70);
+        assert_eq!((positions.cursor(), positions.above(), positions.runs()), (0, vec![], 2));
+        positions.finish(4);
+        assert_eq!(positions.above(), [(4, 4)]);
+        let mut stretch = positions.lift(2, 6);
+        assert!(stretch.contains(2) && stretch.contains(6) && !stretch.contains(1) && !stretch.contains(4));
+        stretch.stay(5, 50);
+        positions.put_back(stretch);
+        assert_eq!((positions.cursor(), positions.above()), (0, vec![(2, 4), (6, 6)]));
+        assert!(
+            positions.is_left(1) && positions.is_left(5) && positions.is_left(8) && !positions.is_left(3)
+        );
+    }
+
+    #[test]
+    fn what_was_finished_before_the_start_is_neither_read_nor_left() {
+        let progress = Progress { cursor: 2, above: vec![(3, 4), (7, 8), (10, 12)], ..Progress::default() };
+        let mut positions = Positions::new(&progress);
+        assert_eq!(positions.through(), 4);
+        assert!(positions.is_ahead(8) && !positions.is_ahead(9));
+        positions.leave(5, 11, 0);
+        assert_eq!((positions.through(), positions.cursor()), (12, 4));
+        assert_eq!(positions.above(), [(7, 8), (10, 12)]);
+        let ranges: Vec<_> = holes(&progress, 20).collect();
+        assert_eq!(ranges, [(4, 6), (8, 9), (12, 20)]);
+    }
+
+    proptest! {
+        /// Against a map of single positions; passing through progresses all the while.
+        #[test]
+        fn runs_say_what_single_positions_say(steps in proptest::collection::vec((0u8..6, 1u64..6, any::<u64>()), 1..80)) {
+            let mut positions = Positions::default();
+            // Of what is unfinished, whether it is left; and what nobody is owed, which may or may
+            // not be taken for a part of the run that it lies in.
+            let mut model: BTreeMap<Seq, bool> = BTreeMap::new();
+            let mut foreign: BTreeSet<Seq> = BTreeSet::new();
+            for (step, count, pick) in steps {
+                let next = positions.through() + 1;
+                let any_open = model.iter().filter(|(_, left)| !**left).map(|(seq, _)| *seq).nth(pick as usize % 7);
+                match step {
+                    0 => {
+                        positions.leave(next, next + count, 0);
+                        model.extend((next..=next + count).filter(|seq| !positions.is_ahead(*seq)).map(|seq| (seq, true)));
+                    }
+                    1 => { positions.open(next, open()); model.insert(next, false); }
+                    2 => {
+                        foreign.extend((next..=next + count).filter(|seq| !positions.is_ahead(*seq)));
+                        positions.read_through(next + count);
+                    }
+                    3 => if let Some(seq) = any_open { positions.finish(seq); model.remove(&seq); },
+                    4 => {
+                        let from = pick % next;
+                        let end = (from + count * 3).min(next - 1);
+                        let mut stretch = positions.lift(from, end);
+                        for seq in from..=end {
+                            let stays = seq % count != 0;
+                            match (stretch.contains(seq), stays) {
+                                (true, true) => stretch.stay(seq, 0),
+                                (true, false) => { stretch.cut(); positions.close(seq); model.remove(&seq); }
+                                (false, _) => stretch.cut(),
+                            }
+                        }
+                        positions.put_back(stretch);
+                    }
+                    _ => {
+                        let progress = Progress { cursor: positions.cursor(), above: positions.above(), ..Progress::default() };
+                        let known = progress.above.last().map_or(progress.cursor, |last| last.1);
+                        positions = Positions::new(&progress);
+                        model.retain(|seq, _| *seq > positions.through() && *seq <= known);
+                        while positions.through() < known {
+                            let next = positions.through() + 1;
+                            let was_open = model.insert(next, false).is_some() || foreign.remove(&next);
+                            prop_assert!(was_open, "{} was finished", next);
+                            positions.open(next, open());
+                        }
+                    }
+                }
+                let expected = model.keys().next().map_or(positions.through(), |first| first - 1);
+                prop_assert!(positions.cursor() <= expected);
+                for seq in (positions.cursor() + 1..=positions.through()).filter(|seq| !foreign.contains(seq)) {
+                    let above = positions.above().iter().any(|(from, to)| (from..=to).contains(&&seq));
+                    prop_assert_eq!(above, !model.contains_key(&seq), "{}", seq);
+                    prop_assert_eq!(positions.is_left(seq), model.get(&seq).copied().unwrap_or(false), "{}", seq);
+                }
+            }
+        }
+    }
 }

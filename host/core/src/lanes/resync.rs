@@ -26,7 +26,7 @@ impl Lanes {
     /// How many more states of a resync may be held: they share the window with what is owed.
     pub fn resync_room(&self) -> usize {
         let share = (self.options.window / 4).max(1).saturating_sub(self.resync.held);
-        share.min(self.options.window.saturating_sub(self.loaded))
+        share.min(self.shares.free())
     }
 
     /// Hands a state over once more, unless it or a newer one of its object is still to be handed
@@ -34,9 +34,10 @@ impl Lanes {
     ///
     /// It must be the newest of its object that was journaled when everything up to
     /// [`through`](Self::through) had been; then it comes after all that its lane has had.
-    pub fn resync(&mut self, state: Arc<State>) -> bool {
+    pub fn resync(&mut self, state: Arc<State>, now: Duration) -> bool {
         let (seq, key) = (state.seq, state.lane());
         let is_owed = seq > self.positions.through()
+            || self.positions.is_left(seq)
             || self.lanes.contains_key(&key)
             || self.parked.contains(&seq)
             || self.replays.contains_key(&seq);
@@ -44,15 +45,9 @@ impl Lanes {
             self.resync.skipped += 1;
             return false;
         }
-        let slot = Slot {
-            seq,
-            state: Some(state),
-            failed: None,
-            not_before: Duration::ZERO,
-            origin: Origin::Resync,
-        };
-        self.lanes.entry(key).or_default().insert(slot);
-        self.loaded += 1;
+        self.lanes.entry(key).or_default().insert(Slot::new(seq, Some(state), Origin::Resync, now));
+        self.shares.load(key.namespace, 1);
+        self.meter.adds += 1;
         self.resync.held += 1;
         self.place(key, false);
         true

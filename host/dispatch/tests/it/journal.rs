@@ -69,8 +69,14 @@ impl Journal {
     }
 
     pub fn append_one(&self, source: &str, object: &str, phase: &str) -> Seq {
+        self.append_in("", source, object, phase)
+    }
+
+    pub fn append_in(&self, namespace: &str, source: &str, object: &str, phase: &str) -> Seq {
         let seq = *self.newest.borrow() + 1;
-        self.with(|kept| kept.states.insert(seq, Arc::new(state(seq, source, object, phase))));
+        let mut state = state(seq, source, object, phase);
+        Arc::make_mut(&mut state.object).namespace = namespace.to_owned();
+        self.with(|kept| kept.states.insert(seq, Arc::new(state)));
         self.newest.send_replace(seq);
         seq
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubewitness_core::config::{Mode, Start};
+use kubewitness_core::config::{Mode, RateSpec, Start};
 use kubewitness_core::limits;
 use kubewitness_core::ports::{CallError, JournalError, Verdict};
 use kubewitness_dispatch::{DispatchError, DispatchOptions};
@@ -67,6 +67,59 @@ async fn memory_holds_a_window_while_the_figures_count_everything() {
     journal.append(0..1000);
     running.until("counted again", |stats| stats.waiting == 101_000).await;
     assert!(journal.with(|kept| kept.read) <= limits::LANE_WINDOW);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_with_a_hundred_thousand_jobs_does_not_keep_the_one_of_another_waiting() {
+    let journal = Journal::new(1, 0);
+    for job in 0..100_000 {
+        journal.append_in("crowd", "jobs", &format!("job-{job}"), "Failed");
+    }
+    let alone = journal.append_in("alone", "jobs", "job", "Failed");
+    let plugin = Plugin::new("p", &journal, |batch| (100, Ok(vec![Verdict::Done; batch.len()])));
+    let running = start(options("p"), &journal, &plugin);
+    running.until("the other's is through", |_| plugin.with(|s| s.handed.contains(&(alone, 1)))).await;
+    assert!(plugin.with(|seen| seen.handed.len()) < limits::LANE_WINDOW);
+    // What was passed over is found again, also after a kill.
+    running.kill().await;
+    let running = start(options("p"), &journal, &plugin);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered), (100_001, 100_001));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_newest_of_what_waits_is_handed_over_and_what_it_replaced_is_counted() {
+    let journal = Journal::new(1, 0);
+    let plugin = Plugin::new("p", &journal, |batch| (1000, Ok(vec![Verdict::Done; batch.len()])));
+    let newest = DispatchOptions {
+        subscriptions: vec![subscribe("jobs", Mode::Latest, Start::Beginning)],
+        ..options("p")
+    };
+    let running = start(newest.clone(), &journal, &plugin);
+    running.until_idle().await;
+    journal.append([1]);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    journal.append(std::iter::repeat_n(1, 5_000));
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered, stats.filtered, stats.superseded), (5_001, 2, 4_999, 4_999));
+    assert_eq!(plugin.applied(), [1, 5_001]);
+    running.end().await.unwrap();
+    let stats = start(newest, &journal, &plugin).until_idle().await;
+    assert_eq!((stats.observed, stats.superseded), (5_001, 4_999), "the figures outlive the process");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_is_kept_and_a_burst_is_not_saved_up_for_longer() {
+    let journal = Journal::new(1, 0);
+    journal.append(0..100);
+    let plugin = Plugin::new("p", &journal, |batch| (0, Ok(vec![Verdict::Done; batch.len()])));
+    let mut slow = options("p");
+    slow.delivery.rate = Some(RateSpec { per_second: 10, burst: Some(20) });
+    let before = Instant::now();
+    let running = start(slow, &journal, &plugin);
+    running.until_idle().await;
+    let took = before.elapsed();
+    assert!((Duration::from_secs(8)..Duration::from_millis(8_100)).contains(&took), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

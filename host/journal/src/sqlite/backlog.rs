@@ -45,6 +45,7 @@ pub(super) async fn letters(
         first_ms: first_ms as u64,
         last_ms: last_ms as u64,
         replaying,
+        tries: Vec::new(),
     };
     Ok(rows.into_iter().map(letter).collect())
 }

@@ -37,6 +37,7 @@ async fn sound() -> Desk {
         first_ms: 1,
         last_ms: 1,
         replaying: false,
+        tries: Vec::new(),
     };
     desk.journal.save("audit", Save { progress, parked: vec![letter], ..Save::default() }).await.unwrap();
     desk.assert_sound().await;

@@ -267,6 +267,15 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
         waiting,
         lag_seq: waiting,
         lag_seconds: waiting as f64 / 10.0,
+        queue: QueueView {
+            depth: 9,
+            adds: 40,
+            retries: 5,
+            unfinished_seconds: 2.5,
+            longest_running_seconds: 1.5,
+            queue_duration: HistogramView::default(),
+            work_duration: HistogramView { buckets: vec![(0.1, 3), (1.0, 6)], count: 7, sum_seconds: 12.5 },
+        },
         ..PluginView::default()
     }
 }
@@ -290,6 +299,7 @@ fn letter(plugin: &str, seq: Seq, error: &str) -> DeadLetterView {
             first_ms: START,
             last_ms: START + 60_000,
             replaying: seq == 9,
+            tries: Vec::new(),
         },
         object,
         phase: "Running".into(),

@@ -36,12 +36,17 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
             let (name, kind) = rest.split_once(' ').expect("a type");
             assert_eq!(name, open, "the type follows the help");
             let family = families.get_mut(name).unwrap();
-            assert!(["counter", "gauge"].contains(&kind) && family.kind.is_empty(), "{line}");
+            assert!(["counter", "gauge", "histogram"].contains(&kind) && family.kind.is_empty(), "{line}");
             family.kind = kind.into();
         } else {
             let (name, labels, value) = sample(line);
-            assert_eq!(name, open, "samples stand below their family: {line}");
-            families.get_mut(&name).unwrap().samples.push((labels, value));
+            let family = families.get_mut(&open).expect("a family before its samples");
+            let part =
+                name.strip_prefix(open.as_str()).unwrap_or_else(|| panic!("not below its family: {line}"));
+            let parts = if family.kind == "histogram" { &["_bucket", "_sum", "_count"][..] } else { &[""] };
+            assert!(parts.contains(&part), "{line}");
+            let part = Some(("part".to_owned(), part.to_owned())).filter(|(_, part)| !part.is_empty());
+            family.samples.push((labels.into_iter().chain(part).collect(), value));
         }
     }
     families
@@ -98,7 +103,7 @@ async fn the_whole_page_follows_the_grammar() {
     let answer = get(&portal(Fake::default()), "/metrics").await;
     assert_eq!(answer.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
     for (name, family) in parse(&answer.text) {
-        assert!(name.starts_with("kubewitness_"), "{name}");
+        assert!(name.starts_with("kubewitness_") || name.starts_with("workqueue_"), "{name}");
         assert!(!family.samples.is_empty(), "{name} has no samples although there are sources and plugins");
         assert_eq!(family.kind == "counter", name.ends_with("_total"), "{name} is a {}", family.kind);
         assert!(family.help.ends_with('.'), "{name}: {}", family.help);
@@ -164,6 +169,23 @@ async fn figures_are_those_of_the_status() {
     for (name, figure) in [("dead", 3.0), ("lag_seconds", 10.8), ("active", 0.0), ("retrying", 12.0)] {
         assert_eq!(value(&families, &format!("kubewitness_plugin_{name}"), &notification), Some(figure));
     }
+    for (name, figure) in [
+        ("depth", 9.0),
+        ("adds_total", 40.0),
+        ("retries_total", 5.0),
+        ("unfinished_work_seconds", 2.5),
+        ("longest_running_processor_seconds", 1.5),
+    ] {
+        let name = format!("workqueue_{name}");
+        assert_eq!(value(&families, &name, &[("name", "notification")]), Some(figure), "{name}");
+    }
+    let part = |part: &'static str, le: Option<&'static str>| {
+        let labels: Vec<_> =
+            [("name", "notification"), ("part", part)].into_iter().chain(le.map(|le| ("le", le))).collect();
+        value(&families, "workqueue_work_duration_seconds", &labels)
+    };
+    assert_eq!((part("_bucket", Some("0.1")), part("_bucket", Some("+Inf"))), (Some(3.0), Some(7.0)));
+    assert_eq!((part("_sum", None), part("_count", None)), (Some(12.5), Some(7.0)));
     assert_eq!(value(&families, "kubewitness_journal_states", &[]), Some(48_211.0));
     assert_eq!(value(&families, "kubewitness_ready", &[]), Some(1.0));
 }

@@ -1,0 +1,108 @@
+//! A token bucket on a clock that is given to it. It is kept as the moment until which its tokens
+//! are spent, so that nothing has to be refilled and nothing is rounded away.
+
+use std::time::Duration;
+
+use crate::config::RateSpec;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bucket {
+    /// Between two tokens.
+    interval: Duration,
+    /// What may be spent ahead of time.
+    depth: Duration,
+    spent_until: Duration,
+}
+
+impl Bucket {
+    pub fn new(rate: RateSpec) -> Self {
+        let interval = Duration::from_secs(1) / rate.per_second.max(1);
+        let depth = interval * rate.burst().max(1);
+        Self { interval, depth, spent_until: Duration::ZERO }
+    }
+
+    pub fn available(&self, now: Duration) -> usize {
+        let left = self.depth.saturating_sub(self.spent_until.saturating_sub(now));
+        usize::try_from(left.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(usize::MAX)
+    }
+
+    /// When there will be so many tokens, or as many as it ever holds.
+    pub fn due(&self, tokens: u32) -> Duration {
+        (self.spent_until + (self.interval * tokens).min(self.depth)).saturating_sub(self.depth)
+    }
+
+    pub fn spend(&mut self, tokens: usize, now: Duration) {
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.spent_until = self.spent_until.max(now) + self.interval * tokens;
+    }
+
+    /// Takes the next free token and says how long until it may be used; where that is longer
+    /// than `longest`, takes none and says `longest`.
+    pub fn reserve(&mut self, now: Duration, longest: Duration) -> Duration {
+        let wait = self.due(1).saturating_sub(now);
+        if wait > longest {
+            return longest;
+        }
+        self.spend(1, now);
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bucket(per_second: u32, burst: u32) -> Bucket {
+        Bucket::new(RateSpec { per_second, burst: Some(burst) })
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_full_bucket_gives_its_burst_and_then_one_token_at_a_time() {
+        let mut bucket = bucket(10, 3);
+        assert_eq!(bucket.available(ms(0)), 3);
+        bucket.spend(3, ms(0));
+        assert_eq!((bucket.available(ms(99)), bucket.available(ms(100))), (0, 1));
+        assert_eq!((bucket.due(1), bucket.due(2), bucket.due(9)), (ms(100), ms(200), ms(300)));
+    }
+
+    #[test]
+    fn a_reservation_waits_its_turn_and_never_longer_than_it_may() {
+        let mut bucket = bucket(10, 1);
+        let waits = [0, 100, 200, 250, 250].map(ms);
+        assert_eq!([0; 5].map(|now| bucket.reserve(ms(now), ms(250))), waits);
+        assert_eq!(
+            bucket.reserve(ms(200), ms(250)),
+            ms(100),
+            "those that took none did not lengthen the line"
+        );
+    }
+
+    proptest! {
+        /// Against a bucket that counts whole tokens in thousandths.
+        #[test]
+        fn it_gives_what_a_counted_bucket_gives(
+            rate in 1u32..50, burst in 1u32..20,
+            steps in proptest::collection::vec((0u64..700, 0usize..8), 1..60),
+        ) {
+            let mut bucket = Bucket::new(RateSpec { per_second: 1000 / rate, burst: Some(burst) });
+            let interval = Duration::from_secs(1).as_nanos() / u128::from(1000 / rate);
+            let full = u128::from(burst) * interval;
+            let (mut level, mut now) = (full, 0);
+            for (pass, wanted) in steps {
+                now += pass;
+                level = (level + u128::from(pass) * 1_000_000).min(full);
+                let there = usize::try_from(level / interval).unwrap();
+                prop_assert_eq!(bucket.available(ms(now)), there);
+                let spent = wanted.min(there);
+                bucket.spend(spent, ms(now));
+                level -= spent as u128 * interval;
+            }
+        }
+    }
+}

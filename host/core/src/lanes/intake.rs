@@ -1,0 +1,416 @@
+//! How states come in: read in order, left where their namespace has its share, gone back for,
+//! and read again where only a position was kept.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lane::{Latest, Origin, Prior, Slot};
+use super::past::Past;
+use super::positions::Open;
+use super::{Fit, Lanes, Recalled};
+use crate::config::{OnDeadLetter, RateSpec};
+use crate::limits;
+use crate::ports::DeadLetter;
+use crate::state::{LaneKey, Seq, State};
+
+/// Who a state is left with, if it is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Group {
+    Namespace(u64),
+    /// One of the pasts, by its place.
+    Past(usize),
+}
+
+/// A stretch of what was left, worth to be gone through now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    pub from: Seq,
+    pub limit: usize,
+}
+
+impl Lanes {
+    // ---- what lies unread ----------------------------------------------------------------
+
+    /// So many states of the subscription lie between what was counted and here.
+    pub fn count(&mut self, through: Seq, states: u64) {
+        self.unread += states;
+        self.counted = self.counted.max(through);
+    }
+
+    /// Up to here the states of the subscription are counted, whether they were taken in or not.
+    pub fn counted(&self) -> Seq {
+        self.counted.max(self.positions.through())
+    }
+
+    /// How many states may be read so that none of them has to be left.
+    pub fn room(&self) -> usize {
+        self.shares.room()
+    }
+
+    /// Whether so much was left that nothing new may be read before some of it is taken in.
+    pub fn is_scattered(&self) -> bool {
+        self.positions.runs() >= self.options.runs || self.shares.behind() >= limits::LANE_BEHIND
+    }
+
+    /// The namespaces of which nothing can be taken in where reading goes on, since something of
+    /// them was left before.
+    pub fn behind(&self) -> Vec<String> {
+        self.shares.all_behind().map(|(_, _, name)| name.to_owned()).collect()
+    }
+
+    /// What a source has up to a position is handed over at this pace, beside what comes after.
+    pub fn begin_past(&mut self, source: &Arc<str>, until: Seq, rate: RateSpec) {
+        let next = self.positions.cursor() + 1;
+        if until >= next {
+            self.pasts.push(Past::new(source, next, until, rate));
+        }
+    }
+
+    /// Whether reading is still within a past, of which only the lanes are needed.
+    pub fn is_in_past(&self) -> bool {
+        self.pasts.iter().any(|past| past.until > self.positions.through())
+    }
+
+    // ---- reading on ----------------------------------------------------------------------
+
+    /// Puts a state at the end of its lane, or leaves it. Positions come in order.
+    pub fn push(&mut self, state: Arc<State>, now: Duration) {
+        let seq = state.seq;
+        self.read(vec![(state, Fit::Wanted)], seq, now);
+    }
+
+    /// Takes in what comes next: all that the journal has up to a position.
+    pub fn read(&mut self, states: Vec<(Arc<State>, Fit)>, through: Seq, now: Duration) {
+        for (state, fit) in states {
+            self.read_one(state, fit, now);
+        }
+        self.read_to(through);
+    }
+
+    /// The same where states of the namespaces that are [`behind`](Self::behind) are not among
+    /// them.
+    pub fn read_outside(&mut self, states: Vec<(Arc<State>, Fit)>, through: Seq, now: Duration) {
+        for (state, fit) in states {
+            let next = self.positions.through() + 1;
+            if state.seq > next {
+                self.positions.leave(next, state.seq - 1, self.observed_ms);
+            }
+            self.read_one(state, fit, now);
+        }
+        let next = self.positions.through() + 1;
+        if through >= next {
+            self.positions.leave(next, through, self.observed_ms);
+        }
+        self.read_to(through);
+    }
+
+    fn read_to(&mut self, seq: Seq) {
+        self.positions.read_through(seq);
+        self.end_pasts();
+        if self.positions.through() >= self.counted {
+            self.counted = self.positions.through();
+            // Nothing is left: whatever was counted, nothing lies unread.
+            if self.positions.runs() == 0 {
+                self.unread = 0;
+            }
+        }
+    }
+
+    fn read_one(&mut self, state: Arc<State>, fit: Fit, now: Duration) {
+        let seq = state.seq;
+        if seq <= self.positions.through() || self.positions.is_ahead(seq) || fit == Fit::Foreign {
+            self.positions.read_through(seq);
+            return;
+        }
+        self.observed_ms = state.observed_ms;
+        let group = self.group(&state);
+        if self.next_of(group).is_none() && self.shares.fits(state.lane().namespace) {
+            self.unread -= u64::from(seq <= self.counted && self.unread > 0);
+            self.take_in(state, fit, now);
+            return;
+        }
+        self.unread += u64::from(seq > self.counted);
+        match group {
+            Group::Past(index) => self.pasts[index].remember(&state),
+            Group::Namespace(namespace) if self.next_of(group).is_none() => {
+                self.shares.set_behind(namespace, &state.object.namespace, seq);
+            }
+            Group::Namespace(_) => {}
+        }
+        self.positions.leave(seq, seq, state.observed_ms);
+    }
+
+    fn group(&self, state: &State) -> Group {
+        match self.pasts.iter().position(|past| past.has(state)) {
+            Some(index) => Group::Past(index),
+            None => Group::Namespace(state.lane().namespace),
+        }
+    }
+
+    /// From where on something of this group was left.
+    fn next_of(&self, group: Group) -> Option<Seq> {
+        match group {
+            Group::Namespace(namespace) => self.shares.next(namespace),
+            Group::Past(index) => Some(self.pasts[index].next),
+        }
+    }
+
+    fn take_in(&mut self, state: Arc<State>, fit: Fit, now: Duration) {
+        let seq = state.seq;
+        if matches!(fit, Fit::Wanted | Fit::Latest) {
+            self.put(state, fit == Fit::Latest, now);
+        } else {
+            self.filtered += 1;
+            self.positions.close(seq);
+        }
+    }
+
+    fn put(&mut self, state: Arc<State>, latest: bool, now: Duration) {
+        let (seq, key) = (state.seq, state.lane());
+        self.positions.open(seq, Open { lane: key, observed_ms: state.observed_ms });
+        self.supersede(key);
+        let latest = if latest { Latest::of(&state) } else { None };
+        if let Some(newer) = latest {
+            self.replace(key, newer);
+        }
+        let lane = self.lanes.entry(key).or_default();
+        // What is held of a lane are the first of its states, so that its head is among them.
+        let follows = lane.loaded == lane.queue.len() && lane.queue.len() < self.options.depth;
+        let state = (follows && lane.held.is_empty()).then_some(state);
+        match state {
+            Some(_) => self.shares.load(key.namespace, 1),
+            None => self.shares.defer(key.namespace, 1),
+        }
+        lane.insert(Slot { latest, ..Slot::new(seq, state, Origin::Journal, now) });
+        self.meter.adds += 1;
+        self.place(key, false);
+    }
+
+    // ---- going back ----------------------------------------------------------------------
+
+    /// Where to go back to, for those who have room again. What was left first comes first; and
+    /// once there are too many runs, only who has the first of them may go on.
+    pub fn next_behind(&self, now: Duration) -> Option<Behind> {
+        let first = self.positions.first_left()?;
+        let is_crowded = self.positions.runs() >= self.options.runs;
+        let is_starving = !self.has_ready(now);
+        let from = |next: Seq| self.positions.next_left(next).filter(|from| !is_crowded || *from == first);
+        let namespaces = self.shares.all_behind().filter(|(namespace, _, _)| {
+            self.shares.has_room(*namespace) || is_starving && self.shares.fits(*namespace)
+        });
+        let namespaces =
+            namespaces.filter_map(|(_, next, _)| Some(Behind { from: from(next)?, limit: usize::MAX }));
+        let pasts = self.pasts.iter().filter(|past| {
+            let waits_for = past.waits_for.is_some_and(|namespace| !self.shares.fits(namespace));
+            !waits_for && self.shares.free() > 0 && past.due() <= now
+        });
+        let pasts = pasts.filter_map(|past| Some(Behind { from: from(past.next)?, limit: past.limit(now) }));
+        namespaces.chain(pasts).min_by_key(|behind| behind.from)
+    }
+
+    /// When a past that waits for its pace is to be gone on with.
+    pub fn past_due(&self) -> Option<Duration> {
+        let has_left = |past: &&Past| self.positions.next_left(past.next).is_some();
+        self.pasts.iter().filter(has_left).map(Past::due).min()
+    }
+
+    /// Takes in what was left in a stretch, as far as it may be: all that the journal has of it.
+    pub fn catch_up(&mut self, from: Seq, states: Vec<(Arc<State>, Fit)>, end: Seq, now: Duration) {
+        let end = end.min(self.positions.through());
+        self.go_on(0, 0, &HashSet::new());
+        let mut stretch = self.positions.lift(from, end);
+        let mut stopped = HashSet::new();
+        let is_first = self.positions.first_left().is_none_or(|first| first > from);
+        for (state, fit) in states {
+            let seq = state.seq;
+            if seq < from || seq > end || fit == Fit::Foreign {
+                continue;
+            }
+            if !stretch.contains(seq) {
+                stretch.cut();
+                continue;
+            }
+            let group = self.group(&state);
+            let is_crowded = self.positions.runs() + stretch.runs() >= self.options.runs;
+            let splits = stretch.runs() > 0 || !is_first;
+            // What was left of it before this stretch comes first.
+            let is_next = self.next_of(group).is_none_or(|next| next >= from);
+            let may = is_next && !stopped.contains(&group) && !(is_crowded && splits);
+            if may && self.may_go_on(group, &state, fit, now) {
+                stretch.cut();
+                self.unread = self.unread.saturating_sub(1);
+                self.take_in(state, fit, now);
+                continue;
+            }
+            if is_next && stopped.insert(group) {
+                self.stop(group, &state);
+            }
+            stretch.stay(seq, state.observed_ms);
+        }
+        self.positions.put_back(stretch);
+        self.go_on(from, end, &stopped);
+    }
+
+    fn may_go_on(&mut self, group: Group, state: &State, fit: Fit, now: Duration) -> bool {
+        self.shares.fits(state.lane().namespace)
+            && match group {
+                Group::Past(index) if fit != Fit::Filtered => self.pasts[index].spend(now),
+                _ => true,
+            }
+    }
+
+    /// The first of its group that has to stay in this stretch.
+    fn stop(&mut self, group: Group, state: &State) {
+        let namespace = state.lane().namespace;
+        match group {
+            Group::Namespace(namespace) => {
+                self.shares.set_behind(namespace, &state.object.namespace, state.seq);
+            }
+            Group::Past(index) => {
+                let waits = !self.shares.fits(namespace);
+                let past = &mut self.pasts[index];
+                past.next = state.seq;
+                past.waits_for = waits.then_some(namespace);
+            }
+        }
+    }
+
+    /// Nothing between `from` and `end` is left of those that had their turn there and were not
+    /// stopped. All are moved on to the next position that was left.
+    fn go_on(&mut self, from: Seq, end: Seq, stopped: &HashSet<Group>) {
+        let positions = &self.positions;
+        let next_of = |group: Group, next: Seq| {
+            let is_through = (from..=end).contains(&next) && !stopped.contains(&group);
+            positions.next_left(if is_through { end + 1 } else { next })
+        };
+        self.shares.go_on(|namespace, next| next_of(Group::Namespace(namespace), next));
+        let through = positions.through();
+        for (index, past) in self.pasts.iter_mut().enumerate() {
+            let group = Group::Past(index);
+            if !stopped.contains(&group) {
+                past.waits_for = None;
+            }
+            past.next = next_of(group, past.next).unwrap_or(through + 1);
+        }
+        self.end_pasts();
+    }
+
+    /// A past of which all was read and nothing is left is over: what is new needn't wait for it.
+    fn end_pasts(&mut self) {
+        let positions = &self.positions;
+        self.pasts
+            .retain(|past| past.until > positions.through() || positions.next_left(past.next).is_some());
+    }
+
+    // ---- dead letters --------------------------------------------------------------------
+
+    /// A dead letter from before the start; under `hold` its lane is told by [`hold`](Self::hold).
+    pub fn park(&mut self, seq: Seq) {
+        self.parked.insert(seq);
+    }
+
+    /// Under `hold`, keeps a lane from going past a position until that position is finished.
+    pub fn hold(&mut self, seq: Seq, key: LaneKey) {
+        if self.options.on_dead_letter == OnDeadLetter::Hold {
+            self.lanes.entry(key).or_default().held.insert(seq);
+        }
+    }
+
+    /// Takes a dead letter back. Its state will be [`wanted`](Self::wanted) and then goes into
+    /// its lane in the order of positions.
+    pub fn replay(&mut self, letter: &DeadLetter) {
+        self.parked.remove(&letter.seq);
+        let prior = Prior { attempts: letter.attempts, first_ms: letter.first_ms };
+        self.replays.insert(letter.seq, Recalled { prior, tries: letter.tries.clone() });
+    }
+
+    // ---- reading again -------------------------------------------------------------------
+
+    /// Positions whose states are needed now, at most `max`.
+    pub fn wanted(&self, max: usize) -> Vec<Seq> {
+        let max = max.min(self.shares.free());
+        // Letters taken back by the thousand share the window with what is new.
+        let replays = (self.options.window / 4).max(1).saturating_sub(self.replaying).min(max);
+        let mut seqs: Vec<Seq> = self.replays.keys().copied().take(replays).collect();
+        for key in &self.hungry {
+            if seqs.len() >= max {
+                break;
+            }
+            let Some(lane) = self.lanes.get(key) else { continue };
+            // A lane with nothing to go on with takes what it needs for that.
+            if lane.loaded > 0 && !self.shares.fits(key.namespace) {
+                continue;
+            }
+            let depth = self.options.depth - lane.loaded.min(self.options.depth);
+            seqs.extend(lane.unloaded(depth.max(1).min(max - seqs.len())));
+        }
+        seqs
+    }
+
+    /// The answer to [`wanted`](Self::wanted). Returns the positions that the journal no longer
+    /// has: they are finished without having been delivered, and counted nowhere.
+    pub fn fill(&mut self, asked: &[Seq], states: Vec<Arc<State>>, now: Duration) -> Vec<Seq> {
+        let mut found: HashMap<Seq, Arc<State>> =
+            states.into_iter().map(|state| (state.seq, state)).collect();
+        asked.iter().copied().filter(|&seq| !self.fill_one(seq, found.remove(&seq), now)).collect()
+    }
+
+    fn fill_one(&mut self, seq: Seq, state: Option<Arc<State>>, now: Duration) -> bool {
+        let known = state.is_some();
+        if let Some(recalled) = self.replays.remove(&seq) {
+            match state {
+                Some(state) => self.take_back(state, recalled, now),
+                None => self.forget(seq),
+            }
+            return known;
+        }
+        let Some(Open { lane: key, .. }) = self.positions.get(seq) else { return true };
+        let Some(lane) = self.lanes.get_mut(&key) else { return true };
+        match (lane.get_mut(seq), state) {
+            (Some(slot), Some(state)) if slot.state.is_none() => {
+                slot.state = Some(state);
+                lane.loaded += 1;
+                self.shares.recall(key.namespace, 1);
+                self.shares.load(key.namespace, 1);
+            }
+            (Some(slot), None) if slot.state.is_none() => {
+                lane.remove(seq);
+                self.shares.recall(key.namespace, 1);
+                self.positions.finish(seq);
+            }
+            _ => return true,
+        }
+        self.place(key, false);
+        known
+    }
+
+    /// A dead letter whose state the journal no longer has can't be delivered by anybody.
+    fn forget(&mut self, seq: Seq) {
+        self.letters.revived.push(seq);
+        self.release(seq);
+    }
+
+    /// The lane that a position held goes on.
+    pub(super) fn release(&mut self, seq: Seq) {
+        let holder = self.lanes.iter().find(|(_, lane)| lane.held.contains(&seq)).map(|(key, _)| *key);
+        if let Some(key) = holder {
+            if let Some(lane) = self.lanes.get_mut(&key) {
+                lane.held.remove(&seq);
+            }
+            self.place(key, false);
+        }
+    }
+
+    fn take_back(&mut self, state: Arc<State>, Recalled { prior, tries }: Recalled, now: Duration) {
+        let (seq, key) = (state.seq, state.lane());
+        self.supersede(key);
+        let lane = self.lanes.entry(key).or_default();
+        lane.held.remove(&seq);
+        lane.insert(Slot { tries, ..Slot::new(seq, Some(state), Origin::Letter(prior), now) });
+        self.shares.load(key.namespace, 1);
+        self.replaying += 1;
+        self.meter.adds += 1;
+        self.place(key, false);
+    }
+}

@@ -1,0 +1,102 @@
+//! What a queue tells of itself, in the terms of client-go's work queues.
+
+use std::time::Duration;
+
+/// The bounds of a histogram are ten nanoseconds and the next eleven powers of ten.
+pub const BOUNDS: usize = 12;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// By the first bound that is not exceeded; the last holds what exceeds all.
+    pub counts: [u64; BOUNDS + 1],
+    pub sum: Duration,
+}
+
+impl Histogram {
+    /// Upper bounds in seconds, and how many did not exceed them.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        (0..BOUNDS).scan(0, |total, bound| {
+            *total += self.counts[bound];
+            Some((10f64.powi(bound as i32 - 8), *total))
+        })
+    }
+
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    pub(super) fn observe(&mut self, time: Duration) {
+        let bound = (0..BOUNDS as u32).find(|power| time.as_nanos() <= 10 * 10u128.pow(*power));
+        self.counts[bound.map_or(BOUNDS, |power| power as usize)] += 1;
+        self.sum += time;
+    }
+}
+
+/// Since the process started, but for what is waiting and in progress now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// States that wait and are not in a call.
+    pub depth: u64,
+    /// States that came into the lanes, each retry and replay included.
+    pub adds: u64,
+    pub retries: u64,
+    /// From coming in, or from being due again, until handed over.
+    pub waited: Histogram,
+    /// From being handed over until the call with it ended.
+    pub worked: Histogram,
+    pub in_flight: u64,
+    /// The moments at which those in flight were handed over: their sum and the first of them.
+    pub since_sum: Duration,
+    pub since_first: Option<Duration>,
+}
+
+impl QueueStats {
+    /// How long those in flight have been so, together.
+    pub fn unfinished(&self, now: Duration) -> Duration {
+        let flights = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
+        now.saturating_mul(flights).saturating_sub(self.since_sum)
+    }
+
+    pub fn longest(&self, now: Duration) -> Duration {
+        self.since_first.map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    pub adds: u64,
+    pub retries: u64,
+    pub waited: Histogram,
+    pub worked: Histogram,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_lies_in_the_first_bound_that_it_does_not_exceed() {
+        let mut histogram = Histogram::default();
+        for nanos in [0, 10, 11, 1_000_000_000, u64::MAX] {
+            histogram.observe(Duration::from_nanos(nanos));
+        }
+        let mut counts = [0; BOUNDS + 1];
+        (counts[0], counts[1], counts[8], counts[BOUNDS]) = (2, 1, 1, 1);
+        assert_eq!(histogram.counts, counts);
+        let cumulative: Vec<_> = histogram.cumulative().collect();
+        assert_eq!((cumulative[0].1, cumulative[1].1, cumulative[8], histogram.count()), (2, 3, (1.0, 4), 5));
+    }
+
+    #[test]
+    fn what_is_in_progress_grows_older_between_two_looks() {
+        let seconds = Duration::from_secs;
+        let stats = QueueStats {
+            in_flight: 2,
+            since_sum: seconds(7),
+            since_first: Some(seconds(3)),
+            ..QueueStats::default()
+        };
+        assert_eq!((stats.unfinished(seconds(10)), stats.longest(seconds(10))), (seconds(13), seconds(7)));
+        assert_eq!(QueueStats::default().longest(seconds(10)), Duration::ZERO);
+    }
+}
