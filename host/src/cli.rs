@@ -272,8 +272,9 @@ pub struct JobsArgs {
 pub struct TimelineArgs {
     /// KIND/NAME, such as job/train-7, or a uid
     pub object: String,
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
+    /// Its namespace; without it `default`, or none where the kind has no namespaces
+    #[arg(short, long)]
+    pub namespace: Option<String>,
     /// At most so many states
     #[arg(long, default_value_t = 500)]
     pub limit: usize,

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command};
-use commands::{End, Ended};
+use commands::{End, Ended, Usage};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Ok(End::Warned) => ExitCode::from(4),
         Err(error) => {
             eprintln!("kubewitness: {error:#}");
-            ExitCode::FAILURE
+            if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -202,36 +202,46 @@ impl<'a> Parser<'a> {
 
     fn key(&mut self) -> Result<String, SelectorError> {
         let (start, word) = self.word();
-        let wrong = |message: String| Err(self.wrong_at(start, message));
-        if word.is_empty() {
-            return wrong("expected the key of a label".into());
+        match check_key(word) {
+            Ok(()) => Ok(word.to_owned()),
+            Err(message) => Err(self.wrong_at(start, message)),
         }
-        let (prefix, name) = match word.split_once('/') {
-            Some((prefix, name)) => (Some(prefix), name),
-            None => (None, word),
-        };
-        if let Some(prefix) = prefix.filter(|prefix| !is_prefix(prefix)) {
-            return wrong(format!(
-                "`{prefix}` can't be before the slash of a key: write a DNS name in lower case"
-            ));
-        }
-        if name.is_empty() || !is_label(name) {
-            return wrong(format!("`{name}` can't be the name of a label: {RULE}"));
-        }
-        Ok(word.to_owned())
     }
 
     /// May be empty, as a label's value may.
     fn value(&mut self) -> Result<String, SelectorError> {
         let (start, word) = self.word();
-        match is_label(word) {
-            true => Ok(word.to_owned()),
-            false => Err(self.wrong_at(start, format!("`{word}` can't be the value of a label: {RULE}"))),
+        match check_value(word) {
+            Ok(()) => Ok(word.to_owned()),
+            Err(message) => Err(self.wrong_at(start, message)),
         }
     }
 }
 
 const RULE: &str = "up to 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
+
+/// Whether Kubernetes lets a label have this key, and if not, why.
+pub fn check_key(key: &str) -> Result<(), String> {
+    if key.is_empty() {
+        return Err("expected the key of a label".into());
+    }
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    if let Some(prefix) = prefix.filter(|prefix| !is_prefix(prefix)) {
+        return Err(format!("`{prefix}` can't be before the slash of a key: write a DNS name in lower case"));
+    }
+    if name.is_empty() || !is_label(name) {
+        return Err(format!("`{name}` can't be the name of a label: {RULE}"));
+    }
+    Ok(())
+}
+
+/// The same of a value, which may be empty.
+pub fn check_value(value: &str) -> Result<(), String> {
+    if is_label(value) { Ok(()) } else { Err(format!("`{value}` can't be the value of a label: {RULE}")) }
+}
 
 fn is_label(text: &str) -> bool {
     let is_end = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);

@@ -33,6 +33,8 @@ pub struct SourceView {
     /// The version from which a watch would be resumed; empty before the first list.
     pub checkpoint: String,
     pub epoch: u32,
+    /// What is shown is what is there, but for what is on its way: it was listed, and nothing
+    /// holds the source up.
     pub synced: bool,
     pub gaps: u64,
     pub poison: u64,
@@ -56,9 +58,25 @@ pub struct SourceView {
     pub last_audit_at: Option<String>,
     #[serde(default)]
     pub counts: SourceCounts,
+    /// What audits found since the process started, newest first, up to
+    /// [`DISCREPANCIES`](crate::limits::DISCREPANCIES).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub discrepancies: Vec<DiscrepancyView>,
     /// One a history of the server's, oldest first; a second one means that the first was replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub epochs: Vec<EpochView>,
+}
+
+/// An object that an audit found to differ from what was witnessed. What was missed was read back
+/// then, or lies in a gap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiscrepancyView {
+    pub object: ObjectRef,
+    /// The last version that was witnessed before; empty where none was.
+    pub witnessed: String,
+    /// The version that the audit's list showed; empty where it showed none: its end was missed.
+    pub listed: String,
+    pub found_ms: u64,
 }
 
 /// What was witnessed of one history of a source's server.

@@ -45,7 +45,9 @@ const LISTS: [Part; 4] = [
 
 const SOURCES: [OfSource; 25] = [
     ("objects", "Objects in the cache.", Gauge, |s| Some(s.objects as f64)),
-    ("synced", "1 once the first list is complete.", Gauge, |s| Some(flag(s.synced))),
+    ("synced", "1 while it shows what is there: it was listed, and nothing holds it up.", Gauge, |s| {
+        Some(flag(s.synced))
+    }),
     ("held_up", "1 while something keeps the source from taking in states.", Gauge, |s| {
         Some(flag(s.condition.is_some()))
     }),
@@ -157,6 +159,13 @@ const QUEUE_TIMES: [Histograms; 2] = [
     }),
 ];
 
+/// Repeats of what is there, which are in none of the figures above.
+const RESYNCS: [OfPlugin; 3] = [
+    ("resyncs_total", "Resyncs of its sources.", |p| p.resyncs as f64),
+    ("resynced_total", "States that resyncs handed over again.", |p| p.resynced as f64),
+    ("resync_failed_total", "States of resyncs that failed.", |p| p.resync_failed as f64),
+];
+
 pub(crate) fn render(status: &StatusView, ready: bool) -> String {
     let mut page = Page::default();
     let journal = &status.journal;
@@ -172,9 +181,10 @@ pub(crate) fn render(status: &StatusView, ready: bool) -> String {
         page.sample(name, &[], value);
     }
     sources(&mut page, &status.sources);
-    for (name, help, value) in PLUGINS {
+    let gauges = PLUGINS.into_iter().map(|family| (family, Gauge));
+    for ((name, help, value), kind) in gauges.chain(RESYNCS.into_iter().map(|family| (family, Counter))) {
         let name = format!("plugin_{name}");
-        page.family(&name, help, Gauge);
+        page.family(&name, help, kind);
         for plugin in &status.plugins {
             page.sample(&name, &[("plugin", &plugin.name)], value(plugin));
         }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::print::{self, clean, mark};
-use super::{End, Ended, check_rules};
+use super::{End, Ended, Usage, check_rules};
 use crate::cli::{CheckArgs, Output};
 use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
 use crate::config::{Snapshot, folder, rules};
@@ -35,7 +35,7 @@ pub async fn check(args: CheckArgs) -> Ended {
     if args.object.is_some() || args.list_rules {
         return check_rules::ask(&args);
     }
-    let Some(path) = args.path else { bail!("name a folder, a manifest or a component") };
+    let Some(path) = args.path else { return Err(Usage::error("name a folder, a manifest or a component")) };
     let engine = Engine::new(EngineOptions::default())?;
     let folders = modules::default_folders(args.plugins.plugins.clone());
     let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
@@ -262,7 +262,8 @@ pub(super) fn texts(problems: &[Problem]) -> Vec<String> {
 }
 
 async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
-    let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let bytes = folder::bytes(path, modules::COMPONENT_BYTES)
+        .with_context(|| format!("reading {}", path.display()))?;
     let what = path.display().to_string();
     let component = match engine.load(&bytes).await {
         Ok(component) => component,

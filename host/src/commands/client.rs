@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::Usage;
 use super::print::clean;
 
 /// A controller that does not answer within this time would not be waited for by a person either.
@@ -22,11 +23,13 @@ pub struct Client {
 
 impl Client {
     pub fn new(server: &str) -> Result<Self> {
-        let base = Url::parse(server).with_context(|| {
-            format!("`{server}` is not an address: write one such as http://127.0.0.1:8787")
+        let base = Url::parse(server).map_err(|error| {
+            Usage::error(format!(
+                "`{server}` is not an address: write one such as http://127.0.0.1:8787: {error}"
+            ))
         })?;
         if !matches!(base.scheme(), "http" | "https") {
-            bail!("`{server}` is neither http nor https");
+            return Err(Usage::error(format!("`{server}` is neither http nor https")));
         }
         let http = reqwest::Client::builder()
             .timeout(TIMEOUT)
@@ -85,7 +88,13 @@ impl Client {
         let status = answer.status();
         if !status.is_success() {
             let body = answer.bytes().await.context("reading the controller's answer")?;
-            bail!("{}", refusal(status, &body));
+            let refusal = refusal(status, &body);
+            // The controller looks at what was typed, such as a selector.
+            return Err(if status == StatusCode::BAD_REQUEST {
+                Usage::error(refusal)
+            } else {
+                anyhow!(refusal)
+            });
         }
         Ok(answer)
     }

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Result, bail};
-use kubewitness_core::views::{PoisonView, SourceView, StatusView, TimelineView};
-use kubewitness_core::{Gap, calendar, kinds};
+use kubewitness_core::views::{DiscrepancyView, PoisonView, SourceView, StatusView, TimelineView};
+use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
 
 use super::client::Client;
 use super::print::{self, Table, clean, remarks};
-use super::status::{plural, source_remarks};
-use super::{End, Ended};
+use super::status::{blind, plural, source_remarks};
+use super::{End, Ended, Usage};
 use crate::cli::{GapsArgs, PoisonArgs};
 
 type Parameters = Vec<(&'static str, String)>;
+
+/// Differences of audits that are shown for each source; the figures count them all.
+const DIFFERENCES: usize = 10;
 
 /// As many rows as the API gives.
 const MOST: usize = 10_000;
@@ -85,10 +88,12 @@ fn asked(args: &GapsArgs) -> Result<(Parameters, String)> {
             words.push(format!("of any {kind}"));
         }
         None => {}
-        Some(_) => bail!(
-            "`{}` names no object: write KIND/NAME, such as job/train-7, a KIND or a uid",
-            args.object.as_deref().unwrap_or_default()
-        ),
+        Some(_) => {
+            return Err(Usage::error(format!(
+                "`{}` names no object: write KIND/NAME, such as job/train-7, a KIND or a uid",
+                args.object.as_deref().unwrap_or_default()
+            )));
+        }
     }
     if let Some(namespace) = &args.namespace {
         parameters.push(("namespace", namespace.clone()));
@@ -130,8 +135,8 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
         Some(at) => format!("the journal begins at {}", clean(at)),
         None => "the journal has no state yet".into(),
     };
-    let blind = |source: &&&SourceView| !source.synced || source.condition.is_some() || source.walking > 0;
-    let blind: Vec<_> = sources.iter().filter(blind).map(|source| clean(&source.name).to_string()).collect();
+    let unseen = |source: &&&SourceView| blind(source).is_some();
+    let blind: Vec<_> = sources.iter().filter(unseen).map(|source| clean(&source.name).to_string()).collect();
     if !blind.is_empty() {
         return format!(
             "no gap{about} so far, but not all is seen now: `kubewitness status` tells what holds up {} ({since})\n",
@@ -187,10 +192,13 @@ fn reasons(gaps: &[Gap]) -> String {
 }
 
 fn scope(gap: &Gap) -> String {
-    match &gap.object {
-        Some(object) if object.namespace.is_empty() => format!("{}/{}", object.kind, object.name),
-        Some(object) => format!("{}/{} in {}", object.kind, object.name, object.namespace),
-        None => "the whole source".into(),
+    gap.object.as_ref().map_or_else(|| "the whole source".into(), of)
+}
+
+fn of(object: &ObjectRef) -> String {
+    match object.namespace.as_str() {
+        "" => format!("{}/{}", object.kind, object.name),
+        namespace => format!("{}/{} in {namespace}", object.kind, object.name),
     }
 }
 
@@ -205,7 +213,7 @@ fn beside(sources: &[&SourceView]) -> String {
     for source in sources {
         let counts = &source.counts;
         let name = source.name.as_str();
-        if !source.synced {
+        if !source.synced && source.condition.is_none() {
             told.push((name, "its first list is not complete: of it nothing can be said yet".to_owned()));
         }
         told.extend(source_remarks(source));
@@ -223,14 +231,29 @@ fn beside(sources: &[&SourceView]) -> String {
                 format!("{} missed {versions} read back, in {requests} requests", counts.walked_back),
             ));
         }
-        if counts.discrepancies > 0 {
-            let objects = plural(counts.discrepancies, "object", "objects");
-            let text =
-                format!("audits found {} {objects} to differ from what was witnessed", counts.discrepancies);
-            told.push((name, text));
+        told.extend(source.discrepancies.iter().take(DIFFERENCES).map(|found| (name, differed(found))));
+        let more = counts.discrepancies.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);
+        if more > 0 {
+            let objects = plural(more, "object", "objects");
+            told.push((
+                name,
+                format!("audits found {more} more {objects} to differ from what was witnessed"),
+            ));
         }
     }
     remarks(told)
+}
+
+/// What one audit found of one object; `-o json` of the status has them all.
+fn differed(found: &DiscrepancyView) -> String {
+    let DiscrepancyView { object, witnessed, listed, found_ms } = found;
+    let (date, time) = calendar::parts(*found_ms);
+    let what = match (witnessed.as_str(), listed.as_str()) {
+        ("", listed) => format!("was not known, and listed at version {listed}"),
+        (witnessed, "") => format!("was last witnessed at version {witnessed}, and no longer listed"),
+        (witnessed, listed) => format!("was last witnessed at version {witnessed}, and listed at {listed}"),
+    };
+    format!("the audit of {date}T{time}Z found that {} {what}: it was read back", of(object))
 }
 
 // ---- poison ------------------------------------------------------------------------------
@@ -297,7 +320,6 @@ fn raw(bytes: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use kubewitness_core::ObjectRef;
     use kubewitness_core::views::{JournalView, SourceCounts};
 
     use super::*;
@@ -407,9 +429,18 @@ mod tests {
             counts: SourceCounts {
                 walk_back_requests: 3,
                 walked_back: 1,
-                discrepancies: 1,
+                discrepancies: 3,
                 ..Default::default()
             },
+            discrepancies: vec![
+                DiscrepancyView {
+                    object: ObjectRef { kind: "Job".into(), name: "x".into(), ..ObjectRef::default() },
+                    witnessed: "7".into(),
+                    listed: "9".into(),
+                    found_ms: 1_795_182_311_250,
+                },
+                DiscrepancyView { witnessed: "7".into(), ..DiscrepancyView::default() },
+            ],
             ..SourceView::default()
         };
         let lines = beside(&[&source]);
@@ -417,7 +448,9 @@ mod tests {
             "its first list is not complete",
             "2 states were no object of its kind",
             "1 missed version was read back, in 3 requests",
-            "audits found 1 object to differ",
+            "audit of 2026-11-20T13:45:11Z found that Job/x was last witnessed at version 7, and listed at 9",
+            "and no longer listed: it was read back",
+            "audits found 1 more object to differ",
         ] {
             assert!(lines.contains(part), "{part} is not in\n{lines}");
         }

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::Ended;
 use super::client::Client;
-use super::get::{Asked, concerns, document, name, parameters};
+use super::get::{Asked, concerns, document, name, parameters, tell_blind};
 use super::print::{self, Table, clean};
 use crate::cli::GetOutput;
 
@@ -39,6 +39,7 @@ pub(super) async fn follow(client: &Client, asked: &Asked) -> Ended {
     let mut stream = Some(Stream::open(client, None).await?);
     let mut shown = Shown::new(client, asked);
     shown.first().await?;
+    tell_blind(client, &asked.query).await;
     let mut last = None;
     loop {
         let Some(open) = &mut stream else {

@@ -2,14 +2,15 @@
 
 use anyhow::{Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::views::{ObjectQuery, ObjectView};
-use kubewitness_core::{Change, ObjectRef, calendar, kinds};
+use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView, StatusView};
+use kubewitness_core::{Change, ObjectRef, Status, calendar, kinds};
 use serde_json::Value;
 
 use super::client::Client;
 use super::follow;
 use super::print::{self, Table, age, clean};
-use super::{End, Ended};
+use super::status::blind;
+use super::{End, Ended, Usage};
 use crate::cli::{GetArgs, GetOutput, JobsArgs};
 
 pub async fn get(args: GetArgs) -> Ended {
@@ -40,7 +41,29 @@ pub async fn get(args: GetArgs) -> Ended {
         }
         (GetOutput::Table | GetOutput::Wide, _) => print::text(&asked.table_of(&objects))?,
     }
+    tell_blind(&client, &asked.query).await;
     Ok(End::Fine)
+}
+
+/// What is shown is what was witnessed, which may not be what is there now.
+pub(super) async fn tell_blind(client: &Client, query: &ObjectQuery) {
+    let nothing: [(&str, &str); 0] = [];
+    let status: StatusView = match client.get("api/v1/status", &nothing).await {
+        Ok(status) => status,
+        Err(error) => {
+            return eprintln!("kubewitness: whether this is all that is there is not known: {error:#}");
+        }
+    };
+    for line in status.sources.iter().filter(|source| is_asked(query, source)).filter_map(blind) {
+        eprintln!("kubewitness: {line}");
+    }
+}
+
+/// Whether a source has anything to do with the question.
+fn is_asked(query: &ObjectQuery, source: &SourceView) -> bool {
+    let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
+    query.source.as_ref().is_none_or(|wanted| *wanted == source.name)
+        && query.kind.as_ref().is_none_or(|kind| kinds::is_kind(group, &source.kind, kind))
 }
 
 pub async fn jobs(args: JobsArgs) -> Ended {
@@ -71,6 +94,7 @@ pub async fn jobs(args: JobsArgs) -> Ended {
         }
         if table.is_empty() { "nothing matches\n".into() } else { table.render() }
     })?;
+    tell_blind(&client, &query).await;
     Ok(End::Fine)
 }
 
@@ -90,16 +114,16 @@ impl Asked {
                 (kind, Some(name.to_owned()))
             }
             (Some(_), _) => {
-                bail!(
+                return Err(Usage::error(format!(
                     "`{}` names no object: write KIND, KIND NAME or KIND/NAME, such as job/train-7",
                     args.kind
-                )
+                )));
             }
             (None, name) => (args.kind.as_str(), name.clone()),
         };
         let every_kind = kind.eq_ignore_ascii_case("all");
         if kind.is_empty() {
-            bail!("no kind was named: write one such as jobs, or all");
+            return Err(Usage::error("no kind was named: write one such as jobs, or all"));
         }
         let query = ObjectQuery {
             source: args.source.clone(),
@@ -156,7 +180,7 @@ impl Asked {
             phase,
             ready,
             attempt,
-            status.reason.clone(),
+            reason(status, change),
             since(&view.observed_at),
         ];
         if self.every_kind {
@@ -243,6 +267,14 @@ pub(super) fn name(object: &ObjectRef) -> String {
     format!("{kind}{dot}{}/{}", object.group, object.name)
 }
 
+/// The reason of what is gone is the phase in which it went, which is not what it is in.
+fn reason(status: &Status, change: Change) -> String {
+    match change {
+        Change::Gone if !status.reason.is_empty() => format!("was {}", status.reason),
+        _ => status.reason.clone(),
+    }
+}
+
 /// How long ago a time was; the time itself where it is not known.
 fn since(at: &str) -> String {
     match calendar::parse(at) {
@@ -263,7 +295,6 @@ pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) ->
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use kubewitness_core::Status;
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -332,6 +363,33 @@ mod tests {
         let text = asked(&["all", "-o", "wide"]).unwrap().table_of(&[view("jobs", "x")]);
         assert!(text.starts_with("KIND   NAMESPACE") && text.contains("UID"), "{text}");
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
+    }
+
+    #[test]
+    fn what_is_gone_is_not_in_the_phase_in_which_it_went() {
+        let mut gone = view("jobs", "x");
+        gone.status =
+            kubewitness_core::status::Rules::deleted(&Status { phase: "Pending".into(), ..gone.status });
+        let asked = asked(&["jobs"]).unwrap();
+        let mut table = asked.table();
+        asked.row(&mut table, &gone, Change::Gone);
+        let text = table.render();
+        assert!(text.contains("Deleted") && text.contains("was Pending"), "{text}");
+    }
+
+    #[test]
+    fn a_source_is_told_of_where_its_objects_were_asked_for() {
+        let source = SourceView {
+            name: "pods".into(),
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            ..SourceView::default()
+        };
+        for (arguments, is) in
+            [(&["po"][..], true), (&["all"], true), (&["jobs"], false), (&["po", "--source", "x"], false)]
+        {
+            assert_eq!(is_asked(&asked(arguments).unwrap().query, &source), is, "{arguments:?}");
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod proof;
 mod query;
 mod status;
 
+use std::fmt;
+
 use anyhow::Result;
 
 pub use check::check;
@@ -31,3 +33,22 @@ pub enum End {
 }
 
 pub type Ended = Result<End>;
+
+/// What was asked for makes no sense as it was written, whatever the controller or the files say.
+#[derive(Debug)]
+pub struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+impl Usage {
+    /// Such an error, to be returned as any other.
+    pub fn error(message: impl Into<String>) -> anyhow::Error {
+        Self(message.into()).into()
+    }
+}

@@ -8,14 +8,21 @@ use kubewitness_core::{State, calendar};
 
 use super::client::Client;
 use super::print::{self, Table};
-use super::{End, Ended};
+use super::{End, Ended, Usage};
 use crate::cli::{DeadLetters, QueryArgs, TimelineArgs};
 
 pub async fn timeline(args: TimelineArgs) -> Ended {
-    let query = timeline_query(&args)?;
-    let view: TimelineView = Client::new(&args.query.server)?.get("api/v1/timeline", &query).await?;
+    let client = Client::new(&args.query.server)?;
+    let mut query = timeline_query(&args)?;
+    let mut view: TimelineView = client.get("api/v1/timeline", &query).await?;
+    let place = query.namespace.replace(String::new());
+    if view.states.is_empty() && place.is_some() {
+        // As kubectl has it, a namespace says nothing about an object that is in none.
+        view = client.get("api/v1/timeline", &query).await?;
+    }
     if view.states.is_empty() {
-        bail!("nothing was witnessed of {} in namespace {}", args.object, args.namespace);
+        let place = place.map(|place| format!(" in namespace {place}, nor without one")).unwrap_or_default();
+        bail!("nothing was witnessed of {}{place}", args.object);
     }
     print::value(args.query.output, &view, |view| {
         let mut text = states_table(&view.states);
@@ -33,7 +40,7 @@ fn timeline_query(args: &TimelineArgs) -> Result<TimelineQuery> {
     match args.object.split_once('/') {
         Some((kind, name)) if !kind.is_empty() && !name.is_empty() => Ok(TimelineQuery {
             kind: Some(kind.into()),
-            namespace: Some(args.namespace.clone()),
+            namespace: Some(args.namespace.clone().unwrap_or_else(|| "default".into())),
             name: Some(name.into()),
             limit,
             uid: None,
@@ -41,7 +48,12 @@ fn timeline_query(args: &TimelineArgs) -> Result<TimelineQuery> {
         None if !args.object.is_empty() => {
             Ok(TimelineQuery { uid: Some(args.object.clone()), limit, ..TimelineQuery::default() })
         }
-        _ => bail!("`{}` names no object: write KIND/NAME, such as job/train-7, or a uid", args.object),
+        _ => {
+            let object = &args.object;
+            Err(Usage::error(format!(
+                "`{object}` names no object: write KIND/NAME, such as job/train-7, or a uid"
+            )))
+        }
     }
 }
 

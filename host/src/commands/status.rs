@@ -1,5 +1,6 @@
 //! What the sources, the plugins and the journal say of themselves.
 
+use kubewitness_core::calendar;
 use kubewitness_core::views::{PluginView, SourceView, StatusView};
 
 use super::client::Client;
@@ -48,6 +49,21 @@ fn state(source: &SourceView) -> &'static str {
     }
 }
 
+/// Why a source may not have what is there now; `None` while it sees what happens.
+pub(super) fn blind(source: &SourceView) -> Option<String> {
+    let name = clean(&source.name);
+    if let Some(condition) = &source.condition {
+        return Some(format!("source {name} is held up, what is shown may be old: {}", clean(condition)));
+    }
+    if !source.synced {
+        return Some(format!("source {name} is listing, so that objects may be missing"));
+    }
+    let objects = plural(source.walking, "object", "objects");
+    (source.walking > 0).then(|| {
+        format!("source {name} is reading {} {objects} back, which may be old until then", source.walking)
+    })
+}
+
 fn relists(source: &SourceView) -> u64 {
     source.counts.lists_expired + source.counts.lists_replaced
 }
@@ -92,7 +108,8 @@ fn sources_text(sources: &[SourceView], wide: bool) -> String {
         }
         table.row(row);
     }
-    table.render() + &remarks(sources.iter().flat_map(source_remarks))
+    table.render()
+        + &remarks(sources.iter().flat_map(source_remarks).chain(sources.iter().filter_map(audited)))
 }
 
 /// What a source has to say beyond its figures, the most urgent first.
@@ -113,6 +130,16 @@ pub(super) fn source_remarks(source: &SourceView) -> Vec<(&str, String)> {
         told.push(format!("the server's history was replaced{since}: epoch {} began", epoch.epoch));
     }
     told.into_iter().map(|text| (source.name.as_str(), text)).collect()
+}
+
+fn audited(source: &SourceView) -> Option<(&str, String)> {
+    let (date, time) = calendar::parts(source.discrepancies.first()?.found_ms);
+    let count = source.counts.discrepancies;
+    let objects = plural(count, "object", "objects");
+    let text = format!(
+        "audits found {count} {objects} to differ, the last at {date}T{time}Z: `kubewitness gaps` lists them"
+    );
+    Some((source.name.as_str(), text))
 }
 
 pub(super) fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
@@ -199,8 +226,16 @@ fn plugins_text(plugins: &[PluginView], digest: bool) -> String {
         }
         table.row(row);
     }
-    let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.as_ref()?)));
-    table.render() + &remarks(messages)
+    let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.clone()?)));
+    let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
+    table.render() + &remarks(messages.chain(resyncs))
+}
+
+fn resynced(plugin: &PluginView) -> Option<String> {
+    let PluginView { resyncs, resynced, resync_failed, .. } = plugin;
+    let (rounds, states) = (plural(*resyncs, "resync", "resyncs"), plural(*resynced, "state", "states"));
+    let failed = if *resync_failed > 0 { format!(", {resync_failed} failed") } else { String::new() };
+    (*resyncs > 0).then(|| format!("{resyncs} {rounds} handed {resynced} {states} over again{failed}"))
 }
 
 #[cfg(test)]
@@ -282,6 +317,9 @@ mod tests {
             observed: 12_345_678,
             delivered: 12_345_678,
             lag_seq: 12_345,
+            resyncs: 2,
+            resynced: 200_000,
+            resync_failed: 1,
             lag_seconds: 123.4,
             ..PluginView::default()
         };
@@ -298,10 +336,21 @@ mod tests {
         for remark in [
             "batch-jobs-1: this server does not read old versions",
             "batch-jobs-1: 1 object has missed versions that are being read back now",
+            "notification: 2 resyncs handed 200000 states over again, 1 failed",
             "batch-jobs-1: the server's history was replaced at 2026-11-20T11:02:03.456Z: epoch 1 began",
         ] {
             assert!(text.lines().any(|line| line == remark), "{remark} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_source_that_does_not_see_what_happens_says_so() {
+        let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
+        assert_eq!(blind(&seen), None);
+        let said = |source: SourceView| blind(&source).unwrap();
+        assert!(said(SourceView { condition: Some("403".into()), ..seen.clone() }).ends_with("old: 403"));
+        assert!(said(SourceView { synced: false, ..seen.clone() }).contains("jobs is listing"));
+        assert!(said(SourceView { walking: 1, ..seen }).contains("reading 1 object back"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Configuration from a folder: the ConfigMaps that `kubectl apply` would take.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::config::{HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL};
@@ -19,7 +21,7 @@ const FILE_BYTES: u64 = 16 << 20;
 pub fn read(folder: &Path) -> Result<Snapshot, Problem> {
     let mut snapshot = Snapshot::default();
     for path in files(folder)? {
-        match std::fs::read_to_string(&path) {
+        match text(&path) {
             Ok(text) => read_text(&path, &text, &mut snapshot),
             Err(error) => snapshot.problems.push(problem(&path, None, format!("can't be read: {error}"))),
         }
@@ -29,11 +31,26 @@ pub fn read(folder: &Path) -> Result<Snapshot, Problem> {
 
 /// Reads one file, whatever its ending.
 pub fn read_file(path: &Path) -> Result<Snapshot, Problem> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| problem(path, None, format!("can't be read: {error}")))?;
+    let text = text(path).map_err(|error| problem(path, None, format!("can't be read: {error}")))?;
     let mut snapshot = Snapshot::default();
     read_text(path, &text, &mut snapshot);
     Ok(snapshot)
+}
+
+/// A device or a pipe may never end, and says nothing of its size beforehand.
+pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let what = format!("is larger than {} MiB, so that it is none: name another file", most >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    Ok(bytes)
+}
+
+pub fn text(path: &Path) -> io::Result<String> {
+    String::from_utf8(bytes(path, FILE_BYTES)?)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Changes whenever a file of the folder does. Polled, because a mounted ConfigMap is swapped
@@ -49,7 +66,7 @@ pub fn fingerprint(folder: &Path) -> Option<Vec<u8>> {
     }
     for path in files(folder).ok()? {
         context.update(path.as_os_str().as_encoded_bytes());
-        match std::fs::read(&path) {
+        match bytes(&path, FILE_BYTES) {
             Ok(bytes) => context.update(&bytes),
             Err(error) => context.update(error.to_string().as_bytes()),
         }
@@ -224,6 +241,18 @@ mod tests {
             "kind: ConfigMap\nmetadata: {name: \"..\", labels: {kubewitness.dev/plugin: \"true\"}}\ndata: {plugin.yaml: \"x\"}\n",
         );
         assert!(snapshot.plugins.is_empty() && snapshot.problems.len() == 1);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn what_never_ends_is_not_read_for_ever() {
+        let zero = Path::new("/dev/zero");
+        let told = read_file(zero).unwrap_err().to_string();
+        assert!(told.contains("larger than 16 MiB"), "{told}");
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(zero, folder.path().join("a.yaml")).unwrap();
+        assert_eq!(read(folder.path()).unwrap().problems.len(), 1);
+        assert!(fingerprint(folder.path()).is_some());
     }
 
     #[test]

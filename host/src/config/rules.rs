@@ -73,7 +73,7 @@ fn of_host(snapshot: &Snapshot) -> Result<PlacedRules, Vec<Problem>> {
 /// `None` where the path is no file whose documents are rules: each with `cases`, and of no `kind`
 /// that a cluster knows.
 pub fn read_file(path: &Path) -> Option<Result<PlacedRules, Vec<Problem>>> {
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = folder::text(path).ok()?;
     let trees = Tree::parse(&text).ok()?;
     let is_rule = |tree: &Tree| tree.get("cases").is_some() && tree.get("apiVersion").is_none();
     if trees.is_empty() || !trees.iter().all(is_rule) {

@@ -10,7 +10,7 @@ use crate::config::manifest::{Parsed, Problem};
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 /// A component larger than this is a mistake: the shipped ones are under 1 MiB.
-const COMPONENT_BYTES: u64 = 64 << 20;
+pub const COMPONENT_BYTES: u64 = 64 << 20;
 
 /// Where an installed binary looks by itself: the image's folder, and those of a checkout.
 pub fn default_folders(named: Option<PathBuf>) -> Vec<PathBuf> {

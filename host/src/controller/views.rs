@@ -234,7 +234,8 @@ fn source_view(spec: &SourceSpec, view: SourceSnapshot, counters: SourceCounters
         objects: view.objects as u64,
         checkpoint: counters.checkpoint,
         epoch: view.epoch,
-        synced: view.synced,
+        // What is held up shows what was there, and not what is.
+        synced: view.synced && view.stalled.is_none() && view.condition.is_none(),
         gaps: counters.gaps,
         poison: counters.poison,
         last_event_at: counters.last_event_ms.map(calendar::rfc3339),
@@ -244,6 +245,7 @@ fn source_view(spec: &SourceSpec, view: SourceSnapshot, counters: SourceCounters
         walking: view.walking as u64,
         last_audit_at: view.last_audit_ms.map(calendar::rfc3339),
         counts: view.counts,
+        discrepancies: view.discrepancies,
         epochs: Vec::new(),
     }
 }
@@ -349,6 +351,11 @@ mod tests {
         let stalled = SourceSnapshot { stalled: Some("the disk is full".into()), ..refused.clone() };
         let jobs = SourceSpec::of("jobs", "batch/v1", "Job");
         let condition = |view| source_view(&jobs, view, SourceCounters::default(), 0).condition;
+        let synced = |view| source_view(&jobs, view, SourceCounters::default(), 0).synced;
+        let seen = SourceSnapshot { synced: true, ..SourceSnapshot::default() };
+        assert!(synced(seen.clone()), "and nothing holds it up");
+        assert!(!synced(SourceSnapshot { condition: Some("403".into()), ..seen.clone() }));
+        assert!(!synced(SourceSnapshot { stalled: Some("full".into()), ..seen }));
         assert_eq!(condition(refused).as_deref(), Some("403"));
         assert_eq!(condition(stalled).as_deref(), Some("the disk is full"));
         assert_eq!(condition(SourceSnapshot::default()), None);

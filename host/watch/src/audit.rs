@@ -11,6 +11,7 @@ use kubewitness_core::Version;
 use kubewitness_core::document::pack;
 use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
@@ -20,12 +21,13 @@ use crate::compare::is_absent;
 use crate::discovery::{Resource, resolve};
 use crate::document::with_kind;
 use crate::exact::Exact;
+use crate::frontier::Frontier;
 use crate::handle::count;
 use crate::input::{Input, Story};
 use crate::maker::{check, matches, reference};
 use crate::reader::{Closed, settled};
 use crate::request::Failure;
-use crate::round::{Job, Moved, Uids, Vanished};
+use crate::round::{Job, Moved, Uids, Vanished, newest};
 use crate::source::Parts;
 use crate::walker::walk;
 
@@ -236,29 +238,36 @@ impl Auditor {
             }
             let witnessed = known.is_some();
             let floor = known.unwrap_or_else(|| Version::new("1"));
-            self.found(&object, &format!("version {version} was missed; {floor} was the last"));
+            self.found(&object, witnessed.then_some(&floor), Some(&version));
             jobs.push(Job::Moved(Moved { object, floor, version, document, witnessed, rival: None }));
         }
         for (object, before) in missing {
             let Some(floor) = self.known(&object.uid).filter(|known| *known == before) else { continue };
             if is_absent(&self.parts, resource, &object).await? {
-                self.found(&object, &format!("its deletion was missed; {floor} was its last version"));
+                self.found(&object, Some(&floor), None);
                 jobs.push(Job::Vanished(Vanished { object, floor, absent: listed.clone() }));
             }
         }
         Ok(jobs)
     }
 
-    fn found(&self, object: &ObjectRef, what: &str) {
-        count(&self.parts.shared.counters.discrepancies, 1);
+    /// `listed`: `None` where it was not listed.
+    fn found(&self, object: &ObjectRef, witnessed: Option<&Version>, listed: Option<&Version>) {
+        let text = |version: Option<&Version>| version.map(ToString::to_string).unwrap_or_default();
+        let (witnessed, listed) = (text(witnessed), text(listed));
+        let what = if listed.is_empty() { "its deletion was missed" } else { "a version was missed" };
         let ObjectRef { namespace, name, uid, .. } = object;
-        tracing::warn!(source = %self.parts.spec.name, %namespace, %name, %uid, "the audit found a difference: {what}");
+        let source = &self.parts.spec.name;
+        tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the audit found a difference: {what}");
+        let (object, found_ms) = (object.clone(), self.parts.clock.now_ms());
+        self.parts.shared.differs(DiscrepancyView { object, witnessed, listed, found_ms });
     }
 
     async fn tell(&self, epoch: u32, jobs: Vec<Job>, resource: &Resource) -> Result<(), Closed> {
         let budget = &self.parts.tuning.walk;
         let limits = Budget::new(budget.requests, budget.time, budget.rate);
-        let exact = Exact::new(Arc::clone(&self.parts), resource.clone(), limits);
+        let frontier = Arc::new(Frontier::new(newest(&jobs)));
+        let exact = Exact::new(Arc::clone(&self.parts), resource.clone(), limits, frontier);
         for job in &jobs {
             self.send(Input::Hold(job.object())).await?;
         }

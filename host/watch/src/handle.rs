@@ -1,15 +1,16 @@
 //! What others may see of a running source.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use kubewitness_core::config::IndexSpec;
 use kubewitness_core::index::Indexes;
-use kubewitness_core::views::SourceCounts;
+use kubewitness_core::limits::DISCREPANCIES;
+use kubewitness_core::views::{DiscrepancyView, SourceCounts};
 
 use crate::cache::Cache;
-use crate::landmark::Landmark;
+use crate::landmark::Landmarks;
 
 /// A source as it is at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct SourceSnapshot {
     /// Objects whose missed versions are being read back now.
     pub walking: usize,
     pub last_audit_ms: Option<u64>,
+    /// What audits found, newest first, as far as it is remembered.
+    pub discrepancies: Vec<DiscrepancyView>,
 }
 
 macro_rules! counters {
@@ -90,6 +93,7 @@ pub(crate) struct Live {
     pub limitations: BTreeMap<Limit, String>,
     pub walking: usize,
     pub last_audit_ms: Option<u64>,
+    pub discrepancies: VecDeque<DiscrepancyView>,
 }
 
 /// Shared by the source that writes it and the handles that read it. A panicking reader can't
@@ -98,8 +102,8 @@ pub(crate) struct Shared {
     pub name: Arc<str>,
     cache: RwLock<Cache>,
     live: Mutex<Live>,
-    /// The newest version that was witnessed in this epoch.
-    landmark: Mutex<Option<Landmark>>,
+    /// By which the history of this epoch is known again.
+    landmarks: Mutex<Landmarks>,
     pub counters: Counters,
 }
 
@@ -109,7 +113,7 @@ impl Shared {
             name: name.into(),
             cache: RwLock::new(Cache::new(Indexes::new(indexes))),
             live: Mutex::default(),
-            landmark: Mutex::default(),
+            landmarks: Mutex::default(),
             counters: Counters::default(),
         }
     }
@@ -126,8 +130,8 @@ impl Shared {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn landmark(&self) -> MutexGuard<'_, Option<Landmark>> {
-        self.landmark.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn landmarks(&self) -> MutexGuard<'_, Landmarks> {
+        self.landmarks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says it once: the same condition again is no news.
@@ -141,6 +145,14 @@ impl Shared {
             None => tracing::info!(source = %self.name, "watching again"),
         }
         live.condition = condition;
+    }
+
+    /// An audit found something that differs.
+    pub fn differs(&self, found: DiscrepancyView) {
+        count(&self.counters.discrepancies, 1);
+        let mut live = self.live();
+        live.discrepancies.truncate(DISCREPANCIES - 1);
+        live.discrepancies.push_front(found);
     }
 
     /// What the server can't do: said once, and once more when it can.
@@ -207,6 +219,7 @@ impl SourceHandle {
                 .then(|| live.limitations.values().cloned().collect::<Vec<_>>().join("; ")),
             walking: live.walking,
             last_audit_ms: live.last_audit_ms,
+            discrepancies: live.discrepancies.iter().cloned().collect(),
             counts: self.shared.counters.read(),
         }
     }

@@ -1,9 +1,12 @@
-//! A landmark: one witnessed version, kept whole, by which a history is known again.
+//! Landmarks: a few witnessed versions, kept whole, by which a history is known again.
 //!
 //! A server that was restored from a backup counts on from where the backup was, and may have
 //! passed the checkpoint by the time it is asked: numbers alone don't tell. But what was witnessed
 //! at a version can be asked for by that version. Nobody there, or another content, is another
 //! history. What compaction removed, or a server can't read, proves nothing.
+//!
+//! One landmark may be the same in both histories by chance, or because a controller writes the
+//! same again; so older ones are kept, too, each before a round number of versions.
 
 use std::sync::Arc;
 
@@ -12,63 +15,145 @@ use kubewitness_core::Version;
 use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
 use serde_json::Value;
+use tokio::time::sleep;
 
+use crate::backoff::{Backoff, Dice};
 use crate::discovery::Resource;
-use crate::exact::ONE_ANSWER;
-use crate::request::Api;
+use crate::source::Parts;
+use crate::sweep::number;
 
-/// A larger document is no landmark: one is held for each source.
+/// A larger document is no landmark: a few are held for each source.
 const LANDMARK_BYTES: usize = 64 * 1024;
+/// Beside the newest, the last one before the latest multiple of each of these.
+const ROUND: [u128; 3] = [1 << 6, 1 << 12, 1 << 18];
+/// A server that is busy for a moment is asked so often before the watch is resumed without an
+/// answer. One that never answers such questions must not keep a source from watching.
+const TRIES: u32 = 4;
+
+#[derive(Clone, Default)]
+pub(crate) struct Landmarks {
+    newest: Option<Landmark>,
+    older: [Option<Landmark>; ROUND.len()],
+}
+
+impl Landmarks {
+    /// Whether a version would be the newest.
+    pub fn is_news(&self, version: &Version) -> bool {
+        let Some(number) = number(version) else { return false };
+        self.newest.as_ref().is_none_or(|held| held.number < number)
+    }
+
+    pub fn note(&mut self, landmark: &Landmark) {
+        let Some(before) = self.newest.replace(landmark.clone()) else { return };
+        for (older, round) in self.older.iter_mut().zip(ROUND) {
+            if before.number / round != landmark.number / round {
+                *older = Some(before.clone());
+            }
+        }
+    }
+
+    /// Which of the versions that are known, in any order, are to be landmarks: oldest first.
+    pub fn chosen(versions: &(impl Iterator<Item = u128> + Clone)) -> Vec<u128> {
+        let Some(newest) = versions.clone().max() else { return Vec::new() };
+        let before = |round: u128| versions.clone().filter(|version| *version < newest / round * round).max();
+        let mut chosen: Vec<u128> = ROUND.iter().filter_map(|round| before(*round)).chain([newest]).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        chosen
+    }
+
+    /// Each once, the newest first.
+    fn all(&self) -> Vec<&Landmark> {
+        let mut all: Vec<_> = self.newest.iter().chain(self.older.iter().flatten()).collect();
+        all.dedup_by_key(|landmark| landmark.number);
+        all
+    }
+
+    /// Whether the server has something else at the place of one of them.
+    pub async fn are_elsewhere(&self, parts: &Parts, resource: &Resource) -> bool {
+        for landmark in self.all() {
+            match landmark.found(parts, resource).await {
+                Found::Other => return true,
+                Found::Same => {}
+                // Older ones are compacted, too, and a server that can't tell can't tell of them.
+                Found::Untold => return false,
+            }
+        }
+        false
+    }
+}
+
+/// What the server has at a landmark's place.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Same,
+    Other,
+    /// It can't tell.
+    Untold,
+}
 
 #[derive(Clone)]
 pub(crate) struct Landmark {
     object: Arc<ObjectRef>,
     version: Version,
+    number: u128,
     document: Bytes,
 }
 
 impl Landmark {
     pub fn new(object: &Arc<ObjectRef>, version: &Version, document: &[u8]) -> Option<Self> {
-        let fits = version.is_comparable() && document.len() <= LANDMARK_BYTES;
+        let number = number(version).filter(|_| document.len() <= LANDMARK_BYTES)?;
         // Copied: a slice would hold on to the whole chunk or page that it came in.
-        let document = fits.then(|| Bytes::copy_from_slice(document))?;
-        Some(Self { object: Arc::clone(object), version: version.clone(), document })
+        let document = Bytes::copy_from_slice(document);
+        Some(Self { object: Arc::clone(object), version: version.clone(), number, document })
     }
 
-    pub fn version(&self) -> &Version {
-        &self.version
-    }
-
-    /// Whether the server has something else at the landmark's place; `false` where it can't tell.
-    pub async fn is_elsewhere(&self, api: &Api, resource: &Resource) -> bool {
+    async fn found(&self, parts: &Parts, resource: &Resource) -> Found {
         let address = resource.of_name_at(&self.object, &self.version);
-        match api.get_within(address.as_str(), ONE_ANSWER).await {
-            Ok(answer) => self.contradicts(&answer),
-            Err(failure) => {
-                tracing::debug!(version = %self.version, "the history can't be compared: {failure}");
-                false
+        let tuning = &parts.tuning;
+        let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
+        let mut dice = Dice::new(tuning.seed);
+        let mut tries = 1;
+        loop {
+            let failure = match parts.api.get_within(address.as_str(), tuning.one_answer).await {
+                Ok(answer) => return self.compared(&answer),
+                Err(failure) => failure,
+            };
+            let source = &parts.spec.name;
+            if !failure.is_passing() || failure.code() == Some(501) {
+                tracing::debug!(%source, version = %self.version, "the history can't be compared: {failure}");
+                return Found::Untold;
             }
+            if tries >= TRIES {
+                tracing::warn!(%source, version = %self.version, tries, "the history could not be compared: {failure}");
+                return Found::Untold;
+            }
+            let asked = failure.retry_after().map(|pause| pause.min(tuning.longest_pause));
+            sleep(backoff.next(&mut dice, asked)).await;
+            tries += 1;
         }
     }
 
-    fn contradicts(&self, answer: &[u8]) -> bool {
-        let Ok(page) = project::list_page(answer) else { return false };
+    fn compared(&self, answer: &[u8]) -> Found {
+        let Ok(page) = project::list_page(answer) else { return Found::Untold };
         // A server that doesn't know the parameters answers with what is there now.
         if page.resource_version != self.version.as_str() {
-            return false;
+            return Found::Untold;
         }
-        let Some(item) = page.items.first() else { return true };
-        let Ok(found) = project::envelope(item) else { return false };
+        let Some(item) = page.items.first() else { return Found::Other };
+        let Ok(found) = project::envelope(item) else { return Found::Untold };
         if found.name != *self.object.name || found.namespace != *self.object.namespace {
-            return false;
+            return Found::Untold;
         }
         if found.uid != *self.object.uid || found.resource_version != self.version.as_str() {
-            return true;
+            return Found::Other;
         }
         let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
-        let (Some(found), Some(held)) = (read(item), read(&self.document)) else { return false };
+        let (Some(found), Some(held)) = (read(item), read(&self.document)) else { return Found::Untold };
         let marks = ["/metadata/labels", "/metadata/annotations"];
-        marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held)
+        let is_other =
+            marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held);
+        if is_other { Found::Other } else { Found::Same }
     }
 }
 
@@ -102,12 +187,16 @@ mod tests {
     }
 
     fn contradicted(at: &str, items: &[Value]) -> bool {
+        compared(at, items) == Found::Other
+    }
+
+    fn compared(at: &str, items: &[Value]) -> Found {
         let object =
             ObjectRef { namespace: "n".into(), name: "a".into(), uid: "u".into(), ..ObjectRef::default() };
         let held = job("u", "7", "x", 1).to_string();
         let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
         let answer = json!({"kind": "JobList", "metadata": {"resourceVersion": at}, "items": items});
-        landmark.contradicts(answer.to_string().as_bytes())
+        landmark.compared(answer.to_string().as_bytes())
     }
 
     #[test]
@@ -118,6 +207,48 @@ mod tests {
         assert!(contradicted("7", &[job("u", "5", "x", 1)]));
         assert!(contradicted("7", &[job("u", "7", "y", 1)]));
         assert!(contradicted("7", &[job("u", "7", "x", 2)]));
+    }
+
+    fn landmark(version: u128) -> Landmark {
+        let document = version.to_string();
+        let version = Version::new(&document);
+        Landmark::new(&Arc::default(), &version, document.as_bytes()).unwrap()
+    }
+
+    fn kept(landmarks: &Landmarks) -> Vec<u128> {
+        landmarks.all().into_iter().map(|landmark| landmark.number).collect()
+    }
+
+    #[test]
+    fn beside_the_newest_a_few_older_ones_are_kept() {
+        let mut landmarks = Landmarks::default();
+        for version in (1..=300_000).step_by(7) {
+            assert!(landmarks.is_news(&Version::new(&version.to_string())));
+            landmarks.note(&landmark(version));
+        }
+        let numbers = kept(&landmarks);
+        assert_eq!(numbers[0], 300_000);
+        assert_eq!(numbers.len(), 1 + ROUND.len(), "{numbers:?}");
+        for (number, round) in numbers[1..].iter().zip(ROUND) {
+            let bound = numbers[0] / round * round;
+            assert!(*number < bound && *number + 7 >= bound, "{numbers:?}");
+        }
+        assert!(!landmarks.is_news(&Version::new("5")) && !landmarks.is_news(&Version::new("b")));
+    }
+
+    #[test]
+    fn what_a_journal_has_gives_the_same_ones() {
+        let versions: Vec<u128> = (1..=300_000).step_by(7).collect();
+        let mut watched = Landmarks::default();
+        versions.iter().for_each(|version| watched.note(&landmark(*version)));
+        let mut chosen = Landmarks::chosen(&versions.iter().copied());
+        let mut warm = Landmarks::default();
+        chosen.iter().for_each(|version| warm.note(&landmark(*version)));
+        assert_eq!(kept(&warm), kept(&watched));
+        chosen.reverse();
+        assert_eq!(chosen, kept(&watched));
+        assert_eq!(Landmarks::chosen(&std::iter::empty()), Vec::<u128>::new());
+        assert_eq!(Landmarks::chosen(&[9].into_iter()), [9]);
     }
 
     #[test]

@@ -189,12 +189,12 @@ impl Reader {
         }
     }
 
-    /// Whether the server has something else where the newest state was witnessed.
+    /// Whether the server has something else where states were witnessed.
     async fn is_another_history(&self) -> bool {
-        let landmark = self.parts.shared.landmark().clone();
-        match (landmark, &self.resource) {
-            (Some(landmark), Some(resource)) => landmark.is_elsewhere(&self.parts.api, resource).await,
-            _ => false,
+        let landmarks = self.parts.shared.landmarks().clone();
+        match &self.resource {
+            Some(resource) => landmarks.are_elsewhere(&self.parts, resource).await,
+            None => false,
         }
     }
 

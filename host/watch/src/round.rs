@@ -11,6 +11,7 @@ use kubewitness_core::state::ObjectRef;
 use tokio_util::sync::CancellationToken;
 
 use crate::discovery::Resource;
+use crate::sweep::number;
 
 /// Numbers rounds, so that what belongs to one that was given up is not taken for a later one's.
 pub(crate) type RoundId = u64;
@@ -23,6 +24,22 @@ pub(crate) struct Round {
     pub sweep: Option<Outage>,
     /// Given up: the history to which it belongs is over.
     pub cancel: CancellationToken,
+}
+
+impl Round {
+    /// Nothing newer is asked for.
+    pub fn newest(&self, jobs: &[Job]) -> Option<u128> {
+        newest(jobs).max(self.sweep.as_ref().and_then(|outage| number(&outage.listed)))
+    }
+}
+
+/// The newest version below which anything is asked for.
+pub(crate) fn newest(jobs: &[Job]) -> Option<u128> {
+    let version = |job: &Job| match job {
+        Job::Moved(moved) => number(&moved.version),
+        Job::Vanished(vanished) => number(&vanished.absent),
+    };
+    jobs.iter().filter_map(version).max()
 }
 
 /// The time in which nobody looked, and what is known of it.

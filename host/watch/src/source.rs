@@ -21,10 +21,11 @@ use crate::backoff::{Backoff, Dice};
 use crate::connect::Connection;
 use crate::handle::{Shared, SourceHandle};
 use crate::input::Input;
-use crate::landmark::Landmark;
+use crate::landmark::{Landmark, Landmarks};
 use crate::listers::Listers;
 use crate::reader::Reader;
 use crate::request::Api;
+use crate::sweep::number;
 use crate::tuning::Tuning;
 use crate::walker::{ROUNDS, Walker};
 use crate::writer::Writer;
@@ -152,15 +153,22 @@ async fn warm(parts: &Parts, stop: &CancellationToken) -> Result<Option<Warm>, S
         }
     };
     parts.shared.live().stalled = None;
-    *parts.shared.landmark() = landmark(&warm);
+    *parts.shared.landmarks() = landmarks(&warm);
     parts.shared.write().fill(std::mem::take(&mut warm.objects));
     Ok(Some(warm))
 }
 
-/// Of what the journal has, the newest.
-fn landmark(warm: &Warm) -> Option<Landmark> {
-    let newest = warm.objects.iter().reduce(|held, next| {
-        if next.resource_version.is_newer_than(&held.resource_version) { next } else { held }
-    })?;
-    Landmark::new(&newest.object, &newest.resource_version, &unpack(&newest.packed).ok()?)
+/// Of what the journal has.
+fn landmarks(warm: &Warm) -> Landmarks {
+    let numbers: Vec<_> = warm.objects.iter().map(|held| number(&held.resource_version)).collect();
+    let mut landmarks = Landmarks::default();
+    for chosen in Landmarks::chosen(&numbers.iter().flatten().copied()) {
+        let held =
+            numbers.iter().position(|number| *number == Some(chosen)).map(|place| &warm.objects[place]);
+        let made = held.and_then(|held| {
+            Landmark::new(&held.object, &held.resource_version, &unpack(&held.packed).ok()?)
+        });
+        made.into_iter().for_each(|landmark| landmarks.note(&landmark));
+    }
+    landmarks
 }

@@ -9,18 +9,18 @@ use kubewitness_core::Version;
 use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
 
-use crate::budget::Budget;
-use crate::discovery::Resource;
-use crate::exact::{Exact, Life, is_of};
+use crate::exact::asking::is_of;
+use crate::exact::{CONTRADICTED, Exact, Life};
 use crate::handle::Limit;
 use crate::input::{Hole, reason};
 use crate::maker::{check, matches, reference};
 use crate::reader::Closed;
+use crate::request::Address;
 use crate::round::Outage;
 use crate::source::Parts;
 use crate::sweep::{Heed, Sweep, Told, number};
 use crate::teller::Teller;
-use crate::walkback::{Met, between};
+use crate::walkback::Met;
 
 /// Objects that a source with a selector may have: they are listed at every version.
 const NAMES: usize = 500;
@@ -53,36 +53,35 @@ pub(crate) struct Sweeping<'a> {
 
 impl<'a> Sweeping<'a> {
     pub fn new(
-        parts: &Arc<Parts>,
-        resource: Resource,
+        exact: Exact,
         mut outage: Outage,
         told: Vec<Told>,
         met: &[String],
         teller: &'a mut Teller,
     ) -> Self {
-        let walk = &parts.tuning.walk;
-        let budget = Budget::new(walk.sweep_requests, walk.sweep_time, walk.rate);
         for uid in met {
             outage.known.insert(uid);
         }
-        Self {
-            exact: Exact::new(Arc::clone(parts), resource, budget),
-            by_names: !parts.spec.match_labels.is_empty(),
-            parts: Arc::clone(parts),
-            outage,
-            told,
-            teller,
-        }
+        let parts = exact.parts();
+        Self { by_names: !parts.spec.match_labels.is_empty(), parts, exact, outage, told, teller }
     }
 
     /// What stays unknown.
     pub async fn run(mut self) -> Result<Vec<Hole>, Closed> {
         let (Some(after), Some(listed)) = (number(&self.outage.after), number(&self.outage.listed)) else {
-            let why = "of objects that came and went meanwhile nothing can be known: the server's versions \
-                       have no order";
-            let holes = between(&self.outage.after, &Version::new(""), reason::UNREADABLE, why);
+            let Outage { after, listed, .. } = &self.outage;
+            let hole = Hole {
+                after: after.to_string(),
+                before: listed.to_string(),
+                reason: reason::UNREADABLE,
+                // No number follows it, which would be the bound.
+                message: format!(
+                    "objects that were created and deleted after version {after} and up to {listed}, that one \
+                     included, are not known: the server's versions have no order"
+                ),
+            };
             self.parts.shared.set_limitation(Limit::Order, Some("the server's versions have no order"));
-            return Ok(holes.into_iter().collect());
+            return Ok(vec![hole]);
         };
         let mut sweep = Sweep::new(after, listed, self.outage.expected);
         sweep.learn(std::mem::take(&mut self.told));
@@ -113,9 +112,9 @@ impl<'a> Sweeping<'a> {
             }
             let counts = join_all(wanted.iter().map(|at| self.count(*at))).await;
             for (at, count) in wanted.into_iter().zip(counts) {
-                if let Flow::Compacted(at) = self.counted(sweep, at, count).await? {
+                if self.counted(sweep, at, count).await? == Flow::Compacted {
                     // What was counted beyond it is counted again.
-                    self.resume(sweep, at).await?;
+                    self.resume(sweep);
                     break;
                 }
             }
@@ -124,7 +123,7 @@ impl<'a> Sweeping<'a> {
         while let Heed::Look(at, most) = sweep.rest() {
             match self.look(sweep, at, most).await {
                 Err(Miss::Compacted) => {
-                    self.resume(sweep, at).await?;
+                    self.resume(sweep);
                     return Box::pin(self.by_counts(sweep)).await;
                 }
                 looked => looked?,
@@ -135,12 +134,12 @@ impl<'a> Sweeping<'a> {
 
     async fn counted(&mut self, sweep: &mut Sweep, at: u128, count: Result<u64, Miss>) -> Result<Flow, Miss> {
         let count = match count {
-            Err(Miss::Compacted) => return Ok(Flow::Compacted(at)),
+            Err(Miss::Compacted) => return Ok(Flow::Compacted),
             count => count?,
         };
         while let Heed::Look(version, most) = sweep.counted(at, count) {
             match self.look(sweep, version, most).await {
-                Err(Miss::Compacted) => return Ok(Flow::Compacted(version)),
+                Err(Miss::Compacted) => return Ok(Flow::Compacted),
                 looked => looked?,
             }
         }
@@ -149,7 +148,7 @@ impl<'a> Sweeping<'a> {
 
     /// How many objects there were.
     async fn count(&self, at: u128) -> Result<u64, Miss> {
-        let bytes = self.read(at, |address| address.with("limit", "1"), "").await?;
+        let bytes = self.read(at, |address| address.with("limit", "1")).await?;
         let page = self.page(&bytes, at)?;
         if page.continue_token.is_empty() || page.remaining.is_some() {
             self.parts.shared.set_limitation(Limit::Counts, None);
@@ -180,7 +179,7 @@ impl<'a> Sweeping<'a> {
                     sweep.seen(at);
                     self.teller.clean(sweep.clean()).await?;
                 }
-                Err(Miss::Compacted) => self.resume(sweep, at).await?,
+                Err(Miss::Compacted) => self.resume(sweep),
                 Err(over) => return Err(over),
             }
         }
@@ -199,35 +198,57 @@ impl<'a> Sweeping<'a> {
         let limit = self.parts.tuning.page.to_string();
         let labels: Vec<String> =
             self.parts.spec.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let (mut unknown, mut token) = (Vec::new(), String::new());
-        loop {
-            let narrowed = |address: crate::request::Address| {
-                let address = address.with("limit", &limit);
-                if labels.is_empty() { address } else { address.with("labelSelector", &labels.join(",")) }
-            };
-            let bytes = self.read(at, narrowed, &token).await?;
-            let page = self.page(&bytes, at)?;
-            for item in &page.items {
-                let Ok(envelope) = project::envelope(item) else { continue };
-                let is_known = self.outage.known.contains(&envelope.uid);
-                // A server that doesn't know the selector lists everything.
-                if is_known || check(&self.parts, &envelope).is_err() || !matches(&self.parts, &envelope) {
-                    continue;
-                }
-                let met = Met {
-                    uid: envelope.uid.to_string(),
-                    at: Version::new(&at.to_string()),
-                    version: Version::new(&envelope.resource_version),
-                    document: self.exact.document(&bytes, item, &envelope),
-                };
-                unknown.push((reference(&self.parts, &envelope), met));
-            }
-            let all = most.is_some_and(|most| unknown.len() as u64 >= most);
-            if page.continue_token.is_empty() || all {
+        let narrowed = |address: Address| {
+            let address = address.with("limit", &limit);
+            if labels.is_empty() { address } else { address.with("labelSelector", &labels.join(",")) }
+        };
+        for _ in 0..CONTRADICTED {
+            if let Some(unknown) = self.pages(at, most, &narrowed).await? {
                 return Ok(unknown);
             }
-            token = page.continue_token.to_string();
         }
+        Err(Miss::Over(reason::UNREADABLE, "pages of old lists expire before they are read".to_string()))
+    }
+
+    /// `None`: a page expired, although its version can be read.
+    async fn pages(
+        &self,
+        at: u128,
+        most: Option<u64>,
+        narrowed: &impl Fn(Address) -> Address,
+    ) -> Result<Option<Vec<(ObjectRef, Met)>>, Miss> {
+        let mut unknown = Vec::new();
+        let mut bytes = self.read(at, narrowed).await?;
+        loop {
+            let page = self.page(&bytes, at)?;
+            unknown.extend(page.items.iter().filter_map(|item| self.unknown_of(at, &bytes, item)));
+            let all = most.is_some_and(|most| unknown.len() as u64 >= most);
+            if page.continue_token.is_empty() || all {
+                return Ok(Some(unknown));
+            }
+            let next = narrowed(self.exact.collection()).with("continue", &page.continue_token);
+            bytes = match self.request(&next).await {
+                // A token may be gone where its version is not.
+                Err(Miss::Compacted) if !self.exact.is_compacted(&version(at)).await => return Ok(None),
+                read => read?,
+            };
+        }
+    }
+
+    fn unknown_of(&self, at: u128, bytes: &Bytes, item: &[u8]) -> Option<(ObjectRef, Met)> {
+        let envelope = project::envelope(item).ok()?;
+        let is_known = self.outage.known.contains(&envelope.uid);
+        // A server that doesn't know the selector lists everything.
+        if is_known || check(&self.parts, &envelope).is_err() || !matches(&self.parts, &envelope) {
+            return None;
+        }
+        let met = Met {
+            uid: envelope.uid.to_string(),
+            at: version(at),
+            version: Version::new(&envelope.resource_version),
+            document: self.exact.document(bytes, item, &envelope),
+        };
+        Some((reference(&self.parts, &envelope), met))
     }
 
     async fn live_on(&mut self, sweep: &mut Sweep, unknown: Vec<(ObjectRef, Met)>) -> Result<(), Closed> {
@@ -270,39 +291,38 @@ impl<'a> Sweeping<'a> {
 
     // ---- requests ------------------------------------------------------------------------
 
-    /// Finds where compaction has been, and goes on there.
-    async fn resume(&self, sweep: &mut Sweep, compacted: u128) -> Result<(), Miss> {
-        let listed = number(&self.outage.listed).unwrap_or(compacted);
-        let (mut gone, mut there) = (compacted, listed + 1);
-        while gone + 1 < there {
-            let middle = gone + (there - gone) / 2;
-            match self.read(middle, |address| address.with("limit", "1"), "").await {
-                Ok(_) => there = middle,
-                Err(Miss::Compacted) => gone = middle,
-                Err(over) => return Err(over),
-            }
-        }
-        sweep.compacted(Some(there));
-        Ok(())
+    /// Goes on where compaction has not been.
+    fn resume(&self, sweep: &mut Sweep) {
+        sweep.compacted(Some(self.exact.gone().saturating_add(1)));
     }
 
-    async fn read(
-        &self,
-        at: u128,
-        narrowed: impl FnOnce(crate::request::Address) -> crate::request::Address,
-        token: &str,
-    ) -> Result<Bytes, Miss> {
+    /// A list at a version.
+    async fn read(&self, at: u128, narrowed: impl Fn(Address) -> Address) -> Result<Bytes, Miss> {
+        let version = version(at);
+        for _ in 0..CONTRADICTED {
+            if at <= self.exact.gone() {
+                return Err(Miss::Compacted);
+            }
+            let address = narrowed(self.exact.collection());
+            let address = address.with("resourceVersion", version.as_str());
+            let read = self.request(&address.with("resourceVersionMatch", "Exact")).await;
+            match read {
+                Err(Miss::Compacted) if !self.exact.is_compacted(&version).await => {}
+                read => return read,
+            }
+        }
+        Err(Miss::Over(
+            reason::UNREADABLE,
+            format!("version {at} is said to be compacted, and can be read all the same"),
+        ))
+    }
+
+    async fn request(&self, address: &Address) -> Result<Bytes, Miss> {
         if !self.exact.take() {
             let why = "looking for them would have taken too many requests or too long";
             return Err(Miss::Over(reason::BUDGET, why.to_string()));
         }
-        let address = narrowed(self.exact.collection());
-        let address = if token.is_empty() {
-            address.with("resourceVersion", &at.to_string()).with("resourceVersionMatch", "Exact")
-        } else {
-            address.with("continue", token)
-        };
-        match self.exact.read(&address).await {
+        match self.exact.read(address).await {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(Miss::Compacted),
             Err(why) => Err(Miss::Over(reason::UNREADABLE, why)),
@@ -311,7 +331,7 @@ impl<'a> Sweeping<'a> {
 
     fn page<'b>(&self, bytes: &'b Bytes, at: u128) -> Result<project::ListPage<'b>, Miss> {
         let page = project::list_page(bytes).map_err(|error| self.over(error.to_string()))?;
-        is_of(&page.resource_version, &Version::new(&at.to_string())).map_err(|why| self.over(why))?;
+        is_of(&page.resource_version, &version(at)).map_err(|why| self.over(why))?;
         Ok(page)
     }
 
@@ -320,8 +340,13 @@ impl<'a> Sweeping<'a> {
     }
 }
 
+fn version(at: u128) -> Version {
+    Version::new(&at.to_string())
+}
+
 /// Whether counting goes on.
+#[derive(PartialEq, Eq)]
 enum Flow {
     On,
-    Compacted(u128),
+    Compacted,
 }

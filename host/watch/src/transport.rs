@@ -2,7 +2,7 @@
 //! noticed. Credentials and trust are kube's; knows nothing about resources.
 //!
 //! kube's own stack offers HTTP/1.1 alone, which costs a connection for each watch and for each
-//! request at a time. Where the server speaks HTTP/2, all of them share one.
+//! request at a time. Where the server speaks HTTP/2, many share one ([`spread`](crate::spread)).
 
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use kube::Config;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use percent_encoding::percent_decode_str;
 use tower::{BoxError, Service, ServiceBuilder};
+
+use crate::spread::Spread;
 
 /// What one stream may send before it is read: a large object, or a second of a busy watch.
 /// A watch that the journal holds up keeps this much of the connection's window.
@@ -92,20 +94,20 @@ where
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
-    let client: Client<_, Body> = Builder::new(TokioExecutor::new())
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
         .timer(TokioTimer::new())
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keep_alive_interval(keep_alive.every)
         .http2_keep_alive_timeout(keep_alive.within)
         // One that died while nothing was asked is not handed to the next request.
-        .http2_keep_alive_while_idle(true)
-        .build(connector);
+        .http2_keep_alive_while_idle(true);
+    let client = Spread::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
         .service(client);
     Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
 }

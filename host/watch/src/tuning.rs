@@ -17,6 +17,9 @@ pub struct Tuning {
     pub idle: Duration,
     /// The server ends a watch after a time between these, so that clients spread out.
     pub watch_seconds: (u64, u64),
+    /// From asking for one object at an old version to the whole answer. A connection that hangs
+    /// must leave time to ask again within the time that an object has.
+    pub one_answer: Duration,
     /// Back-off: the first pause and the longest one.
     pub first_pause: Duration,
     pub longest_pause: Duration,
@@ -68,6 +71,7 @@ impl Default for Tuning {
             stream_patience: Duration::from_secs(30),
             idle: Duration::from_secs(150),
             watch_seconds: (290, 590),
+            one_answer: Duration::from_secs(8),
             first_pause: Duration::from_millis(800),
             longest_pause: Duration::from_secs(30),
             lookup: Duration::from_secs(5),

@@ -11,6 +11,9 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 
 use crate::input::{Hole, reason};
+use crate::sweep::number;
+
+const COMPACTED: &str = "compaction has removed them";
 
 /// What an exact list of one name showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +62,8 @@ impl Walk {
         Self { uid: uid.to_string(), floor, oldest: newest, found: Vec::new(), budget }
     }
 
-    pub fn next(&mut self) -> Next {
+    /// Everything up to `gone` is known to be compacted, and isn't asked for.
+    pub fn next(&mut self, gone: u128) -> Next {
         let Some(ask) = self.oldest.before() else {
             // Versions without order can't be counted back; version 1 has none before it.
             let ordered = self.oldest.is_comparable() && self.floor.is_comparable();
@@ -68,6 +72,9 @@ impl Walk {
         };
         if ask.compare(&self.floor).is_none_or(Ordering::is_le) {
             return self.done(None);
+        }
+        if number(&ask).is_some_and(|ask| ask <= gone) {
+            return self.done(Some((reason::COMPACTED, COMPACTED)));
         }
         if self.budget == 0 {
             return self.done(Some((reason::BUDGET, "reading them back would have taken too many requests")));
@@ -94,7 +101,7 @@ impl Walk {
             }
             // The object's life begins above.
             Answer::Item { .. } | Answer::Nobody => Some(self.end(None)),
-            Answer::Compacted => Some(self.end(Some((reason::COMPACTED, "compaction has removed them")))),
+            Answer::Compacted => Some(self.end(Some((reason::COMPACTED, COMPACTED)))),
             Answer::Refused(why) => Some(self.end(Some((reason::UNREADABLE, &why)))),
         }
     }
@@ -142,7 +149,7 @@ pub(crate) struct Met {
 pub(crate) enum Sought {
     Ask(Version),
     /// The version of the deletion, `None` where compaction hides it, and the last content that
-    /// was found above the floor.
+    /// was found above the floor; both where compaction came while it was looked for.
     Ended {
         version: Option<Version>,
         last: Option<(Version, Bytes)>,
@@ -152,12 +159,16 @@ pub(crate) enum Sought {
 impl Search {
     /// `None` where versions can't be halved.
     pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
-        let number = |version: &Version| version.as_str().parse().ok().filter(|_| version.is_comparable());
         let (there, absent) = (number(there)?, number(absent)?);
         Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
     }
 
-    pub fn next(&self) -> Sought {
+    /// Everything up to `gone` is known to be compacted, and isn't asked for.
+    pub fn next(&mut self, gone: u128) -> Sought {
+        let hidden = gone.min(self.absent.saturating_sub(1));
+        if self.there < hidden {
+            (self.there, self.compacted) = (hidden, true);
+        }
         if self.there + 1 < self.absent {
             let middle = self.there + (self.absent - self.there) / 2;
             return Sought::Ask(Version::new(&middle.to_string()));
@@ -246,10 +257,22 @@ mod tests {
         compacted: u64,
         budget: u32,
     ) -> (Vec<u64>, Option<(u64, u64)>, u32) {
+        walked_knowing(history, floor, newest, compacted, budget, 0)
+    }
+
+    /// The same where it is known that everything up to `gone` can't be read.
+    fn walked_knowing(
+        history: &[u64],
+        floor: u64,
+        newest: u64,
+        compacted: u64,
+        budget: u32,
+        gone: u128,
+    ) -> (Vec<u64>, Option<(u64, u64)>, u32) {
         let mut walk = Walk::new("u", v(floor), v(newest), budget);
         let mut asked = 0;
         let walked = loop {
-            let at = match walk.next() {
+            let at = match walk.next(gone) {
                 Next::Ask(at) => at.as_str().parse::<u64>().unwrap(),
                 Next::Done(walked) => break walked,
             };
@@ -292,7 +315,7 @@ mod tests {
     ) -> (Option<u64>, Option<u64>) {
         let mut search = Search::new("u", &v(there), &v(absent)).unwrap();
         loop {
-            match search.next() {
+            match search.next(0) {
                 Sought::Ended { version, last } => {
                     let number = |version: Version| version.as_str().parse().unwrap();
                     return (version.map(number), last.map(|(version, _)| number(version)));
@@ -325,7 +348,7 @@ mod tests {
         let other = Answer::Item { uid: "w".into(), version: v(7), document: Bytes::new() };
         search.answered(&v(7), other).unwrap();
         search.answered(&v(6), Answer::Nobody).unwrap();
-        assert_eq!(search.next(), Sought::Ended { version: Some(v(6)), last: None });
+        assert_eq!(search.next(0), Sought::Ended { version: Some(v(6)), last: None });
         let met = search.into_met();
         assert_eq!(met.iter().map(|met| (met.uid.as_str(), &met.at)).collect::<Vec<_>>(), [("w", &v(7))]);
     }
@@ -347,6 +370,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_to_be_compacted_is_not_asked_for_and_says_so_whatever_the_budget() {
+        assert_eq!(walked_knowing(&[5, 7, 9, 12], 5, 12, 9, 100, 8), (vec![9], Some((5, 9)), 1));
+        assert_eq!(walked_knowing(&[12], 5, 12, 12, 100, 11), (vec![], Some((5, 12)), 0));
+        let mut walk = Walk::new("u", v(5), v(12), 0);
+        let Next::Done(walked) = walk.next(11) else { panic!("it is known") };
+        assert_eq!(walked.hole.unwrap().reason, reason::COMPACTED);
+    }
+
+    #[test]
+    fn the_end_is_not_looked_for_where_compaction_is_known_to_have_been() {
+        let mut search = Search::new("u", &v(5), &v(40)).unwrap();
+        assert_eq!(search.next(19), Sought::Ask(v(29)));
+        search.answered(&v(29), Answer::Nobody).unwrap();
+        assert_eq!(search.next(28), Sought::Ended { version: None, last: None });
+        assert_eq!(search.absent(), v(29));
+        let mut search = Search::new("u", &v(5), &v(7)).unwrap();
+        assert_eq!(search.next(40), Sought::Ended { version: None, last: None });
+        assert_eq!(search.absent(), v(7));
+    }
+
+    #[test]
     fn a_spent_budget_leaves_a_hole() {
         assert_eq!(walked(&[1, 2, 3, 4, 5, 6], 1, 6, 0, 2), (vec![4, 5], Some((1, 4)), 2));
     }
@@ -354,7 +398,7 @@ mod tests {
     #[test]
     fn an_answer_that_does_not_go_back_ends_the_walk() {
         let mut walk = Walk::new("u", v(1), v(9), 100);
-        assert_eq!(walk.next(), Next::Ask(v(8)));
+        assert_eq!(walk.next(0), Next::Ask(v(8)));
         let same = Answer::Item { uid: "u".into(), version: v(9), document: Bytes::new() };
         assert_eq!(walk.answered(same).unwrap().hole.unwrap().reason, reason::UNREADABLE);
     }
@@ -362,7 +406,7 @@ mod tests {
     #[test]
     fn versions_without_order_are_a_hole_at_once() {
         let mut walk = Walk::new("u", Version::new("abc"), Version::new("xyz"), 100);
-        let Next::Done(walked) = walk.next() else { panic!("nothing can be asked for") };
+        let Next::Done(walked) = walk.next(0) else { panic!("nothing can be asked for") };
         assert_eq!(walked.hole.unwrap().after, "abc");
     }
 

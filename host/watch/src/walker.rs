@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::budget::Budget;
 use crate::exact::{Ended, Exact, Life};
+use crate::frontier::Frontier;
 use crate::handle::read;
 use crate::input::{Input, Step};
 use crate::reader::{Closed, sync};
@@ -68,11 +69,14 @@ impl Walker {
         tracing::info!(%source, objects, swept, "reading back what was missed");
         let before = self.counted();
         let mut teller = Teller::new(&self.parts, &self.inputs, round.id, objects);
-        let (told, met) = self.walk_all(&round, jobs, &mut teller).await?;
+        let frontier = Arc::new(Frontier::new(round.newest(&jobs)));
+        let (told, met) = self.walk_all(&round, jobs, &frontier, &mut teller).await?;
         let holes = match round.sweep.take() {
             Some(outage) => {
-                let sweeping = Sweeping::new(&self.parts, round.resource, outage, told, &met, &mut teller);
-                sweeping.run().await?
+                let budget = &self.parts.tuning.walk;
+                let limits = Budget::new(budget.sweep_requests, budget.sweep_time, budget.rate);
+                let exact = Exact::new(Arc::clone(&self.parts), round.resource, limits, frontier);
+                Sweeping::new(exact, outage, told, &met, &mut teller).run().await?
             }
             None => Vec::new(),
         };
@@ -97,11 +101,12 @@ impl Walker {
         &self,
         round: &Round,
         jobs: Vec<Job>,
+        frontier: &Arc<Frontier>,
         teller: &mut Teller,
     ) -> Result<(Vec<Told>, Vec<String>), Closed> {
         let budget = &self.parts.tuning.walk;
         let limits = Budget::new(budget.requests, budget.time, budget.rate);
-        let exact = Exact::new(Arc::clone(&self.parts), round.resource.clone(), limits);
+        let exact = Exact::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(frontier));
         let (mut told, mut met) = (Vec::new(), Vec::new());
         let outage = round.sweep.as_ref();
         let walking = jobs.into_iter().map(|job| walk(&exact, job, outage));
@@ -128,7 +133,7 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
     let Moved { object, floor, version, document, witnessed, rival } = moved;
     let walked = exact.versions(errand, &object, &floor, &version).await;
     let begins = walked.found.first().map_or(&version, |(oldest, _)| oldest).clone();
-    let mut told = story_of(&walked);
+    let mut told = story_of([&walked]);
     told.versions.extend(number(&version));
     told.born = number(&begins).filter(|_| !witnessed && walked.hole.is_none());
     told.unsure = number(&begins).filter(|_| !witnessed && walked.hole.is_some());
@@ -182,7 +187,8 @@ async fn met_back(
 
 /// The last versions of an object, and its end.
 fn ending(object: Arc<ObjectRef>, ended: Ended) -> Vec<Step> {
-    let mut steps = missed(&object, ended.walked);
+    let walked = ended.walked.into_iter();
+    let mut steps: Vec<Step> = walked.flat_map(|walked| missed(&object, walked)).collect();
     steps.push(Step::Ended(object, ended.version));
     steps
 }
@@ -194,11 +200,9 @@ fn missed(object: &Arc<ObjectRef>, walked: Walked) -> Vec<Step> {
     steps
 }
 
-fn story_of(walked: &Walked) -> Told {
-    Told {
-        versions: walked.found.iter().filter_map(|(version, _)| number(version)).collect(),
-        ..Told::default()
-    }
+fn story_of<'a>(walked: impl IntoIterator<Item = &'a Walked>) -> Told {
+    let found = walked.into_iter().flat_map(|walked| &walked.found);
+    Told { versions: found.filter_map(|(version, _)| number(version)).collect(), ..Told::default() }
 }
 
 fn end_of(ended: &Ended) -> Told {

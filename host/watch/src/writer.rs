@@ -24,6 +24,7 @@ use crate::handle::count;
 use crate::hold::{Held, Holds};
 use crate::input::{Hole, Input, Standing, Step, Story, reason};
 use crate::judge::Event;
+use crate::landmark::Landmarks;
 use crate::maker::{Came, Maker, matches};
 use crate::request::{Failure, status_failure};
 use crate::round::RoundId;
@@ -271,7 +272,7 @@ impl Writer {
                 self.round = None;
                 self.holds.clear();
                 self.fresh.clear();
-                *self.parts.shared.landmark() = None;
+                *self.parts.shared.landmarks() = Landmarks::default();
                 count(&self.parts.shared.counters.epochs, 1);
                 self.due = true;
                 self.parts.shared.live().synced = false;

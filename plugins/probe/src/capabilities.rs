@@ -42,6 +42,10 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
             lister::all(source, 10)
                 .map(|found| found.into_iter().map(|object| object.name).collect::<Vec<_>>()),
         ),
+        ("lister.list", [source, index, key]) => tell(
+            lister::by_index(source, index, key, 10)
+                .map(|found| found.into_iter().map(|object| object.name).collect::<Vec<_>>()),
+        ),
         ("document", []) => tell(documents::json(state.seq)),
         ("document", [pointer]) => tell(documents::get(state.seq, pointer)),
         ("document.of", [seq]) => tell(documents::json(number(seq))),

@@ -67,6 +67,12 @@ pub mod lister {
         raw::lister::list(source, "owner", uid, limit)
     }
 
+    /// By `namespace`, `owner`, `node`, `label` (the key is `name=value`), or an index that the
+    /// operator gave the source.
+    pub fn by_index(source: &str, index: &str, key: &str, limit: u32) -> Result<Vec<ObjectRef>, Error> {
+        raw::lister::list(source, index, key, limit)
+    }
+
     pub fn all(source: &str, limit: u32) -> Result<Vec<ObjectRef>, Error> {
         raw::lister::list(source, "", "", limit)
     }

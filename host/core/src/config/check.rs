@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{HostSpec, IndexSpec, PluginSpec, RateSpec};
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
+use crate::selector::{check_key, check_value};
 use crate::status::Rules;
 
 /// More a second than any plugin takes; beyond it a rate is no bound.
@@ -140,6 +141,11 @@ impl HostSpec {
                     format!("spec.sources[{index}].namespace"),
                     format!("`{namespace}` is no namespace's name; leave it out for all of them"),
                 ));
+            }
+            for (key, value) in &source.match_labels {
+                let wrong = check_key(key).and(check_value(value)).err();
+                let field = format!("spec.sources[{index}].matchLabels");
+                faults.extend(wrong.map(|message| fault(field, message)));
             }
             check_indexes(&format!("spec.sources[{index}].indexes"), &source.indexes, &mut faults);
         }
@@ -334,6 +340,25 @@ mod tests {
             assert_eq!(host.check().len(), faults, "{namespace}");
         }
         assert_eq!(host.check()[0].field, "spec.sources[0].namespace");
+    }
+
+    #[test]
+    fn labels_that_no_object_can_have_are_a_fault() {
+        let mut host = host();
+        for (key, value, faults) in [
+            ("team", "vision", 0),
+            ("example.com/team", "", 0),
+            ("team", "a b", 1),
+            ("", "a", 1),
+            ("-team", "a", 1),
+            ("Example.com/team", "a", 1),
+            ("a/b/c", "a", 1),
+            ("team", &"a".repeat(64), 1),
+        ] {
+            host.sources[0].match_labels = [(key.to_string(), value.to_string())].into();
+            assert_eq!(host.check().len(), faults, "{key}={value}");
+        }
+        assert_eq!(host.check()[0].field, "spec.sources[0].matchLabels");
     }
 
     #[test]

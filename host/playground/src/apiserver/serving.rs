@@ -25,6 +25,9 @@ use super::routes;
 /// Connections that wait to be taken.
 const BACKLOG: u32 = 1024;
 
+/// Requests at a time on one HTTP/2 connection, as kube-apiserver has it; more wait for one that ends.
+const STREAMS: u32 = 100;
+
 /// After a failure to take a connection (no file descriptors are left), the next try comes this much later.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -156,7 +159,8 @@ async fn exchange(front: Arc<Front>, stream: impl AsyncRead + AsyncWrite + Unpin
             }
         }
     });
-    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http2().max_concurrent_streams(STREAMS);
     let mut answering = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = answering.as_mut() => ended,

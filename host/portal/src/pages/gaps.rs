@@ -63,17 +63,18 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
     if !gaps.is_empty() {
         return table(gaps);
     }
-    let open: Vec<_> = sources.iter().filter(|source| !source.synced).map(|s| s.name.as_str()).collect();
+    let is_blind = |source: &&SourceView| !source.synced || source.condition.is_some() || source.walking > 0;
+    let blind: Vec<_> = sources.iter().filter(is_blind).map(|source| source.name.as_str()).collect();
     if query.uid.is_some() || (query.source.is_some() && sources.is_empty()) {
         return empty(
             "Nothing matches",
             &html! { "No version of what was asked for is known to be missing. " a href="/gaps" { "Show all gaps" } "." },
         );
     }
-    if !open.is_empty() {
+    if !blind.is_empty() {
         return empty(
             "No gaps so far",
-            &html! { "The first list of " b { (open.join(", ")) } " is not complete yet: of it nothing can be said." },
+            &html! { "Not all is seen now: the page " a href="/sources" { "Sources" } " tells what holds up " b { (blind.join(", ")) } "." },
         );
     }
     empty(
@@ -200,6 +201,26 @@ fn audits(sources: &[SourceView]) -> Markup {
                 td.num { (figure(source.counts.lists_audit)) }
                 td.num { (figure(source.counts.discrepancies)) }
             } } }
+        } }
+        @if sources.iter().any(|source| !source.discrepancies.is_empty()) { (differences(sources)) }
+    }
+}
+
+fn differences(sources: &[SourceView]) -> Markup {
+    html! {
+        div.scroll { table.dense {
+            caption { "What differed, the newest first for each source; what was missed was then read back" }
+            thead { tr {
+                th scope="col" { "Source" } th scope="col" { "Object" } th.num scope="col" { "Witnessed" }
+                th.num scope="col" { "Listed" } th scope="col" { "Found" }
+            } }
+            tbody { @for source in sources { @for found in &source.discrepancies { tr {
+                td { (source.name) }
+                td.object { (object_link(&found.object)) }
+                td.num { @if found.witnessed.is_empty() { "not at all" } @else { (found.witnessed) } }
+                td.num { @if found.listed.is_empty() { "no longer" } @else { (found.listed) } }
+                td.when { (at(found.found_ms)) }
+            } } } }
         } }
     }
 }

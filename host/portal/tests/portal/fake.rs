@@ -222,6 +222,18 @@ fn well_travelled(source: SourceView) -> SourceView {
         walking: 4,
         limitation: Some("this server does not read old versions: what a watch missed is a gap".into()),
         last_audit_at: Some("2026-11-20T13:55:00.000Z".into()),
+        discrepancies: vec![DiscrepancyView {
+            object: ObjectRef {
+                kind: "Job".into(),
+                namespace: "team-vision".into(),
+                name: "differed-1".into(),
+                uid: "uid-differed".into(),
+                ..ObjectRef::default()
+            },
+            witnessed: "48100".into(),
+            listed: String::new(),
+            found_ms: 1_795_182_900_000,
+        }],
         counts: SourceCounts {
             frames: 48_400,
             bytes: 109_000_000,
@@ -323,6 +335,7 @@ impl Views for Fake {
         let mut degraded = plugin("notification", "degraded", [44_102, 3_998, 3, 108]);
         degraded.message = Some("the destination `portal` timed out: it did not answer within 10 s".into());
         degraded.retrying = 12;
+        (degraded.resyncs, degraded.resynced, degraded.resync_failed) = (2, 52, 1);
         let mut wrong = plugin("audit", "active", [48_000, 0, 0, 11]);
         wrong.observed += 200;
         let source = |name: &str, objects, gaps, synced| SourceView {

@@ -122,9 +122,14 @@ async fn poison_is_text_and_its_bytes_are_a_download() {
 #[tokio::test]
 async fn replaced_histories_and_audits_are_told() {
     let text = get(&portal(Fake::default()), "/gaps").await.text;
-    for words in
-        ["2026-11-20 11:02:03", "<td class=\"num\">91044</td>", "with the journal", "2026-11-20 13:55:00"]
-    {
+    for words in [
+        "2026-11-20 11:02:03",
+        "<td class=\"num\">91044</td>",
+        "with the journal",
+        "2026-11-20 13:55:00",
+        "differed-1",
+        "no longer",
+    ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
 }

@@ -103,10 +103,10 @@ impl Writer {
     /// The newest of a batch is what the history is known by from now on.
     fn mark(&self, states: &[Witnessed]) {
         let Some(newest) = states.iter().rfind(|state| state.change == Change::Present) else { return };
-        let mut landmark = self.parts.shared.landmark();
-        if landmark.as_ref().is_none_or(|held| newest.resource_version.is_newer_than(held.version())) {
+        let mut landmarks = self.parts.shared.landmarks();
+        if landmarks.is_news(&newest.resource_version) {
             let made = Landmark::new(&newest.object, &newest.resource_version, &newest.document);
-            *landmark = made.or_else(|| landmark.take());
+            made.into_iter().for_each(|landmark| landmarks.note(&landmark));
         }
     }
 

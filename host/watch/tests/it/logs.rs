@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::sync::Once;
 
-use super::faults::{away, settled};
 use super::*;
 
 thread_local! {

@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::needless_pass_by_value)]
 
 mod audit;
-mod faults;
+mod compaction;
+mod lists;
 mod logs;
 mod memory;
 mod model;
@@ -12,6 +13,9 @@ mod ordinary;
 mod protocols;
 mod simulator;
 mod streaming;
+mod trouble;
+mod walkback;
+mod watches;
 mod world;
 
 use std::sync::Arc;
@@ -29,7 +33,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use memory::Memory;
-use world::{World, until};
+use world::{Reply, World, until};
 
 /// Short times, small pages.
 fn tuning() -> Tuning {
@@ -112,4 +116,36 @@ impl Running {
 /// Waits until what was witnessed is what is there.
 async fn level(world: &World, memory: &Memory) {
     until("the journal's current objects equal the server's", || memory.current() == world.live()).await;
+}
+
+async fn started(names: &[&str]) -> (World, Arc<Memory>, Running) {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    for name in names {
+        world.create(name, json!({}));
+    }
+    let running = Running::start(&world, &memory).await;
+    running.watching(&world).await;
+    (world, memory, running)
+}
+
+/// Disconnected: what happens now is not watched.
+async fn away(world: &World) {
+    world.spoil({
+        let mut refusals = 3;
+        move |request| {
+            refusals -= i32::from(request.contains("watch=true"));
+            (refusals > 0 && request.contains("watch=true")).then(|| Reply::status(503, "ServiceUnavailable"))
+        }
+    });
+    world.cut();
+    until("the stream ends", || world.watches() == 0).await;
+}
+
+/// Waits until everything that was missed is read back: then the checkpoint moves on.
+async fn settled(world: &World, memory: &Memory) {
+    until("settled", || {
+        world.bookmark();
+        memory.checkpoint().is_some_and(|checkpoint| checkpoint == world.version().to_string())
+    })
+    .await;
 }

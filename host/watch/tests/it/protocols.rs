@@ -94,6 +94,7 @@ async fn a_certificate_is_trusted_as_the_kubeconfig_says() {
 struct Wire {
     address: std::net::SocketAddr,
     connections: Arc<AtomicUsize>,
+    open: Arc<AtomicUsize>,
     silent: watch::Sender<bool>,
 }
 
@@ -104,9 +105,13 @@ impl Wire {
         let address = listener.local_addr().unwrap();
         let (connections, silent) = (Arc::new(AtomicUsize::new(0)), watch::Sender::new(false));
         let (count, state) = (Arc::clone(&connections), silent.clone());
+        let open = Arc::new(AtomicUsize::new(0));
+        let now = Arc::clone(&open);
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
+                let open = Arc::clone(&now);
+                open.fetch_add(1, Ordering::SeqCst);
                 // One that is made after the silence works.
                 let silent = (!*state.borrow()).then(|| state.subscribe());
                 tokio::spawn(async move {
@@ -115,7 +120,10 @@ impl Wire {
                     }
                     let mut server = TcpStream::connect(server).await.unwrap();
                     tokio::select! {
-                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => return,
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {
+                            open.fetch_sub(1, Ordering::SeqCst);
+                            return;
+                        }
                         () = falls_silent(silent) => {}
                     }
                     // Neither side hears of it.
@@ -123,7 +131,7 @@ impl Wire {
                 });
             }
         });
-        Self { address, connections, silent }
+        Self { address, connections, open, silent }
     }
 }
 
@@ -223,4 +231,32 @@ async fn watches_that_are_not_read_hold_up_nobody_else() {
     }
     drop(held);
     cluster.stop.cancel();
+}
+
+#[tokio::test]
+async fn more_watches_than_a_connection_takes_are_spread_over_several() {
+    const SOURCES: usize = 150;
+    let folder = tempfile::tempdir().unwrap();
+    let tls = certificate(folder.path(), "IP:127.0.0.1", true);
+    let cluster = Cluster::start_by(Some(tls.clone())).await;
+    let wire = Wire::to(cluster.server.address(), false).await;
+    let trust = json!({"certificate-authority": tls.certificate.to_str().unwrap()});
+    let connection = connected_by(&kubeconfig(&cluster, wire.address, trust)).await;
+    let sources: Vec<_> = (0..SOURCES)
+        .map(|number| {
+            let (memory, name) = (Arc::new(Memory::default()), format!("jobs-{number}"));
+            let running = Running::start_by(&connection, &memory, spec(json!({"name": name})), tuning());
+            (memory, running)
+        })
+        .collect();
+    until("all watch", || sources.iter().all(|(_, running)| running.handle.view().counts.watches > 0)).await;
+    cluster.create_job("a").await;
+    until("all see what happens", || sources.iter().all(|(memory, _)| memory.story_of("a").len() == 1)).await;
+    // Beside the watches there is room for questions.
+    assert!(connection.server_version().await.is_ok());
+    // Those that were begun before it was known that the server speaks HTTP/2 are closed again.
+    until("a few are enough", || (2..=6).contains(&wire.open.load(Ordering::SeqCst))).await;
+    for (_, running) in sources {
+        running.stop().await;
+    }
 }

@@ -1,14 +1,15 @@
 //! A small API server with one kind, whose every answer a test can spoil. It keeps its whole
 //! history, so that a test can compare what was witnessed with what was there.
 
-use std::collections::{BTreeMap, HashMap};
+mod http;
+
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
 /// One event of the history.
@@ -275,7 +276,7 @@ impl World {
     }
 
     pub fn bookmark(&self) {
-        self.send(&bookmark(self.version(), false));
+        self.send(&http::bookmark(self.version(), false));
     }
 
     pub fn close(&self) {
@@ -320,221 +321,6 @@ impl World {
     fn with<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
         use_it(&mut self.state.lock().unwrap())
     }
-
-    // ---- HTTP ----------------------------------------------------------------------------
-
-    async fn serve(&self, mut socket: TcpStream) {
-        let mut held = Vec::new();
-        loop {
-            let end = loop {
-                if let Some(end) = held.windows(4).position(|window| window == b"\r\n\r\n") {
-                    break end;
-                }
-                let mut part = [0; 4096];
-                match socket.read(&mut part).await {
-                    Ok(read) if read > 0 => held.extend_from_slice(&part[..read]),
-                    _ => return,
-                }
-            };
-            let head = String::from_utf8_lossy(&held[..end]).to_string();
-            held.drain(..end + 4);
-            let target = head.split(' ').nth(1).unwrap().to_string();
-            let spoiled = self.spoiled(&target);
-            let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-            let query = parse(query);
-            let reply = match spoiled {
-                Some(reply) => reply,
-                None if query.contains_key("watch") => match self.watchable(&query) {
-                    Ok(()) => return self.stream(socket, &query).await,
-                    Err(reply) => reply,
-                },
-                None => self.answer(path, &query),
-            };
-            let text = format!(
-                "HTTP/1.1 {} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}",
-                reply.status,
-                reply.body.len(),
-                reply.headers,
-                reply.body
-            );
-            if socket.write_all(text.as_bytes()).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Spoilers may change the world, so that they are not called under its lock.
-    fn spoiled(&self, target: &str) -> Option<Reply> {
-        let _one_at_a_time = self.spoiling.lock().unwrap();
-        let mut spoilers = self.with(|state| {
-            state.requests.push(target.to_string());
-            std::mem::take(&mut state.spoilers)
-        });
-        let spoiled = spoilers.iter_mut().find_map(|spoiler| spoiler(target));
-        self.with(|state| {
-            spoilers.append(&mut state.spoilers);
-            state.spoilers = spoilers;
-        });
-        spoiled
-    }
-
-    fn watchable(&self, query: &HashMap<String, String>) -> Result<(), Reply> {
-        self.with(|state| if state.served { Ok(()) } else { Err(Reply::status(404, "NotFound")) })?;
-        if query.contains_key("sendInitialEvents") {
-            let streams = self.with(|state| state.streams);
-            return if streams { Ok(()) } else { Err(Reply::status(422, "Invalid")) };
-        }
-        query["resourceVersion"].parse::<u64>().map(|_| ()).map_err(|_| Reply::status(500, "InternalError"))
-    }
-
-    async fn stream(&self, mut socket: TcpStream, query: &HashMap<String, String>) {
-        let initial = query.contains_key("sendInitialEvents");
-        let from: u64 = query.get("resourceVersion").map_or(0, |from| from.parse().unwrap());
-        let (mut signals, backlog) = self.with(|state| {
-            if initial {
-                // In no order of version.
-                let mut lines: Vec<String> = state
-                    .live
-                    .values()
-                    .rev()
-                    .map(|object| Entry { version: 0, kind: "ADDED", object: object.clone() }.line())
-                    .collect();
-                if state.repeats_streams {
-                    lines.extend(lines.clone());
-                }
-                if !state.ignores_streams {
-                    lines.push(bookmark(state.version, true));
-                }
-                return (Some(self.signals.subscribe()), lines);
-            }
-            if from < state.forgotten {
-                let expired = json!({"type": "ERROR", "object": {"kind": "Status", "code": 410,
-                    "reason": "Expired", "message": "too old resource version"}});
-                return (None, vec![format!("{expired}\n")]);
-            }
-            let backlog = state.log.iter().filter(|entry| entry.version > from).map(Entry::line).collect();
-            (Some(self.signals.subscribe()), backlog)
-        });
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-        if socket.write_all(head.as_bytes()).await.is_err() {
-            return;
-        }
-        for line in backlog {
-            if chunk(&mut socket, &line).await.is_err() {
-                return;
-            }
-        }
-        let Some(signals) = &mut signals else {
-            return drop(socket.write_all(b"0\r\n\r\n").await);
-        };
-        let mut gone = [0; 1];
-        loop {
-            let signal = tokio::select! {
-                signal = signals.recv() => signal,
-                // The client has left.
-                _ = socket.read(&mut gone) => return,
-            };
-            match signal {
-                Ok(Signal::Raw(text)) => {
-                    if chunk(&mut socket, &text).await.is_err() {
-                        return;
-                    }
-                }
-                Ok(Signal::Close) => return drop(socket.write_all(b"0\r\n\r\n").await),
-                Ok(Signal::Cut) | Err(_) => return,
-            }
-        }
-    }
-
-    fn answer(&self, path: &str, query: &HashMap<String, String>) -> Reply {
-        let served = self.with(|state| state.served);
-        if path == "/apis/batch/v1" {
-            let jobs = json!([{"name": "jobs", "kind": "Job", "namespaced": true}]);
-            return json_reply(json!({"resources": if served { jobs } else { json!([]) }}));
-        }
-        if !served {
-            return Reply::status(404, "NotFound");
-        }
-        if let Some((_, name)) = path.split_once("/jobs/") {
-            let held = self.with(|state| state.live.get(&("ml".to_string(), name.to_string())).cloned());
-            return held.map_or_else(|| Reply::status(404, "NotFound"), json_reply);
-        }
-        self.list(query)
-    }
-
-    fn list(&self, query: &HashMap<String, String>) -> Reply {
-        let exact = query.get("resourceVersion").map(|version| version.parse::<u64>().unwrap());
-        let named = query
-            .get("fieldSelector")
-            .map(|selector| selector.trim_start_matches("metadata.name=").to_string());
-        let labels = query.get("labelSelector").and_then(|selector| selector.split_once('='));
-        let limit: usize = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
-        let (skip, pinned) = match query.get("continue").and_then(|token| token.split_once('-')) {
-            // One that isn't pinned goes on with what is there now.
-            Some((skip, pinned)) => (skip.parse().unwrap(), pinned.parse::<u64>().ok()),
-            None => (0, None),
-        };
-        self.with(|state| {
-            let at = exact.or(pinned).unwrap_or(state.version);
-            if at < state.compacted {
-                return Reply::status(410, "Expired");
-            }
-            let mut objects: BTreeMap<String, Value> = BTreeMap::new();
-            for entry in state.log.iter().filter(|entry| entry.version <= at) {
-                let name = entry.object["metadata"]["name"].as_str().unwrap().to_string();
-                if entry.kind == "DELETED" {
-                    objects.remove(&name);
-                } else {
-                    objects.insert(name, entry.object.clone());
-                }
-            }
-            objects.retain(|name, _| named.as_ref().is_none_or(|named| named == name));
-            objects.retain(|_, object| {
-                labels.is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
-            });
-            let total = objects.len();
-            let items: Vec<_> = objects.into_values().skip(skip).take(limit).collect();
-            let end = skip + items.len();
-            let mut metadata = json!({"resourceVersion": at.to_string()});
-            if end < total {
-                metadata["continue"] = json!(format!("{end}-{at}"));
-                if named.is_none() && labels.is_none() && !state.counts_nothing {
-                    metadata["remainingItemCount"] = json!(total - end);
-                }
-            }
-            json_reply(
-                json!({"kind": "JobList", "apiVersion": "batch/v1", "metadata": metadata, "items": items}),
-            )
-        })
-    }
-}
-
-fn json_reply(body: Value) -> Reply {
-    Reply { status: 200, headers: String::new(), body: body.to_string() }
-}
-
-fn bookmark(version: u64, ends_list: bool) -> String {
-    let mut metadata = json!({"resourceVersion": version.to_string()});
-    if ends_list {
-        metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-    }
-    let object = json!({"kind": "Job", "apiVersion": "batch/v1", "metadata": metadata});
-    format!("{}\n", json!({"type": "BOOKMARK", "object": object}))
-}
-
-async fn chunk(socket: &mut TcpStream, text: &str) -> std::io::Result<()> {
-    // Larger lines go out in many chunks.
-    for part in text.as_bytes().chunks(50_000) {
-        socket.write_all(format!("{:x}\r\n", part.len()).as_bytes()).await?;
-        socket.write_all(part).await?;
-        socket.write_all(b"\r\n").await?;
-    }
-    Ok(())
-}
-
-fn parse(query: &str) -> HashMap<String, String> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(key, value)| (key.to_string(), value.replace("%3D", "=").replace("%2F", "/"))).collect()
 }
 
 /// Polls until it holds; a test that waits for ever says what for.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{SourceView, StatusView};
-use kubewitness_harness::{Kubewitness, Platform, RunOptions, Scratch, Simulator, in_scratch, until};
+use kubewitness_harness::{
+    Kubewitness, Platform, RunOptions, Scratch, Simulator, command, in_scratch, until,
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -145,6 +147,17 @@ async fn sources_come_and_go_by_configuration_also_of_kinds_that_are_defined_lat
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
         lab.create("/api/v1/nodes", node).await?;
         lab.source_when("nodes", "the node of a kind without namespaces", |s| s.objects == 1).await?;
+        let url = format!("http://{}", lab.kubewitness.address());
+        for place in [&[][..], &["-n", "default"]] {
+            let line = [&["timeline", "node/node-a", "--server", &url][..], place].concat();
+            let (code, story, said) = command(&line).await?;
+            ensure!(code == Some(0) && story.contains("Node/node-a"), "{code:?}: {story}{said}");
+        }
+        // The one whose kind is not there is said to be, and nobody takes its emptiness for the truth.
+        let (code, _, said) = command(&["get", "widgets", "--server", &url]).await?;
+        ensure!(code == Some(0) && said.contains("source widgets is held up"), "{code:?}: {said}");
+        let (_, _, said) = command(&["get", "nodes", "--server", &url]).await?;
+        ensure!(said.is_empty(), "nothing holds it up: {said}");
 
         // The kind comes, and is taken without a restart.
         let names = json!({"plural": "widgets", "kind": "Widget"});

@@ -67,10 +67,19 @@ impl<'a> Lab<'a> {
 
     /// What a command says that must end with 1.
     async fn refused(&self, arguments: &[&str]) -> Result<String> {
+        self.ended_with(1, arguments).await
+    }
+
+    /// What one says that makes no sense as it is written, which must end with 2.
+    async fn misused(&self, arguments: &[&str]) -> Result<String> {
+        self.ended_with(2, arguments).await
+    }
+
+    async fn ended_with(&self, wanted: i32, arguments: &[&str]) -> Result<String> {
         let url = self.url();
         let line: Vec<_> = arguments.iter().copied().chain(["--server", &url]).collect();
         let (code, stdout, stderr) = command(&line).await?;
-        ensure!(code == Some(1) && stdout.is_empty(), "{line:?} ended with {code:?}: {stdout}{stderr}");
+        ensure!(code == Some(wanted) && stdout.is_empty(), "{line:?} ended with {code:?}: {stdout}{stderr}");
         Ok(stderr)
     }
 }
@@ -297,7 +306,7 @@ async fn what_was_no_object_can_be_fetched_as_it_came() {
         let table = lab.ask(&["poison", "-o", "wide"]).await?;
         ensure!(table.contains("ERROR") && !table.contains('\u{1b}'), "{table:?}");
         ensure!(lab.refused(&["poison", "999"]).await?.contains("no poison state with the number 999"));
-        ensure!(lab.refused(&["poison", "--source", "x"]).await?.contains("No source is called `x`"));
+        ensure!(lab.misused(&["poison", "--source", "x"]).await?.contains("No source is called `x`"));
         let cells = row(&lab, "jobs").await?;
         ensure!(cells[5] == "1", "POISON: {cells:?}");
         ensure!(lab.ask(&["gaps"]).await?.contains("1 state was no object of its kind"), "gaps tells of it");
@@ -339,19 +348,25 @@ async fn objects_are_asked_for_as_kubectl_is() {
         let unlabelled = lab.ask(&["get", "jobs", "-l", "!old", "-o", "name"]).await?;
         ensure!(unlabelled.lines().count() == 2, "{unlabelled}");
         ensure!(lab.ask(&["get", "jobs", "-l", "team in (a, b)"]).await? == "nothing matches\n");
-        ensure!(lab.refused(&["get", "jobs", "-l", "team=a b"]).await?.contains("is not a label selector"));
+        ensure!(lab.misused(&["get", "jobs", "-l", "team=a b"]).await?.contains("is not a label selector"));
         ensure!(lab.ask(&["get", "po", "--index", "node=worker-1"]).await? == "nothing matches\n");
-        let index = lab.refused(&["get", "jobs", "--index", "nothing"]).await?;
+        let index = lab.misused(&["get", "jobs", "--index", "nothing"]).await?;
         ensure!(index.contains("write NAME=KEY"), "{index}");
 
-        let unknown = lab.refused(&["get", "deployments"]).await?;
+        let unknown = lab.misused(&["get", "deployments"]).await?;
         for words in ["No source witnesses `deployments`", "Job (source `jobs`)", "Pod (source `pods`)"] {
             ensure!(unknown.contains(words), "{words} is not in {unknown}");
         }
         let nobody = lab.refused(&["get", "job", "nobody"]).await?;
         ensure!(nobody.contains("job/nobody is not there") && nobody.contains("timeline"), "{nobody}");
-        let phase = lab.refused(&["get", "jobs", "--phase", "sleeping"]).await?;
+        let phase = lab.misused(&["get", "jobs", "--phase", "sleeping"]).await?;
         ensure!(phase.contains("`sleeping` is no phase"), "{phase}");
+        for line in
+            [&["get", "job/"][..], &["timeline", "job/"], &["gaps", "/x"], &["status", "--server", "ftp://x"]]
+        {
+            let (code, stdout, stderr) = command(line).await?;
+            ensure!(code == Some(2) && stdout.is_empty(), "{line:?} ended with {code:?}: {stdout}{stderr}");
+        }
         watching(&lab, scratch).await
     })
     .await;
@@ -372,6 +387,7 @@ async fn watching(lab: &Lab<'_>, scratch: &Scratch) -> Result<()> {
     let (status, answer) = lab.simulator.request(Method::DELETE, &format!("{JOBS}/train-3"), None).await?;
     ensure!(status == 200, "deleting answered {status}: {answer}");
     watch.line(0, WITHIN, row("train-3", "Deleted")).await?;
+    watch.line(0, WITHIN, row("train-3", "was Pending")).await?;
     ensure!(watch.ended()?.is_none(), "it goes on: {}", watch.say());
     // Interrupted, as by Ctrl-C.
     watch.signal("INT").await?;

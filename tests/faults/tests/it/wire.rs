@@ -2,6 +2,8 @@
 //! says otherwise. It is a proxy that speaks HTTP/1.1 on both sides, so that requests and the
 //! frames of a watch can be told apart; connections are real ones.
 
+pub mod opaque;
+
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -14,6 +16,7 @@ use futures::StreamExt;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper::header::CONTENT_LENGTH;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
@@ -131,6 +134,8 @@ struct Inner {
     asked: Mutex<Vec<Asked>>,
     signals: broadcast::Sender<Signal>,
     connections: Mutex<JoinSet<()>>,
+    /// Versions are words.
+    opaque: bool,
 }
 
 /// Clones are the same wire.
@@ -143,7 +148,7 @@ pub struct Wire {
 type Answer = Response<BoxBody<Bytes, io::Error>>;
 
 impl Wire {
-    pub async fn new(upstream: SocketAddr) -> Result<Self> {
+    pub async fn new(upstream: SocketAddr, opaque: bool) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let inner = Inner {
@@ -155,6 +160,7 @@ impl Wire {
             asked: Mutex::default(),
             signals: broadcast::channel(SIGNALS).0,
             connections: Mutex::default(),
+            opaque,
         };
         let wire = Self { address, inner: Arc::new(inner) };
         tokio::spawn(wire.clone().accept(listener));
@@ -207,9 +213,13 @@ impl Wire {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         self.inner.connections.lock().unwrap().spawn(async move { drop(connection.await) });
         let (mut head, body) = request.into_parts();
-        head.uri = asked.target.parse()?;
+        head.uri =
+            if self.inner.opaque { opaque::plain(&asked.target) } else { asked.target.clone() }.parse()?;
         let response = sender.send_request(Request::from_parts(head, body)).await?;
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
+        if self.inner.opaque {
+            head.headers.remove(CONTENT_LENGTH);
+        }
         let signals = asked.is_stream().then(|| self.inner.signals.subscribe());
         let (out, frames) = mpsc::channel(FRAMES);
         let pump = Pump { inner: Arc::clone(&self.inner), out, line: BytesMut::new() };
@@ -371,6 +381,12 @@ impl Pump {
     }
 
     async fn plain(&mut self, mut body: Incoming) -> Result<Infallible, Over> {
+        if self.inner.opaque {
+            return match body.collect().await {
+                Ok(whole) => self.send(opaque::worded(&whole.to_bytes())).await.and(Err(Over)),
+                Err(_) => self.breaks().await,
+            };
+        }
         while let Some(frame) = body.frame().await {
             match frame {
                 Ok(frame) => self.send(frame.into_data().unwrap_or_default()).await?,
@@ -432,6 +448,7 @@ impl Pump {
         self.line.extend_from_slice(&chunk);
         while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
             let line = self.line.split_to(end + 1).freeze().slice(..end);
+            let line = if self.inner.opaque { opaque::worded(&line) } else { line };
             let passed = match &mut *self.inner.tap.lock().unwrap() {
                 Some(tap) => tap(line),
                 None => Passed::As(vec![line]),

@@ -1,26 +1,25 @@
 //! One cluster, one wire, one journal, one source; and what is asked of them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod judgement;
+
+use std::collections::{BTreeMap, HashSet};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
-use kubewitness_core::ports::{Backlog, Documents, Witness};
 use kubewitness_core::status::Rules;
-use kubewitness_core::{Change, Seq, State};
-use kubewitness_faults::{Entry, Event, Floor, History, Told, Truth, judge};
-use kubewitness_journal::{Journal, JournalOptions, verify};
-use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, HistoryLimits, TruthEntry};
+use kubewitness_faults::Floor;
+use kubewitness_journal::{Journal, JournalOptions};
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, HistoryLimits};
 use kubewitness_watch::{
     ConnectOptions, Connection, Listers, Source, SourceError, SourceHandle, SourceSnapshot, Tuning,
     WalkBudget, connect,
 };
-use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -54,6 +53,10 @@ pub struct Options {
     pub idle: Duration,
     pub audit: Duration,
     pub walk: WalkBudget,
+    /// From asking for one object at an old version to the answer.
+    pub one_answer: Duration,
+    /// Versions are words without an order.
+    pub opaque: bool,
     /// The source comes as a service account with this name, whose rights are what they are given.
     pub account: Option<&'static str>,
 }
@@ -67,6 +70,8 @@ impl Default for Options {
             idle: Duration::from_secs(20),
             audit: Duration::ZERO,
             walk: WalkBudget::default(),
+            one_answer: Duration::from_secs(8),
+            opaque: false,
             account: None,
         }
     }
@@ -141,7 +146,7 @@ impl World {
         let (second, serving) = server.beside((Ipv4Addr::LOCALHOST, 0).into()).await?;
         tokio::spawn(serving.serve(stop.clone()));
         let folder = tempfile::tempdir()?;
-        let wire = Wire::new(server.address()).await?;
+        let wire = Wire::new(server.address(), options.opaque).await?;
         // Others write through the second one, whatever becomes of the first.
         let direct = connection(&folder, &second.kubeconfig()).await?;
         let mut dice = Dice::new(seed);
@@ -189,6 +194,7 @@ impl World {
             longest_pause: LONGEST_PAUSE,
             checkpoint_every: Duration::from_millis(10),
             walk: self.options.walk.clone(),
+            one_answer: self.options.one_answer,
             seed: Some(self.dice.next()),
             ..Tuning::default()
         }
@@ -345,146 +351,6 @@ impl World {
         self.wire.down(false);
     }
 
-    // ---- the judgement -------------------------------------------------------------------
-
-    /// Waits until the source has everything, whatever is still on its way: an object that is
-    /// made now comes last.
-    pub async fn level(&mut self) -> Result<()> {
-        let name = format!("last-{}", self.herd.written.len());
-        self.herd.create(&name).await?;
-        let last = self.server.version();
-        let truth = self.truth();
-        let live = truth.histories.last().map(History::live).unwrap_or_default();
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            let running = self.running.as_ref().context("it doesn't run")?;
-            ensure!(!running.task.is_finished(), "the source ended by itself");
-            let warm = running.mortal.warm(SOURCE).await?;
-            let held: BTreeMap<_, _> = warm
-                .objects
-                .iter()
-                .map(|object| (object.object.uid.clone(), object.resource_version.to_string()))
-                .collect();
-            let view = running.handle.view();
-            // A checkpoint that has come here says that nothing is looked for any more.
-            let checkpoint = warm.checkpoint.and_then(|version| version.as_str().parse().ok());
-            let settled = checkpoint >= Some(last - 1) && view.walking == 0;
-            if held == live && settled && view.objects == live.len() {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                let cached = view.objects;
-                bail!(
-                    "what was witnessed never was what is there: {held:?}, {cached} in the cache, and not {live:?}"
-                );
-            }
-            tokio::time::sleep(POLL).await;
-        }
-    }
-
-    /// Level, stopped, and without a lie.
-    pub async fn finish(&mut self) -> Result<Told> {
-        self.level().await?;
-        self.stop().await?;
-        let told = self.told(None).await?;
-        self.judged(&told)?;
-        let report = verify(&self.path()).await?;
-        ensure!(report.ok, "the journal itself: {:?}", report.problems);
-        Ok(told)
-    }
-
-    fn judged(&self, told: &Told) -> Result<()> {
-        let faults = judge(&self.truth(), told);
-        if faults.is_empty() {
-            return Ok(());
-        }
-        let lines: Vec<_> = faults.iter().take(20).map(|fault| format!("  {fault}")).collect();
-        bail!("{} faults:\n{}", faults.len(), lines.join("\n"))
-    }
-
-    /// The checkpoint on disk never runs ahead of what is there.
-    async fn check_the_checkpoint(&self) -> Result<()> {
-        let journal = self.open().await?;
-        let warm = journal.warm(SOURCE).await?;
-        journal.close().await?;
-        let checkpoint = warm.checkpoint.and_then(|version| version.as_str().parse().ok());
-        // Without one the first list is not complete, and nothing is promised.
-        let told = self.told(Some(checkpoint.unwrap_or(0))).await?;
-        self.judged(&told).with_context(|| format!("killed at checkpoint {checkpoint:?}"))
-    }
-
-    pub fn truth(&self) -> Truth {
-        let kind = &self.options.kind;
-        let account = self.server.truth(kind.group, kind.resource);
-        let mut histories: Vec<History> = Vec::new();
-        for (epoch, floors) in account.epochs.iter().zip(&self.floors) {
-            let mut entries = match epoch.parent {
-                Some((parent, _)) => histories[parent as usize].entries.clone(),
-                None => Vec::new(),
-            };
-            entries.retain(|entry| epoch.parent.is_some_and(|(_, until)| entry.version <= until));
-            let own = account.entries.iter().filter(|entry| entry.epoch == epoch.number);
-            entries.extend(own.map(|entry| self.entry(entry)));
-            let (listed, listed_until) =
-                if epoch.parent.is_none() { self.listed } else { (epoch.version, epoch.version) };
-            histories.push(History { entries, listed, listed_until, floors: floors.clone() });
-        }
-        Truth { histories }
-    }
-
-    fn entry(&self, entry: &TruthEntry) -> Entry {
-        let document = self.herd.written.get(&(entry.epoch, entry.uid.clone(), entry.version)).cloned();
-        let team = document.as_ref().map(|document| document["metadata"]["labels"][TEAM] == OURS);
-        Entry {
-            version: entry.version,
-            event: if entry.is_deletion() { Event::Deleted } else { Event::Written },
-            namespace: entry.namespace.as_str().into(),
-            name: entry.name.as_str().into(),
-            uid: entry.uid.as_str().into(),
-            in_scope: !self.options.scoped || team.unwrap_or(true),
-            document,
-        }
-    }
-
-    /// What the journal on disk says, while no source runs.
-    pub async fn told(&self, up_to: Option<u64>) -> Result<Told> {
-        ensure!(self.running.is_none(), "it runs");
-        let journal = self.open().await?;
-        let mut states: Vec<Arc<State>> = Vec::new();
-        loop {
-            let more = journal.read(states.last().map_or(0, |last| last.seq), 1000).await?;
-            if more.is_empty() {
-                break;
-            }
-            states.extend(more);
-        }
-        let documents = documents(&journal, &states).await?;
-        let warm = journal.warm(SOURCE).await?;
-        let current = warm.objects.iter();
-        let current =
-            current.map(|held| (held.object.uid.clone(), held.resource_version.to_string())).collect();
-        let gaps = journal.gaps().await?;
-        let told = Told {
-            states,
-            gaps,
-            poisoned: self.poisoned.clone(),
-            current: up_to.is_none().then_some(current),
-            documents,
-            up_to,
-            late_allowed: self.killed,
-            unread_allowed: self.unread_allowed,
-        };
-        journal.close().await?;
-        Ok(told)
-    }
-
-    pub async fn poison(&self) -> Result<Vec<Vec<u8>>> {
-        let journal = self.open().await?;
-        let poison = journal.poison(Some(SOURCE), 1000).await?;
-        journal.close().await?;
-        Ok(poison.into_iter().map(|record| record.raw).collect())
-    }
-
     /// What was asked, for one who looks at a failure.
     pub async fn tell(&mut self) -> String {
         let view = self.view();
@@ -498,16 +364,6 @@ impl World {
             last.map(|asked| format!("{:?} ago {}", asked.at.elapsed(), asked.target)).collect();
         format!("{ended}it says {view:?}\nit asked last:\n  {}", last.join("\n  "))
     }
-}
-
-/// As JSON; of what has an end only where there is a content at all.
-async fn documents(journal: &Journal, states: &[Arc<State>]) -> Result<HashMap<Seq, Option<Value>>> {
-    let mut documents = HashMap::new();
-    for state in states.iter().filter(|state| matches!(state.change, Change::Present | Change::Left)) {
-        let document = journal.document(state.seq).await?.unwrap_or_default();
-        documents.insert(state.seq, serde_json::from_slice(&document).ok());
-    }
-    Ok(documents)
 }
 
 async fn connection(folder: &TempDir, kubeconfig: &str) -> Result<Connection> {

@@ -1,10 +1,12 @@
 //! The rows of the table of faults, by what they are about.
 
 mod bookmarks;
+mod compacted;
 mod expired;
 mod kills;
 mod lists;
 mod misleading;
+mod opaque;
 mod outages;
 mod rights;
 mod scope;

@@ -1,0 +1,145 @@
+//! Servers, journals and objects that are not as they should be.
+
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::state::Change;
+
+use super::*;
+
+#[tokio::test]
+async fn row_19_what_does_not_decode_is_kept_as_poison_and_the_rest_goes_on() {
+    let (world, memory, running) = started(&["a"]).await;
+    let frames = [
+        "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":\n",
+        "{\"type\":\"SURPRISE\",\"object\":{}}\n",
+        "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Job\",\"metadata\":{\"name\":\"nobody\"}}}\n",
+        "<html>502</html>\n",
+    ];
+    for frame in frames {
+        world.send(frame);
+    }
+    world.update("a");
+    level(&world, &memory).await;
+    until("four", || memory.poison().len() == 4).await;
+    running.stop().await;
+    assert_eq!(&memory.poison()[0].raw[..], frames[0].trim_end().as_bytes());
+    assert_eq!(memory.story_of("a").len(), 2);
+}
+
+#[tokio::test]
+async fn row_19_a_listed_object_that_does_not_decode_is_poison_and_not_taken_for_deleted() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    away(&world).await;
+    world.delete("b");
+    let list = json!({"kind": "JobList", "apiVersion": "batch/v1", "metadata": {"resourceVersion": "103"},
+        "items": [{"metadata": {"name": "a", "uid": 7}}]});
+    world.spoil_once("limit=3", Reply { status: 200, headers: String::new(), body: list.to_string() });
+    world.forget();
+    level(&world, &memory).await;
+    until("poison", || memory.poison().len() == 1).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a"), ["present a 101"]);
+    assert_eq!(memory.story_of("b"), ["present b 102", "gone b 103"]);
+}
+
+#[tokio::test]
+async fn row_20_the_pause_that_the_server_asks_for_is_kept() {
+    let (world, memory, running) = started(&["a"]).await;
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let times = Arc::clone(&asked);
+    world.spoil(move |request| {
+        if !request.contains("limit=1") {
+            return None;
+        }
+        let mut times = times.lock().unwrap();
+        times.push(std::time::Instant::now());
+        (times.len() == 1).then(|| Reply::status(429, "TooManyRequests").with_header("Retry-After: 1"))
+    });
+    world.close();
+    world.update("a");
+    level(&world, &memory).await;
+    let times = asked.lock().unwrap().clone();
+    assert!(times[1] - times[0] >= Duration::from_secs(1), "it was asked to wait for a second");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn row_40_revoked_rights_are_a_condition_and_nothing_is_deleted() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    let revoked = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let still = Arc::clone(&revoked);
+    world.spoil(move |_| {
+        still.load(std::sync::atomic::Ordering::SeqCst).then(|| Reply::status(403, "Forbidden"))
+    });
+    world.cut();
+    until("a condition", || {
+        running.handle.view().condition.is_some_and(|condition| condition.contains("403"))
+    })
+    .await;
+    assert_eq!((memory.current().len(), running.handle.view().objects), (2, 2));
+    world.update("a");
+    revoked.store(false, std::sync::atomic::Ordering::SeqCst);
+    level(&world, &memory).await;
+    until("no condition", || running.handle.view().condition.is_none()).await;
+    running.stop().await;
+    assert!(memory.states().iter().all(|state| state.change == Change::Present));
+}
+
+#[tokio::test]
+async fn row_40_a_kind_that_is_removed_is_a_condition_and_is_found_again() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("a", json!({}));
+    world.serve_kind(false);
+    let running = Running::start(&world, &memory).await;
+    until("a condition", || {
+        running.handle.view().condition.is_some_and(|text| text.contains("no kind `Job`"))
+    })
+    .await;
+    world.serve_kind(true);
+    running.watching(&world).await;
+    world.serve_kind(false);
+    world.cut();
+    until("a condition", || running.handle.view().condition.is_some()).await;
+    world.serve_kind(true);
+    world.update("a");
+    level(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 2);
+}
+
+#[tokio::test]
+async fn a_kind_that_is_installed_late_is_watched_soon_however_long_other_pauses_are() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.serve_kind(false);
+    let hour = Duration::from_secs(3600);
+    let slow =
+        Tuning { first_pause: hour, longest_pause: hour, lookup: Duration::from_millis(20), ..tuning() };
+    let running = Running::start_with(&world, &memory, spec(json!({})), slow).await;
+    until("looked up again", || world.requests("/apis/batch/v1").len() > 3).await;
+    world.serve_kind(true);
+    world.create("a", json!({}));
+    level(&world, &memory).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn row_31_a_journal_that_is_full_stops_the_reading_and_nothing_is_lost() {
+    let (world, memory, running) = started(&["a"]).await;
+    memory.fail_next((0..20).map(|_| JournalError::Unavailable("the disk is full".into())).collect());
+    world.update("a");
+    until("it says so", || running.handle.view().stalled.is_some_and(|why| why.contains("disk is full")))
+        .await;
+    world.update("a");
+    level(&world, &memory).await;
+    assert_eq!(running.handle.view().stalled, None);
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 3);
+}
+
+#[tokio::test]
+async fn row_32_a_damaged_journal_ends_the_source() {
+    let (world, memory, running) = started(&["a"]).await;
+    memory.fail_next(vec![JournalError::Fatal("fsync failed".into())]);
+    world.update("a");
+    let ended = running.task.await.unwrap();
+    assert!(matches!(ended, Err(SourceError::Journal(JournalError::Fatal(_)))), "{ended:?}");
+}

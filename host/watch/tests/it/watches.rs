@@ -1,0 +1,248 @@
+//! Watches that end, stall, repeat themselves or come from the wrong place.
+
+use kubewitness_core::state::Change;
+
+use super::*;
+
+#[tokio::test]
+async fn row_1_a_watch_that_closes_is_resumed_without_a_list() {
+    let (world, memory, running) = started(&["a"]).await;
+    let lists = world.requests("limit=3").len();
+    for _ in 0..3 {
+        let watches = world.requests("watch=true").len();
+        world.close();
+        world.update("a");
+        until("another watch", || world.requests("watch=true").len() > watches).await;
+        running.watching(&world).await;
+    }
+    level(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 4);
+    assert_eq!(world.requests("limit=3").len(), lists);
+}
+
+#[tokio::test]
+async fn row_2_a_cut_frame_is_thrown_away_and_comes_again() {
+    let (world, memory, running) = started(&["a"]).await;
+    world.quiet(true);
+    world.update("a");
+    let line = world.log().last().unwrap().line();
+    world.send(&line[..line.len() / 2]);
+    world.quiet(false);
+    until("half a frame is read", || running.handle.view().counts.bytes > 0).await;
+    world.cut();
+    level(&world, &memory).await;
+    assert!(running.handle.view().counts.discarded_bytes > 0);
+    running.stop().await;
+    assert_eq!(memory.story_of("a"), ["present a 101", "present a 102"]);
+    assert!(memory.poison().is_empty());
+}
+
+#[tokio::test]
+async fn row_3_an_object_of_three_megabytes_is_one_state() {
+    let (world, memory, running) = started(&["a"]).await;
+    world.change("a", |object| object["spec"]["big"] = json!("x".repeat(3 * 1024 * 1024)));
+    world.update("a");
+    level(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 3);
+    assert!(memory.states()[1].document.len() > 3 * 1024 * 1024);
+}
+
+#[tokio::test]
+async fn row_5_an_expired_watch_as_an_http_status_is_the_same() {
+    let (world, memory, running) = started(&["a"]).await;
+    world.spoil_once("watch=true", Reply::status(410, "Expired"));
+    world.close();
+    until("a second list", || running.handle.view().counts.lists_expired == 1).await;
+    running.watching(&world).await;
+    world.update("a");
+    level(&world, &memory).await;
+    assert_eq!(running.handle.view().counts.expired, 1);
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 2);
+}
+
+#[tokio::test]
+async fn row_8_a_passing_504_is_tried_again_and_makes_no_epoch() {
+    let (world, memory, running) = started(&["a"]).await;
+    world.spoil_once("limit=1", Reply::status(504, "Timeout"));
+    world.close();
+    world.update("a");
+    level(&world, &memory).await;
+    running.watching(&world).await;
+    assert_eq!(running.handle.view().epoch, 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    world.update("a");
+    world.update("a");
+    world.delete("b");
+    level(&world, &memory).await;
+    running.stop().await;
+    memory.set_checkpoint(105);
+    // The backup is from before b was deleted and a was updated twice.
+    world.restore(103);
+    let running = Running::start(&world, &memory).await;
+    level(&world, &memory).await;
+    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    world.update("a");
+    level(&world, &memory).await;
+    running.stop().await;
+    let gaps = memory.source_gaps();
+    let told: Vec<_> = gaps.iter().map(|gap| (gap.epoch, gap.after.as_str(), gap.before.as_str())).collect();
+    assert_eq!(told, [(0, "105", ""), (1, "", "104")], "what the old had to say, and where the new begins");
+    assert!(gaps.iter().all(|gap| gap.reason == "HistoryReplaced"));
+    // Version 104 is there twice, in two histories.
+    assert_eq!(
+        memory.story_of("a"),
+        ["present a 101", "present a 103", "present a 104", "present a 103", "present a 104"]
+    );
+    assert_eq!(memory.story_of("b"), ["present b 102", "gone b 105", "present b 102"]);
+}
+
+#[tokio::test]
+async fn row_11_deletions_that_share_a_version_all_come_once_over_a_kill() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let names: Vec<String> = (0..12).map(|number| format!("lease-{number:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for name in &names {
+        world.create(name, json!({}));
+    }
+    let running = Running::start(&world, &memory).await;
+    running.watching(&world).await;
+    world.quiet(true);
+    world.delete_together(&names);
+    let lines: Vec<_> =
+        world.log().iter().filter(|entry| entry.kind == "DELETED").map(|e| e.line()).collect();
+    for line in &lines[..5] {
+        world.send(line);
+    }
+    until("five", || memory.states().iter().filter(|state| state.change == Change::Gone).count() == 5).await;
+    running.task.abort();
+    world.cut();
+    world.quiet(false);
+    let running = Running::start(&world, &memory).await;
+    level(&world, &memory).await;
+    running.stop().await;
+    let gone: Vec<_> = memory.states().into_iter().filter(|state| state.change == Change::Gone).collect();
+    assert_eq!(gone.len(), 12);
+    assert!(memory.source_gaps().is_empty());
+}
+
+#[tokio::test]
+async fn rows_14_and_15_an_event_twice_is_one_state_and_a_stale_one_is_refused() {
+    let (world, memory, running) = started(&["a"]).await;
+    world.update("a");
+    world.update("a");
+    level(&world, &memory).await;
+    let log = world.log();
+    world.send(&log[2].line());
+    world.send(&log[1].line());
+    until("both were counted", || {
+        let counts = running.handle.view().counts;
+        (counts.duplicates, counts.stale) == (1, 1)
+    })
+    .await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 3);
+    assert_eq!(memory.current(), world.live());
+}
+
+#[tokio::test]
+async fn row_21_a_half_open_connection_is_found_by_the_idle_deadline() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("a", json!({}));
+    let tuning = Tuning { idle: Duration::from_millis(200), ..tuning() };
+    let running = Running::start_with(&world, &memory, spec(json!({})), tuning).await;
+    running.watching(&world).await;
+    world.quiet(true);
+    world.update("a");
+    world.quiet(false);
+    level(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(world.requests("limit=3").len(), 1);
+}
+
+#[tokio::test]
+async fn an_error_frame_ends_a_stream_that_the_server_keeps_open() {
+    let (world, memory, running) = started(&["a"]).await;
+    let error = json!({"type": "ERROR", "object": {"kind": "Status", "code": 500, "reason": "InternalError",
+        "message": "etcd is away"}});
+    world.send(&format!("{error}\n"));
+    until("the watch is made again", || world.requests("watch=true").len() == 2).await;
+    world.update("a");
+    level(&world, &memory).await;
+    running.stop().await;
+}
+
+/// A server that was restored to version 102 has counted on beyond what was witnessed: what it
+/// wrote is another story, but for one version that is the same in both.
+async fn restored_unnoticed() -> (World, Arc<Memory>) {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    while world.version() < 127 {
+        world.update("b");
+    }
+    world.create("c", json!({}));
+    world.update("a");
+    settled(&world, &memory).await;
+    running.stop().await;
+    world.restore(102);
+    while world.version() < 128 {
+        world.create(&format!("other-{}", world.version()), json!({}));
+    }
+    (world, memory)
+}
+
+async fn is_noticed(world: &World, memory: &Arc<Memory>) {
+    let running = Running::start(world, memory).await;
+    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    level(world, memory).await;
+    running.stop().await;
+    assert!(memory.source_gaps().iter().all(|gap| gap.reason == "HistoryReplaced"));
+}
+
+#[tokio::test]
+async fn a_restored_history_that_shares_the_newest_version_is_told_apart_by_an_older_one() {
+    let (world, memory) = restored_unnoticed().await;
+    // The same content at the same version.
+    world.update("a");
+    assert_eq!(world.version(), 129);
+    while world.version() < 140 {
+        world.create(&format!("more-{}", world.version()), json!({}));
+    }
+    is_noticed(&world, &memory).await;
+}
+
+#[tokio::test]
+async fn a_restored_history_is_told_apart_although_the_server_is_busy_for_a_moment() {
+    for reply in [Reply::status(429, "TooManyRequests"), Reply::status(504, "Timeout")] {
+        let (world, memory) = restored_unnoticed().await;
+        while world.version() < 140 {
+            world.create(&format!("more-{}", world.version()), json!({}));
+        }
+        let mut left = 2;
+        world.spoil(move |request| {
+            let is_hit = left > 0 && request.contains("resourceVersionMatch=Exact");
+            left -= i32::from(is_hit);
+            is_hit.then(|| reply.clone())
+        });
+        is_noticed(&world, &memory).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_never_tells_of_old_versions_is_watched_all_the_same() {
+    let (world, memory, running) = started(&["a"]).await;
+    world.spoil(|request| {
+        request.contains("resourceVersionMatch=Exact").then(|| Reply::status(504, "Timeout"))
+    });
+    world.close();
+    world.update("a");
+    level(&world, &memory).await;
+    assert_eq!(running.handle.view().epoch, 0);
+    running.stop().await;
+}

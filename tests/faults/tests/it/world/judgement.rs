@@ -1,0 +1,172 @@
+//! What a world had, what its journal says, and whether the second is true of the first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::ports::{Backlog, Documents, Witness};
+use kubewitness_core::{Change, Seq, State};
+use kubewitness_faults::{Entry, Event, History, Told, Truth, judge};
+use kubewitness_journal::{Journal, verify};
+use kubewitness_playground::apiserver::TruthEntry;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{DEADLINE, POLL, SOURCE, World};
+use crate::wire::opaque;
+use crate::workload::{OURS, TEAM};
+
+impl World {
+    /// Waits until the source has everything, whatever is still on its way: an object that is
+    /// made now comes last.
+    pub async fn level(&mut self) -> Result<()> {
+        let name = format!("last-{}", self.herd.written.len());
+        self.herd.create(&name).await?;
+        let last = self.server.version();
+        let truth = self.truth();
+        let live = truth.histories.last().map(History::live).unwrap_or_default();
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let running = self.running.as_ref().context("it doesn't run")?;
+            ensure!(!running.task.is_finished(), "the source ended by itself");
+            let warm = running.mortal.warm(SOURCE).await?;
+            let held: BTreeMap<_, _> = warm
+                .objects
+                .iter()
+                .map(|object| (object.object.uid.clone(), opaque::plain(object.resource_version.as_str())))
+                .collect();
+            let view = running.handle.view();
+            // A checkpoint that has come here says that nothing is looked for any more.
+            let checkpoint = warm.checkpoint.and_then(|version| opaque::plain(version.as_str()).parse().ok());
+            let settled = checkpoint >= Some(last - 1) && view.walking == 0;
+            if held == live && settled && view.objects == live.len() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let cached = view.objects;
+                bail!(
+                    "what was witnessed never was what is there: {held:?}, {cached} in the cache, and not {live:?}"
+                );
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Level, stopped, and without a lie.
+    pub async fn finish(&mut self) -> Result<Told> {
+        self.level().await?;
+        self.stop().await?;
+        let told = self.told(None).await?;
+        self.judged(&told)?;
+        let report = verify(&self.path()).await?;
+        ensure!(report.ok, "the journal itself: {:?}", report.problems);
+        Ok(told)
+    }
+
+    fn judged(&self, told: &Told) -> Result<()> {
+        let faults = judge(&self.truth(), told);
+        if faults.is_empty() {
+            return Ok(());
+        }
+        let lines: Vec<_> = faults.iter().take(20).map(|fault| format!("  {fault}")).collect();
+        bail!("{} faults:\n{}", faults.len(), lines.join("\n"))
+    }
+
+    /// The checkpoint on disk never runs ahead of what is there.
+    pub(super) async fn check_the_checkpoint(&self) -> Result<()> {
+        let journal = self.open().await?;
+        let warm = journal.warm(SOURCE).await?;
+        journal.close().await?;
+        let checkpoint = warm.checkpoint.and_then(|version| opaque::plain(version.as_str()).parse().ok());
+        // Without one the first list is not complete, and nothing is promised.
+        let told = self.told(Some(checkpoint.unwrap_or(0))).await?;
+        self.judged(&told).with_context(|| format!("killed at checkpoint {checkpoint:?}"))
+    }
+
+    pub fn truth(&self) -> Truth {
+        let kind = &self.options.kind;
+        let account = self.server.truth(kind.group, kind.resource);
+        let mut histories: Vec<History> = Vec::new();
+        for (epoch, floors) in account.epochs.iter().zip(&self.floors) {
+            let mut entries = match epoch.parent {
+                Some((parent, _)) => histories[parent as usize].entries.clone(),
+                None => Vec::new(),
+            };
+            entries.retain(|entry| epoch.parent.is_some_and(|(_, until)| entry.version <= until));
+            let own = account.entries.iter().filter(|entry| entry.epoch == epoch.number);
+            entries.extend(own.map(|entry| self.entry(entry)));
+            let (listed, listed_until) =
+                if epoch.parent.is_none() { self.listed } else { (epoch.version, epoch.version) };
+            histories.push(History { entries, listed, listed_until, floors: floors.clone() });
+        }
+        Truth { histories }
+    }
+
+    fn entry(&self, entry: &TruthEntry) -> Entry {
+        let document = self.herd.written.get(&(entry.epoch, entry.uid.clone(), entry.version)).cloned();
+        let team = document.as_ref().map(|document| document["metadata"]["labels"][TEAM] == OURS);
+        Entry {
+            version: entry.version,
+            event: if entry.is_deletion() { Event::Deleted } else { Event::Written },
+            namespace: entry.namespace.as_str().into(),
+            name: entry.name.as_str().into(),
+            uid: entry.uid.as_str().into(),
+            in_scope: !self.options.scoped || team.unwrap_or(true),
+            document,
+        }
+    }
+
+    /// What the journal on disk says, while no source runs.
+    pub async fn told(&self, up_to: Option<u64>) -> Result<Told> {
+        ensure!(self.running.is_none(), "it runs");
+        let journal = self.open().await?;
+        let mut states: Vec<Arc<State>> = Vec::new();
+        loop {
+            let more = journal.read(states.last().map_or(0, |last| last.seq), 1000).await?;
+            if more.is_empty() {
+                break;
+            }
+            states.extend(more);
+        }
+        let documents = documents(&journal, &states).await?;
+        let warm = journal.warm(SOURCE).await?;
+        let current = warm.objects.iter();
+        let current = current
+            .map(|held| (held.object.uid.clone(), opaque::plain(held.resource_version.as_str())))
+            .collect();
+        let gaps = journal.gaps().await?.into_iter().map(opaque::plain_gap).collect();
+        let states = states.iter().map(opaque::plain_state).collect();
+        let told = Told {
+            states,
+            gaps,
+            poisoned: self.poisoned.clone(),
+            current: up_to.is_none().then_some(current),
+            documents,
+            up_to,
+            late_allowed: self.killed,
+            unread_allowed: self.unread_allowed,
+        };
+        journal.close().await?;
+        Ok(told)
+    }
+
+    pub async fn poison(&self) -> Result<Vec<Vec<u8>>> {
+        let journal = self.open().await?;
+        let poison = journal.poison(Some(SOURCE), 1000).await?;
+        journal.close().await?;
+        Ok(poison.into_iter().map(|record| record.raw).collect())
+    }
+}
+
+/// As JSON; of what has an end only where there is a content at all.
+async fn documents(journal: &Journal, states: &[Arc<State>]) -> Result<HashMap<Seq, Option<Value>>> {
+    let mut documents = HashMap::new();
+    for state in states.iter().filter(|state| matches!(state.change, Change::Present | Change::Left)) {
+        let document = journal.document(state.seq).await?.unwrap_or_default();
+        documents.insert(
+            state.seq,
+            serde_json::from_str(&opaque::plain(&String::from_utf8_lossy(&document))).ok(),
+        );
+    }
+    Ok(documents)
+}
