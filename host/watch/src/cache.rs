@@ -221,6 +221,10 @@ impl Cache {
     /// A slot for an object that has none, found by its uid and its name.
     fn take_slot(&mut self, held: Held) -> Slot {
         let slot = self.free.pop().unwrap_or_else(|| {
+            if self.slots.len() == self.slots.capacity() {
+                // By an eighth and not by the half that a vector would leave unused.
+                self.slots.reserve_exact(self.slots.len() / 8 + 64);
+            }
             self.slots.push(None);
             // Four thousand million objects would not fit into memory.
             (self.slots.len() - 1) as Slot

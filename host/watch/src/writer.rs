@@ -16,7 +16,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::durable::COOL_SLICE;
 use crate::SourceError;
 use crate::backoff::Dice;
 use crate::checkpoint::Checkpoint;
@@ -130,7 +129,7 @@ impl Writer {
                 () = sleep_until(due_at), if moved => 0,
                 received = inputs.recv_many(&mut batch, APPEND_BATCH) => received,
                 () = sleep_until(cool_at), if self.cool_at.is_some() => {
-                    self.cool(COOL_SLICE);
+                    self.cool_down();
                     continue;
                 }
             };

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
-use kubewitness_core::limits::APPEND_BATCH;
 use kubewitness_core::ports::{Append, Appended, Current, JournalError, Witnessed};
 use kubewitness_core::state::Change;
 use tokio::time::{Instant, sleep};
@@ -23,7 +22,7 @@ use crate::landmark::Landmark;
 /// a pause for whatever has come meanwhile.
 const COOL_AFTER: Duration = Duration::from_secs(1);
 const COOL_PAUSE: Duration = Duration::from_millis(1);
-pub(super) const COOL_SLICE: usize = 64;
+const COOL_SLICE: usize = 64;
 
 impl Writer {
     /// Makes the batch durable, shows it to the readers, and answers those who wait for it.
@@ -162,20 +161,25 @@ impl Writer {
         if cache.is_hot() {
             self.cool_at = Some(Instant::now() + COOL_AFTER);
         }
-        let too_hot = cache.is_overheated();
         drop(cache);
-        if too_hot {
-            self.cool(APPEND_BATCH);
+        while self.parts.shared.read().is_overheated() {
+            self.cool();
         }
     }
 
-    /// Packs those that changed the longest ago. Readers wait for none of it.
-    pub(super) fn cool(&mut self, most: usize) {
-        let cooling = self.parts.shared.write().coolest(most);
+    /// Nothing has come for a while.
+    pub(super) fn cool_down(&mut self) {
+        self.cool();
+        let is_hot = self.parts.shared.read().is_hot();
+        self.cool_at = is_hot.then(|| Instant::now() + COOL_PAUSE);
+    }
+
+    /// Packs some of those that changed the longest ago. Readers wait for none of it.
+    fn cool(&self) {
+        let cooling = self.parts.shared.write().coolest(COOL_SLICE);
         let cooled: Vec<_> = cooling.into_iter().map(Cooling::packed).collect();
         let mut cache = self.parts.shared.write();
         cooled.into_iter().for_each(|cooled| cache.cool(cooled));
-        self.cool_at = cache.is_hot().then(|| Instant::now() + COOL_PAUSE);
     }
 }
 
