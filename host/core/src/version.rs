@@ -27,6 +27,14 @@ impl Version {
         !bytes.is_empty() && bytes[0] != b'0' && bytes.iter().all(u8::is_ascii_digit)
     }
 
+    /// As a number, where it is comparable and fits one.
+    pub fn number(&self) -> Option<u64> {
+        if !self.is_comparable() {
+            return None;
+        }
+        self.0.parse().ok()
+    }
+
     /// Length first, then bytes. `None` where either side is not comparable and they differ.
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
         if self == other {
@@ -100,6 +108,13 @@ mod tests {
                 .is_newer_than(&version("18446744073709551616"))
         );
         assert_eq!(version("77").compare(&version("77")), Some(Ordering::Equal));
+    }
+
+    #[test]
+    fn a_version_that_compares_and_fits_is_a_number() {
+        let numbers = ["1", "18446744073709551615", "18446744073709551616", "0", "007", "+1", "", "x"]
+            .map(|text| version(text).number());
+        assert_eq!(numbers, [Some(1), Some(u64::MAX), None, None, None, None, None, None]);
     }
 
     #[test]

@@ -16,13 +16,13 @@ use kubewitness_core::{Seq, State};
 use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 
 use crate::memory::Memory;
-use crate::plan::{self, Plan};
+use crate::plan::{self, Marked, Plan};
 use crate::recent::Recent;
 use crate::store::{Replay, Writes};
 
-/// States of one transaction at most. Four full batches of the watch: more gain little, and the
+/// States of one transaction at most. Two full batches of the watch: more gain little, and the
 /// first of them would wait longer.
-const STATES: usize = 4 * kubewitness_core::limits::APPEND_BATCH;
+const STATES: usize = 2 * kubewitness_core::limits::APPEND_BATCH;
 
 /// Saves of one transaction at most; a plugin has one at a time.
 const WORKS: usize = 256;
@@ -248,8 +248,12 @@ async fn plan_all(
         }
         checks.push(check);
     }
-    let good: Vec<&Append> =
-        appends.iter().zip(&checks).filter(|(_, check)| check.is_ok()).map(|(append, _)| *append).collect();
+    let good: Vec<Marked<'_>> = appends
+        .iter()
+        .zip(&checks)
+        .filter(|(_, check)| check.is_ok())
+        .map(|(append, _)| Marked::of(memory, append))
+        .collect();
     if good.is_empty() {
         let answers = checks.into_iter().map(|check| check.map(|()| Vec::new())).collect();
         return Ok(Planned { rows: None, states: Vec::new(), answers });
@@ -258,9 +262,10 @@ async fn plan_all(
     memory.learn(found);
     let known = writer.keys(plan::questions(memory, &good)).await?;
     let mut plan = Plan::new(memory, &known);
-    let mut answers = Vec::with_capacity(appends.len());
-    for (append, check) in appends.iter().zip(checks) {
-        answers.push(check.map(|()| plan.append(append)));
+    let mut good = good.iter();
+    let mut answers = Vec::with_capacity(checks.len());
+    for check in checks {
+        answers.push(check.map(|()| good.next().map(|append| plan.append(append)).unwrap_or_default()));
     }
     let Plan { rows, states, ended, .. } = plan;
     memory.forget_ended(&ended);

@@ -17,6 +17,7 @@ mod report;
 mod rows;
 mod sqlite;
 mod store;
+mod tails;
 mod uid;
 mod verify;
 

@@ -3,14 +3,15 @@
 //! after a failed transaction all of it is thrown away and loaded anew.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use kubewitness_core::{ObjectRef, Seq, Status, Version};
+use kubewitness_core::{ObjectRef, Seq, Status};
 
 use crate::plan::Anchors;
+use crate::tails::{Mark, Marks, Tail, Tails};
 
-/// Objects whose tails are kept, at about 200 bytes each. Beyond it all are forgotten and those
+/// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
 /// that still change are looked up again, one query a batch.
 const OBJECTS: usize = 256 * 1024;
 
@@ -51,55 +52,10 @@ impl Hash for Identity {
     }
 }
 
-/// An [`Identity`] as a key: 128 bits of keyed hashes. The whole would be 400 bytes for each live
-/// object, and two that meet here are not to be expected in the life of the universe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Mark(u64, u64);
-
-/// The keys of [`Mark`]s: random, so that nobody can make two objects meet.
-#[derive(Debug, Default)]
-pub(crate) struct Marks(RandomState, RandomState);
-
-impl Marks {
-    pub fn of(&self, source: &str, object: &ObjectRef) -> Mark {
-        let parts = (source, &object.group, &object.kind, &object.uid);
-        Mark(self.0.hash_one(parts), self.1.hash_one(parts))
-    }
-}
-
-/// The end of an object's chain.
-#[derive(Clone, Debug)]
-pub(crate) struct Tail {
-    /// Its number in the current epoch.
-    pub object: i64,
-    pub stream: i64,
-    /// The owner that it was first seen with; 0 for none.
-    pub owner: i64,
-    /// The state that was journaled last, 0 before the first.
-    pub seq: Seq,
-    pub depth: u32,
-    pub checksum: u32,
-    pub has_document: bool,
-    /// The greatest version that was journaled, and where.
-    pub newest: Option<Version>,
-    pub newest_seq: Seq,
-    /// Whether it is kept as a current object.
-    pub live: bool,
-    /// The current object of an epoch before this one, which the first certain state replaces.
-    pub older: Option<Older>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Older {
-    pub object: i64,
-    pub newest: Seq,
-    pub tail: Seq,
-}
-
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Source {
     /// Epochs and the numbers of their streams, ascending.
-    pub streams: Vec<(u32, i64)>,
+    pub streams: Vec<(u32, u32)>,
     pub anchors: Anchors,
 }
 
@@ -115,7 +71,7 @@ pub(crate) struct Next {
     pub seq: Seq,
     pub object: i64,
     pub status: i64,
-    pub stream: i64,
+    pub stream: u32,
     pub kind: i64,
     pub anchor: i64,
 }
@@ -125,7 +81,7 @@ pub(crate) struct Memory {
     pub next: Next,
     pub sources: HashMap<Arc<str>, Source>,
     pub kinds: HashMap<(String, String, String), i64>,
-    pub objects: HashMap<Mark, Tail>,
+    pub objects: Tails,
     pub marks: Marks,
     pub owners: HashMap<Identity, i64>,
     pub statuses: HashMap<Arc<Status>, i64>,
@@ -163,8 +119,8 @@ impl Memory {
                 continue;
             }
             let mark = self.marks.of(&identity.source, &identity.object);
-            if let Some(before) = self.objects.remove(&mark) {
-                tail.older = before.as_older();
+            if let Some(before) = self.objects.take(mark) {
+                tail.set_older(before.as_older());
             }
             self.objects.insert(mark, tail);
         }
@@ -173,18 +129,9 @@ impl Memory {
     /// The dead are looked up should they stir again.
     pub fn forget_ended(&mut self, ended: &[Mark]) {
         for mark in ended {
-            if self.objects.get(mark).is_some_and(|tail| !tail.live && tail.older.is_none()) {
-                self.objects.remove(mark);
+            if self.objects.get(*mark).is_some_and(|tail| !tail.live && tail.older().is_none()) {
+                self.objects.remove(*mark);
             }
-        }
-    }
-}
-
-impl Tail {
-    pub fn as_older(&self) -> Option<Older> {
-        match self.live {
-            true => Some(Older { object: self.object, newest: self.newest_seq, tail: self.seq }),
-            false => self.older,
         }
     }
 }

@@ -11,23 +11,28 @@ use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::document::{self, Packed};
+use kubewitness_core::document;
 use kubewitness_core::ports::{Append, Poison, Witnessed};
-use kubewitness_core::{Change, ObjectRef, Seq, State, Status, Version};
+use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 
-pub(crate) use ask::{Known, check, epoch_is_over, questions, strangers};
+pub(crate) use ask::{Known, Marked, check, epoch_is_over, questions, strangers};
 use ask::{id_rest, key_of, prefix};
 use encode::Encoded;
 pub(crate) use encode::{Anchors, both};
 
-use crate::memory::{Identity, Mark, Memory, Tail};
+use crate::memory::{Identity, Memory};
 use crate::rows::{
-    AnchorRow, Encoding, Envelope, Flags, GapRow, Key, ObjectRow, Outcome, PoisonRow, StateRow, StreamRow,
-    status_text,
+    AnchorRow, Encoding, Envelope, Flags, GapRow, Key, ObjectRow, Outcome, PoisonRow, SnapshotRow, StateRow,
+    StreamRow, status_text,
 };
+use crate::tails::{Mark, Tail};
 
 /// Positions that share one row of counts, so that counting a range reads counts and not states.
 pub(crate) const SEGMENT: u64 = 1024;
+
+/// Steps of a chain between two snapshots of a live object. A start applies as many deltas to each
+/// object at most, and a state costs that much less than one that carried its object whole.
+const SNAPSHOT_STEPS: u8 = 8;
 
 /// Rows that one transaction writes.
 #[derive(Debug, Default)]
@@ -41,6 +46,8 @@ pub(crate) struct Rows {
     pub anchors: Vec<AnchorRow>,
     pub states: Vec<StateRow>,
     pub outcomes: HashMap<i64, Outcome>,
+    /// By object: one that ends has none.
+    pub snapshots: HashMap<i64, SnapshotRow>,
     pub tallies: BTreeMap<(u64, i64), u64>,
     pub gaps: Vec<GapRow>,
     pub poison: Vec<PoisonRow>,
@@ -48,10 +55,6 @@ pub(crate) struct Rows {
 
 fn is_version(change: Change) -> bool {
     matches!(change, Change::Present | Change::Left)
-}
-
-fn is_newer(version: &Version, tail: &Tail) -> bool {
-    tail.newest.as_ref().is_none_or(|newest| version.is_newer_than(newest))
 }
 
 /// One batch in the making. Planning changes the memory; should the transaction fail, both are
@@ -75,24 +78,25 @@ impl<'a> Plan<'a> {
     }
 
     /// The positions of the states, `None` for those that are there already.
-    pub fn append(&mut self, append: &Append) -> Vec<Option<Seq>> {
+    pub fn append(&mut self, marked: &Marked<'_>) -> Vec<Option<Seq>> {
+        let append = marked.append;
         let stream = self.stream(append);
         let prefix = prefix(append);
         let seqs: Vec<_> =
-            append.states.iter().map(|state| self.state(append, stream, &prefix, state)).collect();
+            marked.states().map(|(state, mark)| self.state(append, stream, &prefix, state, mark)).collect();
         for gap in &append.gaps {
             let body = serde_json::to_string(gap).expect("strings and numbers always serialize");
             let key = format!("{}-{}", gap.after, gap.before);
-            self.rows.gaps.push(GapRow { stream, seq: 0, key, body });
+            self.rows.gaps.push(GapRow { stream: i64::from(stream), seq: 0, key, body });
         }
         for poison in &append.poison {
-            self.rows.poison.push(poison_row(stream, poison));
+            self.rows.poison.push(poison_row(i64::from(stream), poison));
         }
         let fresh = seqs.iter().flatten().count() as u64;
         let observed = append.states.iter().map(|state| state.observed_ms);
         let last_event_ms = observed.chain(append.poison.iter().map(|poison| poison.observed_ms)).max();
         self.rows.streams.push(StreamRow {
-            id: stream,
+            id: i64::from(stream),
             source: append.source.to_string(),
             epoch: append.epoch,
             checkpoint: append.checkpoint.as_ref().map(|version| version.as_str().to_owned()),
@@ -102,7 +106,7 @@ impl<'a> Plan<'a> {
         seqs
     }
 
-    fn stream(&mut self, append: &Append) -> i64 {
+    fn stream(&mut self, append: &Append) -> u32 {
         let next = &mut self.memory.next.stream;
         let source = self.memory.sources.entry(append.source.clone()).or_default();
         match source.streams.last() {
@@ -116,10 +120,17 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn state(&mut self, append: &Append, stream: i64, prefix: &str, state: &Witnessed) -> Option<Seq> {
+    fn state(
+        &mut self,
+        append: &Append,
+        stream: u32,
+        prefix: &str,
+        state: &Witnessed,
+        mark: Mark,
+    ) -> Option<Seq> {
         let rest = id_rest(prefix, state)?;
         let key = key_of(state, rest);
-        let (mark, mut tail) = self.enter(append, stream, state);
+        let mut tail = self.enter(stream, state, mark);
         let place = (tail.object, key);
         if let Some(seen) = self.known.get(&place).or_else(|| self.keys.get(&place)).copied() {
             self.again(&mut tail, state, seen);
@@ -131,9 +142,8 @@ impl<'a> Plan<'a> {
         self.memory.next.seq += 1;
         self.keys.insert(place, seq);
 
-        let late =
-            is_version(state.change) && compare(&state.resource_version, &tail) == Some(Ordering::Less);
-        let (row, tail_after) = self.row(append, &tail, state, seq, key, late);
+        let late = is_version(state.change) && tail.compare(&state.resource_version) == Some(Ordering::Less);
+        let row = self.row(append, &mut tail, state, seq, key, late);
         self.states.push(Arc::new(State {
             id: state.id.clone(),
             seq,
@@ -148,54 +158,35 @@ impl<'a> Plan<'a> {
             observed_ms: state.observed_ms,
             late,
         }));
-        *self.rows.tallies.entry((seq / SEGMENT, stream)).or_default() += 1;
+        *self.rows.tallies.entry((seq / SEGMENT, i64::from(stream))).or_default() += 1;
         if state.change == Change::Gap {
             let body = String::from_utf8_lossy(&state.document).into_owned();
-            self.rows.gaps.push(GapRow { stream, seq, key: rest.to_owned(), body });
+            self.rows.gaps.push(GapRow { stream: i64::from(stream), seq, key: rest.to_owned(), body });
         }
         self.rows.states.push(row);
-        tail = tail_after;
         self.settle(&mut tail, state, seq, late);
         self.keep(mark, tail);
         Some(seq)
     }
 
-    /// The object's tail in this epoch, with a new row where it has none yet.
-    fn enter(&mut self, append: &Append, stream: i64, state: &Witnessed) -> (Mark, Tail) {
-        let mark = self.memory.marks.of(&append.source, &state.object);
-        let before = match self.memory.objects.get(&mark) {
-            Some(tail) if tail.stream == stream => return (mark, tail.clone()),
-            Some(tail) => Some(tail.clone()),
-            None => None,
+    /// The object's tail in this epoch, with a new row where it has none yet. It is out of the
+    /// memory until it is [kept](Self::keep).
+    fn enter(&mut self, stream: u32, state: &Witnessed, mark: Mark) -> Tail {
+        let mut tail = match self.memory.objects.take(mark) {
+            Some(tail) if tail.stream == stream => return tail,
+            before => before.unwrap_or_default(),
         };
         let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
-        let object = self.object_row(stream, &state.object, owner);
+        let object = self.object_row(i64::from(stream), &state.object, owner);
         self.belongs(state, owner, object);
-        let fresh = Tail {
-            object,
-            stream,
-            owner,
-            seq: 0,
-            depth: 0,
-            checksum: 0,
-            has_document: false,
-            newest: None,
-            newest_seq: 0,
-            live: false,
-            older: None,
-        };
         // A new epoch goes on with the chain of the one before: the uid is the same.
-        let tail = match before {
-            None => fresh,
-            Some(old) => {
-                if let Some(document) = self.documents.remove(&old.object) {
-                    self.documents.insert(object, document);
-                }
-                let older = old.as_older();
-                Tail { object, stream, owner, newest: None, newest_seq: 0, live: false, older, ..old }
-            }
-        };
-        (mark, tail)
+        if let Some(document) = self.documents.remove(&tail.object) {
+            self.documents.insert(object, document);
+        }
+        tail.set_older(tail.as_older());
+        tail.set_newest(None, 0);
+        (tail.object, tail.stream, tail.owner, tail.live) = (object, stream, owner, false);
+        tail
     }
 
     /// To its outermost owner, which may become known late, and to its direct one.
@@ -261,12 +252,12 @@ impl<'a> Plan<'a> {
     fn row(
         &mut self,
         append: &Append,
-        tail: &Tail,
+        tail: &mut Tail,
         state: &Witnessed,
         seq: Seq,
         key: Key,
         late: bool,
-    ) -> (StateRow, Tail) {
+    ) -> StateRow {
         let encoded = self.encode(&append.source, tail, state);
         let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
         if owner != tail.owner {
@@ -286,11 +277,13 @@ impl<'a> Plan<'a> {
             anchor: encoded.anchor,
             checksum: document::checksum(&state.document),
         };
-        let has_document = encoded.encoding != Encoding::Empty;
-        let (depth, checksum) = (encoded.depth, envelope.checksum);
-        let tail = Tail { seq, depth, checksum, has_document, ..tail.clone() };
+        tail.seq = seq;
+        // A chain has fewer steps than that.
+        tail.depth = encoded.depth as u8;
+        tail.checksum = envelope.checksum;
+        tail.has_document = encoded.encoding != Encoding::Empty;
         self.documents.insert(tail.object, state.document.clone());
-        (StateRow { envelope, document: encoded.bytes }, tail)
+        StateRow { envelope, document: encoded.bytes }
     }
 
     fn encode(&mut self, source: &Arc<str>, tail: &Tail, state: &Witnessed) -> Encoded {
@@ -298,8 +291,8 @@ impl<'a> Plan<'a> {
         let hint = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
         let base = self.documents.get(&tail.object).or(hint).filter(|_| tail.has_document);
         let source = self.memory.sources.entry(source.clone()).or_default();
-        let stream = source.streams.last().map_or(0, |(_, id)| *id);
-        let (encoded, anchor) = source.anchors.encode(base.map(|base| (base, tail.depth)), state);
+        let stream = source.streams.last().map_or(0, |(_, id)| i64::from(*id));
+        let (encoded, anchor) = source.anchors.encode(base.map(|base| (base, u32::from(tail.depth))), state);
         if let Some(document) = anchor {
             let id = self.memory.next.anchor;
             self.memory.next.anchor += 1;
@@ -316,16 +309,24 @@ impl<'a> Plan<'a> {
         // A deletion may come without a version, or with one that was outrun: its end still counts,
         // but the newest never goes back.
         let known = is_version(state.change) || !state.resource_version.as_str().is_empty();
-        if certain && known && compare(&state.resource_version, tail) != Some(Ordering::Less) {
-            tail.newest = Some(state.resource_version.clone());
-            tail.newest_seq = seq;
+        if certain && known && tail.compare(&state.resource_version) != Some(Ordering::Less) {
+            tail.set_newest(Some(&state.resource_version), seq);
         }
         self.place(tail, certain.then_some(state));
+        if certain && tail.live && tail.depth > 0 && tail.depth.is_multiple_of(SNAPSHOT_STEPS) {
+            self.snapshot(tail.object, seq, state);
+        }
+    }
+
+    /// A whole document, so that a start has few deltas to apply.
+    fn snapshot(&mut self, object: i64, seq: Seq, state: &Witnessed) {
+        let packed = document::pack(&state.document);
+        self.rows.snapshots.insert(object, SnapshotRow { object, seq, packed });
     }
 
     /// A state that is there already can still be news: the object may have been taken for gone.
     fn again(&mut self, tail: &mut Tail, state: &Witnessed, seen: Seq) {
-        let stale = compare(&state.resource_version, tail) == Some(Ordering::Less);
+        let stale = tail.compare(&state.resource_version) == Some(Ordering::Less);
         let was_live = tail.live;
         let is_live = match state.change {
             Change::Gap => was_live,
@@ -335,40 +336,37 @@ impl<'a> Plan<'a> {
         };
         if was_live != is_live {
             if is_live {
-                tail.newest = Some(state.resource_version.clone());
-                tail.newest_seq = seen;
+                tail.set_newest(Some(&state.resource_version), seen);
             }
             self.place(tail, Some(state));
+            // What is there may be the last that was seen of it, without a content.
+            if tail.live {
+                self.snapshot(tail.object, seen, state);
+            }
         }
     }
 
     /// Writes down where the object's chain ends, and what it is now if that is certain.
     fn place(&mut self, tail: &mut Tail, certain: Option<&Witnessed>) {
-        let mut packed: Option<Packed> = None;
         if let Some(state) = certain {
             tail.live = state.change == Change::Present;
-            packed = tail.live.then(|| document::pack(&state.document));
-            if let Some(older) = tail.older.take() {
-                let ended = Outcome::Ended { newest: older.newest, tail: older.tail };
-                self.rows.outcomes.insert(older.object, ended);
+            if let Some(older) = tail.older() {
+                tail.set_older(None);
+                self.end(older.object, older.newest, older.tail);
             }
         }
-        let before = self.rows.outcomes.remove(&tail.object);
-        let outcome = if tail.live {
-            let kept = match before {
-                Some(Outcome::Live { packed, .. }) => packed,
-                _ => None,
-            };
-            Outcome::Live { newest: tail.newest_seq, tail: tail.seq, packed: packed.or(kept) }
+        if tail.live {
+            let live = Outcome::Live { newest: tail.newest_seq, tail: tail.seq };
+            self.rows.outcomes.insert(tail.object, live);
         } else {
-            Outcome::Ended { newest: tail.newest_seq, tail: tail.seq }
-        };
-        self.rows.outcomes.insert(tail.object, outcome);
+            self.end(tail.object, tail.newest_seq, tail.seq);
+        }
     }
-}
 
-fn compare(version: &Version, tail: &Tail) -> Option<Ordering> {
-    version.compare(tail.newest.as_ref()?)
+    fn end(&mut self, object: i64, newest: Seq, tail: Seq) {
+        self.rows.outcomes.insert(object, Outcome::Ended { newest, tail });
+        self.rows.snapshots.remove(&object);
+    }
 }
 
 fn poison_row(stream: i64, poison: &Poison) -> PoisonRow {

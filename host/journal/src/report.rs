@@ -18,6 +18,11 @@ pub enum OpenError {
     )]
     Newer { path: PathBuf, found: i64, known: i64 },
     #[error(
+        "{path} has the older format {found}: `kubewitness run` on its data folder brings it to format {known}; then \
+         verify it"
+    )]
+    Older { path: PathBuf, found: i64, known: i64 },
+    #[error(
         "{path} is damaged: {reason}; keep the file, restore a copy of it, and run `journal verify` on both"
     )]
     Damaged { path: PathBuf, reason: String },

@@ -235,10 +235,23 @@ impl ObjectRow {
 /// What becomes of an object's row at the end of a batch.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// `packed` is `None` where only the tail moved.
-    Live { newest: Seq, tail: Seq, packed: Option<Packed> },
+    Live {
+        newest: Seq,
+        tail: Seq,
+    },
     /// 0 where there is none.
-    Ended { newest: Seq, tail: Seq },
+    Ended {
+        newest: Seq,
+        tail: Seq,
+    },
+}
+
+/// The whole document of a live object's state.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotRow {
+    pub object: i64,
+    pub seq: Seq,
+    pub packed: Packed,
 }
 
 #[derive(Clone, Debug)]

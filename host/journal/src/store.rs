@@ -5,15 +5,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{DeadLetter, JournalError, Progress, Save, Warm};
+use kubewitness_core::ports::{DeadLetter, JournalError, Progress, Save};
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, ObjectRef, Seq};
 
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
-use crate::read::Names;
+use crate::read::documents::Kept;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::rows::{Envelope, Key};
+use crate::rows::{Envelope, Key, SnapshotRow};
 
 pub(crate) type Answer<T> = Result<T, JournalError>;
 
@@ -108,11 +108,36 @@ pub(crate) struct LiveRow {
     pub object: i64,
     pub tail: Seq,
     pub newest: Seq,
-    pub packed: Option<Vec<u8>>,
     /// Of the state that `newest` points to.
     pub version: Option<Key>,
-    pub checksum: Option<u32>,
     pub newest_object: Option<i64>,
+}
+
+/// A snapshot, with what the state that it is of says.
+#[derive(Debug)]
+pub(crate) struct KeptSnapshot {
+    pub snapshot: SnapshotRow,
+    pub state_object: Option<i64>,
+    pub checksum: Option<u32>,
+    pub is_current: bool,
+}
+
+/// A live object as a start reads it.
+#[derive(Debug)]
+pub(crate) struct CurrentRow {
+    pub object: i64,
+    pub newest: Envelope,
+    /// What is stored of the newest state's document.
+    pub stored: Vec<u8>,
+    pub snapshot: Option<(Seq, Vec<u8>)>,
+}
+
+/// What is stored of one state's document, and where the state before it is.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub kept: Kept,
+    pub before: Seq,
+    pub stored: Vec<u8>,
 }
 
 /// A row of states as it lies there; the envelope may turn out to be damaged.
@@ -144,8 +169,10 @@ pub(crate) trait Fetch: Send {
 
     // ---- what is there now ----
 
-    /// One snapshot of a source: its objects with their documents, and its checkpoint.
-    async fn warm(&mut self, names: &Names, source: &str) -> Answer<Warm>;
+    /// Live objects of a source behind a number, by number, at most so many.
+    async fn current(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<CurrentRow>>;
+    /// Of these positions, in any order; unknown ones are left out.
+    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<Link>>;
     /// Of a source, behind a number, at most so many; the documents stay where they are.
     async fn present(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<(i64, Envelope)>>;
 
@@ -186,6 +213,8 @@ pub(crate) trait Fetch: Send {
     async fn stored(&mut self, after: i64, limit: i64) -> Answer<Vec<StoredRow>>;
     /// Current objects by number.
     async fn live(&mut self, after: i64, limit: i64) -> Answer<Vec<LiveRow>>;
+    /// By number of the object.
+    async fn snapshots(&mut self, after: i64, limit: i64) -> Answer<Vec<KeptSnapshot>>;
     /// Objects of a source by number, with the ends of the chains of those that have ended.
     async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, Option<i64>)>>;
     /// Segment, stream, states.

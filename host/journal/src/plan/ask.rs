@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet};
 use kubewitness_core::ports::{Append, JournalError, Witnessed};
 use kubewitness_core::{Change, Seq};
 
-use super::{is_newer, is_version};
+use super::is_version;
 use crate::memory::{Identity, Memory};
 use crate::rows::Key;
+use crate::tails::Mark;
 
 /// Where keys that were asked for are.
 pub(crate) type Known = HashMap<(i64, Key), Seq>;
@@ -73,12 +74,30 @@ pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError
     Ok(())
 }
 
+/// An append with the marks of its states' objects, which are dear and needed again and again.
+pub(crate) struct Marked<'a> {
+    pub append: &'a Append,
+    pub marks: Vec<Mark>,
+}
+
+impl<'a> Marked<'a> {
+    pub fn of(memory: &Memory, append: &'a Append) -> Self {
+        let mark = |state: &Witnessed| memory.marks.of(&append.source, &state.object);
+        Self { append, marks: append.states.iter().map(mark).collect() }
+    }
+
+    pub fn states(&self) -> impl Iterator<Item = (&'a Witnessed, Mark)> {
+        self.append.states.iter().zip(self.marks.iter().copied())
+    }
+}
+
 /// Objects and owners of a batch that are not in memory.
-pub(crate) fn strangers(memory: &Memory, appends: &[&Append]) -> Vec<Identity> {
+pub(crate) fn strangers(memory: &Memory, appends: &[Marked<'_>]) -> Vec<Identity> {
     let mut strangers = HashSet::new();
-    for append in appends {
-        for state in &append.states {
-            if !memory.objects.contains_key(&memory.marks.of(&append.source, &state.object)) {
+    for marked in appends {
+        let append = marked.append;
+        for (state, mark) in marked.states() {
+            if memory.objects.get(mark).is_none() {
                 strangers.insert(Identity { source: append.source.clone(), object: state.object.clone() });
             }
             if let Some(owner) = state.owner.as_ref().map(Identity::owner)
@@ -93,16 +112,16 @@ pub(crate) fn strangers(memory: &Memory, appends: &[&Append]) -> Vec<Identity> {
 
 /// Keys of a batch that may be in the journal already: a version that is newer than any of its
 /// object can't be.
-pub(crate) fn questions(memory: &Memory, appends: &[&Append]) -> Vec<(i64, Key)> {
+pub(crate) fn questions(memory: &Memory, appends: &[Marked<'_>]) -> Vec<(i64, Key)> {
     let mut questions = Vec::new();
-    for append in appends {
+    for marked in appends {
+        let append = marked.append;
         let prefix = prefix(append);
         let stream = memory.sources.get(&append.source).and_then(|source| source.streams.last());
-        for state in &append.states {
-            let mark = memory.marks.of(&append.source, &state.object);
-            let Some(tail) = memory.objects.get(&mark) else { continue };
+        for (state, mark) in marked.states() {
+            let Some(tail) = memory.objects.get(mark) else { continue };
             let this_epoch = stream.is_some_and(|(epoch, id)| *epoch == append.epoch && *id == tail.stream);
-            if !this_epoch || (is_version(state.change) && is_newer(&state.resource_version, tail)) {
+            if !this_epoch || (is_version(state.change) && tail.is_older_than(&state.resource_version)) {
                 continue;
             }
             if let Some(rest) = id_rest(&prefix, state) {

@@ -14,6 +14,22 @@ use crate::store::{Answer, Fetch, damaged};
 /// Steps that [`before`] goes back over states without a document of their own.
 const STEPS_BACK: u32 = 4096;
 
+/// How a document is kept, and what it must be once it is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub seq: Seq,
+    pub encoding: Encoding,
+    pub anchor: Option<i64>,
+    pub checksum: u32,
+}
+
+impl From<&Envelope> for Kept {
+    fn from(envelope: &Envelope) -> Self {
+        let Envelope { seq, flags, anchor, checksum, .. } = envelope;
+        Self { seq: *seq, encoding: flags.encoding, anchor: *anchor, checksum: *checksum }
+    }
+}
+
 async fn anchor(rows: &mut dyn Fetch, names: &Names, seq: Seq, id: i64) -> Answer<Bytes> {
     let anchor = names.anchor(rows, id).await?;
     anchor.ok_or_else(|| damaged(seq, "the anchor of its document is missing or damaged"))
@@ -23,29 +39,29 @@ async fn anchor(rows: &mut dyn Fetch, names: &Names, seq: Seq, id: i64) -> Answe
 pub(crate) async fn decode(
     rows: &mut dyn Fetch,
     names: &Names,
-    envelope: &Envelope,
+    kept: Kept,
     stored: &[u8],
     base: Option<&Bytes>,
 ) -> Answer<Bytes> {
-    let seq = envelope.seq;
-    let decoded = match envelope.flags.encoding {
+    let seq = kept.seq;
+    let decoded = match kept.encoding {
         Encoding::Empty => Bytes::new(),
         Encoding::Full => unpack(stored).map_err(|error| damaged(seq, error))?,
         Encoding::Delta => {
             let missing = || damaged(seq, "the state that its document is a delta of is not there");
             let base = base.ok_or_else(missing)?;
-            let restored = match envelope.anchor {
+            let restored = match kept.anchor {
                 None => restore(base, stored),
                 Some(id) => restore(&plan::both(&anchor(rows, names, seq, id).await?, base), stored),
             };
             restored.map_err(|error| damaged(seq, error))?.into()
         }
         Encoding::Anchored => {
-            let anchor = anchor(rows, names, seq, envelope.anchor.unwrap_or_default()).await?;
+            let anchor = anchor(rows, names, seq, kept.anchor.unwrap_or_default()).await?;
             restore(&anchor, stored).map_err(|error| damaged(seq, error))?.into()
         }
     };
-    match checksum(&decoded) == envelope.checksum {
+    match checksum(&decoded) == kept.checksum {
         true => Ok(decoded),
         false => Err(damaged(seq, "its document is not what was journaled")),
     }
@@ -55,7 +71,7 @@ pub(crate) async fn document(rows: &mut dyn Fetch, names: &Names, seq: Seq) -> A
     let Ok(start) = i64::try_from(seq) else { return Ok(None) };
     let mut base = None;
     for (envelope, stored) in rows.chain(start, DELTA_CHAIN + 1).await?.iter().rev() {
-        base = Some(decode(rows, names, envelope, stored, base.as_ref()).await?);
+        base = Some(decode(rows, names, envelope.into(), stored, base.as_ref()).await?);
     }
     Ok(base)
 }

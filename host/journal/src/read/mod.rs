@@ -5,6 +5,7 @@ pub(crate) mod documents;
 mod names;
 mod reader;
 mod story;
+mod warm;
 
 pub(crate) use names::Names;
 pub(crate) use reader::Reader;

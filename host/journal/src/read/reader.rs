@@ -10,7 +10,7 @@ use kubewitness_core::views::{
 use kubewitness_core::{Gap, Seq, State};
 
 use super::names::{self, Names};
-use super::{documents, story};
+use super::{documents, story, warm};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::{Answer, Connection, Fetch, Store};
 
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
     }
 
     pub async fn warm(mut self, source: &str) -> Answer<Warm> {
-        self.connection.rows().warm(self.names, source).await
+        warm::warm(self.connection.rows(), self.names, source).await
     }
 
     /// By the objects' own numbers, so that a part goes on where the one before ended, whatever

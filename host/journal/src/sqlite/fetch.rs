@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{DeadLetter, Progress, Warm};
+use kubewitness_core::ports::{DeadLetter, Progress};
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq};
 use sqlx::pool::PoolConnection;
@@ -11,10 +11,11 @@ use sqlx::{Sqlite, SqliteConnection};
 
 use super::fault::classify;
 use super::{backlog, findings, proof, query, read};
-use crate::read::Names;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::rows::Envelope;
-use crate::store::{Answer, Connection, Fetch, LiveRow, Named, StoredRow, Stream, Which};
+use crate::store::{
+    Answer, Connection, CurrentRow, Fetch, KeptSnapshot, Link, LiveRow, Named, StoredRow, Stream, Which,
+};
 
 impl Connection for PoolConnection<Sqlite> {
     fn rows(&mut self) -> &mut dyn Fetch {
@@ -66,8 +67,12 @@ impl Fetch for SqliteConnection {
         read::anchor(self, number).await
     }
 
-    async fn warm(&mut self, names: &Names, source: &str) -> Answer<Warm> {
-        query::warm(self, names, source).await
+    async fn current(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<CurrentRow>> {
+        query::current(self, source, after, limit).await
+    }
+
+    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<Link>> {
+        query::links(self, seqs).await
     }
 
     async fn present(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<(i64, Envelope)>> {
@@ -144,6 +149,10 @@ impl Fetch for SqliteConnection {
 
     async fn live(&mut self, after: i64, limit: i64) -> Answer<Vec<LiveRow>> {
         proof::live(self, after, limit).await
+    }
+
+    async fn snapshots(&mut self, after: i64, limit: i64) -> Answer<Vec<KeptSnapshot>> {
+        proof::snapshots(self, after, limit).await
     }
 
     async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, Option<i64>)>> {

@@ -12,9 +12,10 @@ use sqlx::{Row, SqliteConnection};
 use super::fault::classify;
 use super::read::{key, object, object_column};
 use super::uid;
-use crate::memory::{Found, Identity, Memory, Next, Source, Tail};
+use crate::memory::{Found, Identity, Memory, Next, Source};
 use crate::plan::Known;
 use crate::rows::{Encoding, Flags, Key, parse_status};
+use crate::tails::Tail;
 
 /// Statuses that are known from the start; the rest come back as they are needed.
 const STATUSES: i64 = 2048;
@@ -46,7 +47,7 @@ async fn next(connection: &mut SqliteConnection) -> Result<Next, JournalError> {
     let text = "SELECT coalesce((SELECT max(seq) FROM states), 0), coalesce((SELECT max(id) FROM objects), 0), \
                 coalesce((SELECT max(id) FROM statuses), 0), coalesce((SELECT max(id) FROM streams), 0), \
                 coalesce((SELECT max(id) FROM kinds), 0), coalesce((SELECT max(id) FROM anchors), 0)";
-    let (seq, object, status, stream, kind, anchor): (i64, i64, i64, i64, i64, i64) =
+    let (seq, object, status, stream, kind, anchor): (i64, i64, i64, u32, i64, i64) =
         sqlx::query_as(text).fetch_one(connection).await.map_err(classify)?;
     Ok(Next {
         seq: seq as u64 + 1,
@@ -61,7 +62,7 @@ async fn next(connection: &mut SqliteConnection) -> Result<Next, JournalError> {
 async fn sources(connection: &mut SqliteConnection, memory: &mut Memory) -> Result<(), JournalError> {
     let text = "SELECT id, source, epoch, (SELECT max(a.id) FROM anchors a WHERE a.stream = streams.id) \
                 FROM streams ORDER BY epoch";
-    let rows: Vec<(i64, String, u32, Option<i64>)> =
+    let rows: Vec<(u32, String, u32, Option<i64>)> =
         sqlx::query_as(text).fetch_all(&mut *connection).await.map_err(classify)?;
     for (id, name, epoch, anchor) in rows {
         let source: &mut Source = memory.sources.entry(name.into()).or_default();
@@ -108,7 +109,9 @@ pub(super) async fn tails(
     let streams: HashMap<i64, (&Arc<str>, u32)> = memory
         .sources
         .iter()
-        .flat_map(|(name, source)| source.streams.iter().map(move |(epoch, id)| (*id, (name, *epoch))))
+        .flat_map(|(name, source)| {
+            source.streams.iter().map(move |(epoch, id)| (i64::from(*id), (name, *epoch)))
+        })
         .collect();
     let mut found = Vec::new();
     for row in &rows {
@@ -119,14 +122,14 @@ pub(super) async fn tails(
         };
         let identity = Identity { source, object: known.object };
         if strangers.contains(&identity) {
-            let tail = tail(row, id, known.stream, known.owner).map_err(classify)?;
+            let tail = tail(row, id, known.stream as u32, known.owner).map_err(classify)?;
             found.push(Found { identity, epoch, tail });
         }
     }
     Ok(found)
 }
 
-fn tail(row: &sqlx::sqlite::SqliteRow, object: i64, stream: i64, owner: i64) -> Result<Tail, sqlx::Error> {
+fn tail(row: &sqlx::sqlite::SqliteRow, object: i64, stream: u32, owner: i64) -> Result<Tail, sqlx::Error> {
     const FIRST: usize = 1;
     let flags = row.try_get::<Option<i64>, _>(FIRST + 3)?.and_then(Flags::unpack);
     let newest_flags = row.try_get::<Option<i64>, _>(FIRST + 7)?.and_then(Flags::unpack);
@@ -135,19 +138,15 @@ fn tail(row: &sqlx::sqlite::SqliteRow, object: i64, stream: i64, owner: i64) -> 
         Some(kubewitness_core::Change::Gone | kubewitness_core::Change::Gap) => key(row, FIRST + 6)?,
         _ => key(row, FIRST + 5)?,
     };
-    Ok(Tail {
-        object,
-        stream,
-        owner,
-        seq: row.try_get::<i64, _>(FIRST)? as u64,
-        depth: flags.map_or(0, |flags| flags.depth),
-        checksum: row.try_get::<Option<i64>, _>(FIRST + 4)?.unwrap_or_default() as u32,
-        has_document: flags.is_some_and(|flags| flags.encoding != Encoding::Empty),
-        newest: version.and_then(|key| key.version()),
-        newest_seq: row.try_get::<i64, _>(FIRST + 1)? as u64,
-        live: row.try_get::<i64, _>(FIRST + 2)? != 0,
-        older: None,
-    })
+    let mut tail = Tail::of(object, stream, owner);
+    tail.seq = row.try_get::<i64, _>(FIRST)? as u64;
+    tail.depth = flags.map_or(0, |flags| flags.depth as u8);
+    tail.checksum = row.try_get::<Option<i64>, _>(FIRST + 4)?.unwrap_or_default() as u32;
+    tail.has_document = flags.is_some_and(|flags| flags.encoding != Encoding::Empty);
+    tail.live = row.try_get::<i64, _>(FIRST + 2)? != 0;
+    let newest = version.and_then(|key| key.version());
+    tail.set_newest(newest.as_ref(), row.try_get::<i64, _>(FIRST + 1)? as u64);
+    Ok(tail)
 }
 
 /// Where these keys are, of those that are there.

@@ -6,6 +6,7 @@ mod fault;
 mod fetch;
 mod findings;
 mod lookup;
+mod migrate;
 mod multi;
 mod open;
 mod proof;

@@ -11,6 +11,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
+use super::migrate::migrate;
 use super::schema::{APPLICATION_ID, TABLES, VERSION};
 use super::{Writer, fault};
 use crate::report::OpenError;
@@ -28,6 +29,10 @@ const ROWS_IN_FLIGHT: usize = 512;
 /// default of 2 MiB would be 8 MiB for four readers.
 const READER_CACHE: &str = "-512";
 
+/// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
+/// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
+const CHECKPOINT_PAGES: &str = "4096";
+
 pub(crate) struct Store {
     pub(super) path: PathBuf,
     pub(super) readers: SqlitePool,
@@ -38,7 +43,8 @@ pub(crate) struct Store {
 /// What a file is, before anything is written to it.
 enum Found {
     Nothing,
-    Journal,
+    /// Of this version, which is not newer than ours.
+    Journal(i64),
 }
 
 fn options(path: &Path) -> SqliteConnectOptions {
@@ -98,10 +104,12 @@ impl Store {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .pragma("journal_size_limit", "67108864")
+            .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
             .pragma("temp_store", "MEMORY");
         let mut connection = writing.connect().await.map_err(fail)?;
-        if let Found::Nothing = found {
-            create(&mut connection).await.map_err(fail)?;
+        match found {
+            Found::Nothing => create(&mut connection).await.map_err(fail)?,
+            Found::Journal(version) => migrate(&mut connection, path, version).await.map_err(fail)?,
         }
         let readers = SqlitePoolOptions::new()
             .max_connections(readers.max(1))
@@ -139,7 +147,7 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
         (APPLICATION_ID, version, _) if version > VERSION => {
             Err(OpenError::Newer { path: path.to_path_buf(), found: version, known: VERSION })
         }
-        (APPLICATION_ID, _, _) => Ok(Found::Journal),
+        (APPLICATION_ID, version, _) => Ok(Found::Journal(version)),
         _ => {
             let reason = "it is another program's database".into();
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
@@ -157,7 +165,8 @@ pub(crate) async fn open_to_verify(path: &Path) -> Result<SqliteConnection, Open
         return Err(unavailable(path, "there is no journal here"));
     }
     match inspect(path).await? {
-        Found::Journal => read_only(path).await,
+        Found::Journal(VERSION) => read_only(path).await,
+        Found::Journal(found) => Err(OpenError::Older { path: path.to_path_buf(), found, known: VERSION }),
         Found::Nothing => {
             let reason = "it is an empty database".into();
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })

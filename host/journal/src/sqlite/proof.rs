@@ -5,7 +5,8 @@ use sqlx::{Row, SqliteConnection};
 
 use super::fault::classify;
 use super::read::{envelope, envelope_column, key};
-use crate::store::{Answer, LiveRow, StoredRow};
+use crate::rows::SnapshotRow;
+use crate::store::{Answer, KeptSnapshot, LiveRow, StoredRow};
 
 /// Findings of SQLite's own check.
 const STORE_FINDINGS: u32 = 100;
@@ -33,7 +34,7 @@ pub(super) async fn stored(
 }
 
 pub(super) async fn live(connection: &mut SqliteConnection, after: i64, limit: i64) -> Answer<Vec<LiveRow>> {
-    let text = "SELECT c.object, c.tail, c.newest, c.packed, s.version, s.sums, s.object FROM current c \
+    let text = "SELECT c.object, c.tail, c.newest, s.version, s.object FROM current c \
                 LEFT JOIN states s ON s.seq = c.newest WHERE c.object > ? ORDER BY c.object LIMIT ?";
     let rows = sqlx::query(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)?;
     let read = |row: &sqlx::sqlite::SqliteRow| {
@@ -41,13 +42,31 @@ pub(super) async fn live(connection: &mut SqliteConnection, after: i64, limit: i
             object: row.try_get(0)?,
             tail: row.try_get::<i64, _>(1)? as Seq,
             newest: row.try_get::<i64, _>(2)? as Seq,
-            packed: row.try_get(3)?,
-            version: key(row, 4)?,
-            checksum: row.try_get::<Option<i64>, _>(5)?.map(|sums| sums as u32),
-            newest_object: row.try_get(6)?,
+            version: key(row, 3)?,
+            newest_object: row.try_get(4)?,
         })
     };
     rows.iter().map(read).collect::<Result<_, _>>().map_err(classify)
+}
+
+pub(super) async fn snapshots(
+    connection: &mut SqliteConnection,
+    after: i64,
+    limit: i64,
+) -> Answer<Vec<KeptSnapshot>> {
+    type Columns = (i64, i64, Vec<u8>, Option<i64>, Option<i64>, bool);
+    let text = "SELECT p.object, p.seq, p.packed, s.object, s.sums, c.object IS NOT NULL FROM snapshots p \
+                LEFT JOIN states s ON s.seq = p.seq LEFT JOIN current c ON c.object = p.object \
+                WHERE p.object > ? ORDER BY p.object LIMIT ?";
+    let rows: Vec<Columns> =
+        sqlx::query_as(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)?;
+    let kept = |(object, seq, packed, state_object, sums, is_current): Columns| KeptSnapshot {
+        snapshot: SnapshotRow { object, seq: seq as u64, packed: packed.into() },
+        state_object,
+        checksum: sums.map(|sums| sums as u32),
+        is_current,
+    };
+    Ok(rows.into_iter().map(kept).collect())
 }
 
 pub(super) async fn ends(

@@ -1,54 +1,58 @@
-//! What people ask: one object's story, figures, holes; and what a source starts from.
+//! What people ask: one object's story, figures, holes; and what a source or a resync starts from.
 
-use kubewitness_core::ports::{Current, JournalError, Warm};
+use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::JournalView;
-use kubewitness_core::{Gap, Version};
-use sqlx::{Connection, SqliteConnection};
+use kubewitness_core::{Gap, Seq};
+use sqlx::SqliteConnection;
 
 use super::fault::classify;
 use super::findings::moment;
 use super::read::{envelope, envelope_column, json};
-use crate::read::Names;
+use crate::read::documents::Kept;
 use crate::report::{PoisonRecord, SourceCounters};
-use crate::rows::Envelope;
-use crate::store::damaged;
+use crate::rows::{Envelope, Flags};
+use crate::store::{CurrentRow, Link, damaged};
 
-pub(super) async fn warm(
+pub(super) async fn current(
     connection: &mut SqliteConnection,
-    names: &Names,
     source: &str,
-) -> Result<Warm, JournalError> {
-    // One transaction: objects and checkpoint must belong together.
-    let mut reading = connection.begin().await.map_err(classify)?;
-    let text = "SELECT epoch, checkpoint FROM streams WHERE source = ? ORDER BY epoch DESC LIMIT 1";
-    let newest: Option<(u32, Option<String>)> =
-        sqlx::query_as(text).bind(source).fetch_optional(&mut *reading).await.map_err(classify)?;
-    let Some((epoch, checkpoint)) = newest else { return Ok(Warm::default()) };
+    after: i64,
+    limit: i64,
+) -> Result<Vec<CurrentRow>, JournalError> {
+    type Columns = (i64, String, Vec<u8>, Option<i64>, Option<Vec<u8>>);
     let text = concat!(
-        "SELECT ",
+        "SELECT c.object, ",
         envelope_column!(),
-        ", c.packed FROM current c CROSS JOIN objects o ON o.id = c.object CROSS JOIN states s ON s.seq = c.newest \
-         WHERE o.stream IN (SELECT id FROM streams WHERE source = ?) ORDER BY c.object"
+        ", s.document, p.seq, p.packed FROM current c CROSS JOIN objects o ON o.id = c.object \
+         CROSS JOIN states s ON s.seq = c.newest LEFT JOIN snapshots p ON p.object = c.object \
+         WHERE c.object > ? AND o.stream IN (SELECT id FROM streams WHERE source = ?) ORDER BY c.object LIMIT ?"
     );
-    let query = sqlx::query_as(text).bind(source);
-    let rows: Vec<(String, Option<Vec<u8>>)> = query.fetch_all(&mut *reading).await.map_err(classify)?;
-    let envelopes = rows.iter().map(|(text, _)| envelope(text)).collect::<Result<Vec<_>, _>>()?;
-    let states = names.states(&mut *reading, &envelopes).await?;
-    let mut objects = Vec::with_capacity(states.len());
-    for ((_, packed), state) in rows.into_iter().zip(states) {
-        let packed = packed.ok_or_else(|| damaged(state.seq, "its object is current and has no document"))?;
-        objects.push(Current {
-            object: state.object.clone(),
-            owner: state.owner.clone(),
-            resource_version: state.resource_version.clone(),
-            status: state.status.clone(),
-            seq: state.seq,
-            observed_ms: state.observed_ms,
-            packed: packed.into(),
-        });
-    }
-    reading.rollback().await.map_err(classify)?;
-    Ok(Warm { epoch, checkpoint: checkpoint.as_deref().map(Version::new), objects })
+    let query = sqlx::query_as(text).bind(after).bind(source).bind(limit);
+    let rows: Vec<Columns> = query.fetch_all(connection).await.map_err(classify)?;
+    let row = |(object, text, stored, seq, packed): Columns| {
+        let snapshot = seq.map(|seq| seq as u64).zip(packed);
+        Ok(CurrentRow { object, newest: envelope(&text)?, stored, snapshot })
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// Without their seals: whoever puts the documents together compares those with their checksums.
+pub(super) async fn links(
+    connection: &mut SqliteConnection,
+    seqs: &[Seq],
+) -> Result<Vec<Link>, JournalError> {
+    type Columns = (i64, i64, i64, Option<i64>, i64, Vec<u8>);
+    let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
+    let text = "SELECT s.seq, s.flags, s.back, s.anchor, s.sums, s.document \
+                FROM json_each(?) q CROSS JOIN states s ON s.seq = q.value";
+    let rows: Vec<Columns> = sqlx::query_as(text).bind(seqs).fetch_all(connection).await.map_err(classify)?;
+    let link = |(seq, flags, back, anchor, sums, stored): Columns| {
+        let seq = seq as u64;
+        let flags = Flags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+        let kept = Kept { seq, encoding: flags.encoding, anchor, checksum: sums as u32 };
+        Ok(Link { kept, before: seq.saturating_sub(back as u64), stored })
+    };
+    rows.into_iter().map(link).collect()
 }
 
 /// The documents stay where they are.

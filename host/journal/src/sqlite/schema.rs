@@ -1,4 +1,4 @@
-//! The format of the file, version 1.
+//! The format of the file, version 2.
 //!
 //! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
 //! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
@@ -10,7 +10,8 @@
 //! | `objects` | an object in one epoch of one source, or (`stream` 0) an owner | every object, about 110 bytes |
 //! | `kinds`, `statuses`, `anchors` | what many rows share | few |
 //! | `owned` | an owner and an object that it owned | every owned object |
-//! | `current` | a live object: its newest state, the end of its chain, its document for the cache | not; it is removed when the object ends |
+//! | `current` | a live object: its newest state and the end of its chain, about 20 bytes | not; it is removed when the object ends |
+//! | `snapshots` | a live object's whole document at one of its states | not; replaced every eighth step of a chain, removed when the object ends |
 //! | `streams` | an epoch of a source: checkpoint and counters | every epoch |
 //! | `tallies` | how many states of a stream lie in a segment of 1,024 positions | every segment |
 //! | `gaps`, `poison` | holes; bytes that did not decode | each of them |
@@ -33,6 +34,15 @@
 //! source; a delta on the state before that names one is a delta on both, the anchor first. `sums` is two CRC-32: of the other
 //! columns (high half) and of the document's exact bytes. Both are compared at each reading.
 //!
+//! **Current objects**: the document of a live object is that of `current.newest`, so a state does
+//! not carry it twice: a start makes it from the object's snapshot, or from the beginning of its
+//! chain, and the deltas since. Which states have a snapshot changes nothing but how many those
+//! are.
+//!
+//! **Versions**: a file of an older version is migrated when it is opened to be written (`migrate`
+//! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
+//! object in `current`.
+//!
 //! **Recovery**: a transaction holds everything that its batch means, so after a crash SQLite's
 //! own recovery of the WAL is all that is needed. `synchronous=FULL`: an answered append has
 //! been synced. What the writer holds in memory can be looked up again.
@@ -43,7 +53,7 @@
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (
@@ -74,8 +84,9 @@ CREATE TABLE states (
     UNIQUE (version, object)
 ) STRICT;
 CREATE TABLE current (
-    object INTEGER PRIMARY KEY, newest INTEGER NOT NULL, tail INTEGER NOT NULL, packed BLOB
+    object INTEGER PRIMARY KEY, newest INTEGER NOT NULL, tail INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE snapshots (object INTEGER PRIMARY KEY, seq INTEGER NOT NULL, packed BLOB NOT NULL) STRICT;
 CREATE TABLE tallies (
     segment INTEGER NOT NULL, stream INTEGER NOT NULL, states INTEGER NOT NULL, PRIMARY KEY (segment, stream)
 ) STRICT, WITHOUT ROWID;

@@ -1,7 +1,7 @@
 //! The statements of one transaction. Rows come from `plan`, progress from dispatch; each table
 //! gets one statement a batch.
 
-use kubewitness_core::document::{Packed, checksum};
+use kubewitness_core::document::checksum;
 use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
 use kubewitness_core::{Seq, StateId};
 use sqlx::SqliteConnection;
@@ -9,7 +9,7 @@ use sqlx::SqliteConnection;
 use super::multi::Multi;
 use super::uid;
 use crate::plan::Rows;
-use crate::rows::{ObjectRow, Outcome};
+use crate::rows::{ObjectRow, Outcome, SnapshotRow};
 
 // `OR FAIL`: the default would keep a journal of each statement, to undo it alone; here an error
 // undoes the whole transaction.
@@ -38,11 +38,16 @@ static STATES: Multi = Multi::new(
     "",
 );
 static LIVE: Multi = Multi::new(
-    "INSERT OR FAIL INTO current (object, newest, tail, packed) VALUES",
-    "(?,?,?,?)",
-    "ON CONFLICT (object) DO UPDATE SET newest = excluded.newest, tail = excluded.tail, \
-     packed = coalesce(excluded.packed, packed)",
+    "INSERT OR FAIL INTO current (object, newest, tail) VALUES",
+    "(?,?,?)",
+    "ON CONFLICT (object) DO UPDATE SET newest = excluded.newest, tail = excluded.tail",
 );
+static SNAPSHOTS: Multi = Multi::new(
+    "INSERT OR FAIL INTO snapshots (object, seq, packed) VALUES",
+    "(?,?,?)",
+    "ON CONFLICT (object) DO UPDATE SET seq = excluded.seq, packed = excluded.packed",
+);
+static NO_SNAPSHOT: Multi = Multi::new("DELETE FROM snapshots WHERE object IN (VALUES", "(?)", ")");
 static NOT_CURRENT: Multi = Multi::new("DELETE FROM current WHERE object IN (VALUES", "(?)", ")");
 static ENDED: Multi = Multi::new(
     "UPDATE objects SET tail = v.column2, newest = v.column3 FROM (VALUES",
@@ -90,6 +95,7 @@ pub(super) async fn rows(connection: &mut SqliteConnection, rows: Rows) -> Resul
         })
         .await?;
     outcomes(connection, rows.outcomes.into_iter().collect()).await?;
+    snapshots(connection, rows.snapshots.into_values().collect()).await?;
     let tallies =
         rows.tallies.into_iter().map(|((segment, stream), states)| (segment as i64, stream, states as i64));
     TALLIES
@@ -142,30 +148,41 @@ async fn outcomes(
     connection: &mut SqliteConnection,
     outcomes: Vec<(i64, Outcome)>,
 ) -> Result<(), sqlx::Error> {
-    let mut live: Vec<(i64, Seq, Seq, Option<Packed>)> = Vec::new();
+    let mut live = Vec::new();
     let mut ended = Vec::new();
     for (object, outcome) in outcomes {
         match outcome {
-            Outcome::Live { newest, tail, packed } => live.push((object, newest, tail, packed)),
+            Outcome::Live { newest, tail } => live.push((object, newest, tail)),
             Outcome::Ended { newest, tail } => ended.push((object, newest, tail)),
         }
     }
     // In the order of the table, which is kinder to its pages.
     live.sort_unstable_by_key(|(object, ..)| *object);
     ended.sort_unstable_by_key(|(object, ..)| *object);
-    LIVE.run(connection, live, |b, (object, newest, tail, packed)| {
-        b.add(object).add(newest as i64).add(tail as i64).add(packed.map(|packed| packed.to_vec()));
+    LIVE.run(connection, live, |b, (object, newest, tail)| {
+        b.add(object).add(newest as i64).add(tail as i64);
     })
     .await?;
-    let objects = ended.iter().map(|(object, ..)| *object).collect();
-    NOT_CURRENT
-        .run(connection, objects, |b, object: i64| {
-            b.add(object);
-        })
-        .await?;
+    for table in [&NOT_CURRENT, &NO_SNAPSHOT] {
+        let objects = ended.iter().map(|(object, ..)| *object).collect();
+        table
+            .run(connection, objects, |b, object: i64| {
+                b.add(object);
+            })
+            .await?;
+    }
     ENDED
         .run(connection, ended, |b, (object, newest, tail)| {
             b.add(object).add(tail as i64).add((newest != 0).then_some(newest as i64));
+        })
+        .await
+}
+
+async fn snapshots(connection: &mut SqliteConnection, mut rows: Vec<SnapshotRow>) -> Result<(), sqlx::Error> {
+    rows.sort_unstable_by_key(|row| row.object);
+    SNAPSHOTS
+        .run(connection, rows, |b, row| {
+            b.add(row.object).add(row.seq as i64).add(row.packed.to_vec());
         })
         .await
 }

@@ -119,7 +119,7 @@ impl Chains {
             // Its own damage was reported where it is.
             base = documents::document(rows, names, before).await.unwrap_or_default();
         }
-        match documents::decode(rows, names, envelope, stored, base.as_ref()).await {
+        match documents::decode(rows, names, envelope.into(), stored, base.as_ref()).await {
             Ok(document) => {
                 findings.report.documents_checked += 1;
                 if self.bytes + document.len() > DOCUMENTS {

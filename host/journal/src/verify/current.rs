@@ -1,4 +1,4 @@
-//! Current objects and the ends of chains, against what the states tell.
+//! Current objects, their snapshots and the ends of chains, against what the states tell.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::Findings;
 use super::chains::Chains;
 use crate::memory::Identity;
 use crate::report::code;
-use crate::rows::Key;
+use crate::rows::{Key, SnapshotRow};
 use crate::store::{Answer, Fetch, LiveRow};
 
 /// Objects of one query.
@@ -39,6 +39,7 @@ pub(super) async fn check(rows: &mut dyn Fetch, chains: &Chains, findings: &mut 
             break;
         }
     }
+    snapshots(rows, findings).await?;
     ends(rows, chains, &live, findings).await
 }
 
@@ -57,12 +58,31 @@ fn wrong(chains: &Chains, row: &LiveRow) -> Option<String> {
         let newest = seen.newest.as_ref().map_or("none", |version| version.as_str());
         return Some(format!("its newest version is {newest}, and state {} is kept", row.newest));
     }
-    let document = row.packed.as_deref().map(unpack);
-    match document {
-        Some(Ok(document)) if Some(checksum(&document)) == row.checksum => None,
-        Some(Ok(_)) => Some(format!("its document is not that of state {}", row.newest)),
-        Some(Err(error)) => Some(error.to_string()),
-        None => Some("it has no document".into()),
+    None
+}
+
+/// A snapshot is the whole document of a state of an object that is current.
+async fn snapshots(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+    let mut after = 0;
+    loop {
+        let page = rows.snapshots(after, PAGE).await?;
+        for row in &page {
+            let SnapshotRow { object, seq, .. } = row.snapshot;
+            after = object;
+            let problem = match unpack(&row.snapshot.packed) {
+                _ if row.state_object != Some(object) => format!("{seq} is not one of its states"),
+                _ if !row.is_current => "its object is not current".to_owned(),
+                Err(error) => error.to_string(),
+                Ok(document) if row.checksum != Some(checksum(&document)) => {
+                    format!("it is not the document of state {seq}")
+                }
+                Ok(_) => continue,
+            };
+            findings.add(code::CURRENT, Some(seq), format!("the snapshot of object {object}: {problem}"));
+        }
+        if (page.len() as i64) < PAGE {
+            return Ok(());
+        }
     }
 }
 

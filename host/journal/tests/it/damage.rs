@@ -1,19 +1,24 @@
 //! Each kind of damage is planted, and found under its code.
 
 use kubewitness_core::ports::{
-    Append, Backlog, DeadLetter, JournalError, Progress, Save, SourceStart, Witness,
+    Append, Backlog, DeadLetter, JournalError, Progress, Save, SourceStart, Witness, Witnessed,
 };
 use kubewitness_core::{Change, StateId, Version};
 use kubewitness_journal::{Journal, code, verify};
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, SOURCE, job, of, options, present, state};
+use crate::support::{Desk, SOURCE, document, job, of, options, present, state};
 
 /// A journal with something of everything, closed.
 async fn sound() -> Desk {
     let desk = Desk::new().await;
     for version in 0..40u64 {
-        let states = (0..5).map(|n| present(&job(n), version * 5 + n as u64 + 1)).collect();
+        let states = (0..5).map(|n| {
+            let number = version * 5 + n as u64 + 1;
+            let base = (version > 0).then(|| document(&job(n), &(number - 5).to_string()));
+            Witnessed { base, ..present(&job(n), number) }
+        });
+        let states = states.collect();
         let checkpoint = Some(Version::new(&(version * 5 + 5).to_string()));
         desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
     }
@@ -78,8 +83,11 @@ async fn each_kind_of_damage_is_found_under_its_code() {
         (code::CURRENT, "DELETE FROM current WHERE object = 1"),
         (
             code::CURRENT,
-            "UPDATE current SET packed = (SELECT packed FROM current WHERE object = 2) WHERE object = 1",
+            "UPDATE snapshots SET packed = (SELECT packed FROM snapshots WHERE object = 2) WHERE object = 1",
         ),
+        (code::CURRENT, "UPDATE snapshots SET packed = substr(packed, 1, 40) WHERE object = 1"),
+        (code::CURRENT, "UPDATE snapshots SET seq = seq + 1 WHERE object = 1"),
+        (code::CURRENT, "INSERT INTO snapshots SELECT 5, 5, packed FROM snapshots WHERE object = 1"),
         (code::CHAIN, "UPDATE objects SET tail = tail - 5 WHERE tail IS NOT NULL"),
         (code::CHECKPOINT, "UPDATE streams SET checkpoint = ''"),
         (code::COUNT, "UPDATE streams SET states = states + 1"),

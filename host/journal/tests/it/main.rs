@@ -7,6 +7,7 @@ mod appends;
 mod backlog;
 mod crash;
 mod damage;
+mod migration;
 mod model;
 mod opening;
 mod size;

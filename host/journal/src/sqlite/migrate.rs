@@ -1,0 +1,41 @@
+//! From older formats to the present one, a version at a time.
+//!
+//! A step is one transaction that also moves `user_version`: a process that is killed in between
+//! leaves the file as it was before the step, or as it is after it, and the next start goes on from
+//! there. Steps are never changed once a version was released; a new version is a new step.
+
+use std::path::Path;
+
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+
+use super::schema::VERSION;
+
+/// `STEPS[n]` makes version `n + 2` of version `n + 1`.
+const STEPS: [&str; VERSION as usize - 1] = [
+    // 2: whole documents of live objects move out of the rows that change with every state.
+    "CREATE TABLE snapshots (object INTEGER PRIMARY KEY, seq INTEGER NOT NULL, packed BLOB NOT NULL) STRICT;
+     INSERT INTO snapshots (object, seq, packed)
+         SELECT object, newest, packed FROM current WHERE packed IS NOT NULL ORDER BY object;
+     CREATE TABLE current_2 (
+         object INTEGER PRIMARY KEY, newest INTEGER NOT NULL, tail INTEGER NOT NULL
+     ) STRICT;
+     INSERT INTO current_2 (object, newest, tail) SELECT object, newest, tail FROM current ORDER BY object;
+     DROP TABLE current;
+     ALTER TABLE current_2 RENAME TO current;",
+];
+
+/// Brings a file of version `from` to the present one.
+pub(super) async fn migrate(
+    connection: &mut SqliteConnection,
+    path: &Path,
+    from: i64,
+) -> Result<(), sqlx::Error> {
+    for (version, step) in (2..).zip(STEPS).filter(|(version, _)| *version > from) {
+        tracing::info!(path = %path.display(), version, "the journal gets a newer format");
+        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+        let text = format!("{step} PRAGMA user_version = {version};");
+        sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *transaction).await?;
+        transaction.commit().await?;
+    }
+    Ok(())
+}
