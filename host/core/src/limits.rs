@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-/// States appended in one transaction at most. Beyond 256 rows a transaction gains little and
-/// the first state of it waits longer.
-pub const APPEND_BATCH: usize = 256;
+/// States appended in one transaction at most. A sync takes up to some milliseconds, which many
+/// states have to share; a larger batch would hold more documents in memory at once. It is only
+/// reached while states come faster than they are made durable: nothing ever waits for more.
+pub const APPEND_BATCH: usize = 1024;
 
 /// A watch frame larger than this is journaled as poison without being decoded. etcd refuses
 /// objects over 1.5 MiB by default, aggregated servers may send more.

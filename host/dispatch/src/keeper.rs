@@ -11,9 +11,9 @@ use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
 use crate::interest::Interest;
 use crate::pause::Pause;
 
-/// Between two saves of a busy plugin: bounds its share of the journal's writer, and how much
-/// is handed over again after a kill.
-const BETWEEN: Duration = Duration::from_millis(10);
+/// Between two saves of a busy plugin: bounds its share of the journal's writer, whose syncs take
+/// up to some milliseconds each, and how much is handed over again after a kill.
+const BETWEEN: Duration = Duration::from_millis(50);
 /// What only moves the cursor past states of no concern is kept this much later: losing it
 /// costs reading them again.
 const LAZY: Duration = Duration::from_secs(1);

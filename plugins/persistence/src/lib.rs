@@ -80,18 +80,30 @@ fn write(states: &[State]) -> Result<(), Error> {
 }
 
 fn write_tables(states: &[State]) -> Result<(), Error> {
+    let (mut all, mut current) = (Vec::with_capacity(states.len()), Vec::with_capacity(states.len()));
+    for state in states {
+        let row = rows::status(state);
+        // A resync shows how an object is; it is no part of what happened to it.
+        match (state.is_resync(), rows::is_current(state)) {
+            (false, true) => {
+                all.push(rows::history(row.clone(), state));
+                current.push(row);
+            }
+            (false, false) => all.push(rows::history(row, state)),
+            (true, true) => current.push(row),
+            (true, false) => {}
+        }
+    }
     let history = TableWrite {
         table: tables::HISTORY.to_string(),
         columns: rows::history_columns(),
         key: tables::HISTORY_KEY.map(str::to_string).to_vec(),
         on_conflict: sql::OnConflict::Ignore,
-        // A resync shows how an object is; it is no part of what happened to it.
-        rows: states.iter().filter(|state| !state.is_resync()).map(rows::history).collect(),
+        rows: all,
     };
     if !history.rows.is_empty() {
         sql::write(DATABASE, &history)?;
     }
-    let current: Vec<_> = states.iter().filter(|state| rows::is_current(state)).map(rows::status).collect();
     if current.is_empty() {
         return Ok(());
     }

@@ -56,8 +56,8 @@ pub fn status(state: &State) -> Vec<Value> {
     ]
 }
 
-pub fn history(state: &State) -> Vec<Value> {
-    let mut row = status(state);
+/// Of the row that [`status`] made of it.
+pub fn history(mut row: Vec<Value>, state: &State) -> Vec<Value> {
     row.push(state.previous.as_ref().map(|previous| clean(&previous.phase, WORD_BYTES)).into());
     row
 }
@@ -77,6 +77,7 @@ fn word(text: &str) -> Value {
 
 /// Some databases refuse a NUL and others stop reading at it.
 fn clean(text: &str, limit: usize) -> String {
-    let end = text.floor_char_boundary(limit);
-    text[..end].replace('\0', "\u{fffd}")
+    let text = &text[..text.floor_char_boundary(limit)];
+    // Almost never: and a copy is much cheaper than a replacement.
+    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text.to_string() }
 }

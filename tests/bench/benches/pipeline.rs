@@ -1,7 +1,7 @@
 //! The whole way of a state, with the real binary: a canned watch stream of updates of Jobs,
 //! served as fast as it is read, through journal, lanes, the persistence plugin and SQLite.
-//! Prints states a second, bytes on disk a state and peak memory; then what client-go does with
-//! the same stream and no sink at all.
+//! Prints states a second, bytes on disk a state, processor time a state and peak memory; then what
+//! client-go does with the same stream and no sink at all, and with an insert for each state.
 
 mod canned;
 mod host;
@@ -37,8 +37,13 @@ data:
       module: {file: persistence.wasm}
       subscribe: [{source: jobs, mode: every, start: beginning}]
       grants: {sql: [{name: main, database: platform}]}
-      delivery: {batch: 256}
+      delivery: {batch: 1024}
 "#;
+
+/// Updates of the peer that syncs each state: it takes milliseconds for each.
+const SYNCED: usize = 2_000;
+/// And few Jobs: each of the list costs it as much.
+const FEW_JOBS: usize = 100;
 
 fn main() -> Result<()> {
     if !wanted("pipeline") {
@@ -77,7 +82,7 @@ async fn run(updates: usize) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let elapsed = started.elapsed();
-    let peak = host.peak_memory()?;
+    let (peak, busy) = (host.peak_memory()?, host.processor_time()?);
     drop(host);
     let rate = |time: Duration| updates as f64 / time.as_secs_f64();
     println!("pipeline: {updates} updates of {JOBS} Jobs of {} bytes", kubewitness_bench::job(1, 1, 1).len());
@@ -91,9 +96,15 @@ async fn run(updates: usize) -> Result<()> {
         "  platform.db  {:>10.0} bytes on disk a state",
         size(&data.join("platform.db"))? as f64 / total as f64
     );
+    println!("  processor    {:>10.1} µs a state, all threads", busy.as_secs_f64() * 1e6 / total as f64);
     println!("  peak memory  {:>10.1} MiB", peak);
     if let Some(peer) = peers::client_go(JOBS, updates, PATIENCE).await? {
         println!("  client-go    {peer:>10.0} states/s  {} (goal: 5)", ratio(rate(elapsed), peer));
+    }
+    let (few, database) = (updates.min(SYNCED), folder.path().join("peer.db"));
+    if let Some(peer) = peers::client_go_into_sqlite(FEW_JOBS, few, &database, PATIENCE).await {
+        let ratio = ratio(rate(elapsed), peer);
+        println!("  client-go → SQLite {peer:>4.0} states/s  {ratio} (one insert a state, as durable)");
     }
     Ok(())
 }

@@ -13,13 +13,15 @@ use crate::services;
 
 /// Where Debian puts the sources of Go packages.
 const PACKAGED: &str = "/usr/share/gocode";
+/// The driver of SQLite within it: without it the peer has no database.
+const DRIVER: &str = "src/github.com/mattn/go-sqlite3";
 /// What our program is called within the sources of Kubernetes.
 const INSIDE: &str = "k8s.io/kubernetes/cmd/kubewitness-peer";
 
 /// `None` where it can't be had: why is printed, and the benchmarks say that they go without.
 pub fn client_go() -> Option<PathBuf> {
-    if !services::runs("go") {
-        services::install(&["golang-go"]);
+    if !services::runs("go") || !Path::new(PACKAGED).join(DRIVER).is_dir() {
+        services::install(&["golang-go", "golang-github-mattn-go-sqlite3-dev"]);
     }
     if !services::runs("go") {
         return None;
@@ -35,14 +37,16 @@ pub fn client_go() -> Option<PathBuf> {
 
 fn built() -> Result<PathBuf> {
     let folder = target().join("clientgo");
-    let (program, main) = (folder.join("peer"), root().join("tests/bench/peers/clientgo/main.go"));
+    let (program, source) = (folder.join("peer"), root().join("tests/bench/peers/clientgo"));
+    let files = ["main.go", "sqlite.go"].map(|name| source.join(name));
     let age = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
-    if age(&program).is_ok_and(|built| age(&main).is_ok_and(|written| built > written)) {
+    let newest = files.iter().filter_map(|file| age(file).ok()).max();
+    if age(&program).is_ok_and(|built| newest.is_some_and(|written| built > written)) {
         return Ok(program);
     }
     fs::create_dir_all(&folder)?;
     let (gopath, what) = if Path::new(PACKAGED).join("src/k8s.io/client-go/tools/cache").is_dir() {
-        (PathBuf::from(PACKAGED), main.display().to_string())
+        (PACKAGED.into(), source.display().to_string())
     } else {
         let gopath = folder.join("gopath");
         let place = gopath.join("src").join(INSIDE);
@@ -50,12 +54,18 @@ fn built() -> Result<PathBuf> {
             fetch(&folder, &gopath.join("src/k8s.io"))?;
             fs::create_dir_all(&place)?;
         }
-        fs::copy(&main, place.join("main.go"))?;
-        (gopath, INSIDE.to_owned())
+        for file in &files {
+            fs::copy(file, place.join(file.file_name().unwrap_or_default()))?;
+        }
+        (format!("{}:{PACKAGED}", gopath.display()), INSIDE.to_owned())
     };
     step("building the peer on client-go");
     let mut go = Command::new("go");
-    go.args(["build", "-o"]).arg(&program).arg(what);
+    go.args(["build", "-o"]).arg(&program);
+    if Path::new(PACKAGED).join(DRIVER).is_dir() {
+        go.args(["-tags", "sqlite libsqlite3"]);
+    }
+    go.arg(what);
     go.env("GO111MODULE", "off").env("GOFLAGS", "").env("GOPATH", gopath);
     run(go.env("GOCACHE", folder.join("cache")))?;
     Ok(program)

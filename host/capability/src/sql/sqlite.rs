@@ -51,6 +51,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 const STEPS: i32 = 20_000;
 /// Prepared statements that are kept; a few tables in a few sizes.
 const STATEMENTS: usize = 128;
+/// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Rows of objects that change
+/// again and again are then moved once for many changes.
+const CHECKPOINT_PAGES: &str = "4096";
+/// KiB of pages that the writer keeps: a batch touches as many pages as it has objects, and what
+/// does not fit is written to the WAL and read again before the batch is committed.
+const CACHE: &str = "-8192";
 const QUERY_ROWS: usize = 10_000;
 const NO_DEADLINE: u64 = u64::MAX;
 
@@ -107,6 +113,8 @@ impl Sqlite {
             .statement_cache_capacity(STATEMENTS)
             // What a statement of many rows needs to be undone alone stays off the disk.
             .pragma("temp_store", "MEMORY")
+            .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+            .pragma("cache_size", CACHE)
             .pragma("trusted_schema", "OFF")
             .disable_statement_logging();
         let deadline = Arc::new(Deadline { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE) });

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -47,6 +48,17 @@ impl Host {
     pub async fn status(&self) -> Result<serde_json::Value> {
         let answer = reqwest::get(format!("http://127.0.0.1:{PORT}/api/v1/status")).await?;
         Ok(answer.json().await?)
+    }
+
+    /// Of all threads since it started, in user and kernel mode.
+    pub fn processor_time(&self) -> Result<Duration> {
+        const TICKS: u64 = 100;
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        // Behind the name, which may hold spaces; the 14th and 15th of the line.
+        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<u64>().ok());
+        let used = ticks(11).zip(ticks(12)).context("no times in /proc")?;
+        Ok(Duration::from_millis((used.0 + used.1) * 1000 / TICKS))
     }
 
     /// MiB at most, as the kernel counted it.

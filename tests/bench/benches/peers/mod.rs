@@ -1,6 +1,7 @@
 //! The controller in Go that the goals are set against, as a process of its own.
+#![allow(dead_code, reason = "each benchmark uses its part")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,21 +14,57 @@ const CLIENT_GO: &str = "KUBEWITNESS_CLIENT_GO";
 
 /// States a second through client-go's shared informer and workqueue; `None` where it is not built.
 pub async fn client_go(jobs: usize, updates: usize, patience: Duration) -> Result<Option<f64>> {
-    let Some(program) = std::env::var_os(CLIENT_GO).map(PathBuf::from) else {
-        println!(
-            "  client-go    skipped: it was not built; `cargo xtask bench` does that where Debian's Go is"
-        );
-        return Ok(None);
-    };
+    match program() {
+        Some(program) => run(&program, jobs, updates, None, patience).await.map(Some),
+        None => {
+            println!(
+                "  client-go    skipped: it was not built; `cargo xtask bench` does that where Debian's Go is"
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// The same with an insert into SQLite for each state, as durable as ours; `None` where it is not
+/// built or ends, as it does without Debian's driver.
+pub async fn client_go_into_sqlite(
+    jobs: usize,
+    updates: usize,
+    database: &Path,
+    patience: Duration,
+) -> Option<f64> {
+    let run = run(&program()?, jobs, updates, Some(database), patience).await;
+    run.inspect_err(|error| println!("  client-go into SQLite skipped: {error:#}")).ok()
+}
+
+fn program() -> Option<PathBuf> {
+    std::env::var_os(CLIENT_GO).map(PathBuf::from)
+}
+
+async fn run(
+    program: &Path,
+    jobs: usize,
+    updates: usize,
+    database: Option<&Path>,
+    patience: Duration,
+) -> Result<f64> {
     let canned = Canned::start(jobs, updates).await?;
-    let mut peer = tokio::process::Command::new(&program)
+    let mut peer = tokio::process::Command::new(program)
         .args([canned.url(), (jobs + updates).to_string()])
+        .args(database)
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("starting {}", program.display()))?;
-    let started = canned.first_watch(patience).await.context("client-go never watched")?;
-    let status = tokio::time::timeout(patience, peer.wait()).await.context("client-go is not done")??;
-    ensure!(status.success(), "the peer on client-go ended with {status}");
-    Ok(Some(updates as f64 / started.elapsed().as_secs_f64()))
+    let ended = async {
+        let status = peer.wait().await?;
+        ensure!(status.success(), "the peer on client-go ended with {status}");
+        Ok(())
+    };
+    let watched = canned.first_watch(patience);
+    // One that ends at once never watches.
+    let (watched, ()) = tokio::time::timeout(patience, async { tokio::try_join!(watched, ended) })
+        .await
+        .context("client-go is not done")??;
+    Ok(updates as f64 / watched.elapsed().as_secs_f64())
 }
