@@ -1,5 +1,6 @@
 //! What a source does while nothing is wrong.
 
+use kubewitness_core::document::unpack;
 use kubewitness_core::ports::{Lister, Selection};
 use kubewitness_core::state::Change;
 
@@ -49,6 +50,26 @@ async fn listed_and_watched_documents_look_alike_and_the_last_content_is_kept() 
     assert_eq!(states[1].previous.as_ref(), Some(&states[0].status));
     assert_eq!(states[2].change, Change::Gone);
     assert_eq!(states[2].status.phase, "Deleted");
+}
+
+#[tokio::test]
+async fn what_changed_is_packed_once_the_source_is_quiet_and_reads_the_same() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("a", json!({}));
+    let running = Running::start(&world, &memory).await;
+    running.watching(&world).await;
+    world.update("a");
+    until("its change", || memory.story_of("a").len() == 2).await;
+    let held = || {
+        let all = running.listers.select("jobs", &Selection { limit: 9, ..Selection::default() }).unwrap();
+        let document = unpack(&all.objects[0].packed).unwrap();
+        (all.objects[0].packed.len() < document.len(), document)
+    };
+    until("it is packed", || held() == (true, memory.states()[1].document.clone())).await;
+    world.update("a");
+    until("its next change", || memory.story_of("a").len() == 3).await;
+    assert_eq!(memory.states()[2].base.as_ref(), Some(&memory.states()[1].document));
+    running.stop().await;
 }
 
 #[tokio::test]
