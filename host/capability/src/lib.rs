@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{DatabaseSpec, Fault, HostSpec, PluginSpec};
+use kubewitness_core::config::{DatabaseKind, DatabaseSpec, Fault, HostSpec, PluginSpec};
 use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
 use thiserror::Error;
 
@@ -100,7 +100,9 @@ impl Capabilities {
         for (index, spec) in host.databases.iter().enumerate() {
             match open_database(old, spec, data).await {
                 Ok(engine) => databases.push((spec.clone(), engine)),
-                Err(message) => faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message)),
+                Err((field, message)) => {
+                    faults.push(fault(format!("spec.databases[{index}].{field}"), message));
+                }
             }
         }
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
@@ -220,7 +222,8 @@ impl Capabilities {
 fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
     let mut places = places::Places::new(data);
     for (index, spec) in host.databases.iter().enumerate() {
-        if let Err(message) = places.claim(&spec.sqlite.path, format!("the database `{}`", spec.name)) {
+        let Some(sqlite) = &spec.sqlite else { continue };
+        if let Err(message) = places.claim(&sqlite.path, format!("the database `{}`", spec.name)) {
             faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message));
         }
     }
@@ -231,19 +234,36 @@ fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
     }
 }
 
+/// A server is not connected here: one that is away holds up nothing but the plugins that need it.
 async fn open_database(
     old: Option<&Capabilities>,
     spec: &DatabaseSpec,
     data: &Path,
-) -> Result<sql::Shared, String> {
+) -> Result<sql::Shared, (&'static str, String)> {
     let same = old.and_then(|old| old.databases.iter().find(|(before, _)| before == spec));
     if let Some((_, engine)) = same {
         return Ok(engine.clone());
     }
-    if spec.sqlite.path.is_empty() || spec.sqlite.path.starts_with(':') {
-        return Err("names no file".into());
+    let name = &spec.name;
+    match spec.kind() {
+        Some(DatabaseKind::Sqlite(sqlite)) => {
+            let at = |message| ("sqlite.path", message);
+            if sqlite.path.is_empty() || sqlite.path.starts_with(':') {
+                return Err(at("names no file".into()));
+            }
+            let opened = sql::sqlite::Sqlite::open(&data.join(&sqlite.path)).await;
+            Ok(Arc::new(opened.map_err(at)?))
+        }
+        Some(DatabaseKind::Postgres(server)) => {
+            let at = |message| ("postgres.urlFrom", message);
+            Ok(Arc::new(sql::remote::Remote::<sql::postgres::Postgres>::new(name, server).map_err(at)?))
+        }
+        Some(DatabaseKind::Mysql(server)) => {
+            let at = |message| ("mysql.urlFrom", message);
+            Ok(Arc::new(sql::remote::Remote::<sql::mysql::Mysql>::new(name, server).map_err(at)?))
+        }
+        None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),
     }
-    Ok(Arc::new(sql::sqlite::Sqlite::open(&data.join(&spec.sqlite.path)).await?))
 }
 
 async fn open_ledgers(

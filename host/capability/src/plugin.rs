@@ -1,7 +1,7 @@
 //! One plugin's standing: what it was granted, and the receipts of what it has applied.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -24,8 +24,13 @@ const FORGET_EVERY: Seq = 4096;
 #[derive(Default)]
 pub struct Standing {
     pub applied: Applied,
-    /// A commit ended in doubt: the receipts have to be read again before the next call.
-    stale: AtomicBool,
+    /// The receipts have to be read before the next call: a commit ended in doubt, or a server was
+    /// not asked yet.
+    doubts: AtomicU64,
+    /// So many of them are settled.
+    settled: AtomicU64,
+    /// One reads, and whoever comes meanwhile waits for what is found.
+    reading: tokio::sync::Mutex<()>,
     cursor: AtomicU64,
     forgotten: AtomicU64,
     stores: Mutex<Stores>,
@@ -42,7 +47,7 @@ pub struct Stores {
 
 impl Standing {
     pub fn mark_stale(&self) {
-        self.stale.store(true, Ordering::Release);
+        self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
     fn stores(&self) -> Stores {
@@ -52,7 +57,13 @@ impl Standing {
     /// Reads the receipts above the cursor from everywhere that the plugin may write to.
     pub async fn load(&self, plugin: &str, stores: Stores, cursor: Seq) -> Result<(), GrantError> {
         self.cursor.fetch_max(cursor, Ordering::AcqRel);
+        let remote = stores.databases.iter().any(|database| database.is_remote());
         *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
+        if remote {
+            // A server may be away: then the plugin waits, and nothing else does.
+            self.mark_stale();
+            return Ok(());
+        }
         self.read(plugin).await
     }
 
@@ -68,14 +79,18 @@ impl Standing {
     }
 
     async fn refresh(&self, plugin: &str) -> Result<(), GrantError> {
-        if !self.stale.swap(false, Ordering::AcqRel) {
+        let is_settled = |doubts| doubts == self.settled.load(Ordering::Acquire);
+        if is_settled(self.doubts.load(Ordering::Acquire)) {
             return Ok(());
         }
-        let read = self.read(plugin).await;
-        if read.is_err() {
-            self.mark_stale();
+        let _reading = self.reading.lock().await;
+        // Doubts that arise while it is read are not settled by what is found.
+        let doubts = self.doubts.load(Ordering::Acquire);
+        if !is_settled(doubts) {
+            self.read(plugin).await?;
+            self.settled.store(doubts, Ordering::Release);
         }
-        read
+        Ok(())
     }
 
     /// Ledgers first: they may still need a database's receipt until theirs is on disk.

@@ -33,6 +33,9 @@ pub struct CallSession {
     /// The id of the only state of the batch, for requests that carry none.
     only: Option<StateId>,
     sql: Option<Box<dyn Transaction>>,
+    /// The database could not be had. Whatever the plugin makes of that, the call can't count as
+    /// made: its states are to blame for nothing, and use up no tries.
+    unreachable: Option<GrantError>,
     ledger: Option<Held>,
     kv: Option<kv::Overlay>,
 }
@@ -51,7 +54,7 @@ impl Drop for Doubt<'_> {
 impl CallSession {
     pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
         let kv = granted.kv.as_ref().map(kv::Kv::open);
-        Self { granted, batch, applied, only, sql: None, ledger: None, kv }
+        Self { granted, batch, applied, only, sql: None, unreachable: None, ledger: None, kv }
     }
 
     fn database(&self, name: &str) -> Result<&Database, GrantError> {
@@ -62,7 +65,11 @@ impl CallSession {
     async fn transaction(&mut self, database: &str) -> Result<&mut Box<dyn Transaction>, GrantError> {
         let engine = self.database(database)?.engine.clone();
         if self.sql.is_none() {
-            self.sql = Some(engine.begin().await?);
+            if let Some(error) = &self.unreachable {
+                return Err(error.clone());
+            }
+            let begun = engine.begin(&self.granted.plugin).await;
+            self.sql = Some(begun.inspect_err(|error| self.unreachable = Some(error.clone()))?);
         }
         self.sql.as_mut().ok_or_else(|| GrantError::Other("the transaction is gone".into()))
     }
@@ -98,7 +105,7 @@ impl CallSession {
         let mut random = [0; 16];
         let filled = SystemRandom::new().fill(&mut random);
         filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
-        let token = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = format!("{}.{}", self.granted.plugin, crate::sql::remote::hex(&random));
         Ok(Receipt { plugin: self.granted.plugin.clone(), marks, token, at_ms: self.granted.clock.now_ms() })
     }
 
@@ -239,6 +246,9 @@ impl Session for CallSession {
     }
 
     async fn commit(mut self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+        if let Some(error) = self.unreachable.take() {
+            return Err(error);
+        }
         let receipt = self.receipt(self.marks(done)?)?;
         if let Some(kv) = &self.kv {
             kv.fits()?;

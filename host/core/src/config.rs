@@ -111,11 +111,50 @@ pub struct IndexSpec {
     pub pointer: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Exactly one of `sqlite`, `postgres` and `mysql` beside the name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DatabaseSpec {
     pub name: String,
-    pub sqlite: SqliteSpec,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sqlite: Option<SqliteSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postgres: Option<ServerSpec>,
+    /// MySQL or MariaDB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mysql: Option<ServerSpec>,
+}
+
+/// Which database it is, of a spec that has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseKind<'a> {
+    Sqlite(&'a SqliteSpec),
+    Postgres(&'a ServerSpec),
+    Mysql(&'a ServerSpec),
+}
+
+impl DatabaseSpec {
+    /// `None` where there is not exactly one.
+    pub fn kind(&self) -> Option<DatabaseKind<'_>> {
+        match (&self.sqlite, &self.postgres, &self.mysql) {
+            (Some(sqlite), None, None) => Some(DatabaseKind::Sqlite(sqlite)),
+            (None, Some(server), None) => Some(DatabaseKind::Postgres(server)),
+            (None, None, Some(server)) => Some(DatabaseKind::Mysql(server)),
+            _ => None,
+        }
+    }
+}
+
+/// A database server. Its address holds a password, so it is a secret as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServerSpec {
+    /// Such as `postgres://user:password@host:5432/database?sslmode=verify-full` or
+    /// `mysql://user:password@host:3306/database?ssl-mode=VERIFY_IDENTITY`.
+    pub url_from: SecretRef,
+    /// Connections at once, over all plugins that were granted it.
+    #[serde(default = "eight")]
+    pub connections: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -380,6 +419,10 @@ pub enum OnDeadLetter {
 
 fn ten_minutes() -> Duration {
     Duration(std::time::Duration::from_secs(600))
+}
+
+fn eight() -> u32 {
+    8
 }
 
 fn ten_seconds() -> Duration {

@@ -187,7 +187,11 @@ fn agreeable(entry: &Entry) -> HostSpec {
         databases: grants
             .sql
             .into_iter()
-            .map(|g| DatabaseSpec { name: g.database, sqlite: SqliteSpec { path: "unchecked.db".into() } })
+            .map(|g| DatabaseSpec {
+                name: g.database,
+                sqlite: Some(SqliteSpec { path: "unchecked.db".into() }),
+                ..DatabaseSpec::default()
+            })
             .collect(),
         destinations: grants
             .http

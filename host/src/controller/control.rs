@@ -22,6 +22,8 @@ use crate::config::manifest::{Entry, Problem, claimed_name, parse_host, parse_pl
 
 /// Several files written one after the other are one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);
+/// Removing old receipts of one plugin may take this long.
+const PRUNE: Duration = Duration::from_secs(2);
 /// What was refused is looked at again: a component or a database may have come since.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -366,8 +368,13 @@ impl Control {
     async fn prune(&self) {
         let Some(capabilities) = &self.capabilities else { return };
         for (name, cursor) in self.plugins.cursors() {
-            if let Err(error) = capabilities.prune(&name, cursor).await {
-                warn!(plugin = name, "receipts behind its cursor can't be removed yet: {error}");
+            // A database that is slow or away is asked again the next time: changes don't wait for it.
+            match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    warn!(plugin = name, "receipts behind its cursor can't be removed yet: {error}")
+                }
+                Err(_) => warn!(plugin = name, "receipts behind its cursor could not be removed in time"),
             }
         }
     }

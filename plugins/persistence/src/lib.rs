@@ -1,7 +1,8 @@
 //! Writes every state to a database: `object_status` has the newest of each object, and
 //! `object_history` has all of them. The tables are made where they are missing.
 //!
-//! It needs the grant `sql: [{name: main, …}]`. What a batch writes is one transaction with the
+//! It needs the grant `sql: [{name: main, …}]`; SQLite, PostgreSQL and MySQL get the same tables, in
+//! the types that each has. What a batch writes is one transaction with the
 //! receipt of its states, so a repeat changes nothing.
 
 mod rows;
@@ -50,12 +51,15 @@ kubewitness_sdk::export!(Persistence);
 thread_local! {
     /// This instance has seen the tables. Only a shortcut: [`write`] finds out where they are gone.
     static SEEN: Cell<bool> = const { Cell::new(false) };
+    /// A write found a table missing.
+    static MISSING: Cell<bool> = const { Cell::new(false) };
 }
 
 fn ready(config: &Config) -> Result<(), Error> {
     if !SEEN.get() {
-        tables::prepare(DATABASE, config.index)?;
+        tables::prepare(DATABASE, config.index, MISSING.get())?;
         SEEN.set(true);
+        MISSING.set(false);
     }
     Ok(())
 }
@@ -74,6 +78,7 @@ fn write(states: &[State]) -> Result<(), Error> {
     {
         // Made in a call that was undone, or removed by somebody: the next try makes them again.
         SEEN.set(false);
+        MISSING.set(true);
         return Err(Error::Unavailable(message.clone()));
     }
     written

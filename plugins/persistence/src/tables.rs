@@ -2,7 +2,7 @@
 //! it is a new schema version.
 
 use kubewitness_sdk::Error;
-use kubewitness_sdk::sql::{self, Value};
+use kubewitness_sdk::sql::{self, Dialect, OnConflict, TableWrite, Value};
 
 pub const STATUS: &str = "object_status";
 pub const HISTORY: &str = "object_history";
@@ -14,59 +14,141 @@ const VERSION: i64 = 1;
 /// costs three times as much and grows with the table. An id with two versions does not exist.
 pub const HISTORY_KEY: [&str; 2] = ["resource_version", "id"];
 
-/// Columns of both tables with their types, in the order of the contract.
-pub const COLUMNS: [(&str, &str); 21] = [
-    ("id", "TEXT NOT NULL"),
-    ("seq", "BIGINT NOT NULL"),
-    ("source", "TEXT NOT NULL"),
-    ("api_group", "TEXT NOT NULL"),
-    ("kind", "TEXT NOT NULL"),
-    ("namespace", "TEXT NOT NULL"),
-    ("name", "TEXT NOT NULL"),
-    ("uid", "TEXT NOT NULL"),
-    ("resource_version", "TEXT NOT NULL"),
-    ("change", "TEXT NOT NULL"),
-    ("phase", "TEXT NOT NULL"),
-    ("reason", "TEXT NOT NULL"),
-    ("message", "TEXT NOT NULL"),
-    ("attempt", "INTEGER NOT NULL"),
-    ("ready", "INTEGER NOT NULL"),
-    ("total", "INTEGER NOT NULL"),
-    ("exit_code", "INTEGER"),
-    ("terminal", "INTEGER NOT NULL"),
-    ("owner_kind", "TEXT"),
-    ("owner_name", "TEXT"),
-    ("observed_at", "TEXT NOT NULL"),
+/// Columns of both tables with what they hold, in the order of the contract.
+pub const COLUMNS: [(&str, Holds); 21] = [
+    ("id", Holds::Id),
+    ("seq", Holds::Position),
+    ("source", Holds::Word),
+    ("api_group", Holds::Word),
+    ("kind", Holds::Word),
+    ("namespace", Holds::Name),
+    ("name", Holds::Name),
+    ("uid", Holds::Uid),
+    ("resource_version", Holds::Version),
+    ("change", Holds::Word),
+    ("phase", Holds::Word),
+    ("reason", Holds::Word),
+    ("message", Holds::Word),
+    ("attempt", Holds::Count),
+    ("ready", Holds::Count),
+    ("total", Holds::Count),
+    ("exit_code", Holds::MaybeCount),
+    ("terminal", Holds::Count),
+    ("owner_kind", Holds::MaybeWord),
+    ("owner_name", Holds::MaybeWord),
+    ("observed_at", Holds::Word),
 ];
-pub const PREVIOUS: (&str, &str) = ("previous_phase", "TEXT");
+pub const PREVIOUS: (&str, Holds) = ("previous_phase", Holds::MaybeWord);
 
-/// Makes what is missing, and refuses tables that a newer version of this plugin has changed.
-pub fn prepare(database: &str, index: bool) -> Result<(), Error> {
-    sql::run(database, &create(STATUS, &COLUMNS, "uid"))?;
-    let history: Vec<_> = COLUMNS.into_iter().chain([PREVIOUS]).collect();
-    sql::run(database, &create(HISTORY, &history, &HISTORY_KEY.join(", ")))?;
-    if index {
-        sql::run(
-            database,
-            "CREATE INDEX IF NOT EXISTS object_status_by_name ON object_status (namespace, name)",
-        )?;
-        sql::run(database, "CREATE INDEX IF NOT EXISTS object_history_by_uid ON object_history (uid, seq)")?;
-    }
-    sql::run(database, &format!("CREATE TABLE IF NOT EXISTS {SCHEMA} (version INTEGER NOT NULL UNIQUE)"))?;
-    let newest = sql::query(database, &format!("SELECT max(version) FROM {SCHEMA}"), &[])?;
-    match newest.first().and_then(|row| row.first()) {
-        Some(Value::Integer(VERSION)) => Ok(()),
-        Some(Value::Integer(newer)) if *newer > VERSION => Err(Error::Unavailable(format!(
-            "the tables have version {newer}, this plugin writes version {VERSION}"
-        ))),
-        _ => {
-            let row = vec![Value::Integer(VERSION)];
-            sql::execute(database, &format!("INSERT INTO {SCHEMA} (version) VALUES (?)"), &[row]).map(drop)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    Id,
+    Uid,
+    Version,
+    /// Of an object or a namespace.
+    Name,
+    Word,
+    MaybeWord,
+    Position,
+    Count,
+    MaybeCount,
+}
+
+impl Holds {
+    /// Counts are 64 bits wide on servers, since an object may say what it likes. An index of MySQL
+    /// has at most 3,072 bytes, and a character takes four; texts are compared as they are written,
+    /// which is not its way by itself.
+    fn sql(self, dialect: Dialect) -> &'static str {
+        match (dialect, self) {
+            (_, Self::Position) => "BIGINT NOT NULL",
+            (Dialect::Sqlite, Self::Count) => "INTEGER NOT NULL",
+            (Dialect::Sqlite, Self::MaybeCount) => "INTEGER",
+            (_, Self::Count) => "BIGINT NOT NULL",
+            (_, Self::MaybeCount) => "BIGINT",
+            (Dialect::Mysql, Self::Id) => "VARCHAR(600) COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::Version) => "VARCHAR(160) COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::Uid) => "VARCHAR(700) COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::Name) => "VARCHAR(1024) COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::Word) => "TEXT COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::MaybeWord) => "TEXT COLLATE utf8mb4_bin",
+            (_, Self::MaybeWord) => "TEXT",
+            (_, Self::Id | Self::Uid | Self::Version | Self::Name | Self::Word) => "TEXT NOT NULL",
         }
     }
 }
 
-fn create(table: &str, columns: &[(&str, &str)], key: &str) -> String {
-    let columns: Vec<_> = columns.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
+/// Makes what is missing, and refuses tables that a newer version of this plugin has changed.
+/// `missing`: a table was not there, whatever the version says.
+pub fn prepare(database: &str, index: bool, missing: bool) -> Result<(), Error> {
+    let dialect = sql::dialect_of(database)?;
+    // Where the tables are there, nothing is made: that waits for whoever writes to them.
+    let newest = match version(database) {
+        Err(Error::Invalid(message)) if message.contains("no such table") => None,
+        newest => newest?,
+    };
+    if let Some(newer) = newest.filter(|newest| *newest > VERSION) {
+        return Err(Error::Unavailable(format!(
+            "the tables have version {newer}, this plugin writes version {VERSION}"
+        )));
+    }
+    if newest.is_none() || missing {
+        make(database, dialect)?;
+    }
+    if index {
+        make_indexes(database, dialect)?;
+    }
+    if newest == Some(VERSION) {
+        return Ok(());
+    }
+    let row = TableWrite {
+        table: SCHEMA.to_string(),
+        columns: vec!["version".to_string()],
+        key: vec!["version".to_string()],
+        // Another instance may have been here at the same time.
+        on_conflict: OnConflict::Ignore,
+        rows: vec![vec![Value::Integer(VERSION)]],
+    };
+    sql::write(database, &row).map(drop)
+}
+
+fn version(database: &str) -> Result<Option<i64>, Error> {
+    let newest = sql::query(database, &format!("SELECT max(version) FROM {SCHEMA}"), &[])?;
+    Ok(match newest.first().and_then(|row| row.first()) {
+        Some(Value::Integer(version)) => Some(*version),
+        _ => None,
+    })
+}
+
+fn make(database: &str, dialect: Dialect) -> Result<(), Error> {
+    sql::run(database, &create(STATUS, &COLUMNS, "uid", dialect))?;
+    let history: Vec<_> = COLUMNS.into_iter().chain([PREVIOUS]).collect();
+    sql::run(database, &create(HISTORY, &history, &HISTORY_KEY.join(", "), dialect))?;
+    let version = "BIGINT NOT NULL UNIQUE";
+    sql::run(database, &format!("CREATE TABLE IF NOT EXISTS {SCHEMA} (version {version})")).map(drop)
+}
+
+fn make_indexes(database: &str, dialect: Dialect) -> Result<(), Error> {
+    // MySQL has no IF NOT EXISTS here, and no room for whole names.
+    let (missing, name) = match dialect {
+        Dialect::Mysql => ("", "namespace(191), name(191)"),
+        Dialect::Sqlite | Dialect::Postgres => ("IF NOT EXISTS ", "namespace, name"),
+    };
+    let indexes = [
+        format!("CREATE INDEX {missing}object_status_by_name ON object_status ({name})"),
+        format!("CREATE INDEX {missing}object_history_by_uid ON object_history (uid, seq)"),
+    ];
+    for index in indexes {
+        match sql::run(database, &index) {
+            Err(Error::Invalid(message)) if message.contains("Duplicate key name") => {}
+            made => made.map(drop)?,
+        }
+    }
+    Ok(())
+}
+
+/// Names are quoted: `change` is a word of MySQL's.
+fn create(table: &str, columns: &[(&str, Holds)], key: &str, dialect: Dialect) -> String {
+    let columns: Vec<_> =
+        columns.iter().map(|(name, holds)| format!("\"{name}\" {}", holds.sql(dialect))).collect();
     format!("CREATE TABLE IF NOT EXISTS {table} ({}, UNIQUE ({key}))", columns.join(", "))
 }

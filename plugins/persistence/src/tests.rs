@@ -1,7 +1,7 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use kubewitness_sdk::sql::{OnConflict, Value};
+use kubewitness_sdk::sql::{Dialect, OnConflict, Value};
 use kubewitness_sdk::{Change, testing};
 
 use super::*;
@@ -14,10 +14,15 @@ struct Database {
     statements: RefCell<Vec<String>>,
     writes: RefCell<Vec<TableWrite>>,
     version: RefCell<Option<i64>>,
+    dialect: Cell<Option<Dialect>>,
     refuse: RefCell<Option<Refusal>>,
 }
 
 impl testing::Host for Database {
+    fn sql_dialect(&self, _: &str) -> Result<Dialect, Error> {
+        Ok(self.dialect.get().unwrap_or(Dialect::Sqlite))
+    }
+
     fn sql_execute(&self, database: &str, statement: &str, rows: &[Vec<Value>]) -> Result<u64, Error> {
         assert_eq!((database, rows.len()), ("main", 1));
         self.statements.borrow_mut().push(statement.to_string());
@@ -56,8 +61,8 @@ fn a_batch_is_one_write_a_table_with_the_columns_of_the_contract() {
     let database = Rc::new(Database::default());
     let states = [testing::state(1, "a", "Pending"), testing::state(2, "b", "Running")];
     assert_eq!(handle(&database, &states), [Verdict::Done, Verdict::Done]);
-    let writes = database.writes.borrow();
-    let [history, status] = writes.as_slice() else { panic!("{} writes", writes.len()) };
+    let writes = &database.writes.borrow()[1..];
+    let [history, status] = writes else { panic!("{} writes", writes.len()) };
     let contract = "id, seq, source, api_group, kind, namespace, name, uid, resource_version, change, phase, reason, \
                     message, attempt, ready, total, exit_code, terminal, owner_kind, owner_name, observed_at";
     assert_eq!(status.columns.join(", "), contract);
@@ -77,15 +82,50 @@ fn tables_are_made_with_a_version_and_looked_for_once() {
     handle(&database, &[testing::state(1, "a", "Pending")]);
     let made = database.statements.borrow().clone();
     assert!(
-        made[0].starts_with("CREATE TABLE IF NOT EXISTS object_status (id TEXT NOT NULL, seq"),
+        made[0].starts_with("CREATE TABLE IF NOT EXISTS object_status (\"id\" TEXT NOT NULL, \"seq"),
         "{}",
         made[0]
     );
     assert!(made[1].ends_with("UNIQUE (resource_version, id))"), "{}", made[1]);
-    assert_eq!(made[3], "INSERT INTO object_schema (version) VALUES (?)");
+    assert_eq!(made.len(), 3);
+    let writes = database.writes.borrow().clone();
+    assert_eq!((writes[0].table.as_str(), &writes[0].rows), ("object_schema", &vec![vec![1_i64.into()]]));
     let again = || Persistence::handle(&Config::default(), &[testing::state(2, "a", "Pending")]);
     testing::with_host(database.clone(), again);
     assert_eq!(database.statements.borrow().len(), made.len());
+}
+
+#[test]
+fn tables_that_are_there_are_not_made_again() {
+    let database = Rc::new(Database { version: RefCell::new(Some(1)), ..Database::default() });
+    handle(&database, &[testing::state(1, "a", "Pending")]);
+    assert_eq!(*database.statements.borrow(), [] as [String; 0]);
+    assert_eq!(database.writes.borrow().len(), 2);
+}
+
+#[test]
+fn each_database_gets_the_tables_in_its_own_types() {
+    for (dialect, id, count) in [
+        (Dialect::Postgres, "\"id\" TEXT NOT NULL", "\"ready\" BIGINT NOT NULL"),
+        (Dialect::Mysql, "\"id\" VARCHAR(600) COLLATE utf8mb4_bin NOT NULL", "\"ready\" BIGINT NOT NULL"),
+    ] {
+        let database = Rc::new(Database { dialect: Cell::new(Some(dialect)), ..Database::default() });
+        handle(&database, &[testing::state(1, "a", "Pending")]);
+        let made = database.statements.borrow();
+        assert!(made.len() == 3 && made[0].contains(id) && made[1].contains(count), "{made:?}");
+    }
+}
+
+#[test]
+fn indexes_are_made_where_they_are_asked_for() {
+    let database = Rc::new(Database { version: RefCell::new(Some(1)), ..Database::default() });
+    SEEN.set(false);
+    let config = Config { index: true };
+    testing::with_host(database.clone(), || {
+        Persistence::handle(&config, &[testing::state(1, "a", "Pending")])
+    });
+    let made = database.statements.borrow();
+    assert!(made.len() == 2 && made.iter().all(|made| made.starts_with("CREATE INDEX IF NOT EXISTS ")));
 }
 
 #[test]
@@ -107,7 +147,7 @@ fn late_states_and_gaps_are_history_and_not_the_status() {
     gap.change = Change::Gap;
     let database = Rc::new(Database::default());
     handle(&database, &[late, gap]);
-    let writes = database.writes.borrow();
+    let writes = &database.writes.borrow()[1..];
     assert_eq!((writes.len(), writes[0].table.as_str(), writes[0].rows.len()), (1, "object_history", 2));
     assert_eq!(column(&writes[0], 1, "change"), text("gap"));
 }
@@ -138,7 +178,7 @@ fn texts_have_no_nul_and_a_bound() {
 fn a_row_that_is_refused_is_rejected_alone() {
     let database = Rc::new(Database::default());
     let bad = |write: &TableWrite| {
-        let bad = write.rows.iter().any(|row| row[6] == text("bad"));
+        let bad = write.rows.iter().any(|row| row.get(6) == Some(&text("bad")));
         bad.then(|| Error::Invalid("NOT NULL constraint failed".into()))
     };
     *database.refuse.borrow_mut() = Some(Box::new(bad));
@@ -159,5 +199,10 @@ fn tables_that_vanished_are_made_again_at_the_next_try() {
     let states = [testing::state(1, "a", "Running"), testing::state(2, "b", "Running")];
     let verdicts = handle(&database, &states);
     assert!(matches!(verdicts.as_slice(), [Verdict::Retry(_), Verdict::Retry(_)]), "{verdicts:?}");
-    assert!(!SEEN.get());
+    assert!(!SEEN.get() && MISSING.get());
+    *database.refuse.borrow_mut() = None;
+    *database.version.borrow_mut() = Some(1);
+    handle(&database, &states);
+    assert_eq!(database.statements.borrow().len(), 6, "whatever the version says");
+    assert!(!MISSING.get());
 }

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{ConnectOptions, Row as _, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Row as _};
+use sqlx::{MySqlConnection, PgConnection, SqliteConnection};
 
 /// A writer commits in milliseconds; a test machine may be slow.
 const BUSY: Duration = Duration::from_secs(20);
@@ -40,40 +40,69 @@ pub struct Row {
     pub observed_at: String,
 }
 
-fn read(row: &SqliteRow) -> Result<Row, sqlx::Error> {
-    Ok(Row {
-        id: row.try_get("id")?,
-        seq: row.try_get("seq")?,
-        source: row.try_get("source")?,
-        api_group: row.try_get("api_group")?,
-        kind: row.try_get("kind")?,
-        namespace: row.try_get("namespace")?,
-        name: row.try_get("name")?,
-        uid: row.try_get("uid")?,
-        resource_version: row.try_get("resource_version")?,
-        change: row.try_get("change")?,
-        phase: row.try_get("phase")?,
-        reason: row.try_get("reason")?,
-        message: row.try_get("message")?,
-        attempt: row.try_get("attempt")?,
-        ready: row.try_get("ready")?,
-        total: row.try_get("total")?,
-        exit_code: row.try_get("exit_code")?,
-        terminal: row.try_get("terminal")?,
-        owner_kind: row.try_get("owner_kind")?,
-        owner_name: row.try_get("owner_name")?,
-        observed_at: row.try_get("observed_at")?,
-    })
+/// The same for the rows of each database, whose types differ.
+macro_rules! read {
+    ($row:expr) => {{
+        let row = $row;
+        Ok(Row {
+            id: row.try_get("id")?,
+            seq: row.try_get("seq")?,
+            source: row.try_get("source")?,
+            api_group: row.try_get("api_group")?,
+            kind: row.try_get("kind")?,
+            namespace: row.try_get("namespace")?,
+            name: row.try_get("name")?,
+            uid: row.try_get("uid")?,
+            resource_version: row.try_get("resource_version")?,
+            change: row.try_get("change")?,
+            phase: row.try_get("phase")?,
+            reason: row.try_get("reason")?,
+            message: row.try_get("message")?,
+            attempt: row.try_get("attempt")?,
+            ready: row.try_get("ready")?,
+            total: row.try_get("total")?,
+            exit_code: row.try_get("exit_code")?,
+            terminal: row.try_get::<i64, _>("terminal")? != 0,
+            owner_kind: row.try_get("owner_kind")?,
+            owner_name: row.try_get("owner_name")?,
+            observed_at: row.try_get("observed_at")?,
+        })
+    }};
+}
+
+/// Runs a query with one parameter and makes something of each row.
+macro_rules! rows {
+    ($connection:expr, $statement:expr, $parameter:expr, $row:ident => $made:expr) => {{
+        let query = sqlx::query(AssertSqlSafe($statement)).bind($parameter);
+        let rows = query.fetch_all($connection).await?;
+        rows.iter().map(|$row| $made).collect::<Result<Vec<_>, sqlx::Error>>()?
+    }};
+}
+
+enum Connection {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+    Mysql(MySqlConnection),
 }
 
 pub struct Platform {
-    connection: SqliteConnection,
+    connection: Connection,
 }
 
 impl Platform {
     pub async fn open(path: &Path) -> Result<Self> {
         let options = SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(BUSY);
         let connection = options.connect().await.with_context(|| format!("opening {}", path.display()))?;
+        Ok(Self { connection: Connection::Sqlite(connection) })
+    }
+
+    /// Of a database on a server.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let connection = match url.split_once("://").map(|(scheme, _)| scheme) {
+            Some("postgres") => Connection::Postgres(PgConnection::connect(url).await?),
+            Some("mysql") => Connection::Mysql(MySqlConnection::connect(url).await?),
+            _ => bail!("no such database"),
+        };
         Ok(Self { connection })
     }
 
@@ -88,23 +117,50 @@ impl Platform {
     }
 
     async fn rows(&mut self, table: &'static str, source: &str) -> Result<Vec<Row>> {
-        let statement = format!("SELECT {COLUMNS} FROM {table} WHERE source = ? ORDER BY seq");
-        let rows =
-            sqlx::query(sqlx::AssertSqlSafe(statement)).bind(source).fetch_all(&mut self.connection).await;
-        let rows = rows.with_context(|| format!("reading {table}"))?;
-        rows.iter().map(read).collect::<Result<_, _>>().with_context(|| format!("a row of {table}"))
+        let rows = async {
+            let of = format!("FROM {table} WHERE source =");
+            Ok::<_, sqlx::Error>(match &mut self.connection {
+                Connection::Sqlite(connection) => {
+                    rows!(connection, format!("SELECT {COLUMNS} {of} ? ORDER BY seq"), source, row => read!(row))
+                }
+                Connection::Postgres(connection) => {
+                    rows!(connection, format!("SELECT {COLUMNS} {of} $1 ORDER BY seq"), source, row => read!(row))
+                }
+                Connection::Mysql(connection) => {
+                    let columns = COLUMNS.replace(" change,", " `change`,");
+                    rows!(connection, format!("SELECT {columns} {of} ? ORDER BY seq"), source, row => read!(row))
+                }
+            })
+        };
+        rows.await.with_context(|| format!("reading {table}"))
     }
 
     pub async fn count(&mut self) -> Result<i64> {
-        let count =
-            sqlx::query_scalar("SELECT count(*) FROM object_history").fetch_one(&mut self.connection).await;
-        count.context("counting object_history")
+        let count = "SELECT count(*) FROM object_history";
+        let counted = match &mut self.connection {
+            Connection::Sqlite(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
+            Connection::Postgres(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
+            Connection::Mysql(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
+        };
+        counted.context("counting object_history")
     }
 
     /// What the history says each state's phase was before.
     pub async fn previous_phases(&mut self, uid: &str) -> Result<Vec<(Option<String>, String)>> {
-        let statement = "SELECT previous_phase, phase FROM object_history WHERE uid = ? ORDER BY seq";
-        let rows = sqlx::query_as(statement).bind(uid).fetch_all(&mut self.connection).await;
-        rows.context("reading previous phases")
+        let phases = async {
+            let of = "SELECT previous_phase, phase FROM object_history WHERE uid =";
+            Ok::<_, sqlx::Error>(match &mut self.connection {
+                Connection::Sqlite(connection) => {
+                    rows!(connection, format!("{of} ? ORDER BY seq"), uid, row => Ok((row.try_get(0)?, row.try_get(1)?)))
+                }
+                Connection::Postgres(connection) => {
+                    rows!(connection, format!("{of} $1 ORDER BY seq"), uid, row => Ok((row.try_get(0)?, row.try_get(1)?)))
+                }
+                Connection::Mysql(connection) => {
+                    rows!(connection, format!("{of} ? ORDER BY seq"), uid, row => Ok((row.try_get(0)?, row.try_get(1)?)))
+                }
+            })
+        };
+        phases.await.context("reading previous phases")
     }
 }

@@ -23,6 +23,8 @@ use crate::sql;
 
 /// Waiting for other calls that hold the ledger.
 const WAIT: Duration = Duration::from_secs(10);
+/// The database that decides about the last append doesn't answer now.
+const UNDECIDED: io::ErrorKind = io::ErrorKind::NotConnected;
 /// What one call may append.
 const CALL_BYTES: usize = 16 * 1024 * 1024;
 
@@ -52,9 +54,14 @@ impl Ledger {
             return Err("ends with .receipts, which is kept for the file beside it".into());
         }
         let ledger = Self { spec: spec.clone(), path, slot: Arc::default() };
-        let opened = ledger.open_book(None, databases).await;
-        let book = opened.map_err(|error| format!("{} can't be opened: {error}", ledger.path.display()))?;
-        ledger.slot.lock().await.book = Some(book);
+        match ledger.open_book(None, databases).await {
+            Ok(book) => ledger.slot.lock().await.book = Some(book),
+            // Whoever needs the ledger waits for the database; nobody else does.
+            Err(error) if error.kind() == UNDECIDED => {
+                tracing::warn!(ledger = spec.name, %error, "the ledger's last append is not decided yet");
+            }
+            Err(error) => return Err(format!("{} can't be opened: {error}", ledger.path.display())),
+        }
         Ok(ledger)
     }
 
@@ -68,7 +75,8 @@ impl Ledger {
                 "its last append is decided by the database `{database}`, which is gone"
             )));
         };
-        let committed = engine.committed(token).await.map_err(|error| io::Error::other(error.to_string()))?;
+        let undecided = |error: GrantError| io::Error::new(UNDECIDED, error.to_string());
+        let committed = engine.committed(token).await.map_err(undecided)?;
         let path = self.path.clone();
         blocking(move || {
             if committed {

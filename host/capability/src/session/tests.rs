@@ -370,9 +370,16 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
     let spec = plugin(json!({"sql": [{"name": "main", "database": "other"}]}));
     let error = world.open().await.grants("p", &spec, backing(0)).await.err().unwrap();
     assert!(matches!(error, CapabilityError::Manifest(fault) if fault.field == "spec.grants.sql[0]"));
+    // Of another kind of database than it is said to be.
+    let address = world.folder.path().join("address");
+    std::fs::write(&address, "postgres://me:hush@x/y").unwrap();
     let host: HostSpec = serde_json::from_value(json!({
         "sources": [],
-        "databases": [{"name": "a", "sqlite": {"path": ""}}],
+        "databases": [
+            {"name": "a", "sqlite": {"path": ""}},
+            {"name": "e", "postgres": {"urlFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}},
+            {"name": "f", "mysql": {"urlFrom": {"file": address}}},
+        ],
         "destinations": [{"name": "b", "url": "http://me:hush@x/"}],
         "ledgers": [{"name": "c", "path": "audit/"}],
         "keys": [{"name": "d", "valueFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}],
@@ -383,6 +390,8 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
     fields.sort_unstable();
     let expected = [
         "spec.databases[0].sqlite.path",
+        "spec.databases[1].postgres.urlFrom",
+        "spec.databases[2].mysql.urlFrom",
         "spec.destinations[0].url",
         "spec.keys[0].valueFrom",
         "spec.ledgers[0].path",
@@ -423,4 +432,102 @@ fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
     assert!(matches!(label, Err(GrantError::Invalid(why)) if why.contains("`key=value`")));
     assert!(matches!(granted.list("pods", "", "", 9), Err(GrantError::Unavailable(_))));
     assert!(matches!(granted.list("nodes", "", "", 9), Err(GrantError::Denied(_))));
+}
+
+/// A server that can't be had, or that takes its time to say what was applied.
+struct Server {
+    applied: Vec<Mark>,
+    answers: tokio::sync::Semaphore,
+}
+
+impl Server {
+    fn new(applied: Vec<Mark>) -> Arc<Self> {
+        Arc::new(Self { applied, answers: tokio::sync::Semaphore::new(0) })
+    }
+}
+
+#[async_trait]
+impl crate::sql::Engine for Server {
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    async fn begin(&self, _: &str) -> Result<Box<dyn Transaction>, GrantError> {
+        Err(GrantError::Unavailable("away".into()))
+    }
+
+    async fn receipts(&self, _: &str, _: Seq) -> Result<Vec<Mark>, GrantError> {
+        self.answers.acquire().await.unwrap().forget();
+        Ok(self.applied.clone())
+    }
+
+    async fn forget(&self, _: &str, _: Seq) -> Result<(), GrantError> {
+        Ok(())
+    }
+
+    async fn committed(&self, _: &str) -> Result<bool, GrantError> {
+        Err(GrantError::Unavailable("away".into()))
+    }
+}
+
+async fn granted_with(world: &World, server: &Arc<Server>) -> Granted {
+    let capabilities = world.open().await;
+    let mut granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
+    granted.sql.insert("main".into(), Database { name: "platform".into(), engine: server.clone() });
+    granted
+}
+
+#[tokio::test]
+async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_answers() {
+    let world = World::new();
+    let granted = granted_with(&world, &Server::new(vec![])).await;
+    let mut call = CallSession::new(Arc::new(granted), HashMapOf::batch(&[1]), HashSet::new(), None);
+    assert!(matches!(call.sql_write("main", rows(&[1])).await, Err(GrantError::Unavailable(_))));
+    call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
+    assert_eq!(Box::new(call).commit(&[1]).await, Err(GrantError::Unavailable("away".into())));
+    assert_eq!(world.records(), "");
+}
+
+#[tokio::test]
+async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
+    let world = World::new();
+    let mark = HashMapOf::batch(&[1])[&1];
+    let server = Server::new(vec![mark]);
+    let granted = Arc::new(granted_with(&world, &server).await);
+    let stores = crate::plugin::Stores { databases: vec![server.clone()], ..Default::default() };
+    granted.standing.load("p", stores, 0).await.unwrap();
+    let plugin: Arc<dyn Grants> = Arc::new(crate::plugin::PluginGrants(granted));
+    let (one, two, ()) = tokio::join!(applied(&plugin, &[1]), applied(&plugin, &[1]), async {
+        tokio::task::yield_now().await;
+        server.answers.add_permits(1);
+    });
+    assert_eq!((one, two), (vec![1], vec![1]));
+}
+
+#[tokio::test]
+async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
+    let mut call = CallSession::new(Arc::new(granted), HashMapOf::batch(&[1]), HashSet::new(), None);
+    insert_with(&mut call, &[1]).await;
+    call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
+    let receipt = call.receipt(call.marks(&[1]).unwrap()).unwrap();
+    drop(call.write_ledger(&receipt).await.unwrap());
+    drop((call, capabilities));
+    let server: crate::sql::Shared = Server::new(vec![]);
+    let databases: crate::ledger::Databases = Arc::new([("platform".to_owned(), server)].into());
+    let spec =
+        kubewitness_core::config::LedgerSpec { name: "trail".into(), path: "audit/ledger.jsonl".into() };
+    let ledger = crate::ledger::Ledger::open(&spec, world.folder.path(), &databases).await.unwrap();
+    assert!(matches!(ledger.hold(&databases).await.err(), Some(GrantError::Unavailable(_))));
+}
+
+async fn insert_with(call: &mut CallSession, seqs: &[Seq]) {
+    call.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
+    call.sql_write("main", rows(seqs)).await.unwrap();
 }

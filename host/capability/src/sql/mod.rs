@@ -1,16 +1,22 @@
 //! `sql`: databases that an operator granted. What one call writes is one transaction, and the
 //! receipt of its states commits with it.
 //!
-//! [`guard`] reads a plugin's statements, [`write`] builds the host's own, and each engine has a
-//! file. What is not SQLite yet joins here, behind [`Engine`] and [`Transaction`].
+//! [`guard`] reads a plugin's statements, [`write`] builds the host's own, and each database has a
+//! module behind [`Engine`] and [`Transaction`]; those on servers share [`remote`].
 
+mod columns;
 pub mod guard;
+pub mod mysql;
+pub mod postgres;
+pub mod remote;
 pub mod sqlite;
 pub mod write;
 
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::{Stream, TryStreamExt};
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 
@@ -22,7 +28,7 @@ pub struct Receipt {
     pub plugin: String,
     /// In order of their positions.
     pub marks: Vec<Mark>,
-    /// Names this very transaction, so that its fate can be looked up.
+    /// Names this very transaction, so that its fate can be looked up: `PLUGIN.RANDOM`.
     pub token: String,
     pub at_ms: u64,
 }
@@ -31,8 +37,12 @@ pub struct Receipt {
 #[async_trait]
 pub trait Engine: Send + Sync {
     fn dialect(&self) -> Dialect;
-    /// Waits for the writer, within a bound, and begins.
-    async fn begin(&self) -> Result<Box<dyn Transaction>, GrantError>;
+    /// Whether it is a server, which may be away for a while.
+    fn is_remote(&self) -> bool {
+        false
+    }
+    /// Waits for the writer or a connection, within a bound, and begins.
+    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError>;
     /// Every receipt of this plugin above the position.
     async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError>;
     /// Drops receipts that lie at or below the position.
@@ -72,6 +82,8 @@ pub type Shared = Arc<dyn Engine>;
 /// Bytes of values that one call may bind or be given.
 pub(crate) const VALUE_BYTES: usize = 16 * 1024 * 1024;
 
+const QUERY_ROWS: usize = 10_000;
+
 pub(crate) fn size(values: &[SqlValue]) -> usize {
     let of = |value: &SqlValue| match value {
         SqlValue::Text(text) => text.len(),
@@ -80,3 +92,52 @@ pub(crate) fn size(values: &[SqlValue]) -> usize {
     };
     values.iter().map(of).sum()
 }
+
+fn fits_arity(arity: usize, row: &[SqlValue]) -> Result<(), GrantError> {
+    if row.len() == arity {
+        return Ok(());
+    }
+    Err(GrantError::Invalid(format!("the statement takes {arity} parameters and was given {}", row.len())))
+}
+
+fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
+    let bytes: usize = rows.iter().map(|row| size(row)).sum();
+    if bytes > VALUE_BYTES {
+        return Err(GrantError::TooLarge(format!("{bytes} bytes of values, the most is {VALUE_BYTES}")));
+    }
+    Ok(())
+}
+
+/// The rows of an answer, as long as they are no more than a plugin may be given.
+async fn bounded<E>(
+    rows: impl Stream<Item = Result<Vec<SqlValue>, E>>,
+    own: impl FnOnce(GrantError) -> E,
+) -> Result<Vec<Vec<SqlValue>>, E> {
+    let mut stream = std::pin::pin!(rows);
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    while let Some(row) = stream.try_next().await? {
+        bytes += size(&row);
+        if rows.len() >= QUERY_ROWS || bytes > VALUE_BYTES {
+            return Err(own(GrantError::TooLarge(format!(
+                "a query gives at most {QUERY_ROWS} rows and {VALUE_BYTES} bytes"
+            ))));
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// Why there is no connection, without an address.
+fn connection_reason(kind: io::ErrorKind) -> String {
+    match kind {
+        io::ErrorKind::ConnectionRefused => "nobody listens at its address".into(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+            "it closes connections".into()
+        }
+        kind => kind.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod conformance;

@@ -24,7 +24,9 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::convert::{bind, is_statements_own, refusal, values};
 use super::guard::{self, Purpose};
-use super::{CommitError, Engine, Receipt, Transaction, VALUE_BYTES, size, write};
+use super::{
+    CommitError, Engine, QUERY_ROWS, Receipt, Transaction, VALUE_BYTES, check_size, fits_arity, size, write,
+};
 use crate::applied::{self, Mark};
 
 /// How long things may take.
@@ -57,7 +59,6 @@ const CHECKPOINT_PAGES: &str = "4096";
 /// KiB of pages that the writer keeps: a batch touches as many pages as it has objects, and what
 /// does not fit is written to the WAL and read again before the batch is committed.
 const CACHE: &str = "-8192";
-const QUERY_ROWS: usize = 10_000;
 const NO_DEADLINE: u64 = u64::MAX;
 
 const RECEIPTS: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -189,7 +190,7 @@ impl Engine for Sqlite {
         Dialect::Sqlite
     }
 
-    async fn begin(&self) -> Result<Box<dyn Transaction>, GrantError> {
+    async fn begin(&self, _plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
         let mut writer = self.writer().await?;
         // Set first: a call that goes away in between leaves something to end.
         writer.open = true;
@@ -317,9 +318,9 @@ impl Open {
 #[async_trait]
 impl Transaction for Open {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
-        let checked = guard::check(statement, Purpose::Execute)?;
+        let checked = guard::check(statement, Purpose::Execute, Dialect::Sqlite)?;
         for row in &rows {
-            fits(checked.arity, row)?;
+            fits_arity(checked.arity, row)?;
         }
         check_size(&rows)?;
         let mut statements = Vec::new();
@@ -339,7 +340,7 @@ impl Transaction for Open {
     async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError> {
         let plan = write::plan(write, Dialect::Sqlite)?;
         check_size(&plan.rows)?;
-        let statements = plan.into_statements();
+        let statements = plan.into_statements(VALUE_BYTES);
         self.run_all(statements).await
     }
 
@@ -348,8 +349,8 @@ impl Transaction for Open {
         statement: &str,
         params: Vec<SqlValue>,
     ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
-        let checked = guard::check(statement, Purpose::Query)?;
-        fits(checked.arity, &params)?;
+        let checked = guard::check(statement, Purpose::Query, Dialect::Sqlite)?;
+        fits_arity(checked.arity, &params)?;
         let arguments = bind(params)?;
         self.start_statement()?;
         // A WITH may also write.
@@ -455,21 +456,6 @@ async fn read(
         rows.push(row);
     }
     Ok(Some(rows))
-}
-
-fn fits(arity: usize, row: &[SqlValue]) -> Result<(), GrantError> {
-    if row.len() == arity {
-        return Ok(());
-    }
-    Err(GrantError::Invalid(format!("the statement takes {arity} parameters and was given {}", row.len())))
-}
-
-fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
-    let bytes: usize = rows.iter().map(|row| size(row)).sum();
-    if bytes > VALUE_BYTES {
-        return Err(GrantError::TooLarge(format!("{bytes} bytes of values, the most is {VALUE_BYTES}")));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableWrite};
 
 use super::guard::OWN_PREFIX;
+use super::size;
 
 /// What SQLite takes in one statement; PostgreSQL and MySQL take twice as many.
 pub const MAX_BINDS: usize = 32_766;
@@ -17,13 +18,16 @@ const MAX_COLUMNS: usize = 256;
 const MAX_ROWS: usize = 65_536;
 const NAME_BYTES: usize = 63;
 
-/// Rows that fit their columns, ready to be written.
+/// Rows that fit their columns, one of each key, ready to be written.
 #[derive(Debug)]
 pub struct Plan {
-    head: String,
-    tuple: String,
-    tail: String,
-    width: usize,
+    dialect: Dialect,
+    pub table: String,
+    pub columns: Vec<String>,
+    /// The columns of the key.
+    pub key: Vec<usize>,
+    /// The column that says which row is newer, where rows are replaced.
+    newer: Option<usize>,
     pub rows: Vec<Vec<SqlValue>>,
 }
 
@@ -47,7 +51,7 @@ fn check_name(what: &str, name: &str) -> Result<(), GrantError> {
     Ok(())
 }
 
-fn quote(name: &str, dialect: Dialect) -> String {
+pub fn quote(name: &str, dialect: Dialect) -> String {
     // The name has been checked: it has no quote of its own.
     match dialect {
         Dialect::Mysql => format!("`{name}`"),
@@ -56,36 +60,17 @@ fn quote(name: &str, dialect: Dialect) -> String {
 }
 
 pub fn plan(write: TableWrite, dialect: Dialect) -> Result<Plan, GrantError> {
-    if dialect != Dialect::Sqlite {
-        return invalid("this database's dialect is not written yet");
-    }
-    let key = check(&write)?;
+    let key = check_shape(&write)?;
     let newer = match &write.on_conflict {
         OnConflict::Ignore => None,
         OnConflict::ReplaceOlder { newer } => write.columns.iter().position(|column| column == newer),
     };
-    let quoted =
-        |names: &[String]| names.iter().map(|name| quote(name, dialect)).collect::<Vec<_>>().join(", ");
-    let table = quote(&write.table, dialect);
-    let head = format!("INSERT INTO {table} ({}) VALUES ", quoted(&write.columns));
-    let tail = match &write.on_conflict {
-        OnConflict::Ignore => format!(" ON CONFLICT ({}) DO NOTHING", quoted(&write.key)),
-        OnConflict::ReplaceOlder { newer } => {
-            let others = write.columns.iter().filter(|column| !write.key.contains(column));
-            let set: Vec<_> =
-                others.map(|c| quote(c, dialect)).map(|c| format!("{c} = excluded.{c}")).collect();
-            let (keys, set, newer) = (quoted(&write.key), set.join(", "), quote(newer, dialect));
-            format!(" ON CONFLICT ({keys}) DO UPDATE SET {set} WHERE excluded.{newer} > {table}.{newer}")
-        }
-    };
-    let width = write.columns.len();
-    let tuple = format!("({})", vec!["?"; width].join(","));
-    let rows = merge(write.rows, &key, newer)?;
-    Ok(Plan { head, tuple, tail, width, rows })
+    let rows = merge(write.rows, &key, newer, dialect)?;
+    Ok(Plan { dialect, table: write.table, columns: write.columns, key, newer, rows })
 }
 
 /// Checks names and shapes; gives the positions of the key's columns.
-fn check(write: &TableWrite) -> Result<Vec<usize>, GrantError> {
+pub fn check_shape(write: &TableWrite) -> Result<Vec<usize>, GrantError> {
     check_name("the table", &write.table)?;
     if write.columns.is_empty() || write.columns.len() > MAX_COLUMNS {
         return invalid(format!("a write has 1 to {MAX_COLUMNS} columns"));
@@ -126,6 +111,7 @@ fn merge(
     rows: Vec<Vec<SqlValue>>,
     key: &[usize],
     newer: Option<usize>,
+    dialect: Dialect,
 ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
     let mut seen: HashMap<Vec<u8>, usize> = HashMap::with_capacity(rows.len());
     let mut kept: Vec<Vec<SqlValue>> = Vec::with_capacity(rows.len());
@@ -147,6 +133,11 @@ fn merge(
                 }
             }
         }
+    }
+    if dialect != Dialect::Sqlite {
+        // Calls that run beside each other lock rows in one order, and none waits for another in
+        // a circle.
+        kept.sort_by_cached_key(|row| encode_key(row, key));
     }
     Ok(kept)
 }
@@ -196,21 +187,111 @@ pub fn repeat(head: &str, tuple: &str, tail: &str, rows: usize) -> String {
 }
 
 impl Plan {
-    /// Statements with the values they bind.
-    pub fn into_statements(self) -> Vec<(String, Vec<SqlValue>)> {
-        let sizes = chunks(self.rows.len(), self.width);
-        let mut rows = self.rows.into_iter();
-        let statement = |size| {
-            let values = rows.by_ref().take(size).flatten().collect();
-            (repeat(&self.head, &self.tuple, &self.tail, size), values)
+    pub fn quoted_table(&self) -> String {
+        quote(&self.table, self.dialect)
+    }
+
+    fn quoted(&self, column: usize) -> String {
+        quote(&self.columns[column], self.dialect)
+    }
+
+    fn list(&self, columns: impl Iterator<Item = usize>) -> String {
+        columns.map(|column| self.quoted(column)).collect::<Vec<_>>().join(", ")
+    }
+
+    fn all(&self) -> std::ops::Range<usize> {
+        0..self.columns.len()
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        self.all().filter(|column| !self.key.contains(column))
+    }
+
+    /// `INSERT INTO table (columns) `.
+    pub fn head(&self) -> String {
+        format!("INSERT INTO {} ({}) ", self.quoted_table(), self.list(self.all()))
+    }
+
+    /// What happens to a row whose key is there.
+    pub fn tail(&self) -> String {
+        match self.dialect {
+            Dialect::Sqlite | Dialect::Postgres => self.on_conflict(),
+            Dialect::Mysql => self.on_duplicate_key(),
+        }
+    }
+
+    fn on_conflict(&self) -> String {
+        let keys = self.list(self.key.iter().copied());
+        let Some(newer) = self.newer else { return format!(" ON CONFLICT ({keys}) DO NOTHING") };
+        let set: Vec<_> =
+            self.others().map(|c| self.quoted(c)).map(|c| format!("{c} = excluded.{c}")).collect();
+        let (set, newer, table) = (set.join(", "), self.quoted(newer), self.quoted_table());
+        format!(" ON CONFLICT ({keys}) DO UPDATE SET {set} WHERE excluded.{newer} > {table}.{newer}")
+    }
+
+    /// MySQL has no condition here, so each column has its own; they see what was set before them,
+    /// so the one that decides is set last. (`INSERT IGNORE` would turn every error into a warning.)
+    fn on_duplicate_key(&self) -> String {
+        let Some(newer) = self.newer else {
+            let same = self.quoted(self.key[0]);
+            return format!(" ON DUPLICATE KEY UPDATE {same} = {same}");
         };
-        sizes.map(statement).collect()
+        let decides = self.quoted(newer);
+        let others = self.others().filter(|column| *column != newer).chain([newer]);
+        let set: Vec<_> = others
+            .map(|column| self.quoted(column))
+            .map(|c| format!("{c} = IF(VALUES({decides}) > {decides}, VALUES({c}), {c})"))
+            .collect();
+        format!(" ON DUPLICATE KEY UPDATE {}", set.join(", "))
+    }
+
+    /// One statement for all rows, which come as one array a column.
+    pub fn unnested(&self, arrays: &[&str], casts: &[Option<&str>]) -> String {
+        let arrays: Vec<_> =
+            arrays.iter().enumerate().map(|(n, array)| format!("${}::{array}[]", n + 1)).collect();
+        let names: Vec<_> = self.all().map(|n| format!("c{n}")).collect();
+        let cast = |(name, cast): (&String, &Option<&str>)| match cast {
+            Some(cast) => format!("CAST({name} AS {cast})"),
+            None => name.clone(),
+        };
+        let values: Vec<_> = names.iter().zip(casts).map(cast).collect();
+        format!(
+            "{}SELECT {} FROM UNNEST({}) AS given ({}){}",
+            self.head(),
+            values.join(", "),
+            arrays.join(", "),
+            names.join(", "),
+            self.tail()
+        )
+    }
+
+    /// Statements of several rows each, with the values they bind and at most so many bytes of them.
+    pub fn into_statements(self, most: usize) -> Vec<(String, Vec<SqlValue>)> {
+        let (head, tail, width) = (format!("{}VALUES ", self.head()), self.tail(), self.columns.len());
+        let tuple = format!("({})", vec!["?"; width].join(","));
+        let mut rows = self.rows.into_iter().peekable();
+        let mut statements = Vec::new();
+        while rows.peek().is_some() {
+            let mut bytes = 0;
+            let mut fitting = Vec::new();
+            while let Some(row) = rows.next_if(|row| fitting.is_empty() || bytes + size(row) <= most) {
+                bytes += size(&row);
+                fitting.push(row);
+            }
+            let mut fitting = fitting.into_iter();
+            for size in chunks(fitting.len(), width) {
+                let values = fitting.by_ref().take(size).flatten().collect();
+                statements.push((repeat(&head, &tuple, &tail, size), values));
+            }
+        }
+        statements
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sql::VALUE_BYTES;
 
     fn strings(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -247,13 +328,43 @@ mod tests {
 
     #[test]
     fn the_statement_guards_by_the_newer_column() {
-        let plan = plan(write(newer(), &[("a", 1, "x")]), Dialect::Sqlite).unwrap();
+        let plan = plan(write(newer(), &[("a", 1, "x"), ("b", 1, "x")]), Dialect::Sqlite).unwrap();
         assert_eq!(
-            repeat(&plan.head, &plan.tuple, &plan.tail, 2),
+            plan.into_statements(VALUE_BYTES)[0].0,
             "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") VALUES (?,?,?),(?,?,?) ON CONFLICT (\"uid\") \
              DO UPDATE SET \"seq\" = excluded.\"seq\", \"phase\" = excluded.\"phase\" \
              WHERE excluded.\"seq\" > \"status\".\"seq\""
         );
+    }
+
+    #[test]
+    fn each_server_has_its_own_fastest_form() {
+        let rows = [("b", 1, "x"), ("a", 1, "y")];
+        let postgres = plan(write(newer(), &rows), Dialect::Postgres).unwrap();
+        assert_eq!(
+            postgres.unnested(&["text", "int8", "text"], &[None, None, Some("date")]),
+            "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") SELECT c0, c1, CAST(c2 AS date) \
+             FROM UNNEST($1::text[], $2::int8[], $3::text[]) AS given (c0, c1, c2) ON CONFLICT (\"uid\") \
+             DO UPDATE SET \"seq\" = excluded.\"seq\", \"phase\" = excluded.\"phase\" \
+             WHERE excluded.\"seq\" > \"status\".\"seq\""
+        );
+        assert_eq!(postgres.rows[0][0], SqlValue::Text("a".into()), "rows are locked in order of their keys");
+        let mysql = plan(write(newer(), &rows), Dialect::Mysql).unwrap();
+        assert_eq!(
+            mysql.tail(),
+            " ON DUPLICATE KEY UPDATE `phase` = IF(VALUES(`seq`) > `seq`, VALUES(`phase`), `phase`), \
+             `seq` = IF(VALUES(`seq`) > `seq`, VALUES(`seq`), `seq`)"
+        );
+        let mysql = plan(write(OnConflict::Ignore, &rows), Dialect::Mysql).unwrap();
+        assert_eq!(mysql.tail(), " ON DUPLICATE KEY UPDATE `uid` = `uid`");
+    }
+
+    #[test]
+    fn a_statement_holds_no_more_bytes_than_it_may() {
+        let rows: Vec<_> = ["a", "b", "c", "d", "e"].map(|key| (key, 1, "0123456789")).to_vec();
+        let plan = plan(write(newer(), &rows), Dialect::Mysql).unwrap();
+        let sizes: Vec<_> = plan.into_statements(40).iter().map(|(_, values)| values.len() / 3).collect();
+        assert_eq!(sizes, [2, 2, 1], "19 bytes a row");
     }
 
     #[test]
@@ -273,7 +384,7 @@ mod tests {
         let row = |a: &str, b: &str| vec![SqlValue::Text(a.into()), SqlValue::Text(b.into())];
         assert_ne!(encode_key(&row("ab", "c"), &[0, 1]), encode_key(&row("a", "bc"), &[0, 1]));
         let nulls = vec![vec![SqlValue::Null], vec![SqlValue::Null]];
-        assert_eq!(merge(nulls, &[0], None).unwrap().len(), 2);
+        assert_eq!(merge(nulls, &[0], None, Dialect::Sqlite).unwrap().len(), 2);
     }
 
     #[test]

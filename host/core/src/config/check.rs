@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{HostSpec, IndexSpec, PluginSpec, RateSpec};
+use super::{DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, SecretRef};
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::selector::{check_key, check_value};
@@ -10,6 +10,8 @@ use crate::status::Rules;
 
 /// More a second than any plugin takes; beyond it a rate is no bound.
 const RATE_MOST: u32 = 1_000_000;
+/// More would not make one database faster, and every plugin of the cluster may want some.
+const CONNECTIONS_MOST: u32 = 64;
 
 /// A fault of a manifest: which field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +74,44 @@ fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<Fault>) {
         faults.extend(wrong.map(|message| fault(format!("{list}[{place}].name"), message)));
         if let Err(message) = Pointer::parse(&index.pointer) {
             faults.push(fault(format!("{list}[{place}].pointer"), message));
+        }
+    }
+}
+
+fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>) {
+    let given = [
+        ("sqlite", database.sqlite.is_some()),
+        ("postgres", database.postgres.is_some()),
+        ("mysql", database.mysql.is_some()),
+    ];
+    let given: Vec<_> = given.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
+    match database.kind() {
+        None if given.is_empty() => {
+            faults.push(fault(place, "names no database: give one of `sqlite`, `postgres` and `mysql`"));
+        }
+        None => faults.push(fault(place, format!("has {}: keep one of them", given.join(" and ")))),
+        Some(DatabaseKind::Sqlite(_)) => {}
+        Some(DatabaseKind::Postgres(server) | DatabaseKind::Mysql(server)) => {
+            let (place, most) = (format!("{place}.{}", given[0]), CONNECTIONS_MOST);
+            if server.connections == 0 || server.connections > most {
+                faults.push(fault(
+                    format!("{place}.connections"),
+                    format!("is {}: use 1 to {most}", server.connections),
+                ));
+            }
+            let (SecretRef::Env(name) | SecretRef::File(name)) = &server.url_from;
+            if name.is_empty() {
+                faults.push(fault(
+                    format!("{place}.urlFrom"),
+                    "is empty: name the environment variable or the file that holds the address",
+                ));
+            } else if name.contains("://") {
+                faults.push(fault(
+                    format!("{place}.urlFrom"),
+                    "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) \
+                     that holds it",
+                ));
+            }
         }
     }
 }
@@ -148,6 +188,9 @@ impl HostSpec {
                 faults.extend(wrong.map(|message| fault(field, message)));
             }
             check_indexes(&format!("spec.sources[{index}].indexes"), &source.indexes, &mut faults);
+        }
+        for (index, database) in self.databases.iter().enumerate() {
+            check_database(&format!("spec.databases[{index}]"), database, &mut faults);
         }
         for (index, destination) in self.destinations.iter().enumerate() {
             if !destination.url.starts_with("http://") && !destination.url.starts_with("https://") {
@@ -311,6 +354,30 @@ mod tests {
         }));
         let fields: Vec<_> = spec.check(&host()).into_iter().map(|f| f.field).collect();
         assert_eq!(fields, ["spec.subscribe[0].source", "spec.grants.sql[0].database"]);
+    }
+
+    #[test]
+    fn a_database_is_exactly_one_and_its_address_is_a_reference() {
+        let faults = |database: serde_json::Value| {
+            let mut host = host();
+            host.databases = vec![serde_json::from_value(database).unwrap()];
+            host.check().into_iter().map(|fault| fault.field).collect::<Vec<_>>()
+        };
+        let env = |name: &str| serde_json::json!({"urlFrom": {"env": name}});
+        let named = |engine: &str, of: serde_json::Value| serde_json::json!({"name": "a", engine: of});
+        assert_eq!(faults(named("postgres", env("URL"))), [] as [String; 0]);
+        assert_eq!(
+            faults(named("mysql", serde_json::json!({"urlFrom": {"file": "/url"}}))),
+            [] as [String; 0]
+        );
+        assert_eq!(faults(serde_json::json!({"name": "a"})), ["spec.databases[0]"]);
+        let two = serde_json::json!({"name": "a", "sqlite": {"path": "a.db"}, "mysql": env("URL")});
+        assert_eq!(faults(two), ["spec.databases[0]"]);
+        assert_eq!(faults(named("mysql", env(""))), ["spec.databases[0].mysql.urlFrom"]);
+        let address = env("postgres://user:password@host/db");
+        assert_eq!(faults(named("postgres", address)), ["spec.databases[0].postgres.urlFrom"]);
+        let many = serde_json::json!({"urlFrom": {"env": "URL"}, "connections": 0});
+        assert_eq!(faults(named("postgres", many)), ["spec.databases[0].postgres.connections"]);
     }
 
     #[test]

@@ -4,10 +4,12 @@
 mod browser;
 mod cluster;
 mod conformance;
+mod databases;
 mod kubectl;
 mod misuse;
 mod outage;
 mod playground;
+mod receipts;
 mod restart;
 mod resync;
 mod rules;

@@ -42,7 +42,11 @@ delivery: {batch: 64}";
 
 /// What the API server had is what the tables hold, for every source.
 pub async fn same_story(simulator: &Simulator, data: &Path) -> Result<()> {
-    let mut platform = Platform::open(&data.join("platform.db")).await?;
+    same_story_in(simulator, Platform::open(&data.join("platform.db")).await?).await
+}
+
+/// The same of any database.
+pub async fn same_story_in(simulator: &Simulator, mut platform: Platform) -> Result<()> {
     for (source, group, resource) in SOURCES {
         let truth = simulator.truth(group, resource).await?;
         let history = platform.history(source).await?;

@@ -49,11 +49,14 @@ impl Guard {
     /// Ends the server, waits until all its processes are gone, and leaves its folder.
     pub fn end(mut self, signal_name: &str, within: Duration) -> Result<()> {
         let family = family(self.pid);
-        // A server that is paused hears nothing else.
-        signal("CONT", &family)?;
-        // Of an orderly end the server tells its processes itself.
-        let told = if signal_name == "KILL" { family.as_slice() } else { &[self.pid] };
-        signal(signal_name, told)?;
+        if signal_name == "KILL" {
+            // Also to one that is paused, which does nothing more.
+            signal(signal_name, &family)?;
+        } else {
+            // One that is paused would not hear it; and its processes it tells itself.
+            signal("CONT", &family)?;
+            signal(signal_name, &[self.pid])?;
+        }
         let deadline = Instant::now() + within;
         let mut result = Ok(());
         while let Some(alive) = family.iter().find(|pid| is_alive(**pid)) {
@@ -132,6 +135,28 @@ pub fn is_alive(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Stops all of these, and waits until they stand still: a thread goes on until it is next scheduled.
+pub fn freeze(pids: &[u32], within: Duration) -> Result<()> {
+    signal("STOP", pids)?;
+    let deadline = Instant::now() + within;
+    while !pids.iter().all(|pid| !is_alive(*pid) || is_frozen(*pid)) {
+        if Instant::now() > deadline {
+            bail!("{pids:?} do not stand still");
+        }
+        std::thread::sleep(super::PAUSE);
+    }
+    Ok(())
+}
+
+fn is_frozen(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // One that has ended meanwhile does nothing either.
+        stat.is_empty() || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })
 }
 
 /// To each of these that is still there.

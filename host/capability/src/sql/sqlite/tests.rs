@@ -10,7 +10,7 @@ struct Store {
 async fn store() -> Store {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = Sqlite::open(&folder.path().join("deep/platform.db")).await.unwrap();
-    let mut transaction = sqlite.begin().await.unwrap();
+    let mut transaction = sqlite.begin("p").await.unwrap();
     transaction
         .execute("CREATE TABLE t (k TEXT PRIMARY KEY, n INTEGER NOT NULL, v)", vec![vec![]])
         .await
@@ -38,7 +38,7 @@ fn newer() -> OnConflict {
 }
 
 async fn rows(sqlite: &Sqlite) -> Vec<Vec<SqlValue>> {
-    let mut transaction = sqlite.begin().await.unwrap();
+    let mut transaction = sqlite.begin("p").await.unwrap();
     let rows = transaction.query("SELECT k, n, v FROM t ORDER BY k", vec![]).await.unwrap();
     transaction.rollback().await;
     rows
@@ -47,7 +47,7 @@ async fn rows(sqlite: &Sqlite) -> Vec<Vec<SqlValue>> {
 #[tokio::test]
 async fn rows_and_receipt_are_there_together_after_the_file_is_opened_again() {
     let store = store().await;
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     assert_eq!(transaction.write(write(OnConflict::Ignore, vec![row("a", 1), row("b", 2)])).await, Ok(2));
     transaction.commit(&receipt("one", &[3, 5])).await.unwrap();
     drop(store.sqlite);
@@ -65,7 +65,7 @@ async fn rows_and_receipt_are_there_together_after_the_file_is_opened_again() {
 #[tokio::test]
 async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody() {
     let store = store().await;
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
     drop(transaction);
     assert_eq!(rows(&store.sqlite).await, [] as [Vec<SqlValue>; 0]);
@@ -74,7 +74,7 @@ async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody() {
 #[tokio::test]
 async fn an_older_row_never_replaces_a_newer_one() {
     let store = store().await;
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     for (rows, changed) in
         [(vec![row("a", 5)], 1), (vec![row("a", 4)], 0), (vec![row("a", 5)], 0), (vec![row("a", 6)], 1)]
     {
@@ -87,7 +87,7 @@ async fn an_older_row_never_replaces_a_newer_one() {
 #[tokio::test]
 async fn a_write_that_fails_is_undone_alone_also_over_several_statements() {
     let store = store().await;
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
     // 300 rows are a statement of 256 and others; the last row of all is the bad one.
     let mut many: Vec<_> = (0..300).map(|n| row(&format!("m{n}"), n)).collect();
@@ -102,7 +102,7 @@ async fn a_write_that_fails_is_undone_alone_also_over_several_statements() {
 #[tokio::test]
 async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null() {
     let store = store().await;
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     let insert = "INSERT INTO t (k, n, v) VALUES (?, ?, ?) ON CONFLICT (k) DO NOTHING";
     let many = (0..77).map(|n| row(&format!("k{n}"), n)).collect();
     assert_eq!(transaction.execute(insert, many).await, Ok(77));
@@ -117,7 +117,7 @@ async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null() {
 #[tokio::test]
 async fn values_come_back_as_what_they_are() {
     let store = store().await;
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     let params = vec![
         SqlValue::Null,
         SqlValue::Boolean(true),
@@ -135,7 +135,7 @@ async fn values_come_back_as_what_they_are() {
 async fn a_statement_without_end_is_stopped_and_undoes_its_call() {
     let mut store = store().await;
     store.sqlite.patience.statement = Duration::from_millis(50);
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
     let endless = "WITH x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT count(*) FROM x";
     let stopped = transaction.query(endless, vec![]).await;
@@ -150,7 +150,7 @@ async fn a_statement_without_end_is_stopped_and_undoes_its_call() {
 #[tokio::test]
 async fn a_query_gives_no_more_than_its_bound() {
     let store = store().await;
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     let many = "WITH x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x WHERE n < ?) SELECT n FROM x";
     let most = vec![SqlValue::Integer(QUERY_ROWS as i64)];
     assert_eq!(transaction.query(many, most).await.unwrap().len(), QUERY_ROWS);
@@ -165,10 +165,10 @@ async fn a_query_gives_no_more_than_its_bound() {
 async fn the_writer_is_one_calls_at_a_time_and_waiting_is_bounded() {
     let mut store = store().await;
     store.sqlite.patience.wait = Duration::from_millis(20);
-    let first = store.sqlite.begin().await.unwrap();
-    assert!(matches!(store.sqlite.begin().await.err(), Some(GrantError::Unavailable(_))));
+    let first = store.sqlite.begin("p").await.unwrap();
+    assert!(matches!(store.sqlite.begin("p").await.err(), Some(GrantError::Unavailable(_))));
     first.rollback().await;
-    store.sqlite.begin().await.unwrap().rollback().await;
+    store.sqlite.begin("p").await.unwrap().rollback().await;
 }
 
 /// The driver's lock of the handle has been seen to hang when it is used often; this is the one
@@ -196,7 +196,7 @@ async fn figures_of_a_sink() {
             words.join(", ")
         )
     };
-    let mut transaction = store.sqlite.begin().await.unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.execute(&create("status", "uid"), vec![vec![]]).await.unwrap();
     transaction.execute(&create("history", "version, id"), vec![vec![]]).await.unwrap();
     transaction.commit(&receipt("setup", &[])).await.unwrap();
@@ -226,7 +226,7 @@ async fn figures_of_a_sink() {
                 on_conflict,
                 rows: rows.clone(),
             };
-            let mut transaction = store.sqlite.begin().await.unwrap();
+            let mut transaction = store.sqlite.begin("p").await.unwrap();
             transaction.write(write("history", &["version", "id"], OnConflict::Ignore)).await.unwrap();
             let newest = OnConflict::ReplaceOlder { newer: "seq".into() };
             transaction.write(write("status", &["uid"], newest)).await.unwrap();

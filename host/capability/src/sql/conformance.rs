@@ -1,0 +1,346 @@
+//! What every database promises to plugins, the same for all of them.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::config::{SecretRef, ServerSpec};
+use kubewitness_core::ports::OnConflict;
+use kubewitness_harness::{Service, shared_server};
+
+use super::mysql::Mysql;
+use super::postgres::Postgres;
+use super::remote::Remote;
+use super::sqlite::Sqlite;
+use super::*;
+
+/// A database of one test's own.
+struct World {
+    dialect: Dialect,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    /// `None` where the server is not installed, which is counted.
+    fn new(dialect: Dialect, test: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let service = match dialect {
+            Dialect::Sqlite => return Some(Self { dialect, folder }),
+            Dialect::Postgres => Service::Postgres,
+            Dialect::Mysql => Service::MariaDb,
+        };
+        let url = shared_server(service, test)?.create_database().unwrap();
+        std::fs::write(folder.path().join("url"), url).unwrap();
+        Some(Self { dialect, folder })
+    }
+
+    /// As a host that is started anew would.
+    async fn open(&self) -> Shared {
+        let url = self.folder.path().join("url").to_string_lossy().into_owned();
+        let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
+        match self.dialect {
+            Dialect::Sqlite => Arc::new(Sqlite::open(&self.folder.path().join("p.db")).await.unwrap()),
+            Dialect::Postgres => Arc::new(Remote::<Postgres>::new("platform", &spec).unwrap()),
+            Dialect::Mysql => Arc::new(Remote::<Mysql>::new("platform", &spec).unwrap()),
+        }
+    }
+
+    /// With a table `t`.
+    async fn prepared(&self) -> Shared {
+        let engine = self.open().await;
+        let mut transaction = engine.begin("p").await.unwrap();
+        transaction.execute(&self.create("t"), vec![vec![]]).await.unwrap();
+        transaction.commit(&receipt("p.setup", &[])).await.unwrap();
+        engine
+    }
+
+    fn create(&self, table: &str) -> String {
+        let (text, blob) = match self.dialect {
+            Dialect::Sqlite => ("TEXT", "BLOB"),
+            Dialect::Postgres => ("text", "bytea"),
+            Dialect::Mysql => ("VARCHAR(100) COLLATE utf8mb4_bin", "BLOB"),
+        };
+        format!(
+            "CREATE TABLE IF NOT EXISTS {table} (k {text} NOT NULL UNIQUE, n BIGINT NOT NULL, \
+             \"change\" {text}, small SMALLINT, f DOUBLE PRECISION, b {blob})"
+        )
+    }
+}
+
+fn receipt(token: &str, seqs: &[Seq]) -> Receipt {
+    let marks = seqs.iter().map(|seq| Mark { seq: *seq, print: 9 }).collect();
+    Receipt { plugin: "p".into(), marks, token: token.into(), at_ms: 1 }
+}
+
+fn text(text: &str) -> SqlValue {
+    SqlValue::Text(text.into())
+}
+
+fn row(key: &str, n: i64, change: &str) -> Vec<SqlValue> {
+    vec![text(key), SqlValue::Integer(n), text(change)]
+}
+
+fn write(on_conflict: OnConflict, rows: Vec<Vec<SqlValue>>) -> TableWrite {
+    let columns = ["k", "n", "change"].map(str::to_owned).to_vec();
+    TableWrite { table: "t".into(), columns, key: vec!["k".into()], on_conflict, rows }
+}
+
+fn newer() -> OnConflict {
+    OnConflict::ReplaceOlder { newer: "n".into() }
+}
+
+async fn rows(engine: &Shared) -> Vec<Vec<SqlValue>> {
+    let mut transaction = engine.begin("q").await.unwrap();
+    let rows = transaction.query("SELECT k, n, \"change\" FROM t ORDER BY k", vec![]).await.unwrap();
+    transaction.rollback().await;
+    rows
+}
+
+async fn rows_and_receipt_are_there_together(world: World) {
+    let engine = world.prepared().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    let two = vec![row("a", 1, "x"), row("b", 2, "it's")];
+    transaction.write(write(OnConflict::Ignore, two.clone())).await.unwrap();
+    transaction.commit(&receipt("p.one", &[3, 5])).await.unwrap();
+    drop(engine);
+    let again = world.open().await;
+    assert_eq!(again.receipts("p", 3).await.unwrap(), [Mark { seq: 5, print: 9 }]);
+    assert_eq!(again.receipts("other", 0).await.unwrap(), []);
+    assert_eq!((again.committed("p.one").await, again.committed("p.two").await), (Ok(true), Ok(false)));
+    assert_eq!(rows(&again).await, two);
+    again.forget("p", 4).await.unwrap();
+    assert_eq!(again.receipts("p", 0).await.unwrap().len(), 2, "a receipt goes as a whole");
+    again.forget("p", 5).await.unwrap();
+    assert_eq!(again.receipts("p", 0).await.unwrap(), []);
+}
+
+async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody(world: World) {
+    let engine = world.prepared().await;
+    for dropped in [true, false] {
+        let mut transaction = engine.begin("p").await.unwrap();
+        transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")])).await.unwrap();
+        if dropped {
+            drop(transaction);
+        } else {
+            transaction.rollback().await;
+        }
+        assert_eq!(engine.receipts("p", 0).await.unwrap(), []);
+        assert_eq!(rows(&engine).await, [] as [Vec<SqlValue>; 0]);
+    }
+}
+
+async fn an_older_row_never_replaces_a_newer_one(world: World) {
+    let engine = world.prepared().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    for n in [5, 4, 6, 6, 1] {
+        let change = format!("at {n}");
+        transaction.write(write(newer(), vec![row("a", n, &change)])).await.unwrap();
+        transaction.write(write(OnConflict::Ignore, vec![row("first", n, &change)])).await.unwrap();
+    }
+    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    assert_eq!(rows(&engine).await, [row("a", 6, "at 6"), row("first", 5, "at 5")]);
+}
+
+async fn a_write_that_fails_is_undone_alone(world: World) {
+    let engine = world.prepared().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")])).await.unwrap();
+    // More than one statement's worth in some databases; the last row of all is the bad one.
+    let mut many: Vec<_> = (0..300).map(|n| row(&format!("m{n:03}"), n, "x")).collect();
+    many[299][1] = SqlValue::Null;
+    let failed = transaction.write(write(OnConflict::Ignore, many)).await;
+    assert!(matches!(&failed, Err(GrantError::Invalid(_))), "{failed:?}");
+    assert_eq!(transaction.intact(), Ok(()));
+    let failed = transaction.query("SELECT nothing FROM t", vec![]).await;
+    assert!(matches!(&failed, Err(GrantError::Invalid(_))), "{failed:?}");
+    let failed =
+        transaction.execute("INSERT INTO t (k, n) VALUES (?, ?)", vec![row("a", 2, "")[..2].to_vec()]);
+    assert!(matches!(failed.await, Err(GrantError::Invalid(_))), "the key is there already");
+    transaction.write(write(OnConflict::Ignore, vec![row("b", 1, "y")])).await.unwrap();
+    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    assert_eq!(rows(&engine).await, [row("a", 1, "x"), row("b", 1, "y")]);
+}
+
+async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null(world: World) {
+    let engine = world.prepared().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    let insert = "INSERT INTO t (k, n, \"change\") VALUES (?, ?, ?)";
+    let many = (0..77).map(|n| row(&format!("k{n}"), n, "x")).collect();
+    assert_eq!(transaction.execute(insert, many).await, Ok(77));
+    let update = "UPDATE t SET n = n + ?, \"change\" = ? WHERE k = ?";
+    let two = vec![
+        vec![SqlValue::Integer(1), SqlValue::Null, text("k0")],
+        vec![SqlValue::Integer(2), text("y"), text("none")],
+    ];
+    assert_eq!(transaction.execute(update, two).await, Ok(1));
+    let short = transaction.execute(update, vec![vec![SqlValue::Integer(1)]]).await;
+    assert!(matches!(short, Err(GrantError::Invalid(_))), "{short:?}");
+    let read = transaction.query("SELECT n, \"change\" FROM t WHERE k = ?", vec![text("k0")]).await;
+    assert_eq!(read.unwrap(), [[SqlValue::Integer(1), SqlValue::Null]]);
+    transaction.rollback().await;
+}
+
+async fn values_come_back_as_what_they_are(world: World) {
+    let engine = world.prepared().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    let columns = ["k", "n", "change", "small", "f", "b"].map(str::to_owned).to_vec();
+    let kept = vec![
+        text("é 漢 \u{1f600}' \" \\ %"),
+        SqlValue::Integer(i64::MIN),
+        SqlValue::Null,
+        SqlValue::Integer(-32_768),
+        SqlValue::Float(1.5),
+        SqlValue::Blob(vec![0, 255, 39, 92]),
+    ];
+    let one = |row: Vec<SqlValue>| TableWrite {
+        table: "t".into(),
+        columns: columns.clone(),
+        key: vec!["k".into()],
+        on_conflict: OnConflict::Ignore,
+        rows: vec![row],
+    };
+    transaction.write(one(kept.clone())).await.unwrap();
+    let mut other = kept.clone();
+    (other[0], other[1], other[3]) = (text("other"), SqlValue::Integer(i64::MAX), SqlValue::Boolean(true));
+    transaction.write(one(other.clone())).await.unwrap();
+    let read = "SELECT k, n, \"change\", small, f, b FROM t WHERE k = ?";
+    assert_eq!(transaction.query(read, vec![kept[0].clone()]).await.unwrap(), [kept]);
+    other[3] = SqlValue::Integer(1);
+    assert_eq!(transaction.query(read, vec![text("other")]).await.unwrap(), [other]);
+    transaction.rollback().await;
+}
+
+async fn a_table_is_made_and_written_in_one_call(world: World) {
+    let engine = world.open().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    let missing = transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")])).await;
+    assert!(
+        matches!(&missing, Err(GrantError::Invalid(why)) if why.contains("no such table")),
+        "{missing:?}"
+    );
+    transaction.rollback().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    for _ in 0..2 {
+        transaction.execute(&world.create("t"), vec![vec![]]).await.unwrap();
+    }
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")])).await.unwrap();
+    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    assert_eq!(rows(&engine).await, [row("a", 1, "x")]);
+}
+
+async fn calls_that_make_the_same_tables_at_once_all_succeed(world: World) {
+    let engine = world.open().await;
+    let call = |n: i64| {
+        let (engine, create) = (engine.clone(), world.create("t"));
+        async move {
+            let mut transaction = engine.begin("p").await.unwrap();
+            transaction.execute(&create, vec![vec![]]).await.unwrap();
+            let rows = vec![row(&n.to_string(), n, "x"), row("shared", n, "x")];
+            transaction.write(write(newer(), rows)).await.unwrap();
+            transaction.commit(&receipt(&format!("p.{n}"), &[n as Seq])).await.unwrap();
+        }
+    };
+    futures::future::join_all((1..=8).map(call)).await;
+    assert_eq!(rows(&engine).await.len(), 9);
+    assert_eq!(rows(&engine).await[8], row("shared", 8, "x"));
+    assert_eq!(engine.receipts("p", 0).await.unwrap().len(), 8);
+}
+
+async fn a_query_gives_no_more_than_its_bound(world: World) {
+    let engine = world.prepared().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    let most = QUERY_ROWS as i64;
+    for part in (0..=most).collect::<Vec<_>>().chunks(2_000) {
+        let rows = part.iter().map(|n| row(&n.to_string(), *n, "x")).collect();
+        transaction.write(write(OnConflict::Ignore, rows)).await.unwrap();
+    }
+    let below = transaction.query("SELECT k FROM t WHERE n < ?", vec![SqlValue::Integer(most)]).await;
+    assert_eq!(below.unwrap().len(), QUERY_ROWS);
+    let over = transaction.query("SELECT k FROM t", vec![]).await;
+    assert!(matches!(over, Err(GrantError::TooLarge(_))), "{over:?}");
+    // The connection is as good as before.
+    transaction.write(write(newer(), vec![row("0", 99, "y")])).await.unwrap();
+    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    assert_eq!(engine.committed("p.t").await, Ok(true));
+}
+
+/// Against a model that applies the rows one by one.
+async fn any_writes_leave_what_a_model_has(world: World) {
+    let engine = world.prepared().await;
+    let mut model: BTreeMap<String, (i64, String)> = BTreeMap::new();
+    let mut random: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut next = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    for round in 0..40 {
+        let (replaces, fails, ends) = (next(2) == 0, next(5) == 0, next(4) != 0);
+        let mut rows: Vec<_> = (0..next(40) + 1)
+            .map(|at| (next(30).to_string(), next(20) as i64, format!("round {round} row {at}")))
+            .collect();
+        if replaces {
+            // Which of two that are equally new stays is nobody's business.
+            let mut seen = std::collections::BTreeSet::new();
+            rows.retain(|(key, n, _)| seen.insert((key.clone(), *n)));
+        }
+        let mut given: Vec<_> = rows.iter().map(|(key, n, change)| row(key, *n, change)).collect();
+        let mut transaction = engine.begin("p").await.unwrap();
+        if fails {
+            given.push(vec![text("bad"), SqlValue::Integer(1), text("x"), text("one too many")]);
+            let conflict = if replaces { newer() } else { OnConflict::Ignore };
+            assert!(transaction.write(write(conflict, given.clone())).await.is_err());
+            given.pop();
+        }
+        let conflict = if replaces { newer() } else { OnConflict::Ignore };
+        transaction.write(write(conflict, given)).await.unwrap();
+        if !ends {
+            drop(transaction);
+            continue;
+        }
+        transaction.commit(&receipt(&format!("p.{round}"), &[round])).await.unwrap();
+        for (key, n, change) in rows {
+            let kept = model.entry(key).or_insert((n, change.clone()));
+            if replaces && n > kept.0 {
+                *kept = (n, change);
+            }
+        }
+    }
+    let mut expected: Vec<_> = model.iter().map(|(key, (n, change))| row(key, *n, change)).collect();
+    let mut found = rows(&engine).await;
+    for rows in [&mut expected, &mut found] {
+        rows.sort_by_key(|row| format!("{:?}", row[0]));
+    }
+    assert_eq!(found, expected);
+}
+
+macro_rules! for_each_database {
+    ($($test:ident),* $(,)?) => {
+        for_each_database!(@ sqlite Sqlite [$($test),*]);
+        for_each_database!(@ postgres Postgres [$($test),*]);
+        for_each_database!(@ mariadb Mysql [$($test),*]);
+    };
+    (@ $name:ident $dialect:ident [$($test:ident),*]) => {
+        mod $name {
+            $(#[tokio::test]
+            async fn $test() {
+                let test = concat!(stringify!($name), "::", stringify!($test));
+                if let Some(world) = super::World::new(super::Dialect::$dialect, test) {
+                    super::$test(world).await;
+                }
+            })*
+        }
+    };
+}
+
+for_each_database!(
+    rows_and_receipt_are_there_together,
+    a_call_that_goes_away_leaves_nothing_and_blocks_nobody,
+    an_older_row_never_replaces_a_newer_one,
+    a_write_that_fails_is_undone_alone,
+    one_statement_runs_for_many_rows_and_missing_values_are_not_null,
+    values_come_back_as_what_they_are,
+    a_table_is_made_and_written_in_one_call,
+    calls_that_make_the_same_tables_at_once_all_succeed,
+    a_query_gives_no_more_than_its_bound,
+    any_writes_leave_what_a_model_has,
+);

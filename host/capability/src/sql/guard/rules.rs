@@ -1,0 +1,170 @@
+//! Which words and names a plugin's statement may not have, by database.
+
+use kubewitness_core::ports::Dialect;
+
+pub struct Rules {
+    /// Words that end or leave the call's transaction, or reach other files and the engine's
+    /// settings. As names of columns they have to be quoted.
+    pub words: &'static [&'static str],
+    /// Functions that read files, load code, wait, or make values of any size.
+    pub functions: &'static [&'static str],
+    /// Names that begin so, of functions and of tables: what the engine keeps for itself.
+    pub prefixes: &'static [&'static str],
+    /// Schemas that are the server's, not the granted database's.
+    pub schemas: &'static [&'static str],
+    pub executed: &'static [&'static str],
+    pub queried: &'static [&'static str],
+    /// A string may stand for a name.
+    pub strings_name: bool,
+    /// What may be made, changed and removed. Empty: whatever the words above leave.
+    pub made: &'static [&'static str],
+}
+
+const SQLITE: Rules = Rules {
+    words: &[
+        "ATTACH",
+        "DETACH",
+        "PRAGMA",
+        "VACUUM",
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT",
+        "RELEASE",
+        "TRIGGER",
+        "VIRTUAL",
+        "TEMP",
+        "TEMPORARY",
+    ],
+    functions: &[
+        "LOAD_EXTENSION",
+        "READFILE",
+        "WRITEFILE",
+        "EDIT",
+        "FTS3_TOKENIZER",
+        "ZEROBLOB",
+        "RANDOMBLOB",
+        "PRINTF",
+        "FORMAT",
+    ],
+    prefixes: &["pragma_"],
+    schemas: &["temp"],
+    executed: &["INSERT", "REPLACE", "UPDATE", "DELETE", "WITH", "CREATE", "DROP", "ALTER", "REINDEX"],
+    queried: &["SELECT", "WITH", "VALUES"],
+    strings_name: true,
+    made: &[],
+};
+
+const POSTGRES: Rules = Rules {
+    words: &[
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT",
+        "RELEASE",
+        "COPY",
+        "EXECUTE",
+        "TRIGGER",
+        "TEMP",
+        "TEMPORARY",
+        "UNLOGGED",
+        "TABLESPACE",
+    ],
+    functions: &[
+        "SET_CONFIG",
+        "CURRENT_SETTING",
+        "QUERY_TO_XML",
+        "QUERY_TO_XMLSCHEMA",
+        "QUERY_TO_XML_AND_XMLSCHEMA",
+        "CURSOR_TO_XML",
+        "CURSOR_TO_XMLSCHEMA",
+        "DATABASE_TO_XML",
+        "DATABASE_TO_XMLSCHEMA",
+        "DATABASE_TO_XML_AND_XMLSCHEMA",
+        "SCHEMA_TO_XML",
+        "SCHEMA_TO_XMLSCHEMA",
+        "SCHEMA_TO_XML_AND_XMLSCHEMA",
+        "TABLE_TO_XML",
+        "TABLE_TO_XMLSCHEMA",
+        "TABLE_TO_XML_AND_XMLSCHEMA",
+        "REPEAT",
+        "LPAD",
+        "RPAD",
+        "FORMAT",
+        "TS_STAT",
+    ],
+    prefixes: &["pg_", "lo_", "dblink", "inet_", "binary_upgrade_", "plpgsql_"],
+    schemas: &["pg_catalog", "information_schema"],
+    executed: &["INSERT", "UPDATE", "DELETE", "WITH", "CREATE", "DROP", "ALTER"],
+    queried: &["SELECT", "WITH", "VALUES"],
+    strings_name: false,
+    made: &["TABLE", "INDEX", "UNIQUE INDEX", "VIEW", "OR REPLACE VIEW"],
+};
+
+const MYSQL: Rules = Rules {
+    words: &[
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT",
+        "RELEASE",
+        "LOAD",
+        "OUTFILE",
+        "DUMPFILE",
+        "INFILE",
+        "TRIGGER",
+        "TEMPORARY",
+        "ENGINE",
+        "CONNECTION",
+        "DIRECTORY",
+        "TABLESPACE",
+        "DEFINER",
+        "SECURITY",
+        "PROCEDURE",
+        "HANDLER",
+        "DISCARD",
+        "IMPORT",
+        "EXCHANGE",
+        // It turns errors into warnings, and what does not fit into something else.
+        "IGNORE",
+        "DELAYED",
+    ],
+    functions: &[
+        "LOAD_FILE",
+        "SLEEP",
+        "BENCHMARK",
+        "GET_LOCK",
+        "RELEASE_LOCK",
+        "RELEASE_ALL_LOCKS",
+        "IS_FREE_LOCK",
+        "IS_USED_LOCK",
+        "MASTER_POS_WAIT",
+        "MASTER_GTID_WAIT",
+        "SOURCE_POS_WAIT",
+        "WAIT_FOR_EXECUTED_GTID_SET",
+        "WAIT_UNTIL_SQL_THREAD_AFTER_GTIDS",
+        "SYS_EXEC",
+        "SYS_EVAL",
+        "SYS_GET",
+        "SYS_SET",
+        "REPEAT",
+        "SPACE",
+        "LPAD",
+        "RPAD",
+        "FORMAT",
+    ],
+    prefixes: &[],
+    schemas: &["mysql", "performance_schema", "sys", "information_schema"],
+    executed: &["INSERT", "REPLACE", "UPDATE", "DELETE", "WITH", "CREATE", "DROP", "ALTER"],
+    queried: &["SELECT", "WITH", "VALUES"],
+    strings_name: false,
+    made: &["TABLE", "INDEX", "UNIQUE INDEX", "VIEW", "OR REPLACE VIEW"],
+};
+
+pub fn of(dialect: Dialect) -> &'static Rules {
+    match dialect {
+        Dialect::Sqlite => &SQLITE,
+        Dialect::Postgres => &POSTGRES,
+        Dialect::Mysql => &MYSQL,
+    }
+}

@@ -1,0 +1,297 @@
+use super::*;
+
+fn execute(statement: &str) -> Result<usize, String> {
+    execute_on(statement, Dialect::Sqlite)
+}
+
+fn execute_on(statement: &str, dialect: Dialect) -> Result<usize, String> {
+    check(statement, Purpose::Execute, dialect).map(|s| s.arity).map_err(|e| e.to_string())
+}
+
+#[test]
+fn placeholders_are_counted_outside_strings_names_and_comments() {
+    let text = r#"INSERT INTO t ("a?", [b?], `c?`) -- ? one
+        VALUES (?, '?''?', /* ? */ ?);"#;
+    assert_eq!(execute(text), Ok(2));
+    assert_eq!(execute("UPDATE t SET a = ?2 WHERE b = ?1"), Ok(2));
+    for bad in [
+        "UPDATE t SET a = ? WHERE b = ?1",
+        "UPDATE t SET a = :a",
+        "UPDATE t SET a = ?0",
+        "UPDATE t SET a = $1",
+    ] {
+        assert!(execute(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn more_than_one_statement_is_refused_however_it_is_hidden() {
+    for bad in
+        ["DELETE FROM t; DELETE FROM u", "DELETE FROM t;/**/DELETE FROM u", "DELETE FROM t;--\nDROP TABLE u"]
+    {
+        assert!(execute(bad).is_err(), "{bad}");
+    }
+    assert!(execute("DELETE FROM t WHERE a = ';' ; ;").is_ok());
+}
+
+#[test]
+fn what_leaves_the_transaction_or_the_file_is_refused() {
+    for bad in [
+        "ATTACH 'x' AS y",
+        "attach 'x' as y",
+        "/* a */ Attach 'x' AS y",
+        "DETACH y",
+        "PRAGMA journal_mode = DELETE",
+        "VACUUM INTO '/tmp/x'",
+        "BEGIN",
+        "COMMIT",
+        "END",
+        "ROLLBACK",
+        "SAVEPOINT a",
+        "RELEASE a",
+        "INSERT OR ROLLBACK INTO t VALUES (1)",
+        "CREATE TABLE t (a UNIQUE ON CONFLICT ROLLBACK)",
+        "CREATE TRIGGER x AFTER INSERT ON t BEGIN SELECT 1; END",
+        "CREATE VIRTUAL TABLE x USING fts5(a)",
+        "CREATE TEMP TABLE x (a)",
+        "CREATE TABLE \"temp\".x (a)",
+        "EXPLAIN DELETE FROM t",
+        "",
+        ";",
+        "-- nothing",
+        "DELETE FROM t WHERE a = 'x",
+        "DELETE FROM t /* x",
+        "DELETE FROM t\0; ATTACH 'x' AS y",
+        "DELETE FROM t WHERE \u{feff}ROLLBACK",
+    ] {
+        assert!(execute(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn the_hosts_own_tables_cannot_be_named() {
+    for bad in [
+        "DELETE FROM kubewitness_receipts",
+        "DELETE FROM \"Kubewitness_Receipts\"",
+        "DELETE FROM 'kubewitness_receipts'",
+        "DELETE FROM [kubewitness_receipts]",
+        "ALTER TABLE t RENAME TO kubewitness_x",
+    ] {
+        assert!(execute(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn queries_only_read_and_call_nothing_dangerous() {
+    let query =
+        |text| check(text, Purpose::Query, Dialect::Sqlite).map(|s| s.arity).map_err(|e| e.to_string());
+    assert_eq!(query("SELECT replace(a, ?, ?) FROM t"), Ok(2));
+    for bad in [
+        "DELETE FROM t RETURNING a",
+        "SELECT load_extension('x')",
+        "SELECT \"load_extension\" ('x')",
+        "SELECT zeroblob(1000000000)",
+        "SELECT * FROM pragma_database_list",
+        "SELECT * FROM 'PRAGMA_database_list'",
+    ] {
+        assert!(query(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_plain_insert_splits_into_head_tuple_and_tail() {
+    let text = " \n INSERT INTO t (a, b) VALUES ( ?, ? ) ON CONFLICT (a) DO NOTHING;";
+    let split = check(text, Purpose::Execute, Dialect::Sqlite).unwrap().as_row_insert().unwrap();
+    assert_eq!(split.head, "INSERT INTO t (a, b) VALUES ");
+    assert_eq!(split.tuple, "( ?, ? )");
+    assert_eq!(split.tail, " ON CONFLICT (a) DO NOTHING");
+}
+
+#[test]
+fn an_insert_that_is_not_plain_stays_row_by_row() {
+    for text in [
+        "INSERT INTO t VALUES (?, 1)",
+        "INSERT INTO t VALUES (?), (?)",
+        "INSERT INTO t VALUES (?) RETURNING a",
+        "INSERT INTO t SELECT ?",
+        "INSERT INTO t VALUES (?) ON CONFLICT DO UPDATE SET a = ?",
+        "INSERT INTO t VALUES (?1)",
+        "INSERT INTO t VALUES (upper(?))",
+        "UPDATE t SET a = ?",
+    ] {
+        assert_eq!(check(text, Purpose::Execute, Dialect::Sqlite).unwrap().as_row_insert(), None, "{text}");
+    }
+}
+
+const SERVERS: [Dialect; 2] = [Dialect::Postgres, Dialect::Mysql];
+
+#[test]
+fn ordinary_statements_are_the_same_for_every_database() {
+    for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::Mysql] {
+        for (good, arity) in [
+            ("INSERT INTO t (a, b) VALUES (?, ?)", 2),
+            ("UPDATE \"t\" SET \"change\" = ? WHERE a = 'it''s; -- not' AND b <> ?", 2),
+            ("CREATE TABLE IF NOT EXISTS t (a BIGINT NOT NULL, UNIQUE (a))", 0),
+            ("CREATE UNIQUE INDEX by_a ON t (a)", 0),
+            ("CREATE VIEW v AS SELECT a FROM t", 0),
+            ("DROP TABLE t -- gone\n", 0),
+            ("WITH x AS (SELECT a FROM t) DELETE FROM t WHERE a IN (SELECT a FROM x)", 0),
+        ] {
+            assert_eq!(execute_on(good, dialect), Ok(arity), "{dialect:?}: {good}");
+        }
+    }
+    assert_eq!(execute_on("INSERT INTO t (a) VALUES (?) ON CONFLICT DO NOTHING", Dialect::Postgres), Ok(1));
+    assert_eq!(execute_on("INSERT INTO t (a) VALUES (CAST(? AS text)::date)", Dialect::Postgres), Ok(1));
+    assert_eq!(execute_on("REPLACE INTO `t` (a) VALUES (?)", Dialect::Mysql), Ok(1));
+}
+
+#[test]
+fn servers_take_no_statement_of_settings_files_transactions_or_programs() {
+    for dialect in SERVERS {
+        for bad in [
+            "SET search_path = x",
+            "SET GLOBAL general_log = 1",
+            "SET ROLE postgres",
+            "RESET ALL",
+            "BEGIN",
+            "START TRANSACTION",
+            "COMMIT",
+            "ROLLBACK",
+            "SAVEPOINT a",
+            "PREPARE TRANSACTION 'x'",
+            "COPY t TO PROGRAM 'sh'",
+            "COPY t FROM '/etc/passwd'",
+            "LOAD DATA INFILE '/etc/passwd' INTO TABLE t",
+            "LOAD XML INFILE 'x' INTO TABLE t",
+            "CALL p()",
+            "DO $$ BEGIN END $$",
+            "DO SLEEP(100)",
+            "EXECUTE x",
+            "LISTEN x",
+            "NOTIFY x",
+            "LOCK TABLE t",
+            "LOCK TABLES t WRITE",
+            "KILL 1",
+            "SHUTDOWN",
+            "GRANT ALL ON t TO x",
+            "CREATE USER x",
+            "CREATE ROLE x",
+            "CREATE DATABASE x",
+            "CREATE EXTENSION dblink",
+            "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "CREATE PROCEDURE p() SELECT 1",
+            "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO SELECT 1",
+            "CREATE TRIGGER x AFTER INSERT ON t EXECUTE FUNCTION f()",
+            "CREATE RULE r AS ON INSERT TO t DO NOTHING",
+            "CREATE SERVER s FOREIGN DATA WRAPPER w",
+            "CREATE FOREIGN TABLE f (a int) SERVER s",
+            "CREATE TEMPORARY TABLE x (a int)",
+            "CREATE OR REPLACE FUNCTION f() RETURNS int",
+            "ALTER SYSTEM SET fsync = off",
+            "ALTER USER x IDENTIFIED BY 'y'",
+            "ALTER DATABASE x SET y = z",
+            "ALTER TABLE t SET TABLESPACE x",
+            "DROP DATABASE x",
+            "DROP OWNED BY x",
+            "TRUNCATE t",
+            "VACUUM t",
+            "HANDLER t OPEN",
+            "DELETE FROM t; DELETE FROM u",
+            "CREATE",
+            "",
+        ] {
+            assert!(execute_on(bad, dialect).is_err(), "{dialect:?}: {bad}");
+        }
+    }
+}
+
+#[test]
+fn servers_read_no_files_and_wait_for_nobody() {
+    let query = |text, dialect| check(text, Purpose::Query, dialect).map(drop).map_err(|e| e.to_string());
+    for bad in [
+        "SELECT pg_read_file('/etc/passwd')",
+        "SELECT PG_READ_BINARY_FILE('x')",
+        "SELECT pg_catalog.pg_sleep(100)",
+        "SELECT \"pg_sleep\"(100)",
+        "SELECT * FROM pg_authid",
+        "SELECT * FROM pg_ls_dir('.')",
+        "SELECT pg_terminate_backend(1)",
+        "SELECT pg_advisory_lock(1)",
+        "SELECT lo_import('/etc/passwd')",
+        "SELECT * FROM dblink('host=x', 'SELECT 1') AS t(a int)",
+        "SELECT query_to_xml('DELETE FROM t', true, true, '')",
+        "SELECT set_config('role', 'postgres', false)",
+        "SELECT inet_server_addr()",
+        "SELECT repeat('x', 1000000000)",
+        "SELECT * FROM information_schema.tables",
+        "SHOW data_directory",
+        "TABLE t",
+    ] {
+        assert!(query(bad, Dialect::Postgres).is_err(), "{bad}");
+    }
+    for bad in [
+        "SELECT LOAD_FILE('/etc/passwd')",
+        "SELECT load_file ('/etc/passwd')",
+        "SELECT a FROM t INTO OUTFILE '/tmp/x'",
+        "SELECT a FROM t INTO DUMPFILE '/tmp/x'",
+        "SELECT a INTO @x FROM t",
+        "SELECT @@datadir",
+        "SELECT SLEEP(100)",
+        "SELECT BENCHMARK(1000000000, 1)",
+        "SELECT GET_LOCK('a', 100)",
+        "SELECT * FROM mysql.user",
+        "SELECT * FROM `mysql`.`user`",
+        "SELECT * FROM information_schema.tables",
+        "SHOW VARIABLES",
+        "DESCRIBE t",
+    ] {
+        assert!(query(bad, Dialect::Mysql).is_err(), "{bad}");
+    }
+    for bad in [
+        "CREATE TABLE t (a INT) ENGINE=MyISAM",
+        "CREATE TABLE t (a INT) ENGINE=FEDERATED CONNECTION='mysql://x'",
+        "CREATE TABLE t (a INT) DATA DIRECTORY='/tmp'",
+        "INSERT IGNORE INTO t (a) VALUES (?)",
+        "INSERT DELAYED INTO t (a) VALUES (?)",
+    ] {
+        assert!(execute_on(bad, Dialect::Mysql).is_err(), "{bad}");
+    }
+    assert_eq!(query("SELECT count(*) FROM t WHERE a = 'pg_sleep'", Dialect::Postgres), Ok(()));
+}
+
+#[test]
+fn what_a_server_would_read_otherwise_than_the_guard_is_refused() {
+    for bad in [
+        "UPDATE t SET a = E'\\'; DROP TABLE u; --'",
+        "UPDATE t SET a = e'x'",
+        "UPDATE t SET a = U&'\\0027'",
+        "UPDATE t SET a = U&\"x\"",
+        "UPDATE t SET a = $$x$$",
+        "UPDATE t SET a = $tag$x$tag$",
+        "UPDATE t SET a = 1 /* /* */ ' */ ; DROP TABLE u; --'",
+        "UPDATE t SET a = `x; DROP TABLE u; `",
+        "UPDATE t SET a = b[1; DROP TABLE u]",
+    ] {
+        assert!(execute_on(bad, Dialect::Postgres).is_err(), "{bad}");
+    }
+    for bad in [
+        "UPDATE t SET a = 1 /*! ; DROP TABLE u */",
+        "UPDATE t SET a = 1 /*!50000 , b = 2 */",
+        "UPDATE t SET a = 1 /*M! , b = 2 */",
+        "UPDATE t SET a = 1 --1; DROP TABLE u",
+        "UPDATE t SET a = 1 # x",
+        "UPDATE t SET a = _utf8'x'",
+        "UPDATE t SET a = N'x'",
+    ] {
+        assert!(execute_on(bad, Dialect::Mysql).is_err(), "{bad}");
+    }
+    assert_eq!(execute_on("UPDATE t SET a = X'00' /* fine */ -- too", Dialect::Mysql), Ok(0));
+    assert_eq!(execute_on("UPDATE t SET a = b[1] /* fine */ --too", Dialect::Postgres), Ok(0));
+}
+
+#[test]
+fn parameters_are_written_as_postgres_wants_them() {
+    let text = "UPDATE t SET a = ?, \"b?\" = '?' /* ? */ WHERE c = ? -- ?";
+    assert_eq!(with_dollars(text).unwrap(), "UPDATE t SET a = $1, \"b?\" = '?' /* ? */ WHERE c = $2 -- ?");
+    assert_eq!(with_dollars("SELECT ?2, ?1, ?2").unwrap(), "SELECT $2, $1, $2");
+}

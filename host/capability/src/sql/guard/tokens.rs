@@ -1,0 +1,161 @@
+//! A statement as words, quotes, placeholders and symbols, read as the database would read it.
+//! Where two readings are possible, it is refused: what is hidden here must be hidden there.
+
+use kubewitness_core::ports::{Dialect, GrantError};
+
+use super::invalid;
+use crate::sql::write::MAX_BINDS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Word,
+    /// An identifier in quotes, or a string: SQLite takes either for the other where it can.
+    Quoted,
+    Number,
+    /// `?`, or `?7`.
+    Parameter(Option<usize>),
+    Symbol(u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Token<'a> {
+    pub kind: Kind,
+    pub text: &'a str,
+    pub at: usize,
+}
+
+impl<'a> Token<'a> {
+    pub fn is(&self, word: &str) -> bool {
+        self.kind == Kind::Word && self.text.eq_ignore_ascii_case(word)
+    }
+
+    pub fn is_any(&self, words: &[&str]) -> bool {
+        words.iter().any(|word| self.is(word))
+    }
+
+    pub fn is_symbol(&self, symbol: u8) -> bool {
+        self.kind == Kind::Symbol(symbol)
+    }
+
+    /// What it names, if it can name something.
+    pub fn name(&self) -> &'a str {
+        match self.kind {
+            Kind::Quoted => &self.text[1..self.text.len() - 1],
+            Kind::Word => self.text,
+            Kind::Number | Kind::Parameter(_) | Kind::Symbol(_) => "",
+        }
+    }
+}
+
+pub fn tokenize(text: &str, dialect: Dialect) -> Result<Vec<Token<'_>>, GrantError> {
+    let bytes = text.as_bytes();
+    let mut tokens: Vec<Token<'_>> = Vec::new();
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let (kind, end) = match byte {
+            b' ' | b'\t' | b'\n' | b'\r' | 0x0c => {
+                at += 1;
+                continue;
+            }
+            b'-' if bytes.get(at + 1) == Some(&b'-') => {
+                at = line_comment(bytes, at, dialect)?;
+                continue;
+            }
+            b'/' if bytes.get(at + 1) == Some(&b'*') => {
+                at = block_comment(text, at, dialect)?;
+                continue;
+            }
+            b'`' if dialect == Dialect::Postgres => return invalid("a name is quoted with \""),
+            b'\'' | b'"' | b'`' => {
+                check_prefix(tokens.last(), at, dialect)?;
+                (Kind::Quoted, quoted(bytes, at)?)
+            }
+            b'[' if dialect == Dialect::Sqlite => {
+                let Some(found) = text[at..].find(']') else { return invalid("a quoted name does not end") };
+                (Kind::Quoted, at + found + 1)
+            }
+            b'?' => {
+                let end = run(bytes, at + 1, |b| b.is_ascii_digit());
+                (parameter(&text[at + 1..end])?, end)
+            }
+            b':' if dialect == Dialect::Postgres && bytes.get(at + 1) == Some(&b':') => {
+                (Kind::Symbol(b':'), at + 2)
+            }
+            b':' | b'@' | b'$' | b'#' => return invalid("parameters are written `?`"),
+            b'\\' if dialect != Dialect::Sqlite => return invalid("a backslash stands in strings alone"),
+            b'0'..=b'9' => {
+                (Kind::Number, run(bytes, at, |b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.'))
+            }
+            _ if is_word(byte) => {
+                (Kind::Word, run(bytes, at, |b| is_word(b) || b.is_ascii_digit() || b == b'$'))
+            }
+            symbol => (Kind::Symbol(symbol), at + 1),
+        };
+        tokens.push(Token { kind, text: &text[at..end], at });
+        at = end;
+    }
+    Ok(tokens)
+}
+
+/// MySQL takes `--1` for a number that is negated twice.
+fn line_comment(bytes: &[u8], at: usize, dialect: Dialect) -> Result<usize, GrantError> {
+    let blank = bytes.get(at + 2).is_none_or(u8::is_ascii_whitespace);
+    if dialect == Dialect::Mysql && !blank {
+        return invalid("a comment begins with `-- `, with a blank behind it");
+    }
+    Ok(bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |found| at + found))
+}
+
+/// PostgreSQL's comments nest, and MySQL runs what stands in `/*! */` and `/*M! */`.
+fn block_comment(text: &str, at: usize, dialect: Dialect) -> Result<usize, GrantError> {
+    let Some(found) = text[at + 2..].find("*/") else { return invalid("a comment does not end") };
+    let inside = &text[at + 2..at + 2 + found];
+    let runs = inside.starts_with('!') || inside.starts_with("M!") || inside.starts_with('+');
+    match dialect {
+        Dialect::Postgres if inside.contains("/*") => invalid("a comment has none inside"),
+        Dialect::Mysql if runs => invalid("a comment is only a comment"),
+        _ => Ok(at + found + 4),
+    }
+}
+
+/// `E'…'` and `U&"…"` have escapes that would make a quote end elsewhere.
+fn check_prefix(before: Option<&Token<'_>>, at: usize, dialect: Dialect) -> Result<(), GrantError> {
+    let Some(before) = before.filter(|token| token.at + token.text.len() == at) else { return Ok(()) };
+    let prefixed = matches!(before.kind, Kind::Word | Kind::Symbol(b'&')) && !before.is("X");
+    if dialect != Dialect::Sqlite && prefixed {
+        return invalid("strings have no prefix but X: escapes are not read");
+    }
+    Ok(())
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
+}
+
+fn run(bytes: &[u8], from: usize, belongs: impl Fn(u8) -> bool) -> usize {
+    bytes[from..].iter().position(|b| !belongs(*b)).map_or(bytes.len(), |found| from + found)
+}
+
+/// Past the closing quote; a doubled quote stands for itself.
+fn quoted(bytes: &[u8], start: usize) -> Result<usize, GrantError> {
+    let quote = bytes[start];
+    let mut at = start + 1;
+    while at < bytes.len() {
+        match (bytes[at] == quote, bytes.get(at + 1) == Some(&quote)) {
+            (true, true) => at += 2,
+            (true, false) => return Ok(at + 1),
+            (false, _) => at += 1,
+        }
+    }
+    invalid("a quote does not end")
+}
+
+fn parameter(digits: &str) -> Result<Kind, GrantError> {
+    if digits.is_empty() {
+        return Ok(Kind::Parameter(None));
+    }
+    match digits.parse() {
+        Ok(number) if number > 0 && number <= MAX_BINDS => Ok(Kind::Parameter(Some(number))),
+        _ => invalid(format!("`?{digits}` is not a parameter")),
+    }
+}

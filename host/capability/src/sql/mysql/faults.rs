@@ -1,0 +1,113 @@
+//! What an error of MySQL or MariaDB means: for the statement alone, for the transaction, and in
+//! words that name no machine and no user.
+
+use kubewitness_core::ports::GrantError;
+use sqlx::mysql::MySqlDatabaseError;
+
+use crate::sql::remote::Fault;
+
+pub fn fault(error: &sqlx::Error) -> Fault {
+    match error {
+        sqlx::Error::Database(said) => {
+            let Some(mysql) = said.try_downcast_ref::<MySqlDatabaseError>() else {
+                return Fault::Lost(GrantError::Unavailable(said.message().to_owned()));
+            };
+            judge(mysql.number(), mysql.code().unwrap_or_default(), mysql.message())
+        }
+        sqlx::Error::Encode(why) => Fault::Own(GrantError::Invalid(why.to_string())),
+        error => {
+            tracing::warn!(%error, "the connection to a database was lost");
+            Fault::Lost(GrantError::Unavailable("the connection to the database was lost".into()))
+        }
+    }
+}
+
+/// By number, and by SQLSTATE where that says enough:
+/// <https://mariadb.com/kb/en/mariadb-error-codes/>.
+fn judge(number: u16, state: &str, said: &str) -> Fault {
+    let invalid = |text: String| Fault::Own(GrantError::Invalid(text));
+    let unavailable = |text: String| Fault::Lost(GrantError::Unavailable(text));
+    match number {
+        // MySQL 3024, MariaDB 1969.
+        3024 | 1969 => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
+        1205 => unavailable("other transactions hold the rows".into()),
+        1213 | 1020 | 1317 => unavailable(format!("it got in the way of another transaction: {said}")),
+        1290 | 1792 | 1836 => unavailable("the database can't be written now: it is read-only".into()),
+        1021 | 1114 => unavailable("the database's disk is full".into()),
+        1040 | 1203 | 1226 => unavailable("the database has too many connections".into()),
+        1153 => Fault::Lost(GrantError::TooLarge("more than the database takes in one statement".into())),
+        // Rights: an operator grants them.
+        1044 | 1045 | 1142 | 1143 | 1227 | 1370 => unavailable("the database refuses it to its user".into()),
+        1146 => invalid(format!("no such table: {said}")),
+        // Values and constraints whose SQLSTATE says nothing: a value that is missing, wrong, cut,
+        // or against a check; an index that would be too long or is there twice.
+        1265 | 1364 | 1366 | 1367 | 1709 | 3819 => invalid(said.to_owned()),
+        _ => match state.get(..2) {
+            // What is wrong with the data or with the statement itself.
+            Some("0A" | "20" | "21" | "22" | "23" | "42" | "44" | "45") => invalid(said.to_owned()),
+            _ => unavailable(format!("the database answered: {said}")),
+        },
+    }
+}
+
+/// Why it could not be connected.
+pub fn reason(error: &sqlx::Error) -> String {
+    let number = |said: &dyn sqlx::error::DatabaseError| {
+        said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
+    };
+    match error {
+        sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
+        sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
+        sqlx::Error::Database(said) => match number(said.as_ref()) {
+            1044 | 1045 | 1698 => "it refuses the user or the password".into(),
+            1049 => "it has no database of that name".into(),
+            1040 | 1203 | 1226 => "it has too many connections".into(),
+            1053 => "it is stopping".into(),
+            number => format!("it answered with error {number}"),
+        },
+        _ => "it does not speak MySQL's protocol as expected".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_data_is_the_states_own_and_everything_else_is_tried_again() {
+        for (number, state) in [
+            (1048, "23000"),
+            (1062, "23000"),
+            (1264, "22003"),
+            (1366, "22007"),
+            (1366, "HY000"),
+            (1406, "22001"),
+            (1054, "42S22"),
+            (1064, "42000"),
+            (1146, "42S02"),
+            (3819, "HY000"),
+            (4025, "23000"),
+            (1644, "45000"),
+        ] {
+            assert!(matches!(judge(number, state, "x"), Fault::Own(GrantError::Invalid(_))), "{number}");
+        }
+        for (number, state) in [
+            (1205, "HY000"),
+            (1213, "40001"),
+            (1290, "HY000"),
+            (1792, "25006"),
+            (1040, "08004"),
+            (1053, "08S01"),
+            (1114, "HY000"),
+            (1021, "HY000"),
+            (1030, "HY000"),
+            (1142, "42000"),
+            (1180, "HY000"),
+            (1927, "70100"),
+            (9999, ""),
+        ] {
+            assert!(matches!(judge(number, state, "x"), Fault::Lost(GrantError::Unavailable(_))), "{number}");
+        }
+        assert!(matches!(judge(1969, "70100", "x"), Fault::Lost(GrantError::Timeout(_))));
+    }
+}

@@ -1,0 +1,311 @@
+//! MySQL and MariaDB: rows come in statements of several rows each. A statement that fails is undone
+//! alone. The fence is a row, locked with the others' or alone. Making a table commits, so that is
+//! done before a call writes.
+
+mod faults;
+mod values;
+
+use std::collections::{BTreeMap, HashMap};
+use std::str::FromStr;
+
+use futures::StreamExt;
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row};
+
+use super::columns::{self, Column, Columns};
+use super::guard::Statement;
+use super::remote::{Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, literal, receipt_values};
+use super::{Receipt, bounded, write};
+
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
+    plugin VARCHAR(63) NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL, states LONGBLOB NOT NULL, \
+    token VARCHAR(128) NOT NULL, at BIGINT NOT NULL, INDEX (plugin, last), INDEX (token)) \
+    CHARACTER SET utf8mb4 COLLATE utf8mb4_bin; \
+    CREATE TABLE IF NOT EXISTS kubewitness_fences (plugin VARCHAR(63) NOT NULL PRIMARY KEY) \
+    CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
+const THERE: &str = "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
+    AND table_name IN ('kubewitness_receipts', 'kubewitness_fences')";
+const ENGINE: &str = "SELECT CAST(engine AS CHAR) FROM information_schema.tables \
+    WHERE table_schema = DATABASE() AND table_name = ?";
+const COLUMNS: &str = "SELECT CAST(column_name AS CHAR), CAST(column_type AS CHAR) \
+    FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?";
+const UNIQUE: &str = "SELECT CAST(index_name AS CHAR), CAST(column_name AS CHAR) \
+    FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0";
+/// Standard quotes, no escapes, and nothing that does not fit is made to fit.
+const MODE: &str = "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ZERO_DATE,\
+    NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION";
+/// Tables that a connection remembers.
+const TABLES: usize = 64;
+
+pub struct Mysql {
+    connection: MySqlConnection,
+    /// Bytes of values that one statement may have.
+    most: usize,
+    tables: HashMap<String, Table>,
+    stale: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Table {
+    columns: Columns,
+    /// The columns of each unique index, in lower case.
+    unique: BTreeMap<String, Vec<String>>,
+}
+
+impl Table {
+    /// A row that meets any unique index of its table is taken for one that is there already, and
+    /// nobody is told which index that was: so there may be only the one that the write names.
+    fn check_key(&self, write: &TableWrite) -> Result<(), GrantError> {
+        let lower = |names: &[String]| {
+            let mut names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+            names.sort_unstable();
+            names
+        };
+        let (key, written) = (lower(&write.key), lower(&write.columns));
+        if !self.unique.values().any(|columns| lower(columns) == key) {
+            let key = write.key.join(", ");
+            return Err(GrantError::Invalid(format!(
+                "the table `{}` has no unique index ({key})",
+                write.table
+            )));
+        }
+        let touches = |columns: &[String]| columns.iter().any(|column| written.contains(column));
+        let other = self.unique.iter().find(|(_, columns)| lower(columns) != key && touches(columns));
+        match other {
+            Some((name, _)) => Err(GrantError::Invalid(format!(
+                "the table `{}` has a second unique index, {name}: MySQL can't tell which one a row meets",
+                write.table
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What every connection is set to. Waiting is bounded on the server too, so that what a client gave
+/// up doesn't go on for ever.
+fn settings(version: &str) -> String {
+    let seconds = STATEMENT.as_secs();
+    let statement = if version.contains("MariaDB") {
+        format!("max_statement_time = {seconds}")
+    } else {
+        // Of reading statements alone; there is no more.
+        format!("max_execution_time = {}", seconds * 1000)
+    };
+    let (lock, silent) = (LOCK.as_secs(), SILENT.as_secs());
+    format!(
+        "SET SESSION sql_mode = '{MODE}', autocommit = 1, {statement}, innodb_lock_wait_timeout = {lock}, \
+         lock_wait_timeout = {lock}, wait_timeout = {silent}, default_storage_engine = InnoDB; \
+         SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+    )
+}
+
+impl Mysql {
+    async fn table(&mut self, name: &str) -> Result<Table, Fault> {
+        if let Some(table) = self.tables.get(name) {
+            return Ok(table.clone());
+        }
+        let fault = |error: sqlx::Error| Self::fault(&error);
+        let engine = sqlx::query_scalar::<_, Option<String>>(ENGINE).bind(name);
+        let engine = engine.fetch_optional(&mut self.connection).await.map_err(fault)?;
+        let Some(engine) = engine else {
+            return Err(Fault::Own(GrantError::Invalid(format!("no such table: {name}"))));
+        };
+        if !engine.as_deref().is_some_and(|engine| engine.eq_ignore_ascii_case("InnoDB")) {
+            let why = format!("the table `{name}` is not of the engine InnoDB: it has no transactions");
+            return Err(Fault::Own(GrantError::Invalid(why)));
+        }
+        let mut table = Table::default();
+        let columns = sqlx::query_as::<_, (String, String)>(COLUMNS).bind(name);
+        for (column, of) in columns.fetch_all(&mut self.connection).await.map_err(fault)? {
+            table.columns.insert(column.to_ascii_lowercase(), Column { kind: values::kind(&of), of });
+        }
+        let unique = sqlx::query_as::<_, (String, String)>(UNIQUE).bind(name);
+        for (index, column) in unique.fetch_all(&mut self.connection).await.map_err(fault)? {
+            table.unique.entry(index).or_default().push(column.to_ascii_lowercase());
+        }
+        if self.tables.len() >= TABLES {
+            self.tables.clear();
+        }
+        self.tables.insert(name.to_owned(), table.clone());
+        Ok(table)
+    }
+
+    async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, Fault> {
+        let arguments = values::bind(given)?;
+        let query = sqlx::query_with(AssertSqlSafe(statement.to_owned()), arguments);
+        let done = query.execute(&mut self.connection).await;
+        done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
+    }
+
+    async fn write_rows(&mut self, write: TableWrite) -> Result<u64, Fault> {
+        write::check_shape(&write).map_err(Fault::Own)?;
+        let table = self.table(&write.table).await?;
+        table.check_key(&write).map_err(Fault::Own)?;
+        columns::check(&write, &table.columns, Dialect::Mysql).map_err(Fault::Own)?;
+        let plan = write::plan(write, Dialect::Mysql).map_err(Fault::Own)?;
+        let statements = plan.into_statements(self.most);
+        let several = statements.len() > 1;
+        let fault = |error: sqlx::Error| Self::fault(&error);
+        if several {
+            self.run("SAVEPOINT kw").await.map_err(fault)?;
+        }
+        let mut affected = 0;
+        for (statement, values) in statements {
+            match self.run_prepared(&statement, values).await {
+                Ok(rows) => affected += rows,
+                Err(Fault::Own(error)) if several => {
+                    self.run("ROLLBACK TO SAVEPOINT kw").await.map_err(fault)?;
+                    return Err(Fault::Own(error));
+                }
+                Err(lost) => return Err(lost),
+            }
+        }
+        Ok(affected)
+    }
+
+    async fn read(&mut self, statement: &Statement<'_>, given: Vec<SqlValue>) -> Result<Rows, Fault> {
+        let arguments = values::bind(given)?;
+        let query = sqlx::query_with(AssertSqlSafe(statement.text.to_owned()), arguments);
+        let rows = query.fetch(&mut self.connection).map(|row| match row {
+            Ok(row) => values::row(&row),
+            Err(error) => Err(Self::fault(&error)),
+        });
+        bounded(rows, Fault::Own).await
+    }
+
+    /// A table may have been changed by somebody else since it was looked at.
+    fn noted<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
+        if done.is_err() {
+            self.tables.clear();
+            self.stale = true;
+        }
+        done
+    }
+}
+
+impl Link for Mysql {
+    type Options = MySqlConnectOptions;
+
+    const DIALECT: Dialect = Dialect::Mysql;
+    const FAILS_WHOLE: bool = false;
+    const SHAPING_COMMITS: bool = true;
+
+    fn options(url: &str) -> Result<Self::Options, String> {
+        let Some(rest) = ["mysql://", "mariadb://"].iter().find_map(|scheme| url.strip_prefix(scheme)) else {
+            return Err("the secret is no address that begins with mysql://".into());
+        };
+        // What is wrong could repeat a part of the address.
+        let options = MySqlConnectOptions::from_str(&format!("mysql://{rest}"));
+        let options = options.map_err(|_| "the secret is no readable address")?;
+        if options.get_database().is_none_or(str::is_empty) {
+            return Err("the secret's address names no database".into());
+        }
+        Ok(options
+            .pipes_as_concat(false)
+            .no_engine_substitution(false)
+            .timezone(None)
+            .statement_cache_capacity(STATEMENTS)
+            .disable_statement_logging())
+    }
+
+    async fn connect(options: &Self::Options) -> Result<Self, sqlx::Error> {
+        let mut connection = options.connect().await?;
+        let about = "SELECT VERSION(), CAST(@@max_allowed_packet AS SIGNED)";
+        let row = sqlx::query(about).fetch_one(&mut connection).await?;
+        let (version, packet) = (row.try_get::<String, _>(0)?, row.try_get::<i64, _>(1)?);
+        sqlx::raw_sql(AssertSqlSafe(settings(&version))).execute(&mut connection).await?;
+        // The other half is for the statement and for what the protocol adds.
+        let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::VALUE_BYTES);
+        Ok(Self { connection, most, tables: HashMap::new(), stale: false })
+    }
+
+    fn reason(error: &sqlx::Error) -> String {
+        faults::reason(error)
+    }
+
+    fn fault(error: &sqlx::Error) -> Fault {
+        faults::fault(error)
+    }
+
+    fn is_fresh(&self) -> bool {
+        !self.stale
+    }
+
+    async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(text.to_owned())).execute(&mut self.connection).await.map(drop)
+    }
+
+    async fn create(&mut self) -> Result<(), sqlx::Error> {
+        // Where they are there, the right to make them is not needed.
+        let there: i64 = sqlx::query_scalar(THERE).fetch_one(&mut self.connection).await?;
+        if there == 2 { Ok(()) } else { self.run(CREATE).await }
+    }
+
+    async fn begin(&mut self, plugin: &str) -> Result<bool, sqlx::Error> {
+        let text = format!(
+            "START TRANSACTION; SELECT 1 FROM kubewitness_fences WHERE plugin = {} LOCK IN SHARE MODE",
+            literal(plugin)
+        );
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
+        Ok(!rows.is_empty())
+    }
+
+    async fn fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
+        let plugin = literal(plugin);
+        self.run(&format!(
+            "START TRANSACTION; INSERT INTO kubewitness_fences (plugin) VALUES ({plugin}) \
+             ON DUPLICATE KEY UPDATE plugin = {plugin}"
+        ))
+        .await
+    }
+
+    /// Tables are locked by the server itself.
+    async fn shape(&mut self) -> Result<(), sqlx::Error> {
+        self.tables.clear();
+        Ok(())
+    }
+
+    fn keep(receipt: &Receipt) -> String {
+        match receipt_values(receipt, |hex| format!("X'{hex}'")) {
+            Some(values) => format!(
+                "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
+                 VALUES ({values}); COMMIT"
+            ),
+            None => "COMMIT".to_owned(),
+        }
+    }
+
+    async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, Fault> {
+        let done = self.run_prepared(statement, values).await;
+        self.noted(done)
+    }
+
+    async fn write(&mut self, write: TableWrite) -> Result<u64, Fault> {
+        let done = self.write_rows(write).await;
+        self.noted(done)
+    }
+
+    async fn query(&mut self, statement: &Statement<'_>, values: Vec<SqlValue>) -> Result<Rows, Fault> {
+        let done = self.read(statement, values).await;
+        self.noted(done)
+    }
+
+    async fn receipts(&mut self, plugin: &str, above: i64) -> Result<Vec<Vec<u8>>, sqlx::Error> {
+        let select = "SELECT states FROM kubewitness_receipts WHERE plugin = ? AND last > ? LIMIT ?";
+        let most = crate::applied::MAX_RECEIPTS as i64;
+        let rows = sqlx::query(select).bind(plugin).bind(above).bind(most);
+        rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
+    }
+
+    async fn forget(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
+        let delete = sqlx::query("DELETE FROM kubewitness_receipts WHERE plugin = ? AND last <= ?");
+        delete.bind(plugin).bind(through).execute(&mut self.connection).await.map(drop)
+    }
+
+    async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {
+        let select = format!("SELECT 1 FROM kubewitness_receipts WHERE token = {} LIMIT 1", literal(token));
+        let found = sqlx::query(AssertSqlSafe(select)).fetch_optional(&mut self.connection).await?;
+        Ok(found.is_some())
+    }
+}

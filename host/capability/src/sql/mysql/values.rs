@@ -1,0 +1,123 @@
+//! Values between plugins and MySQL's driver.
+
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
+use sqlx::mysql::{MySql, MySqlArguments, MySqlRow};
+use sqlx::{Arguments, Column as _, Row, Type, TypeInfo, ValueRef};
+
+use super::faults;
+use crate::sql::columns::{self, Kind};
+use crate::sql::remote::Fault;
+use crate::sql::size;
+
+/// Of a column, by the type that `information_schema` gives, such as `int(10) unsigned`.
+pub fn kind(of: &str) -> Kind {
+    let of = of.to_ascii_lowercase();
+    let word = of.split(['(', ' ']).next().unwrap_or_default();
+    let integer = |bits: u32| {
+        if of.contains("unsigned") {
+            Kind::Integer(0, if bits == 64 { i64::MAX } else { (1 << bits) - 1 })
+        } else {
+            Kind::Integer(i64::MIN >> (64 - bits), i64::MAX >> (64 - bits))
+        }
+    };
+    match word {
+        "tinyint" => integer(8),
+        "smallint" => integer(16),
+        "mediumint" => integer(24),
+        "int" | "integer" => integer(32),
+        "bigint" => integer(64),
+        "float" | "double" => Kind::Float,
+        "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" => Kind::Text,
+        "binary" | "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob" => Kind::Blob,
+        _ => Kind::Other,
+    }
+}
+
+fn refused(message: String) -> Fault {
+    Fault::Own(GrantError::Invalid(message))
+}
+
+pub fn bind(values: Vec<SqlValue>) -> Result<MySqlArguments, Fault> {
+    let mut arguments = MySqlArguments::default();
+    arguments.reserve(values.len(), size(&values));
+    for (index, value) in values.into_iter().enumerate() {
+        columns::fits(&value, any(&value), Dialect::Mysql)
+            .map_err(|why| refused(format!("parameter {}: {why}", index + 1)))?;
+        let added = match value {
+            SqlValue::Null => arguments.add(None::<i64>),
+            SqlValue::Boolean(value) => arguments.add(value),
+            SqlValue::Integer(value) => arguments.add(value),
+            SqlValue::Float(value) => arguments.add(value),
+            SqlValue::Text(value) => arguments.add(value),
+            SqlValue::Blob(value) => arguments.add(value),
+        };
+        added.map_err(|error| refused(error.to_string()))?;
+    }
+    Ok(arguments)
+}
+
+/// The kind that a value is by itself.
+fn any(value: &SqlValue) -> Kind {
+    match value {
+        SqlValue::Float(_) => Kind::Float,
+        SqlValue::Blob(_) => Kind::Blob,
+        _ => Kind::Other,
+    }
+}
+
+pub fn row(row: &MySqlRow) -> Result<Vec<SqlValue>, Fault> {
+    (0..row.len()).map(|column| value(row, column)).collect()
+}
+
+fn value(row: &MySqlRow, column: usize) -> Result<SqlValue, Fault> {
+    let failed = |error: sqlx::Error| faults::fault(&error);
+    let raw = row.try_get_raw(column).map_err(failed)?;
+    if raw.is_null() {
+        return Ok(SqlValue::Null);
+    }
+    let of = raw.type_info().name().to_owned();
+    // A text whose collation compares bytes is named like a blob.
+    let is_text = <str as Type<MySql>>::compatible(&raw.type_info());
+    let value = match of.as_str() {
+        _ if is_text => row.try_get_unchecked(column).map(SqlValue::Text),
+        "BIGINT UNSIGNED" => {
+            let value: u64 = row.try_get_unchecked(column).map_err(failed)?;
+            let fits = i64::try_from(value).map_err(|_| refused(format!("{value} is out of range")))?;
+            return Ok(SqlValue::Integer(fits));
+        }
+        "TINYINT UNSIGNED" | "SMALLINT UNSIGNED" | "MEDIUMINT UNSIGNED" | "INT UNSIGNED" => {
+            row.try_get_unchecked::<u32, _>(column).map(|value| SqlValue::Integer(value.into()))
+        }
+        "BOOLEAN" | "TINYINT" | "SMALLINT" | "MEDIUMINT" | "INT" | "BIGINT" => {
+            row.try_get_unchecked(column).map(SqlValue::Integer)
+        }
+        "FLOAT" => row.try_get_unchecked::<f32, _>(column).map(|value| SqlValue::Float(value.into())),
+        "DOUBLE" => row.try_get_unchecked(column).map(SqlValue::Float),
+        "JSON" => row.try_get_unchecked(column).map(SqlValue::Text),
+        "BINARY" | "VARBINARY" | "TINYBLOB" | "BLOB" | "MEDIUMBLOB" | "LONGBLOB" => {
+            row.try_get_unchecked(column).map(SqlValue::Blob)
+        }
+        _ => {
+            let name = row.column(column).name();
+            return Err(refused(format!(
+                "the column `{name}` is of type {of}: cast it to signed, double or char"
+            )));
+        }
+    };
+    value.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integer_columns_have_the_range_of_their_type() {
+        assert_eq!(kind("tinyint(1)"), Kind::Integer(-128, 127));
+        assert_eq!(kind("INT(10) UNSIGNED"), Kind::Integer(0, u32::MAX.into()));
+        assert_eq!(kind("mediumint(9)"), Kind::Integer(-8_388_608, 8_388_607));
+        assert_eq!(kind("bigint(20)"), Kind::Integer(i64::MIN, i64::MAX));
+        assert_eq!(kind("bigint unsigned"), Kind::Integer(0, i64::MAX));
+        assert_eq!((kind("varchar(63)"), kind("datetime")), (Kind::Text, Kind::Other));
+    }
+}

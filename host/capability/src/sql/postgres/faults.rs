@@ -1,0 +1,77 @@
+//! What an error of PostgreSQL means: for the statement alone, for the transaction, and in words
+//! that name no machine and no user.
+
+use kubewitness_core::ports::GrantError;
+
+use crate::sql::remote::Fault;
+
+pub fn fault(error: &sqlx::Error) -> Fault {
+    match error {
+        sqlx::Error::Database(said) => {
+            let code = said.code().unwrap_or_default();
+            judge(&code, said.message())
+        }
+        sqlx::Error::Encode(why) => Fault::Own(GrantError::Invalid(why.to_string())),
+        error => {
+            tracing::warn!(%error, "the connection to a database was lost");
+            Fault::Lost(GrantError::Unavailable("the connection to the database was lost".into()))
+        }
+    }
+}
+
+/// By SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+fn judge(code: &str, said: &str) -> Fault {
+    let invalid = |text: String| Fault::Own(GrantError::Invalid(text));
+    let unavailable = |text: String| Fault::Lost(GrantError::Unavailable(text));
+    match code {
+        "57014" => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
+        "55P03" => unavailable("other transactions hold the rows".into()),
+        "40001" | "40P01" => unavailable(format!("it got in the way of another transaction: {said}")),
+        "25006" => unavailable("the database can't be written now: it is a replica".into()),
+        "53100" => unavailable("the database's disk is full".into()),
+        "53300" => unavailable("the database has too many connections".into()),
+        // Of tables and functions: an operator grants them.
+        "42501" => unavailable(format!("the database refuses it: {said}")),
+        "42P01" => invalid(format!("no such table: {said}")),
+        _ => match code.get(..2) {
+            // What is wrong with the data or with the statement itself.
+            Some("0A" | "20" | "21" | "22" | "23" | "42" | "44" | "54" | "P0") => invalid(said.to_owned()),
+            _ => unavailable(format!("the database answered: {said}")),
+        },
+    }
+}
+
+/// Why it could not be connected.
+pub fn reason(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
+        sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
+        sqlx::Error::Database(said) => match said.code().unwrap_or_default().as_ref() {
+            "28P01" | "28000" => "it refuses the user or the password".into(),
+            "3D000" => "it has no database of that name".into(),
+            "53300" => "it has too many connections".into(),
+            "57P03" => "it is starting or stopping".into(),
+            code => format!("it answered with SQLSTATE {code}"),
+        },
+        _ => "it does not speak PostgreSQL's protocol as expected".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_data_is_the_states_own_and_everything_else_is_tried_again() {
+        for own in ["22003", "22P02", "23502", "23505", "42703", "42804", "54000", "P0001"] {
+            assert!(matches!(judge(own, "x"), Fault::Own(GrantError::Invalid(_))), "{own}");
+        }
+        for lost in [
+            "08006", "25006", "25P02", "25P03", "40001", "40P01", "42501", "53100", "53200", "53300",
+            "55P03", "57P01", "57P02", "57P03", "58030", "XX000", "99999", "",
+        ] {
+            assert!(matches!(judge(lost, "x"), Fault::Lost(GrantError::Unavailable(_))), "{lost}");
+        }
+        assert!(matches!(judge("57014", "x"), Fault::Lost(GrantError::Timeout(_))));
+    }
+}

@@ -1,0 +1,243 @@
+//! PostgreSQL: rows come as one array a column, in one statement whatever their number. A statement
+//! that fails takes the transaction with it, so each has a savepoint before it. The fence is an
+//! advisory lock, which ends with the transaction.
+
+mod faults;
+mod values;
+
+use std::collections::HashMap;
+use std::str::FromStr;
+
+use futures::StreamExt;
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqlSafeStr, Statement as _};
+
+use super::columns::{self, Column, Columns};
+use super::guard::{self, Statement};
+use super::remote::{Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, literal, receipt_values};
+use super::{Receipt, bounded, write};
+
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
+    plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
+    token text NOT NULL, at bigint NOT NULL)";
+/// Everybody who makes tables waits for each other: two that make the same one at once would fail.
+const SHAPING: &str = "kubewitness/tables";
+const COLUMNS: &str = "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a \
+    WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped";
+/// Tables whose columns a connection remembers.
+const TABLES: usize = 64;
+
+pub struct Postgres {
+    connection: PgConnection,
+    tables: HashMap<String, Columns>,
+    /// What was prepared or remembered may no longer be so.
+    stale: bool,
+}
+
+/// The number of a lock: FNV-1a.
+fn lock_number(name: &str) -> i64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash.cast_signed()
+}
+
+fn fence_of(plugin: &str) -> i64 {
+    lock_number(&format!("kubewitness/plugin/{plugin}"))
+}
+
+/// What every connection is set to. Waiting is bounded on the server too, so that what a client gave
+/// up doesn't go on for ever; and a commit that is answered is on disk, whatever the default is.
+fn settings() -> String {
+    format!(
+        "SET standard_conforming_strings = on; SET client_min_messages = warning; \
+         SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
+         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+        STATEMENT.as_millis(),
+        LOCK.as_millis(),
+        SILENT.as_millis()
+    )
+}
+
+impl Postgres {
+    async fn columns(&mut self, table: &str, quoted: &str) -> Result<Columns, Fault> {
+        if let Some(columns) = self.tables.get(table) {
+            return Ok(columns.clone());
+        }
+        let rows = sqlx::query(COLUMNS).bind(quoted).fetch_all(&mut self.connection).await;
+        let mut columns = Columns::new();
+        for row in rows.map_err(|error| Self::fault(&error))? {
+            let read = || Ok::<_, sqlx::Error>((row.try_get::<String, _>(0)?, row.try_get::<String, _>(1)?));
+            let (name, of) = read().map_err(|error| Self::fault(&error))?;
+            columns.insert(name, Column { kind: values::kind(&of), of });
+        }
+        if columns.is_empty() {
+            return Err(Fault::Own(GrantError::Invalid(format!("no such table: {table}"))));
+        }
+        if self.tables.len() >= TABLES {
+            self.tables.clear();
+        }
+        self.tables.insert(table.to_owned(), columns.clone());
+        Ok(columns)
+    }
+
+    /// A table may have been changed by somebody else since it was looked at.
+    fn noted<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
+        if done.is_err() {
+            self.tables.clear();
+            self.stale = true;
+        }
+        done
+    }
+
+    async fn prepare(&mut self, statement: &str) -> Result<sqlx::postgres::PgStatement, Fault> {
+        let text = AssertSqlSafe(statement.to_owned()).into_sql_str();
+        // No types are given, so that the server says which ones it takes.
+        self.connection.prepare(text).await.map_err(|error| Self::fault(&error))
+    }
+
+    async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, Fault> {
+        let prepared = self.prepare(statement).await?;
+        let arguments = values::bind(&prepared, given)?;
+        let done = prepared.query_with(arguments).execute(&mut self.connection).await;
+        done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
+    }
+
+    async fn write_rows(&mut self, write: TableWrite) -> Result<u64, Fault> {
+        let own = Fault::Own;
+        write::check_shape(&write).map_err(own)?;
+        let quoted = write::quote(&write.table, Dialect::Postgres);
+        let known = self.columns(&write.table, &quoted).await?;
+        let of = columns::check(&write, &known, Dialect::Postgres).map_err(own)?;
+        let mut plan = write::plan(write, Dialect::Postgres).map_err(own)?;
+        let arrays: Vec<_> = of.iter().map(|column| values::array(column.kind)).collect();
+        let casts: Vec<_> = of.iter().map(|column| values::cast(column)).collect();
+        let text = plan.unnested(&arrays, &casts);
+        let arguments = values::arrays(std::mem::take(&mut plan.rows), &of)?;
+        let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(&mut self.connection).await;
+        done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
+    }
+
+    async fn read(&mut self, statement: &Statement<'_>, given: Vec<SqlValue>) -> Result<Rows, Fault> {
+        let text = guard::with_dollars(statement.text).map_err(Fault::Own)?;
+        let prepared = self.prepare(&text).await?;
+        values::check_columns(&prepared)?;
+        let arguments = values::bind(&prepared, given)?;
+        let rows = prepared.query_with(arguments).fetch(&mut self.connection);
+        let rows = rows.map(|row| row.and_then(|row| values::row(&row)).map_err(|error| Self::fault(&error)));
+        bounded(rows, Fault::Own).await
+    }
+}
+
+impl Link for Postgres {
+    type Options = PgConnectOptions;
+
+    const DIALECT: Dialect = Dialect::Postgres;
+    const FAILS_WHOLE: bool = true;
+    const SHAPING_COMMITS: bool = false;
+
+    fn options(url: &str) -> Result<Self::Options, String> {
+        if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+            return Err("the secret is no address that begins with postgres://".into());
+        }
+        // What is wrong could repeat a part of the address.
+        let options = PgConnectOptions::from_str(url).map_err(|_| "the secret is no readable address")?;
+        Ok(options
+            .application_name("kubewitness")
+            .statement_cache_capacity(STATEMENTS)
+            .disable_statement_logging())
+    }
+
+    async fn connect(options: &Self::Options) -> Result<Self, sqlx::Error> {
+        let mut connection = options.connect().await?;
+        sqlx::raw_sql(AssertSqlSafe(settings())).execute(&mut connection).await?;
+        Ok(Self { connection, tables: HashMap::new(), stale: false })
+    }
+
+    fn reason(error: &sqlx::Error) -> String {
+        faults::reason(error)
+    }
+
+    fn fault(error: &sqlx::Error) -> Fault {
+        faults::fault(error)
+    }
+
+    fn is_fresh(&self) -> bool {
+        !self.stale
+    }
+
+    async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(text.to_owned())).execute(&mut self.connection).await.map(drop)
+    }
+
+    async fn create(&mut self) -> Result<(), sqlx::Error> {
+        // Where they are there, the right to make them is not needed.
+        let there = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");
+        if there.fetch_one(&mut self.connection).await?.try_get(0)? {
+            return Ok(());
+        }
+        let shaping = lock_number(SHAPING);
+        self.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({shaping}); {CREATE}; COMMIT")).await
+    }
+
+    async fn begin(&mut self, plugin: &str) -> Result<bool, sqlx::Error> {
+        let fence = fence_of(plugin);
+        self.run(&format!("BEGIN; SELECT pg_advisory_xact_lock_shared({fence}); SAVEPOINT kw")).await?;
+        Ok(true)
+    }
+
+    async fn fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
+        self.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({})", fence_of(plugin))).await
+    }
+
+    async fn shape(&mut self) -> Result<(), sqlx::Error> {
+        self.tables.clear();
+        self.run(&format!("SELECT pg_advisory_xact_lock({})", lock_number(SHAPING))).await
+    }
+
+    fn keep(receipt: &Receipt) -> String {
+        match receipt_values(receipt, |hex| format!("'\\x{hex}'::bytea")) {
+            Some(values) => format!(
+                "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
+                 VALUES ({values}); COMMIT"
+            ),
+            // A transaction that failed would take a lone COMMIT for a roll-back, without a word.
+            None => "SELECT 1; COMMIT".to_owned(),
+        }
+    }
+
+    async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, Fault> {
+        let text = guard::with_dollars(statement).map_err(Fault::Own)?;
+        let done = self.run_prepared(&text, values).await;
+        self.noted(done)
+    }
+
+    async fn write(&mut self, write: TableWrite) -> Result<u64, Fault> {
+        let done = self.write_rows(write).await;
+        self.noted(done)
+    }
+
+    async fn query(&mut self, statement: &Statement<'_>, values: Vec<SqlValue>) -> Result<Rows, Fault> {
+        let done = self.read(statement, values).await;
+        self.noted(done)
+    }
+
+    async fn receipts(&mut self, plugin: &str, above: i64) -> Result<Vec<Vec<u8>>, sqlx::Error> {
+        let select = "SELECT states FROM kubewitness_receipts WHERE plugin = $1 AND last > $2 LIMIT $3";
+        let most = crate::applied::MAX_RECEIPTS as i64;
+        let rows = sqlx::query(select).bind(plugin).bind(above).bind(most);
+        rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
+    }
+
+    async fn forget(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
+        let delete = sqlx::query("DELETE FROM kubewitness_receipts WHERE plugin = $1 AND last <= $2");
+        delete.bind(plugin).bind(through).execute(&mut self.connection).await.map(drop)
+    }
+
+    async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {
+        let select = format!("SELECT 1 FROM kubewitness_receipts WHERE token = {} LIMIT 1", literal(token));
+        let found = sqlx::query(AssertSqlSafe(select)).fetch_optional(&mut self.connection).await?;
+        Ok(found.is_some())
+    }
+}

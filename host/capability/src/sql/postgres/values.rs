@@ -1,0 +1,191 @@
+//! Values between plugins and PostgreSQL's driver. The server says which types it takes and gives;
+//! what is not plainly one of a plugin's is refused, and a cast in the statement makes it one.
+
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
+use sqlx::postgres::{PgArguments, PgRow, PgStatement};
+use sqlx::{Arguments, Column as _, Either, Row, Statement, TypeInfo, ValueRef};
+
+use crate::sql::columns::{self, Column, Kind};
+use crate::sql::remote::Fault;
+
+/// Of a column, by the name that `format_type` gives.
+pub fn kind(of: &str) -> Kind {
+    match of {
+        "boolean" => Kind::Boolean,
+        "smallint" => Kind::Integer(i16::MIN.into(), i16::MAX.into()),
+        "integer" => Kind::Integer(i32::MIN.into(), i32::MAX.into()),
+        "bigint" => Kind::Integer(i64::MIN, i64::MAX),
+        "real" | "double precision" => Kind::Float,
+        "text" | "character varying" | "character" | "name" => Kind::Text,
+        "bytea" => Kind::Blob,
+        _ => Kind::Other,
+    }
+}
+
+/// The type of the array that a column's values come in.
+pub fn array(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Boolean => "bool",
+        Kind::Integer(..) => "int8",
+        Kind::Float => "float8",
+        Kind::Text | Kind::Other => "text",
+        Kind::Blob => "bytea",
+    }
+}
+
+pub fn cast(column: &Column) -> Option<&str> {
+    (column.kind == Kind::Other).then_some(column.of.as_str())
+}
+
+fn refused(message: String) -> Fault {
+    Fault::Own(GrantError::Invalid(message))
+}
+
+/// One array a column. That every value fits was seen before.
+pub fn arrays(rows: Vec<Vec<SqlValue>>, of: &[&Column]) -> Result<PgArguments, Fault> {
+    let mut columns: Vec<Vec<SqlValue>> = of.iter().map(|_| Vec::with_capacity(rows.len())).collect();
+    for row in rows {
+        for (column, value) in columns.iter_mut().zip(row) {
+            column.push(value);
+        }
+    }
+    let mut arguments = PgArguments::default();
+    for (values, column) in columns.into_iter().zip(of) {
+        let values = values.into_iter();
+        let added = match column.kind {
+            Kind::Boolean => arguments.add(values.map(|value| boolean(&value)).collect::<Vec<_>>()),
+            Kind::Integer(..) => arguments.add(values.map(|value| integer(&value)).collect::<Vec<_>>()),
+            Kind::Float => arguments.add(values.map(|value| float(&value)).collect::<Vec<_>>()),
+            Kind::Text | Kind::Other => arguments.add(values.map(text).collect::<Vec<_>>()),
+            Kind::Blob => arguments.add(values.map(blob).collect::<Vec<_>>()),
+        };
+        added.map_err(|error| refused(error.to_string()))?;
+    }
+    Ok(arguments)
+}
+
+fn boolean(value: &SqlValue) -> Option<bool> {
+    match value {
+        SqlValue::Boolean(value) => Some(*value),
+        SqlValue::Integer(value) => Some(*value != 0),
+        _ => None,
+    }
+}
+
+fn integer(value: &SqlValue) -> Option<i64> {
+    match value {
+        SqlValue::Integer(value) => Some(*value),
+        SqlValue::Boolean(value) => Some((*value).into()),
+        _ => None,
+    }
+}
+
+fn float(value: &SqlValue) -> Option<f64> {
+    match value {
+        SqlValue::Float(value) => Some(*value),
+        SqlValue::Integer(value) => Some(*value as f64),
+        _ => None,
+    }
+}
+
+fn text(value: SqlValue) -> Option<String> {
+    match value {
+        SqlValue::Text(value) => Some(value),
+        SqlValue::Boolean(value) => Some(value.to_string()),
+        SqlValue::Integer(value) => Some(value.to_string()),
+        SqlValue::Float(value) => Some(value.to_string()),
+        SqlValue::Null | SqlValue::Blob(_) => None,
+    }
+}
+
+fn blob(value: SqlValue) -> Option<Vec<u8>> {
+    match value {
+        SqlValue::Blob(value) => Some(value),
+        _ => None,
+    }
+}
+
+/// A parameter's or a result's, by the name that the driver gives.
+fn kind_of(name: &str) -> Option<Kind> {
+    Some(match name {
+        "BOOL" => Kind::Boolean,
+        "INT2" => Kind::Integer(i16::MIN.into(), i16::MAX.into()),
+        "INT4" => Kind::Integer(i32::MIN.into(), i32::MAX.into()),
+        "INT8" => Kind::Integer(i64::MIN, i64::MAX),
+        "FLOAT4" | "FLOAT8" => Kind::Float,
+        "TEXT" | "VARCHAR" | "CHAR" | "NAME" | "UNKNOWN" => Kind::Text,
+        "BYTEA" => Kind::Blob,
+        _ => return None,
+    })
+}
+
+/// The parameters of a statement, each as the type that the server takes there.
+pub fn bind(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArguments, Fault> {
+    let types = match statement.parameters() {
+        Some(Either::Left(types)) => types,
+        _ => &[],
+    };
+    let mut arguments = PgArguments::default();
+    for (index, (value, of)) in values.into_iter().zip(types).enumerate() {
+        let (number, name) = (index + 1, of.name());
+        let added = match (kind_of(name), value) {
+            (None, SqlValue::Null) => arguments.add(None::<String>),
+            (None, _) => {
+                return Err(refused(format!(
+                    "parameter {number} is of type {name}: write CAST(CAST(? AS text) AS {name})"
+                )));
+            }
+            (Some(kind), value) => {
+                columns::fits(&value, kind, Dialect::Postgres)
+                    .map_err(|why| refused(format!("parameter {number} ({name}): {why}")))?;
+                match name {
+                    "BOOL" => arguments.add(boolean(&value)),
+                    "INT2" => arguments.add(integer(&value).and_then(|value| i16::try_from(value).ok())),
+                    "INT4" => arguments.add(integer(&value).and_then(|value| i32::try_from(value).ok())),
+                    "INT8" => arguments.add(integer(&value)),
+                    "FLOAT4" => arguments.add(float(&value).map(|value| value as f32)),
+                    "FLOAT8" => arguments.add(float(&value)),
+                    "BYTEA" => arguments.add(blob(value)),
+                    _ => arguments.add(text(value)),
+                }
+            }
+        };
+        added.map_err(|error| refused(error.to_string()))?;
+    }
+    Ok(arguments)
+}
+
+/// Before a query is run: every column is of a type that a plugin can be given.
+pub fn check_columns(statement: &PgStatement) -> Result<(), Fault> {
+    for column in statement.columns() {
+        let of = column.type_info().name();
+        if kind_of(of).is_none() {
+            return Err(refused(format!(
+                "the column `{}` is of type {of}: cast it to bigint, double precision or text",
+                column.name()
+            )));
+        }
+    }
+    Ok(())
+}
+
+pub fn row(row: &PgRow) -> Result<Vec<SqlValue>, sqlx::Error> {
+    let value = |column: usize| {
+        let raw = row.try_get_raw(column)?;
+        if raw.is_null() {
+            return Ok(SqlValue::Null);
+        }
+        let of = raw.type_info().name().to_owned();
+        Ok(match of.as_str() {
+            "BOOL" => SqlValue::Boolean(row.try_get_unchecked(column)?),
+            "INT2" => SqlValue::Integer(row.try_get_unchecked::<i16, _>(column)?.into()),
+            "INT4" => SqlValue::Integer(row.try_get_unchecked::<i32, _>(column)?.into()),
+            "INT8" => SqlValue::Integer(row.try_get_unchecked(column)?),
+            "FLOAT4" => SqlValue::Float(row.try_get_unchecked::<f32, _>(column)?.into()),
+            "FLOAT8" => SqlValue::Float(row.try_get_unchecked(column)?),
+            "BYTEA" => SqlValue::Blob(row.try_get_unchecked(column)?),
+            _ => SqlValue::Text(row.try_get_unchecked(column)?),
+        })
+    };
+    (0..row.len()).map(value).collect()
+}

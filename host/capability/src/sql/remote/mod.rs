@@ -1,0 +1,282 @@
+//! Databases that are servers: what PostgreSQL and MySQL have in common. Each brings a [`Link`];
+//! [`pool`] keeps a bounded number of them, and [`open`] is the transaction of one call.
+//!
+//! A server goes on working for a client that is gone: a commit that was sent takes hold after the
+//! host was killed, or after it gave up waiting. So each transaction holds a *fence* that it shares
+//! with the others of its plugin, and whoever wants to know what was committed takes the fence for
+//! itself first, and thereby waits until no transaction of that plugin is left.
+
+mod open;
+mod pool;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::config::ServerSpec;
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+
+use self::open::Open;
+use self::pool::{Held, Pool};
+use super::guard::Statement;
+use super::{Engine, Receipt, Transaction};
+use crate::applied::{self, Mark};
+
+/// How long things may take. The server has its own, shorter limits ([`STATEMENT`], [`LOCK`]); these
+/// are for one that doesn't answer at all.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Waiting for one of the connections.
+    pub wait: Duration,
+    /// Connecting and being greeted.
+    pub connect: Duration,
+    /// The answer to one statement.
+    pub answer: Duration,
+    /// One call's transaction.
+    pub transaction: Duration,
+}
+
+pub const PATIENCE: Patience = Patience {
+    wait: Duration::from_secs(10),
+    connect: Duration::from_secs(10),
+    answer: Duration::from_secs(15),
+    transaction: Duration::from_secs(30),
+};
+/// The server ends a statement after this.
+pub const STATEMENT: Duration = Duration::from_secs(10);
+/// The server ends waiting for a lock after this.
+pub const LOCK: Duration = Duration::from_secs(5);
+/// The server ends a transaction whose client is silent for so long: longer than any call may keep
+/// it, and not for ever, since a client may be gone without a word.
+pub const SILENT: Duration = Duration::from_secs(60);
+/// Prepared statements that a connection keeps; a few tables in a few sizes.
+pub const STATEMENTS: usize = 128;
+
+/// Why a statement was not run, or may not have been.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// It alone: what the transaction did before is still there.
+    Own(GrantError),
+    /// The transaction can't go on: the server undid it, or doesn't answer.
+    Lost(GrantError),
+}
+
+impl Fault {
+    pub fn into_error(self) -> GrantError {
+        match self {
+            Self::Own(error) | Self::Lost(error) => error,
+        }
+    }
+}
+
+pub type Rows = Vec<Vec<SqlValue>>;
+
+/// One connection.
+pub trait Link: Send + Sync + Sized + 'static {
+    type Options: Send + Sync;
+
+    const DIALECT: Dialect;
+    /// A statement that fails takes what was done before with it, unless there is a savepoint.
+    const FAILS_WHOLE: bool;
+    /// Making a table commits what was done before.
+    const SHAPING_COMMITS: bool;
+
+    /// From an address; what is wrong is told without it.
+    fn options(url: &str) -> Result<Self::Options, String>;
+    fn connect(options: &Self::Options) -> impl Future<Output = Result<Self, sqlx::Error>> + Send;
+    /// Why it could not be connected, without an address.
+    fn reason(error: &sqlx::Error) -> String;
+    fn fault(error: &sqlx::Error) -> Fault;
+    /// Whether the next call may have it.
+    fn is_fresh(&self) -> bool;
+
+    /// Runs the host's own text, which may be several statements.
+    fn run(&mut self, text: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Makes the host's own tables where they are missing.
+    fn create(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Begins a transaction that shares the plugin's fence. `false`: there is no fence to share.
+    fn begin(&mut self, plugin: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+    /// Begins a transaction that has the plugin's fence for itself.
+    fn fence(&mut self, plugin: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Waits until nobody else makes tables, up to the end of the transaction.
+    fn shape(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// The text that keeps a receipt and commits.
+    fn keep(receipt: &Receipt) -> String;
+
+    fn execute(
+        &mut self,
+        statement: &str,
+        values: Vec<SqlValue>,
+    ) -> impl Future<Output = Result<u64, Fault>> + Send;
+    fn write(&mut self, write: TableWrite) -> impl Future<Output = Result<u64, Fault>> + Send;
+    fn query(
+        &mut self,
+        statement: &Statement<'_>,
+        values: Vec<SqlValue>,
+    ) -> impl Future<Output = Result<Rows, Fault>> + Send;
+
+    /// The states of every receipt of this plugin above the position.
+    fn receipts(
+        &mut self,
+        plugin: &str,
+        above: i64,
+    ) -> impl Future<Output = Result<Vec<Vec<u8>>, sqlx::Error>> + Send;
+    fn forget(&mut self, plugin: &str, through: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn has_token(&mut self, token: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+}
+
+/// A granted database on a server.
+pub struct Remote<L: Link> {
+    pool: Arc<Pool<L>>,
+}
+
+impl<L: Link> Remote<L> {
+    /// Nothing is connected yet, so a server that is down holds nobody up. An address that can't be
+    /// one is told with the field that it belongs to.
+    pub fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
+        Ok(Self { pool: Arc::new(Pool::new(name, spec, PATIENCE)?) })
+    }
+
+    /// A test's.
+    #[cfg(test)]
+    pub fn impatient(spec: &ServerSpec, patience: Patience) -> Self {
+        Self { pool: Arc::new(Pool::new("test", spec, patience).unwrap()) }
+    }
+
+    /// A connection in a transaction that has the plugin's fence for itself: what was to be committed
+    /// for this plugin is committed or never will be.
+    async fn behind_fence(&self, plugin: &str) -> Result<Held<L>, GrantError> {
+        let mut held = self.pool.hold().await?;
+        self.pool.make_ready(&mut held).await?;
+        let limit = self.pool.patience.answer;
+        let mut link = held.take()?;
+        in_time::<L, _>(limit, link.fence(plugin)).await.map_err(Fault::into_error)?;
+        held.put(link);
+        Ok(held)
+    }
+
+    /// Ends what [`behind_fence`](Self::behind_fence) began.
+    async fn leave(&self, mut held: Held<L>, text: &str) -> Result<(), GrantError> {
+        let mut link = held.take()?;
+        in_time::<L, _>(self.pool.patience.answer, link.run(text)).await.map_err(Fault::into_error)?;
+        held.give_back(link);
+        Ok(())
+    }
+
+    async fn has_token(&self, token: &str) -> Result<bool, GrantError> {
+        let mut held = self.behind_fence(plugin_of(token)).await?;
+        let mut link = held.take()?;
+        let found = in_time::<L, _>(self.pool.patience.answer, link.has_token(token)).await;
+        let found = found.map_err(Fault::into_error)?;
+        held.put(link);
+        self.leave(held, "COMMIT").await?;
+        Ok(found)
+    }
+}
+
+/// Waits for an answer, and no longer than that. A connection that did not answer is not used again:
+/// whoever took it drops it.
+async fn in_time<L: Link, T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Fault> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer.map_err(|error| L::fault(&error)),
+        Err(_) => Err(silent(limit)),
+    }
+}
+
+fn silent(limit: Duration) -> Fault {
+    Fault::Lost(GrantError::Unavailable(format!("the database has not answered for {} s", limit.as_secs())))
+}
+
+#[async_trait]
+impl<L: Link> Engine for Remote<L> {
+    fn dialect(&self) -> Dialect {
+        L::DIALECT
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
+        let (held, link) = self.pool.begin(plugin).await?;
+        Ok(Box::new(Open::new(Remote { pool: self.pool.clone() }, held, link, plugin)))
+    }
+
+    async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
+        let mut held = self.behind_fence(plugin).await?;
+        let mut link = held.take()?;
+        let rows = in_time::<L, _>(self.pool.patience.answer, link.receipts(plugin, position(above))).await;
+        let rows = rows.map_err(Fault::into_error)?;
+        held.put(link);
+        self.leave(held, "COMMIT").await?;
+        let mut marks = Vec::new();
+        for bytes in rows {
+            let decoded = applied::decode(&bytes);
+            marks.extend(
+                decoded.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))?,
+            );
+        }
+        marks.retain(|mark| mark.seq > above);
+        Ok(marks)
+    }
+
+    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        let mut held = self.pool.hold().await?;
+        self.pool.make_ready(&mut held).await?;
+        let mut link = held.take()?;
+        let forgotten = in_time::<L, _>(self.pool.patience.answer, link.forget(plugin, position(through)));
+        forgotten.await.map_err(Fault::into_error)?;
+        held.give_back(link);
+        Ok(())
+    }
+
+    async fn committed(&self, token: &str) -> Result<bool, GrantError> {
+        self.has_token(token).await
+    }
+}
+
+/// The plugin that a receipt's token belongs to.
+fn plugin_of(token: &str) -> &str {
+    token.split_once('.').map_or("", |(plugin, _)| plugin)
+}
+
+/// Positions and times never reach the sign bit.
+fn position(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}
+
+/// A text of the host's own as a literal.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
+        // Writing to a string can't fail.
+        write!(hex, "{byte:02x}").ok();
+        hex
+    })
+}
+
+/// The values of a receipt's row as literals; `blob` writes bytes.
+pub fn receipt_values(receipt: &Receipt, blob: impl Fn(&str) -> String) -> Option<String> {
+    let (first, last) = (receipt.marks.first()?, receipt.marks.last()?);
+    Some(format!(
+        "{}, {}, {}, {}, {}, {}",
+        literal(&receipt.plugin),
+        position(first.seq),
+        position(last.seq),
+        blob(&hex(&applied::encode(&receipt.marks))),
+        literal(&receipt.token),
+        position(receipt.at_ms)
+    ))
+}
+
+#[cfg(test)]
+mod tests;

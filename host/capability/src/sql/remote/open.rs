@@ -1,0 +1,259 @@
+//! The transaction of one call on a server. Dropped without an end, its connection is closed, and
+//! the server undoes what it did.
+
+use std::time::Instant;
+
+use async_trait::async_trait;
+use kubewitness_core::ports::{GrantError, SqlValue, TableWrite};
+
+use super::pool::Held;
+use super::{Fault, Link, Remote, Rows, in_time, silent};
+use crate::sql::guard::{self, Purpose};
+use crate::sql::{CommitError, Receipt, Transaction, check_size, fits_arity, write};
+
+/// A place to come back to when the next statement fails.
+const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";
+const RETURN: &str = "ROLLBACK TO SAVEPOINT kw";
+
+pub struct Open<L: Link> {
+    remote: Remote<L>,
+    held: Held<L>,
+    plugin: String,
+    began: Instant,
+    wrote: bool,
+    /// Something was done since the last savepoint.
+    moved: bool,
+    broken: Option<GrantError>,
+}
+
+impl<L: Link> Open<L> {
+    pub fn new(remote: Remote<L>, mut held: Held<L>, link: L, plugin: &str) -> Self {
+        held.put(link);
+        let plugin = plugin.to_owned();
+        Self { remote, held, plugin, began: Instant::now(), wrote: false, moved: false, broken: None }
+    }
+
+    /// The connection, ready for a statement that may fail alone.
+    async fn start(&mut self) -> Result<L, GrantError> {
+        self.intact()?;
+        let patience = self.remote.pool.patience;
+        if self.began.elapsed() >= patience.transaction {
+            let most = patience.transaction.as_secs();
+            return Err(self.lose(GrantError::Timeout(format!("a call may keep the database for {most} s"))));
+        }
+        let mut link = self.held.take()?;
+        if L::FAILS_WHOLE && self.moved {
+            let saved = in_time::<L, _>(patience.answer, link.run(SAVE)).await;
+            saved.map_err(|fault| self.lose(fault.into_error()))?;
+            self.moved = false;
+        }
+        Ok(link)
+    }
+
+    fn lose(&mut self, error: GrantError) -> GrantError {
+        self.broken = Some(error.clone());
+        error
+    }
+
+    /// Runs one statement, and comes back to where it began if it fails alone.
+    async fn end<T>(
+        &mut self,
+        link: L,
+        done: Result<Result<T, Fault>, tokio::time::error::Elapsed>,
+    ) -> Result<T, GrantError> {
+        let limit = self.remote.pool.patience.answer;
+        match done.unwrap_or_else(|_| Err(silent(limit))) {
+            Ok(done) => {
+                self.moved = true;
+                self.held.put(link);
+                Ok(done)
+            }
+            Err(Fault::Own(error)) => {
+                self.go_back(link).await?;
+                Err(error)
+            }
+            Err(Fault::Lost(error)) => {
+                self.remote.pool.doubt();
+                Err(self.lose(error))
+            }
+        }
+    }
+
+    async fn go_back(&mut self, mut link: L) -> Result<(), GrantError> {
+        if L::FAILS_WHOLE {
+            let returned = in_time::<L, _>(self.remote.pool.patience.answer, link.run(RETURN)).await;
+            returned.map_err(|fault| self.lose(fault.into_error()))?;
+            self.moved = false;
+        }
+        self.held.put(link);
+        Ok(())
+    }
+
+    /// Several statements that are kept or undone together, within the call's transaction.
+    async fn run_all(&mut self, statements: Vec<(String, Vec<SqlValue>)>) -> Result<u64, GrantError> {
+        let limit = self.remote.pool.patience.answer;
+        let mut link = self.start().await?;
+        self.wrote = true;
+        let several = statements.len() > 1 && !L::FAILS_WHOLE;
+        let all = async {
+            if several {
+                link.run("SAVEPOINT kw").await.map_err(|error| L::fault(&error))?;
+            }
+            let mut affected = 0;
+            for (statement, values) in statements {
+                // Each has its own time: together they end with the transaction's.
+                let done = tokio::time::timeout(limit, link.execute(&statement, values)).await;
+                match done.unwrap_or_else(|_| Err(silent(limit))) {
+                    Ok(rows) => affected += rows,
+                    Err(Fault::Own(error)) if several => {
+                        link.run(RETURN).await.map_err(|error| L::fault(&error))?;
+                        return Err(Fault::Own(error));
+                    }
+                    Err(fault) => return Err(fault),
+                }
+            }
+            Ok(affected)
+        };
+        let left = self.remote.pool.patience.transaction.saturating_sub(self.began.elapsed());
+        let done = tokio::time::timeout(left, all).await;
+        self.end(link, done).await
+    }
+
+    /// Makes, changes or removes a table where that can't be part of a transaction.
+    async fn shape_alone(&mut self, statement: &str) -> Result<u64, GrantError> {
+        if self.wrote {
+            return Err(GrantError::Invalid(
+                "this database commits when a table is made or changed: do that before the call writes"
+                    .into(),
+            ));
+        }
+        let limit = self.remote.pool.patience.answer;
+        let plugin = self.plugin.clone();
+        let mut link = self.start().await?;
+        let done = tokio::time::timeout(limit, async {
+            let done = link.execute(statement, Vec::new()).await;
+            // It ended the transaction, whether it succeeded or not.
+            let begun = link.begin(&plugin).await.map_err(|error| L::fault(&error));
+            match (done, begun) {
+                (_, Err(fault)) => Err(Fault::Lost(fault.into_error())),
+                (_, Ok(false)) => Err(Fault::Lost(GrantError::Unavailable("the fence is gone".into()))),
+                (done, Ok(true)) => done,
+            }
+        });
+        let done = done.await;
+        self.end(link, done).await
+    }
+
+    /// After a commit that was not answered well: whether it took hold.
+    async fn look_up(self, token: &str, refused: GrantError) -> Result<(), CommitError> {
+        let Self { remote, held, .. } = self;
+        // Its place is needed for the look-up.
+        drop(held);
+        match remote.has_token(token).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(CommitError::RolledBack(refused)),
+            Err(error) => {
+                tracing::warn!(%error, "nobody knows yet whether a commit took hold");
+                Err(CommitError::InDoubt(refused))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<L: Link> Transaction for Open<L> {
+    async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
+        let checked = guard::check(statement, Purpose::Execute, L::DIALECT)?;
+        for row in &rows {
+            fits_arity(checked.arity, row)?;
+        }
+        check_size(&rows)?;
+        if checked.shapes() {
+            if checked.arity > 0 {
+                return Err(GrantError::Invalid("a table is made without parameters".into()));
+            }
+            if L::SHAPING_COMMITS {
+                return self.shape_alone(checked.text).await;
+            }
+            let mut link = self.start().await?;
+            let shaping = in_time::<L, _>(self.remote.pool.patience.answer, link.shape()).await;
+            self.end(link, Ok(shaping)).await?;
+        }
+        let mut statements = Vec::new();
+        let mut rows = rows.into_iter();
+        match checked.as_row_insert().filter(|_| rows.len() > 1) {
+            Some(insert) => {
+                for size in write::chunks(rows.len(), checked.arity) {
+                    let text = write::repeat(insert.head, insert.tuple, insert.tail, size);
+                    statements.push((text, rows.by_ref().take(size).flatten().collect()));
+                }
+            }
+            None => statements.extend(rows.map(|row| (checked.text.to_owned(), row))),
+        }
+        self.run_all(statements).await
+    }
+
+    async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError> {
+        check_size(&write.rows)?;
+        if write.rows.is_empty() {
+            return Ok(0);
+        }
+        let mut link = self.start().await?;
+        self.wrote = true;
+        let left = self.remote.pool.patience.transaction.saturating_sub(self.began.elapsed());
+        let done = tokio::time::timeout(left, link.write(write)).await;
+        self.end(link, done).await
+    }
+
+    async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<Rows, GrantError> {
+        let checked = guard::check(statement, Purpose::Query, L::DIALECT)?;
+        fits_arity(checked.arity, &params)?;
+        let mut link = self.start().await?;
+        // A WITH may also write.
+        self.wrote |= !checked.reads_only();
+        let limit = self.remote.pool.patience.answer;
+        let done = tokio::time::timeout(limit, link.query(&checked, params)).await;
+        self.end(link, done).await
+    }
+
+    fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    fn intact(&self) -> Result<(), GrantError> {
+        match &self.broken {
+            Some(error) => Err(GrantError::Unavailable(format!("what this call wrote was undone: {error}"))),
+            None => Ok(()),
+        }
+    }
+
+    async fn commit(mut self: Box<Self>, receipt: &Receipt) -> Result<(), CommitError> {
+        self.intact().map_err(CommitError::RolledBack)?;
+        let mut link = self.held.take().map_err(CommitError::RolledBack)?;
+        let text = L::keep(receipt);
+        match in_time::<L, _>(self.remote.pool.patience.answer, link.run(&text)).await {
+            Ok(()) => {
+                self.held.give_back(link);
+                Ok(())
+            }
+            Err(fault) => {
+                drop(link);
+                self.remote.pool.doubt();
+                match fault {
+                    Fault::Own(error) if receipt.marks.is_empty() => Err(CommitError::RolledBack(error)),
+                    Fault::Lost(error) if receipt.marks.is_empty() => Err(CommitError::InDoubt(error)),
+                    fault => self.look_up(&receipt.token, fault.into_error()).await,
+                }
+            }
+        }
+    }
+
+    async fn rollback(mut self: Box<Self>) {
+        let Ok(mut link) = self.held.take() else { return };
+        match in_time::<L, _>(self.remote.pool.patience.answer, link.run("ROLLBACK")).await {
+            Ok(()) => self.held.give_back(link),
+            // It is closed, which is as good.
+            Err(fault) => tracing::debug!(error = %fault.into_error(), "a roll-back was not answered"),
+        }
+    }
+}

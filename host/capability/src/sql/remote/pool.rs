@@ -1,0 +1,188 @@
+//! The connections to one database: no more than a number of them, made when they are needed, used
+//! again when they are whole, and not asked for too often while the server is away.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kubewitness_core::config::{SecretRef, ServerSpec};
+use kubewitness_core::ports::GrantError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{Fault, Link, Patience, in_time, silent};
+use crate::secrets;
+
+/// Between two tries to connect: it doubles up to the longest, which is how late a server that is
+/// back may be noticed.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+pub struct Pool<L> {
+    /// What the host calls the database.
+    name: String,
+    /// Read for each connection: a mounted file is replaced when the password is.
+    url: SecretRef,
+    pub patience: Patience,
+    permits: Arc<Semaphore>,
+    idle: Mutex<Vec<L>>,
+    away: Mutex<Option<Away>>,
+    /// The host's tables are there.
+    ready: AtomicBool,
+}
+
+/// The server could not be connected.
+#[derive(Clone)]
+struct Away {
+    until: Instant,
+    pause: Duration,
+    why: String,
+}
+
+/// The right to one connection, and the connection while nobody works with it. One that is dropped
+/// is closed, and the server undoes what it had not committed.
+pub struct Held<L> {
+    pool: Arc<Pool<L>>,
+    link: Option<L>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<L: Link> Held<L> {
+    /// To work with. Whoever does not put it back has lost it, also by being dropped meanwhile.
+    pub fn take(&mut self) -> Result<L, GrantError> {
+        self.link.take().ok_or_else(|| GrantError::Unavailable("the connection was lost".into()))
+    }
+
+    pub fn put(&mut self, link: L) {
+        self.link = Some(link);
+    }
+
+    /// To whoever comes next: no transaction is open.
+    pub fn give_back(self, link: L) {
+        if link.is_fresh() {
+            lock(&self.pool.idle).push(link);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is kept here is whole after any panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<L: Link> Pool<L> {
+    pub fn new(name: &str, spec: &ServerSpec, patience: Patience) -> Result<Self, String> {
+        let url = secrets::resolve(&spec.url_from)?;
+        L::options(url.expose())?;
+        Ok(Self {
+            name: name.to_owned(),
+            url: spec.url_from.clone(),
+            patience,
+            permits: Arc::new(Semaphore::new(spec.connections.max(1) as usize)),
+            idle: Mutex::default(),
+            away: Mutex::default(),
+            ready: AtomicBool::new(false),
+        })
+    }
+
+    /// A connection, one that was used before where there is one.
+    pub async fn hold(self: &Arc<Self>) -> Result<Held<L>, GrantError> {
+        let waited = tokio::time::timeout(self.patience.wait, self.permits.clone().acquire_owned()).await;
+        let busy = || GrantError::Unavailable("the database is busy with other calls".into());
+        let permit = waited.map_err(|_| busy())?.map_err(|_| busy())?;
+        let link = lock(&self.idle).pop();
+        let link = match link {
+            Some(link) => link,
+            None => self.connect().await?,
+        };
+        Ok(Held { pool: self.clone(), link: Some(link), _permit: permit })
+    }
+
+    async fn connect(&self) -> Result<L, GrantError> {
+        let refused = |why: &str| GrantError::Unavailable(format!("the database can't be reached: {why}"));
+        if let Some(away) = lock(&self.away).as_ref().filter(|away| Instant::now() < away.until) {
+            return Err(refused(&away.why));
+        }
+        let connecting = async {
+            let url = secrets::resolve(&self.url)?;
+            let options = L::options(url.expose())?;
+            L::connect(&options).await.map_err(|error| {
+                // The whole of it is for the host's log: it may name machines and users.
+                tracing::warn!(database = self.name, %error, "the database can't be reached");
+                L::reason(&error)
+            })
+        };
+        let connected = tokio::time::timeout(self.patience.connect, connecting).await;
+        let connected = connected.unwrap_or_else(|_| {
+            let why = format!("it has not answered for {} s", self.patience.connect.as_secs());
+            tracing::warn!(database = self.name, "the database can't be reached: {why}");
+            Err(why)
+        });
+        let mut away = lock(&self.away);
+        match connected {
+            Ok(link) => {
+                *away = None;
+                Ok(link)
+            }
+            Err(why) => {
+                let pause = away.as_ref().map_or(FIRST_PAUSE, |away| (away.pause * 2).min(LONGEST_PAUSE));
+                let error = refused(&why);
+                *away = Some(Away { until: Instant::now() + pause, pause, why });
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the host's own tables, once.
+    pub async fn make_ready(&self, held: &mut Held<L>) -> Result<(), GrantError> {
+        if self.ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut link = held.take()?;
+        let created = in_time::<L, _>(self.patience.answer, link.create()).await;
+        created.map_err(Fault::into_error)?;
+        self.ready.store(true, Ordering::Release);
+        held.put(link);
+        Ok(())
+    }
+
+    /// What was thought of the server may no longer be so: it failed in a way that a new look at it
+    /// can explain.
+    pub fn doubt(&self) {
+        self.ready.store(false, Ordering::Release);
+        lock(&self.idle).clear();
+    }
+
+    /// A connection in a transaction of the plugin. One that was idle may have been closed by the
+    /// server meanwhile; nothing was done with it yet, so another one is as good.
+    pub async fn begin(self: &Arc<Self>, plugin: &str) -> Result<(Held<L>, L), GrantError> {
+        let mut held = self.hold().await?;
+        let first = self.begin_with(&mut held, plugin).await;
+        let begun = match first {
+            Ok(link) => return Ok((held, link)),
+            Err(Fault::Own(error)) => Err(error),
+            Err(Fault::Lost(_)) => {
+                self.doubt();
+                held.put(self.connect().await?);
+                self.begin_with(&mut held, plugin).await.map_err(Fault::into_error)
+            }
+        };
+        begun.map(|link| (held, link))
+    }
+
+    async fn begin_with(&self, held: &mut Held<L>, plugin: &str) -> Result<L, Fault> {
+        self.make_ready(held).await.map_err(Fault::Lost)?;
+        let limit = self.patience.answer;
+        let mut link = held.take().map_err(Fault::Lost)?;
+        if in_time::<L, _>(limit, link.begin(plugin)).await? {
+            return Ok(link);
+        }
+        // Somebody removed the fence, or nobody has looked for receipts yet.
+        in_time::<L, _>(limit, link.run("ROLLBACK")).await?;
+        in_time::<L, _>(limit, link.fence(plugin)).await?;
+        in_time::<L, _>(limit, link.run("COMMIT")).await?;
+        match in_time::<L, _>(limit, link.begin(plugin)).await? {
+            true => Ok(link),
+            false => Err(silent(limit)),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! What only a server can do to a host: be away, be silent, come back, and go on working for a
+//! client that has given up.
+
+use kubewitness_core::config::SecretRef;
+use kubewitness_core::ports::OnConflict;
+use kubewitness_harness::{DatabaseServer, PASSWORD, Service, skip};
+
+use super::*;
+use crate::sql::mysql::Mysql;
+use crate::sql::postgres::Postgres;
+use crate::sql::{CommitError, Shared};
+
+/// So that a silent server is given up within a test's time.
+const SHORT: Patience = Patience {
+    wait: Duration::from_secs(5),
+    connect: Duration::from_secs(2),
+    answer: Duration::from_secs(2),
+    transaction: Duration::from_secs(30),
+};
+
+/// A server of one test's own, and a table `t`.
+struct World {
+    server: DatabaseServer,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    async fn new(service: Service, test: &str) -> Option<Self> {
+        let Some(server) = DatabaseServer::start(service, &[]).unwrap() else {
+            skip(test, &format!("{service} is not installed"));
+            return None;
+        };
+        let world = Self { folder: tempfile::tempdir().unwrap(), server };
+        world.point_to(&world.server.create_database().unwrap());
+        let create = "CREATE TABLE t (k BIGINT NOT NULL UNIQUE, n BIGINT NOT NULL)";
+        world.server.run(Some("test_0"), create).unwrap();
+        Some(world)
+    }
+
+    fn point_to(&self, url: &str) {
+        std::fs::write(self.folder.path().join("url"), url).unwrap();
+    }
+
+    fn engine(&self, patience: Patience) -> Shared {
+        let url = self.folder.path().join("url").to_string_lossy().into_owned();
+        let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
+        match self.server.service() {
+            Service::Postgres => Arc::new(Remote::<Postgres>::impatient(&spec, patience)),
+            Service::MariaDb => Arc::new(Remote::<Mysql>::impatient(&spec, patience)),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.server.run(Some("test_0"), "SELECT count(*) FROM t").unwrap().trim().parse().unwrap()
+    }
+}
+
+fn receipt(seq: Seq) -> Receipt {
+    let marks = vec![Mark { seq, print: 9 }];
+    Receipt { plugin: "p".into(), marks, token: format!("p.{seq}"), at_ms: 1 }
+}
+
+fn row(key: Seq) -> TableWrite {
+    TableWrite {
+        table: "t".into(),
+        columns: vec!["k".into(), "n".into()],
+        key: vec!["k".into()],
+        on_conflict: OnConflict::Ignore,
+        rows: vec![vec![SqlValue::Integer(key as i64), SqlValue::Integer(0)]],
+    }
+}
+
+async fn written(engine: &Shared, seq: Seq) -> Box<dyn Transaction> {
+    let mut transaction = engine.begin("p").await.unwrap();
+    transaction.write(row(seq)).await.unwrap();
+    transaction
+}
+
+/// Asks until the database answers again, as the breaker of a plugin would.
+async fn receipts(engine: &Shared) -> Vec<Mark> {
+    for _ in 0..200 {
+        match engine.receipts("p", 0).await {
+            Ok(marks) => return marks,
+            Err(error) => assert!(matches!(error, GrantError::Unavailable(_)), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the database does not come back")
+}
+
+async fn who_reads_receipts_waits_for_what_is_being_committed(world: World) {
+    let engine = world.engine(PATIENCE);
+    let mut others = engine.begin("other").await.unwrap();
+    others.write(row(7)).await.unwrap();
+    let transaction = written(&engine, 1).await;
+    // The reader may come first: it is not answered before the commit.
+    let reader = world.engine(PATIENCE);
+    let (marks, committed) = tokio::join!(reader.receipts("p", 0), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        transaction.commit(&receipt(1)).await
+    });
+    committed.unwrap();
+    assert_eq!(marks.unwrap(), [Mark { seq: 1, print: 9 }]);
+    // And another plugin's transaction, which was open all the time, held nobody up.
+    others.rollback().await;
+    assert_eq!(world.rows(), 1);
+}
+
+async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: World) {
+    let engine = world.engine(SHORT);
+    let mut expected = 0;
+    for (seq, killed) in [(1, false), (2, true), (3, false), (4, true)] {
+        let transaction = written(&engine, seq).await;
+        world.server.pause().unwrap();
+        let refused = transaction.commit(&receipt(seq)).await;
+        assert!(matches!(refused, Err(CommitError::InDoubt(_))), "{refused:?}");
+        if killed {
+            world.server.kill().unwrap();
+            world.server.start_again().unwrap();
+        } else {
+            world.server.resume().unwrap();
+        }
+        let there = receipts(&engine).await.contains(&Mark { seq, print: 9 });
+        assert_eq!(engine.committed(&format!("p.{seq}")).await, Ok(there));
+        assert!(!(killed && there), "a server that is killed before it hears of a commit has none");
+        expected += usize::from(there);
+        assert_eq!(world.rows(), expected, "rows and receipt are one");
+    }
+}
+
+async fn a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds(mut world: World) {
+    let engine = world.engine(SHORT);
+    let ends: [fn(&mut DatabaseServer) -> anyhow::Result<()>; 3] =
+        [DatabaseServer::stop, DatabaseServer::stop_at_once, DatabaseServer::kill];
+    for (seq, end) in (1..).zip(ends) {
+        let mut transaction = written(&engine, seq).await;
+        end(&mut world.server).unwrap();
+        let lost = transaction.write(row(seq + 100)).await;
+        assert!(matches!(lost, Err(GrantError::Unavailable(_))), "{lost:?}");
+        assert!(transaction.intact().is_err());
+        let refused = transaction.commit(&receipt(seq)).await;
+        assert!(matches!(refused, Err(CommitError::RolledBack(GrantError::Unavailable(_)))), "{refused:?}");
+        let away = engine.begin("p").await.err().unwrap().to_string();
+        assert!(away.contains("can't be reached") && !away.contains(PASSWORD), "{away}");
+        world.server.start_again().unwrap();
+        assert_eq!(receipts(&engine).await.len(), seq as usize - 1);
+        written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
+        assert_eq!(world.rows(), seq as usize);
+    }
+}
+
+async fn connections_that_were_closed_meanwhile_are_replaced(mut world: World) {
+    let engine = world.engine(SHORT);
+    written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
+    world.server.stop().unwrap();
+    world.server.start_again().unwrap();
+    // No call has to fail for it.
+    written(&engine, 2).await.commit(&receipt(2)).await.unwrap();
+    assert_eq!(world.rows(), 2);
+}
+
+async fn a_silent_server_is_given_up_and_taken_again(world: World) {
+    let engine = world.engine(SHORT);
+    let mut transaction = written(&engine, 1).await;
+    world.server.pause().unwrap();
+    let silent = transaction.write(row(2)).await;
+    assert!(matches!(silent, Err(GrantError::Unavailable(_))), "{silent:?}");
+    transaction.rollback().await;
+    assert!(matches!(engine.begin("p").await.err(), Some(GrantError::Unavailable(_))));
+    world.server.resume().unwrap();
+    assert_eq!(receipts(&engine).await, []);
+    assert_eq!(world.rows(), 0);
+    written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
+}
+
+async fn two_calls_that_wait_for_each_other_are_told_to_try_again(world: World) {
+    let engine = world.engine(PATIENCE);
+    for seq in [1, 2] {
+        written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
+    }
+    let update = "UPDATE t SET n = n + 1 WHERE k = ?";
+    let of = |key: i64| vec![vec![SqlValue::Integer(key)]];
+    let (mut one, mut two) = (engine.begin("p").await.unwrap(), engine.begin("p").await.unwrap());
+    one.execute(update, of(1)).await.unwrap();
+    two.execute(update, of(2)).await.unwrap();
+    let (first, second) = tokio::join!(one.execute(update, of(2)), async {
+        let done = two.execute(update, of(1)).await;
+        // So that the other one can go on where this one was the victim.
+        if done.is_err() {
+            assert!(two.intact().is_err());
+        }
+        done
+    });
+    let lost = [&first, &second].into_iter().filter(|done| done.is_err()).count();
+    assert_eq!(lost, 1, "{first:?} {second:?}");
+    for done in [first, second] {
+        assert!(!matches!(done, Err(GrantError::Invalid(_))), "nobody's data is to blame: {done:?}");
+    }
+}
+
+async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) {
+    let good = world.server.url("test_0");
+    let closed = good.replace(&format!(":{}", world.server.port()), ":1");
+    for (url, why) in [
+        (good.replace(PASSWORD, "wrong"), "refuses the user or the password"),
+        (good.replace("test_0", "nowhere"), "no database of that name"),
+        (closed, "nobody listens"),
+    ] {
+        world.point_to(&url);
+        let error = world.engine(SHORT).begin("p").await.err().unwrap();
+        assert!(matches!(&error, GrantError::Unavailable(text) if text.contains(why)), "{error}");
+        assert!(!error.to_string().contains("127.0.0.1"), "{error}");
+    }
+    // A secret that is rotated is taken with the next connection.
+    world.point_to(&good.replace(PASSWORD, "wrong"));
+    let engine = world.engine(SHORT);
+    assert!(engine.begin("p").await.is_err());
+    world.point_to(&good);
+    assert_eq!(receipts(&engine).await, []);
+}
+
+macro_rules! for_each_server {
+    ($($test:ident),* $(,)?) => {
+        for_each_server!(@ postgres Postgres [$($test),*]);
+        for_each_server!(@ mariadb MariaDb [$($test),*]);
+    };
+    (@ $name:ident $service:ident [$($test:ident),*]) => {
+        mod $name {
+            $(#[tokio::test]
+            async fn $test() {
+                let test = concat!(stringify!($name), "::", stringify!($test));
+                if let Some(world) = super::World::new(super::Service::$service, test).await {
+                    super::$test(world).await;
+                }
+            })*
+        }
+    };
+}
+
+for_each_server!(
+    who_reads_receipts_waits_for_what_is_being_committed,
+    a_commit_whose_answer_is_lost_is_found_or_is_not_there,
+    a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds,
+    connections_that_were_closed_meanwhile_are_replaced,
+    a_silent_server_is_given_up_and_taken_again,
+    two_calls_that_wait_for_each_other_are_told_to_try_again,
+    an_address_that_leads_nowhere_is_told_without_its_secret,
+);
+
+/// What a server refuses to plugins beside what all of them do.
+mod refusals {
+    use super::*;
+
+    async fn refused(world: &World, write: TableWrite) -> String {
+        let engine = world.engine(PATIENCE);
+        let mut transaction = engine.begin("p").await.unwrap();
+        let refused = transaction.write(write).await;
+        assert_eq!(transaction.intact(), Ok(()), "only the write is refused");
+        match refused {
+            Err(GrantError::Invalid(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_value_that_does_not_fit_is_told_with_row_and_column() {
+        for service in Service::ALL {
+            let Some(world) = World::new(service, "refusals::a_value_that_does_not_fit").await else {
+                continue;
+            };
+            world.server.run(Some("test_0"), "CREATE TABLE s (k SMALLINT UNIQUE)").unwrap();
+            let mut write = row(1);
+            (write.table, write.columns) = ("s".into(), vec!["k".into()]);
+            write.rows = vec![vec![SqlValue::Integer(5)], vec![SqlValue::Integer(40_000)]];
+            let why = refused(&world, write.clone()).await;
+            assert!(why.contains("row 1, column `k` (smallint") && why.contains("out of range"), "{why}");
+            write.rows = vec![vec![SqlValue::Text("5".into())]];
+            let why = refused(&world, write).await;
+            assert!(why.contains("row 0, column `k`") && why.contains("a text was given"), "{why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn mysql_writes_no_table_where_a_lost_row_would_not_show() {
+        let Some(world) = World::new(Service::MariaDb, "refusals::mysql_writes_no_table").await else {
+            return;
+        };
+        for (create, why) in [
+            ("CREATE TABLE s (k BIGINT, n BIGINT)", "no unique index (k)"),
+            ("CREATE TABLE s (k BIGINT UNIQUE, n BIGINT UNIQUE)", "a second unique index"),
+            ("CREATE TABLE s (k BIGINT UNIQUE, n BIGINT) ENGINE=MyISAM", "no transactions"),
+        ] {
+            world.server.run(Some("test_0"), &format!("DROP TABLE IF EXISTS s; {create}")).unwrap();
+            let said = refused(&world, TableWrite { table: "s".into(), ..row(1) }).await;
+            assert!(said.contains(why), "{said}");
+        }
+        // A row's own number is nobody's key.
+        let create =
+            "DROP TABLE s; CREATE TABLE s (i BIGINT AUTO_INCREMENT PRIMARY KEY, k BIGINT UNIQUE, n BIGINT)";
+        world.server.run(Some("test_0"), create).unwrap();
+        let mut transaction = world.engine(PATIENCE).begin("p").await.unwrap();
+        transaction.write(TableWrite { table: "s".into(), ..row(1) }).await.unwrap();
+        let late = transaction.execute("CREATE TABLE late (a BIGINT)", vec![vec![]]).await;
+        assert!(
+            matches!(&late, Err(GrantError::Invalid(why)) if why.contains("before the call writes")),
+            "{late:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_replica_and_missing_rights_are_waited_for() {
+        let Some(world) = World::new(Service::Postgres, "refusals::a_replica_and_missing_rights").await
+        else {
+            return;
+        };
+        let engine = world.engine(PATIENCE);
+        written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
+        world.server.run(None, "ALTER DATABASE test_0 SET default_transaction_read_only = on").unwrap();
+        let engine = world.engine(PATIENCE);
+        let mut transaction = engine.begin("p").await.unwrap();
+        let refused = transaction.write(row(2)).await;
+        assert!(
+            matches!(&refused, Err(GrantError::Unavailable(why)) if why.contains("replica")),
+            "{refused:?}"
+        );
+        world.server.run(None, "ALTER DATABASE test_0 RESET default_transaction_read_only").unwrap();
+        drop(transaction);
+        written(&engine, 2).await.commit(&receipt(2)).await.unwrap();
+    }
+}
