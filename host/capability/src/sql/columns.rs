@@ -58,7 +58,7 @@ pub fn fits(value: &SqlValue, kind: Kind, dialect: Dialect) -> Result<(), String
         (SqlValue::Float(float), _) if dialect == Dialect::Mysql && !float.is_finite() => {
             Err(format!("{float} is no number that this database can keep"))
         }
-        (SqlValue::Integer(value), Kind::Integer(least, most)) if !(least..=most).contains(&*value) => {
+        (SqlValue::Integer(value), Kind::Integer(least, most)) if !(least..=most).contains(value) => {
             Err(format!("{value} is out of range"))
         }
         (SqlValue::Null, _)
