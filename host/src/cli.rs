@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kubewitness_core::calendar;
 use kubewitness_core::config::Duration;
 use kubewitness_core::status::PHASES;
 
@@ -47,7 +48,7 @@ pub enum Command {
     /// States that were parked after their last try
     #[command(subcommand, name = "deadletters")]
     DeadLetters(DeadLetters),
-    /// Proofs about a journal
+    /// A journal: proofs, figures, a copy as lines of JSON
     #[command(subcommand)]
     Journal(Journal),
     /// Proofs about an audit trail
@@ -320,6 +321,78 @@ pub enum Journal {
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
+    /// What each source takes, what retention may take of it, and what holds the rest
+    Stats {
+        /// The controller's data folder, or the journal's file
+        #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
+        data: PathBuf,
+        #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+        output: Output,
+    },
+    /// States as lines of JSON, oldest first; a controller may write meanwhile
+    Export(ExportArgs),
+    /// Takes an export in, into an empty data folder
+    Import {
+        /// What `journal export --documents` wrote; `-` for standard input
+        file: PathBuf,
+        /// The data folder, or the journal's file; nothing may be in it
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The controller's data folder, or the journal's file
+    #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Only of this source
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Only of objects in this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Only of this kind, as people write it: Job, jobs, po
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only of objects with this name
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Only of the object with this uid
+    #[arg(long)]
+    pub uid: Option<String>,
+    /// Only what was observed at this moment or later: 2026-11-20T13:45:00Z, or 2h for two hours ago
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub since: Option<Moment>,
+    /// Only what was observed before this moment
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub until: Option<Moment>,
+    /// Only what lies behind this position
+    #[arg(long, value_name = "SEQ")]
+    pub after: Option<u64>,
+    /// Only what lies up to this position
+    #[arg(long, value_name = "SEQ")]
+    pub through: Option<u64>,
+    /// With the documents, byte for byte: about 2 KB a Job; needed for an import
+    #[arg(long)]
+    pub documents: bool,
+    /// Where to write it, instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+/// A moment, or so long ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    At(u64),
+    Ago(Duration),
+}
+
+fn moment(text: &str) -> Result<Moment, String> {
+    let whole = text.strip_suffix('Z').map(|text| format!("{text}.000Z"));
+    let at = calendar::parse(text).or_else(|| calendar::parse(&whole?)).map(Moment::At);
+    at.or_else(|| text.parse().ok().map(Moment::Ago))
+        .ok_or_else(|| "write a moment such as 2026-11-20T13:45:00Z, or how long ago, such as 2h".into())
 }
 
 #[derive(Debug, Subcommand)]
@@ -357,6 +430,15 @@ pub struct CheckArgs {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn a_moment_is_a_date_or_so_long_ago() {
+        use super::{Moment, moment};
+        assert_eq!(moment("1970-01-01T00:01:00Z"), Ok(Moment::At(60_000)));
+        assert_eq!(moment("1970-01-01T00:01:00.250Z"), Ok(Moment::At(60_250)));
+        assert!(matches!(moment("2h"), Ok(Moment::Ago(_))));
+        assert!(moment("yesterday").is_err() && moment("").is_err());
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -83,6 +83,35 @@ pub struct SourceSpec {
     /// Otherwise at least [`AUDIT_LEAST`](crate::limits::AUDIT_LEAST).
     #[serde(default = "ten_minutes")]
     pub audit: Duration,
+    /// How much of its history the journal keeps. Left out: all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<RetentionSpec>,
+}
+
+/// What of a source's history may go, oldest first: what is beyond any of these bounds. The newest
+/// state of an object that is there never goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RetentionSpec {
+    /// States that were observed longer ago than this, such as `30d`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age: Option<Duration>,
+    /// All but so many of the newest states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// All but the newest states that fit into this, as `kubewitness journal stats` counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Bytes>,
+    /// Whether states may go that a plugin has not finished. What goes then is recorded as a gap.
+    #[serde(default)]
+    pub past_cursors: bool,
+}
+
+impl RetentionSpec {
+    /// Whether it bounds anything.
+    pub fn is_bounded(&self) -> bool {
+        self.age.is_some() || self.count.is_some() || self.size.is_some()
+    }
 }
 
 impl SourceSpec {
@@ -98,6 +127,7 @@ impl SourceSpec {
             indexes: Vec::new(),
             resync: None,
             audit: ten_minutes(),
+            retention: None,
         }
     }
 }

@@ -26,6 +26,10 @@ pub const LANE_DEPTH: usize = 64;
 /// hole in the finished ranges, which are written with every save.
 pub const LANE_DEFERRED: usize = 32 * 1024;
 
+/// Positions that a plugin may have read beyond those of which it is saved what became of them.
+/// Retention that was told to go past cursors relies on it: what lies further was never read.
+pub const READ_AHEAD: usize = 2 * LANE_WINDOW;
+
 /// Runs of positions that were read past, since their namespace has its share of the window
 /// already. Each can be a hole in the finished ranges as well.
 pub const LANE_RUNS: usize = 4096;

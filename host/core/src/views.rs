@@ -129,7 +129,7 @@ pub struct SourceCounts {
     pub decode_ns: u64,
 }
 
-/// For each plugin: observed = delivered + filtered + dead + waiting.
+/// For each plugin: observed = delivered + filtered + dead + waiting + taken.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PluginView {
     pub name: String,
@@ -143,6 +143,9 @@ pub struct PluginView {
     pub filtered: u64,
     pub dead: u64,
     pub waiting: u64,
+    /// States that retention took before it had been handed them, as it was told to.
+    #[serde(default)]
+    pub taken: u64,
     /// Of the waiting, those that failed at least once.
     pub retrying: u64,
     /// Positions between the newest state and the cursor.

@@ -32,6 +32,8 @@ pub(crate) struct Keeper {
     last: Option<Duration>,
     /// Finished since the last save began.
     unsaved: usize,
+    /// What was read when the last save began that is durable now.
+    saved_through: Seq,
     /// What the save on its way carries, until it is known to be durable.
     sent: Option<Sent>,
     pause: Pause,
@@ -43,9 +45,20 @@ struct Sent {
     revived: Vec<Seq>,
     kv: Vec<KvWrite>,
     unsaved: usize,
+    through: Seq,
 }
 
 impl Keeper {
+    /// `through` is what the kept progress says was read.
+    pub fn new(through: Seq) -> Self {
+        Self { saved_through: through, ..Self::default() }
+    }
+
+    /// Whether so much was read that a save has to come before the next reading.
+    pub fn is_behind(&self, through: Seq) -> bool {
+        through.saturating_sub(self.saved_through) >= limits::READ_AHEAD as Seq
+    }
+
     /// States were finished, with what they wrote.
     pub fn finished(&mut self, count: usize, kv: Vec<KvWrite>) {
         self.urgent = true;
@@ -101,6 +114,7 @@ impl Keeper {
             revived: std::mem::take(&mut self.revived),
             kv: std::mem::take(&mut self.kv),
             unsaved: std::mem::take(&mut self.unsaved),
+            through: lanes.through(),
         };
         let save = Save {
             progress,
@@ -116,7 +130,9 @@ impl Keeper {
     }
 
     pub fn saved(&mut self) {
-        self.sent = None;
+        if let Some(sent) = self.sent.take() {
+            self.saved_through = sent.through;
+        }
         self.pause.end();
     }
 

@@ -89,7 +89,7 @@ impl Run {
         Self {
             newest: parts.backlog.newest(),
             breaker: Breaker::new(parts.options.delivery.backoff.0),
-            keeper: Keeper::default(),
+            keeper: Keeper::new(lanes.through()),
             interest: Arc::new(interest),
             lanes,
             reader,
@@ -220,6 +220,9 @@ impl Run {
             return;
         }
         let Some(fetch) = self.next_fetch(newest, now) else { return };
+        if matches!(fetch, Fetch::Read { .. }) && self.keeper.is_behind(self.lanes.through()) {
+            return self.keeper.touch();
+        }
         let (backlog, interest) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.interest));
         work.fetching = Some(
             async move {

@@ -18,7 +18,9 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 use crate::memory::Memory;
 use crate::plan::{self, Marked, Plan};
 use crate::recent::Recent;
-use crate::store::{Replay, Writes};
+use crate::removal::{Removal, Sweep};
+use crate::retention;
+use crate::store::{Replay, Writes, keeps_everything};
 
 /// States of one transaction at most. Two full batches of the watch: more gain little, and the
 /// first of them would wait longer.
@@ -27,6 +29,9 @@ const STATES: usize = 2 * kubewitness_core::limits::APPEND_BATCH;
 /// Saves of one transaction at most; a plugin has one at a time.
 const WORKS: usize = 256;
 
+/// States that may have come between the look for unused rows and their removal.
+const SINCE: usize = 16 * 1024;
+
 type Answer<T> = oneshot::Sender<Result<T, JournalError>>;
 
 /// What callers want done. All of it may be done twice.
@@ -34,14 +39,21 @@ pub(crate) enum Work {
     Append(Append, Answer<Appended>),
     Save(String, Save, Answer<()>),
     Replay(Replay, Answer<()>),
+    /// Has a transaction of its own.
+    Remove(Box<Removal>, Answer<bool>),
+    Sweep(Box<Sweep>, Answer<bool>),
 }
 
 impl Work {
     fn weight(&self) -> usize {
         match self {
             Self::Append(append, _) => append.states.len() + append.poison.len() + append.gaps.len(),
-            Self::Save(..) | Self::Replay(..) => 0,
+            Self::Save(..) | Self::Replay(..) | Self::Remove(..) | Self::Sweep(..) => 0,
         }
+    }
+
+    fn is_alone(&self) -> bool {
+        matches!(self, Self::Remove(..) | Self::Sweep(..))
     }
 
     fn answer_error(self, error: JournalError) {
@@ -49,6 +61,7 @@ impl Work {
         match self {
             Self::Append(_, answer) => drop(answer.send(Err(error))),
             Self::Save(_, _, answer) | Self::Replay(_, answer) => drop(answer.send(Err(error))),
+            Self::Remove(_, answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
         }
     }
 }
@@ -134,7 +147,7 @@ impl Group {
         };
         let works = std::mem::take(&mut lead.under_way);
         match result {
-            Ok(appended) => answer(works, appended),
+            Ok(done) => answer(works, done),
             Err(error) => {
                 if let JournalError::Fatal(reason) = &error {
                     self.fatal.get_or_init(|| reason.clone());
@@ -154,6 +167,8 @@ impl Group {
         while let Some(next) = queue.front()
             && (works.is_empty() || weight + next.weight() <= STATES)
             && works.len() < WORKS
+            && !works.last().is_some_and(Work::is_alone)
+            && (works.is_empty() || !next.is_alone())
         {
             weight += next.weight();
             works.extend(queue.pop_front());
@@ -161,11 +176,7 @@ impl Group {
         works
     }
 
-    /// The answers to the appends, in their order.
-    async fn commit(
-        &self,
-        lead: &mut Lead,
-    ) -> Result<VecDeque<Result<Appended, JournalError>>, JournalError> {
+    async fn commit(&self, lead: &mut Lead) -> Result<Done, JournalError> {
         let Lead { writer, memory: kept, under_way } = lead;
         let writer = writer.as_mut().ok_or_else(closed)?;
         let mut memory = match kept.take() {
@@ -175,6 +186,16 @@ impl Group {
                 writer.memory().await?
             }
         };
+        let alone = match &under_way[..] {
+            [Work::Remove(removal, _)] => Some(self.remove(&mut **writer, removal).await?),
+            [Work::Sweep(sweep, _)] => Some(swept(&mut **writer, &mut memory, sweep).await?),
+            _ => None,
+        };
+        if let Some(removed) = alone {
+            *kept = Some(memory);
+            writer.tend().await;
+            return Ok(Done::Removed(removed));
+        }
         let planned = plan_all(&mut **writer, &mut memory, under_way).await?;
         let saves: Vec<_> = under_way
             .iter()
@@ -198,7 +219,21 @@ impl Group {
         self.publish(planned.states, newest);
         writer.tend().await;
         let told = |answer: Result<Vec<_>, _>| answer.map(|seqs| Appended { seqs, newest });
-        Ok(planned.answers.into_iter().map(told).collect())
+        Ok(Done::Appended(planned.answers.into_iter().map(told).collect()))
+    }
+
+    /// What retention decided, if all that it was decided on is still so. Nothing that the writer
+    /// remembers changes by it: only what has ended goes as a whole, and that is not remembered.
+    async fn remove(&self, writer: &mut dyn Writes, removal: &Removal) -> Result<bool, JournalError> {
+        let past = writer.past().ok_or_else(keeps_everything)?;
+        if !retention::is_still_so(past, removal).await? {
+            return Ok(false);
+        }
+        writer.remove(removal).await?;
+        if let Some(last) = removal.taken.iter().map(|link| link.seq).max() {
+            self.recent.write().unwrap_or_else(PoisonError::into_inner).forget(last);
+        }
+        Ok(true)
     }
 
     fn publish(&self, states: Vec<Arc<State>>, newest: Seq) {
@@ -213,11 +248,35 @@ impl Group {
     }
 }
 
+/// What a transaction did.
+enum Done {
+    /// The answers to the appends, in their order; saves and replays have none.
+    Appended(VecDeque<Result<Appended, JournalError>>),
+    /// Whether what was decided was still in place.
+    Removed(bool),
+}
+
 struct Planned {
     /// `None` where no append of the batch may be written.
     rows: Option<plan::Rows>,
     states: Vec<Arc<State>>,
     answers: Vec<Result<Vec<Option<Seq>>, JournalError>>,
+}
+
+/// Forgets rows before they go. What came since they were found to be unused keeps its own.
+async fn swept(writer: &mut dyn Writes, memory: &mut Memory, sweep: &Sweep) -> Result<bool, JournalError> {
+    let mut sweep = sweep.clone();
+    let past = writer.past().ok_or_else(keeps_everything)?;
+    let since = past.references(sweep.through, SINCE).await?;
+    if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
+        return Ok(false);
+    }
+    sweep.statuses.retain(|id| since.statuses.binary_search(id).is_err());
+    sweep.anchors.retain(|id| since.anchors.binary_search(id).is_err());
+    memory.statuses.retain(|_, id| !sweep.statuses.contains(id));
+    memory.owners.retain(|_, id| !sweep.owners.contains(id));
+    writer.sweep(&sweep).await?;
+    Ok(true)
 }
 
 /// A wrong append is refused alone; the others of its batch go on.
@@ -272,7 +331,11 @@ async fn plan_all(
     Ok(Planned { rows: Some(rows), states, answers })
 }
 
-fn answer(works: Vec<Work>, mut appended: VecDeque<Result<Appended, JournalError>>) {
+fn answer(works: Vec<Work>, done: Done) {
+    let (mut appended, removed) = match done {
+        Done::Appended(appended) => (appended, false),
+        Done::Removed(removed) => (VecDeque::new(), removed),
+    };
     for work in works {
         // A caller that is gone needs no answer.
         match work {
@@ -282,6 +345,7 @@ fn answer(works: Vec<Work>, mut appended: VecDeque<Result<Appended, JournalError
                 }
             }
             Work::Save(_, _, answer) | Work::Replay(_, answer) => drop(answer.send(Ok(()))),
+            Work::Remove(_, answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The handle that everybody else holds.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use crate::group::{Group, Work};
 use crate::read::{Names, Reader};
 use crate::recent::Recent;
+use crate::removal::{Removal, Sweep};
 use crate::report::{OpenError, PoisonRecord, ReplayRecord, SourceCounters};
 use crate::sqlite;
 use crate::store::{Replay, Store, Writes};
@@ -76,8 +78,30 @@ impl Journal {
         closed.and(let_go)
     }
 
-    async fn reader(&self) -> Result<Reader<'_>, JournalError> {
+    pub(crate) async fn reader(&self) -> Result<Reader<'_>, JournalError> {
         Reader::new(&*self.inner.store, &self.inner.names).await
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.inner.clock.now_ms()
+    }
+
+    /// What retention decided; `false` where that is not as it was any more.
+    pub(crate) async fn remove(&self, removal: Removal) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| Work::Remove(Box::new(removal), answer)).await
+    }
+
+    /// Rows that nothing refers to; `false` where too much came since that was known.
+    pub(crate) async fn sweep(&self, sweep: Sweep) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| Work::Sweep(Box::new(sweep), answer)).await
+    }
+
+    /// Of each plugin, the states that retention took before it was handed them.
+    pub async fn untold(&self) -> Result<BTreeMap<String, u64>, JournalError> {
+        let mut reader = self.reader().await?;
+        // A store without retention takes nothing.
+        let Ok(past) = reader.past() else { return Ok(BTreeMap::new()) };
+        Ok(past.taken().await?.into_iter().map(|(plugin, taken)| (plugin, taken.untold)).collect())
     }
 
     /// One object's states, and those of the objects that it owns.

@@ -7,15 +7,25 @@
 //! (positions, duplicates, lateness, deltas) is decided in `plan`, and what rows mean to those who
 //! read them in `read` and `verify`, which know no SQL.
 
+use std::collections::BTreeMap;
+
+use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::ports;
+
+mod export;
 mod group;
 mod journal;
 mod memory;
 mod plan;
 mod read;
 mod recent;
+mod removal;
 mod report;
+mod retain;
+mod retention;
 mod rows;
 mod sqlite;
+mod stats;
 mod store;
 mod tails;
 mod uid;
@@ -30,4 +40,36 @@ pub async fn verify(path: &std::path::Path) -> Result<VerifyReport, OpenError> {
     Ok(verify::verify(Box::new(connection)).await)
 }
 
-pub use report::{OpenError, PoisonRecord, Problem, ReplayRecord, SourceCounters, VerifyReport, code};
+/// Figures of a journal, source by source, and what retention may take of each by its settings.
+/// Writes nothing, and may run beside the process that writes.
+pub async fn stats(
+    path: &std::path::Path,
+    retention: &BTreeMap<String, RetentionSpec>,
+    now_ms: u64,
+) -> Result<JournalStats, OpenError> {
+    let mut connection = sqlite::open_to_verify(path).await?;
+    let stats = stats::stats(&mut connection, retention, now_ms).await;
+    let stats = stats
+        .map_err(|error| OpenError::Unavailable { path: path.to_path_buf(), reason: error.to_string() })?;
+    let (bytes, wal_bytes) = sqlite::sizes(path);
+    Ok(JournalStats { bytes, wal_bytes, ..stats })
+}
+
+/// Writes a journal as lines of JSON, one snapshot of it; the format stands at the top of `export`.
+/// May run beside the process that writes.
+pub async fn export(
+    path: &std::path::Path,
+    query: &ExportQuery,
+    out: &mut (dyn std::io::Write + Send),
+) -> Result<Exported, ExportError> {
+    let connection = sqlite::open_to_verify(path).await;
+    let mut connection = connection.map_err(|error| ports::JournalError::Unavailable(error.to_string()))?;
+    export::export(&mut connection, query, out).await
+}
+
+pub use export::{ExportError, ExportQuery, Exported, ImportError};
+pub use report::{
+    JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Retained, RetentionStats, SourceCounters,
+    SourceStats, TakenStats, VerifyReport, code,
+};
+pub use retention::Retention;

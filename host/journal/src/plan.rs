@@ -21,6 +21,7 @@ use encode::Encoded;
 pub(crate) use encode::{Anchors, both};
 
 use crate::memory::{Identity, Memory};
+use crate::retain::ROW_BYTES;
 use crate::rows::{
     AnchorRow, Encoding, Envelope, Flags, GapRow, Key, ObjectRow, Outcome, PoisonRow, SnapshotRow, StateRow,
     StreamRow, status_text,
@@ -49,6 +50,8 @@ pub(crate) struct Rows {
     /// By object: one that ends has none.
     pub snapshots: HashMap<i64, SnapshotRow>,
     pub tallies: BTreeMap<(u64, i64), u64>,
+    /// Bytes of the states that `tallies` counts, as retention counts them.
+    pub sizes: BTreeMap<(u64, i64), u64>,
     pub gaps: Vec<GapRow>,
     pub poison: Vec<PoisonRow>,
 }
@@ -158,7 +161,9 @@ impl<'a> Plan<'a> {
             observed_ms: state.observed_ms,
             late,
         }));
-        *self.rows.tallies.entry((seq / SEGMENT, i64::from(stream))).or_default() += 1;
+        let place = (seq / SEGMENT, i64::from(stream));
+        *self.rows.tallies.entry(place).or_default() += 1;
+        *self.rows.sizes.entry(place).or_default() += row.document.len() as u64 + ROW_BYTES;
         if state.change == Change::Gap {
             let body = String::from_utf8_lossy(&state.document).into_owned();
             self.rows.gaps.push(GapRow { stream: i64::from(stream), seq, key: rest.to_owned(), body });

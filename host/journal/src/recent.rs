@@ -29,6 +29,12 @@ impl Recent {
         self.states.drain(..excess);
     }
 
+    /// After states of these positions are gone: what is here begins behind them.
+    pub fn forget(&mut self, through: Seq) {
+        let gone = self.states.partition_point(|state| state.seq <= through);
+        self.states.drain(..gone);
+    }
+
     /// States after a position, or `None` where some of them aren't here.
     pub fn after(&self, after: Seq, limit: usize) -> Option<Vec<Arc<State>>> {
         let start = self.index(after)?;

@@ -1,8 +1,10 @@
 //! What the journal answers to people and scripts: figures, findings, records.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kubewitness_core::Seq;
+use kubewitness_core::config::RetentionSpec;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -66,6 +68,78 @@ pub struct ReplayRecord {
     pub why: String,
     pub seqs: Vec<Seq>,
     pub at_ms: u64,
+}
+
+/// What one pass of retention took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retained {
+    pub states: u64,
+    pub bytes: u64,
+    /// Of the states, those that a plugin had not been handed.
+    pub untold: u64,
+}
+
+/// What `journal stats` tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JournalStats {
+    pub states: u64,
+    /// Of the file, and of what was written and is not in it yet.
+    pub bytes: u64,
+    pub wal_bytes: u64,
+    /// Of the file's bytes, those that the next states are written to.
+    pub free_bytes: u64,
+    pub oldest_seq: Seq,
+    pub newest_seq: Seq,
+    pub sources: Vec<SourceStats>,
+    /// Plugins of whose states retention took some.
+    pub plugins: Vec<TakenStats>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SourceStats {
+    pub source: String,
+    pub states: u64,
+    /// Objects with a state in the journal; those of them that are there now.
+    pub objects: u64,
+    pub live_objects: u64,
+    /// Documents as they are stored, and 100 bytes for each state's row: what `size` bounds.
+    pub bytes: u64,
+    pub document_bytes: u64,
+    pub bytes_per_state: f64,
+    /// Full documents that many others are stored against.
+    pub anchor_bytes: u64,
+    pub oldest_seq: Seq,
+    pub newest_seq: Seq,
+    pub oldest_at: Option<String>,
+    pub newest_at: Option<String>,
+    /// States that retention has taken so far.
+    pub taken: u64,
+    /// Absent where everything is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<RetentionStats>,
+}
+
+/// How a source stands to the bounds that its settings give it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RetentionStats {
+    pub spec: RetentionSpec,
+    /// States that are beyond them; those of these that may go, and those that are held, by what
+    /// holds them.
+    pub beyond: u64,
+    pub may_go: u64,
+    pub may_go_bytes: u64,
+    pub held: BTreeMap<String, u64>,
+    /// There is more than was looked at.
+    #[serde(default)]
+    pub more: bool,
+}
+
+/// For a plugin: states that it had finished, and those that it was never handed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenStats {
+    pub plugin: String,
+    pub finished: u64,
+    pub untold: u64,
 }
 
 /// What `journal verify` found. Scripts read `ok` and the codes, people the messages.

@@ -2,6 +2,7 @@
 //! is under group commit, and any number of connections read. What rows mean is decided in `plan`
 //! (before they are written) and in `read` and `verify` (after).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,7 +13,9 @@ use kubewitness_core::{Gap, ObjectRef, Seq};
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::read::documents::Kept;
+use crate::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::retain::Tally;
 use crate::rows::{Envelope, Key, SnapshotRow};
 
 pub(crate) type Answer<T> = Result<T, JournalError>;
@@ -47,6 +50,21 @@ pub(crate) trait Writes: Send {
     async fn commit(&mut self, rows: Option<Rows>, saves: &[(&str, &Save)], replays: &[Replay])
     -> Answer<()>;
 
+    /// For retention; `None` where the store keeps everything.
+    fn past(&mut self) -> Option<&mut dyn Past> {
+        None
+    }
+
+    /// What retention decided. Everything or nothing; durable once this returns.
+    async fn remove(&mut self, _removal: &Removal) -> Answer<()> {
+        Err(keeps_everything())
+    }
+
+    /// Rows that nothing refers to; owners only if that is still so. Everything or nothing.
+    async fn sweep(&mut self, _sweep: &Sweep) -> Answer<()> {
+        Err(keeps_everything())
+    }
+
     /// Between two transactions: what the store needs to stay in shape.
     async fn tend(&mut self);
 
@@ -67,6 +85,68 @@ pub(crate) trait Store: Send + Sync {
 
     /// Ends the readers, and lets another process open it.
     async fn close(&self) -> Answer<()>;
+}
+
+/// What retention asks about a source's history.
+#[async_trait]
+pub(crate) trait Past: Send {
+    /// Numbers, epochs and checkpoints of a source's streams, the newest epoch last.
+    async fn streams_of(&mut self, source: &str) -> Answer<Vec<(i64, u32, Option<String>)>>;
+    /// Of these streams together, in order.
+    async fn tallies_of(&mut self, streams: &[i64]) -> Answer<Vec<Tally>>;
+    /// Of all plugins that ever were.
+    async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>>;
+    /// Positions of dead letters, whoever's, between two positions, both included.
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<Seq>>;
+    /// States of these streams between two positions, both included, in order.
+    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>>;
+    /// The states of an object that has ended, from its end back to this position, at most so many;
+    /// in order.
+    async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> Answer<Vec<LinkRow>>;
+    /// The states of the same uid behind a position, the newest first, at most so many: each with
+    /// the position before it.
+    async fn behind(
+        &mut self,
+        streams: &[i64],
+        object: i64,
+        seq: Seq,
+        limit: usize,
+    ) -> Answer<Vec<(Seq, Seq)>>;
+    /// Of these positions, those that a state between two others points back to: (position, state).
+    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> Answer<Vec<(Seq, Seq)>>;
+    /// A state as it lies there, and its stream.
+    async fn stored_at(&mut self, seq: Seq) -> Answer<Option<(Envelope, Vec<u8>, i64)>>;
+    /// How many of these states are there.
+    async fn there(&mut self, seqs: &[Seq]) -> Answer<usize>;
+    /// Of these objects and their ends, how many are as they were: ended, at this state, and with
+    /// nothing of a later epoch but what is known of.
+    async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> Answer<usize>;
+    /// How many states retention took of each stream.
+    async fn taken_of_streams(&mut self) -> Answer<BTreeMap<i64, u64>>;
+    /// Bytes by segment and stream, as retention counts them.
+    async fn sizes(&mut self) -> Answer<BTreeMap<(u64, i64), u64>>;
+    /// Of these streams: objects that are known, those of them that are there, and the bytes of
+    /// anchors.
+    async fn objects_of(&mut self, streams: &[i64]) -> Answer<(u64, u64, u64)>;
+    /// The greatest number of an object.
+    async fn newest_object(&mut self) -> Answer<i64>;
+    /// Bytes of the store that wait to be used again.
+    async fn free_bytes(&mut self) -> Answer<u64>;
+    /// What states behind a position refer to, at most so many of them.
+    async fn references(&mut self, after: Seq, limit: usize) -> Answer<References>;
+    /// Numbers of such rows behind one, in order, at most so many; never the greatest of all, from
+    /// which the next is counted.
+    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> Answer<Vec<i64>>;
+    /// Owners and objects of which the object is gone, at most so many.
+    async fn orphaned(&mut self, limit: usize) -> Answer<Vec<(i64, i64)>>;
+    /// Poison of these streams that was observed before a moment, at most so many.
+    async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> Answer<Vec<i64>>;
+    /// What retention took of each plugin's states.
+    async fn taken(&mut self) -> Answer<BTreeMap<String, Taken>>;
+}
+
+pub(crate) fn keeps_everything() -> JournalError {
+    JournalError::Invalid("this journal's store has no retention: it keeps everything".into())
 }
 
 /// A connection that reads.
@@ -204,6 +284,11 @@ pub(crate) trait Fetch: Send {
     async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>>;
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
     async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>>;
+
+    /// For retention; `None` where the store keeps everything.
+    fn past(&mut self) -> Option<&mut dyn Past> {
+        None
+    }
 
     // ---- for the proof ----
 

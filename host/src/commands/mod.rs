@@ -6,6 +6,7 @@ mod client;
 mod findings;
 mod follow;
 mod get;
+mod journal;
 pub mod print;
 mod proof;
 mod query;
@@ -18,7 +19,8 @@ use anyhow::Result;
 pub use check::check;
 pub use findings::{gaps, poison};
 pub use get::{get, jobs};
-pub use proof::{audit, journal};
+pub use journal::journal;
+pub use proof::audit;
 pub use query::{dead_letters, timeline};
 pub use status::{plugins, plugins_table, status};
 

@@ -228,7 +228,14 @@ fn plugins_text(plugins: &[PluginView], digest: bool) -> String {
     }
     let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.clone()?)));
     let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
-    table.render() + &remarks(messages.chain(resyncs))
+    let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
+    table.render() + &remarks(messages.chain(resyncs).chain(taken))
+}
+
+fn taken(plugin: &PluginView) -> Option<String> {
+    let states = plural(plugin.taken, "state was", "states were");
+    let text = format!("{} {states} taken by retention before it had been handed them", plugin.taken);
+    (plugin.taken > 0).then_some(text)
 }
 
 fn resynced(plugin: &PluginView) -> Option<String> {

@@ -14,6 +14,7 @@ use tracing::{error, info, warn};
 use super::plugins::{Candidate, Plugins};
 use super::report::{Report, Reporter};
 use super::resync::Resyncs;
+use super::retention::Retentions;
 use super::shared::{Phase, PluginState, Shared};
 use super::sources::{Sources, group_of};
 use crate::config::Snapshot;
@@ -31,6 +32,7 @@ pub struct Control {
     pub data: PathBuf,
     pub sources: Sources,
     resyncs: Resyncs,
+    retentions: Retentions,
     pub plugins: Plugins,
     pub reporter: Reporter,
     pub last_good: LastGood,
@@ -54,6 +56,7 @@ impl Control {
         Ok(Self {
             data,
             resyncs: Resyncs::new(shared.clone(), sources.tasks.clone()),
+            retentions: Retentions::new(plugins.journal.clone(), sources.tasks.clone()),
             sources,
             plugins,
             reporter,
@@ -75,6 +78,7 @@ impl Control {
     ) -> Result<()> {
         let result = self.follow(snapshots, &stop).await;
         self.resyncs.shut_down();
+        self.retentions.shut_down();
         self.sources.shut_down().await;
         self.plugins.shut_down().await;
         result
@@ -188,6 +192,7 @@ impl Control {
         self.last_good.save_sources(&known).map_err(|error| vec![unreadable(&error)])?;
         self.sources.reconcile(&parsed.spec.sources, rules).await;
         self.resyncs.reconcile(&parsed.spec.sources);
+        self.retentions.reconcile(&parsed.spec.sources);
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
         self.last_good.save_host(entry).map_err(|error| vec![unreadable(&error)])?;
         self.host = Some(parsed.spec);
@@ -372,7 +377,7 @@ impl Control {
             match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    warn!(plugin = name, "receipts behind its cursor can't be removed yet: {error}")
+                    warn!(plugin = name, "receipts behind its cursor can't be removed yet: {error}");
                 }
                 Err(_) => warn!(plugin = name, "receipts behind its cursor could not be removed in time"),
             }

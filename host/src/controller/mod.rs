@@ -6,6 +6,7 @@ pub mod modules;
 pub mod plugins;
 mod report;
 mod resync;
+mod retention;
 mod shared;
 mod sources;
 mod views;

@@ -60,8 +60,8 @@ impl Sources {
     /// witness the same versions twice. So is one whose kind has other rules now: it goes on from
     /// its checkpoint, and what is journaled keeps the status that it was given.
     pub async fn reconcile(&mut self, wanted: &[SourceSpec], rules: Rules) {
-        // When it is resynced concerns who is handed its states, not how they are witnessed.
-        let watched = |spec: &SourceSpec| SourceSpec { resync: None, ..spec.clone() };
+        // When it is resynced and what is kept of it has nothing to do with how it is witnessed.
+        let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
         let is_wanted = |running: &Running| {
             let (group, kind) = (group_of(&running.spec), &running.spec.kind);
             wanted.iter().any(|spec| watched(spec) == watched(&running.spec))

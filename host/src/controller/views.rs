@@ -39,9 +39,15 @@ impl HostViews {
         Self { shared, journal, clock: SystemClock::default() }
     }
 
-    fn plugin_views(&self) -> Vec<PluginView> {
+    async fn plugin_views(&self) -> Result<Vec<PluginView>, ViewError> {
         let now_ms = self.clock.now_ms();
-        self.shared.plugins().into_iter().map(|(name, state)| plugin_view(name, &state, now_ms)).collect()
+        let mut untold = self.journal.untold().await.map_err(unavailable)?;
+        let view = |(name, state): (String, PluginState)| {
+            let taken = untold.remove(&name).unwrap_or_default();
+            let view = plugin_view(name, &state, now_ms);
+            PluginView { observed: view.observed + taken, taken, ..view }
+        };
+        Ok(self.shared.plugins().into_iter().map(view).collect())
     }
 }
 
@@ -67,7 +73,8 @@ impl Views for HostViews {
         });
         let sources = sources.collect();
         let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;
-        Ok(StatusView { sources, plugins: self.plugin_views(), journal, problems: self.shared.problems() })
+        let plugins = self.plugin_views().await?;
+        Ok(StatusView { sources, plugins, journal, problems: self.shared.problems() })
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
@@ -262,6 +269,7 @@ fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
         filtered: stats.filtered,
         dead: stats.dead,
         waiting: stats.waiting,
+        taken: 0,
         retrying: stats.retrying,
         lag_seq: stats.lag_seq,
         lag_seconds,

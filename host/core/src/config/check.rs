@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, SecretRef};
+use super::{
+    DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef,
+};
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::selector::{check_key, check_value};
@@ -141,6 +143,19 @@ fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     format!("the host has no {what} `{name}`; it has {}", known.join(", "))
 }
 
+fn wrong_retention(retention: &RetentionSpec) -> Option<&'static str> {
+    let RetentionSpec { age, count, size, .. } = retention;
+    let is_nothing =
+        age.is_some_and(|age| age.0.is_zero()) || *count == Some(0) || size.is_some_and(|size| size.0 == 0);
+    match () {
+        () if !retention.is_bounded() => {
+            Some("bounds nothing: name an age, a count or a size, or leave it out to keep everything")
+        }
+        () if is_nothing => Some("has a bound of 0, which would keep nothing: leave that bound out"),
+        () => None,
+    }
+}
+
 impl HostSpec {
     pub fn check(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
@@ -175,6 +190,9 @@ impl HostSpec {
                     format!("spec.sources[{index}].audit"),
                     format!("is shorter than {least}s, the least; 0s is for never"),
                 ));
+            }
+            if let Some(message) = source.retention.as_ref().and_then(wrong_retention) {
+                faults.push(fault(format!("spec.sources[{index}].retention"), message));
             }
             if let Some(namespace) = source.namespace.as_deref().filter(|name| !is_name(name)) {
                 faults.push(fault(

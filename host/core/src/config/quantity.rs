@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `250ms`, `2s`, `5m`, `1h`.
+/// `250ms`, `2s`, `5m`, `1h`, `30d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Duration(pub std::time::Duration);
@@ -18,9 +18,10 @@ impl std::str::FromStr for Duration {
             "s" => 1_000,
             "m" => 60_000,
             "h" => 3_600_000,
+            "d" => 86_400_000,
             _ => {
                 return Err(format!(
-                    "`{text}` is not a duration: write a whole number and ms, s, m or h, such as 2s"
+                    "`{text}` is not a duration: write a whole number and ms, s, m, h or d, such as 2s"
                 ));
             }
         };
@@ -30,7 +31,7 @@ impl std::str::FromStr for Duration {
             .and_then(|number| number.checked_mul(millis))
             .map(|total| Self(std::time::Duration::from_millis(total)))
             .ok_or_else(|| {
-                format!("`{text}` is not a duration: write a whole number and ms, s, m or h, such as 2s")
+                format!("`{text}` is not a duration: write a whole number and ms, s, m, h or d, such as 2s")
             })
     }
 }
@@ -86,6 +87,7 @@ mod tests {
     #[test]
     fn durations_and_sizes_refuse_what_they_cannot_mean() {
         assert_eq!("2s".parse::<Duration>().unwrap().0.as_secs(), 2);
+        assert_eq!("30d".parse::<Duration>().unwrap().0.as_secs(), 30 * 86_400);
         for bad in ["", "2", "s", "-1s", "1.5s", "2 s", "99999999999999999999h"] {
             assert!(bad.parse::<Duration>().is_err(), "{bad}");
         }

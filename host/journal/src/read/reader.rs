@@ -12,7 +12,7 @@ use kubewitness_core::{Gap, Seq, State};
 use super::names::{self, Names};
 use super::{documents, story, warm};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::{Answer, Connection, Fetch, Store};
+use crate::store::{Answer, Connection, Fetch, Past, Store, keeps_everything};
 
 pub(crate) struct Reader<'a> {
     connection: Box<dyn Connection>,
@@ -26,6 +26,15 @@ impl<'a> Reader<'a> {
 
     fn rows(&mut self) -> &mut dyn Fetch {
         self.connection.rows()
+    }
+
+    /// For retention.
+    pub fn past(&mut self) -> Answer<&mut dyn Past> {
+        self.rows().past().ok_or_else(keeps_everything)
+    }
+
+    pub async fn whole(&mut self, seq: Seq) -> Answer<Option<Bytes>> {
+        documents::document(self.connection.rows(), self.names, seq).await
     }
 
     pub async fn after(mut self, after: Seq, limit: usize) -> Answer<Vec<Arc<State>>> {

@@ -14,7 +14,7 @@ use super::{backlog, findings, proof, query, read};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::rows::Envelope;
 use crate::store::{
-    Answer, Connection, CurrentRow, Fetch, KeptSnapshot, Link, LiveRow, Named, StoredRow, Stream, Which,
+    Answer, Connection, CurrentRow, Fetch, KeptSnapshot, Link, LiveRow, Named, Past, StoredRow, Stream, Which,
 };
 
 impl Connection for PoolConnection<Sqlite> {
@@ -137,6 +137,10 @@ impl Fetch for SqliteConnection {
 
     async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
         backlog::replays(self, plugin).await
+    }
+
+    fn past(&mut self) -> Option<&mut dyn Past> {
+        Some(self)
     }
 
     async fn structure(&mut self) -> Answer<Vec<String>> {

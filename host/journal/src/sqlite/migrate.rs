@@ -22,6 +22,16 @@ const STEPS: [&str; VERSION as usize - 1] = [
      INSERT INTO current_2 (object, newest, tail) SELECT object, newest, tail FROM current ORDER BY object;
      DROP TABLE current;
      ALTER TABLE current_2 RENAME TO current;",
+    // 3: what retention has to know, to bound a source by its size and to tell what it took.
+    "ALTER TABLE tallies ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE streams ADD COLUMN taken INTEGER NOT NULL DEFAULT 0;
+     CREATE TABLE taken (
+         plugin TEXT PRIMARY KEY, finished INTEGER NOT NULL, untold INTEGER NOT NULL
+     ) STRICT, WITHOUT ROWID;
+     UPDATE tallies SET bytes = t.bytes FROM (
+         SELECT s.seq / 1024 AS segment, o.stream, sum(length(s.document) + 100) AS bytes
+         FROM states s JOIN objects o ON o.id = s.object GROUP BY 1, 2
+     ) AS t WHERE tallies.segment = t.segment AND tallies.stream = t.stream;",
 ];
 
 /// Brings a file of version `from` to the present one.

@@ -12,6 +12,7 @@ mod open;
 mod proof;
 mod query;
 mod read;
+mod retain;
 mod schema;
 mod write;
 
@@ -25,12 +26,13 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 
 use fault::classify;
-pub(crate) use open::{Store, open_to_verify};
+pub(crate) use open::{Store, open_to_verify, sizes};
 
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
+use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{self, Answer, Replay, Writes};
+use crate::store::{self, Answer, Past, Replay, Writes};
 use crate::uid;
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
@@ -98,6 +100,22 @@ impl Writes for Writer {
         for Replay { plugin, seqs, who, why, at_ms } in replays {
             write::replaying(&mut transaction, plugin, seqs, who, why, *at_ms).await.map_err(classify)?;
         }
+        transaction.commit().await.map_err(classify)
+    }
+
+    fn past(&mut self) -> Option<&mut dyn Past> {
+        Some(&mut self.connection)
+    }
+
+    async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
+        retain::remove(&mut transaction, removal).await.map_err(classify)?;
+        transaction.commit().await.map_err(classify)
+    }
+
+    async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
+        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
+        retain::sweep(&mut transaction, sweep).await.map_err(classify)?;
         transaction.commit().await.map_err(classify)
     }
 

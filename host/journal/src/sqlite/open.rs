@@ -72,6 +72,11 @@ pub(super) fn wal_bytes(path: &Path) -> u64 {
     bytes(&beside(path, "-wal"))
 }
 
+/// Of the file, and of its WAL.
+pub(crate) fn sizes(path: &Path) -> (u64, u64) {
+    (bytes(path), wal_bytes(path))
+}
+
 /// Of the file and its WAL.
 pub(super) fn all_bytes(path: &Path) -> u64 {
     bytes(path) + wal_bytes(path)

@@ -1,4 +1,4 @@
-//! The format of the file, version 2.
+//! The format of the file, version 3.
 //!
 //! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
 //! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
@@ -6,14 +6,15 @@
 //!
 //! | table | a row is | grows by |
 //! |---|---|---|
-//! | `states` | a state, by position; positions are 1, 2, 3, … without a hole | every state, about 70 bytes and its delta |
+//! | `states` | a state, by position; positions are 1, 2, 3, …, without a hole but for what retention took | every state, about 70 bytes and its delta |
 //! | `objects` | an object in one epoch of one source, or (`stream` 0) an owner | every object, about 110 bytes |
 //! | `kinds`, `statuses`, `anchors` | what many rows share | few |
 //! | `owned` | an owner and an object that it owned | every owned object |
 //! | `current` | a live object: its newest state and the end of its chain, about 20 bytes | not; it is removed when the object ends |
 //! | `snapshots` | a live object's whole document at one of its states | not; replaced every eighth step of a chain, removed when the object ends |
 //! | `streams` | an epoch of a source: checkpoint and counters | every epoch |
-//! | `tallies` | how many states of a stream lie in a segment of 1,024 positions | every segment |
+//! | `tallies` | how many states of a stream lie in a segment of 1,024 positions, and their bytes | every segment |
+//! | `taken` | a plugin of whose states retention took some: how many it had finished and was never handed | plugins |
 //! | `gaps`, `poison` | holes; bytes that did not decode | each of them |
 //! | `plugins`, `letters`, `kv`, `replays` | progress, dead letters, a plugin's own keys, who replayed | plugins |
 //!
@@ -43,6 +44,12 @@
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
 //! object in `current`.
 //!
+//! **Retention** takes states from the front of each object's chain (of what a plugin may have in its
+//! hands, from behind it). The first that stays gets a document that needs none before it, and its
+//! `back` tells the last before the hole, or 0. `streams.taken` counts what is gone, so that a hole
+//! that nobody accounts for is damage; the newest position of all never goes, since the next is
+//! counted from it. Pages that become free are written to again: the file does not shrink.
+//!
 //! **Recovery**: a transaction holds everything that its batch means, so after a crash SQLite's
 //! own recovery of the WAL is all that is needed. `synchronous=FULL`: an answered append has
 //! been synced. What the writer holds in memory can be looked up again.
@@ -53,12 +60,12 @@
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, epoch INTEGER NOT NULL, checkpoint TEXT,
-    states INTEGER NOT NULL, last_event_ms INTEGER, UNIQUE (source, epoch)
+    states INTEGER NOT NULL, last_event_ms INTEGER, taken INTEGER NOT NULL DEFAULT 0, UNIQUE (source, epoch)
 ) STRICT;
 CREATE TABLE kinds (
     id INTEGER PRIMARY KEY, api_group TEXT NOT NULL, version TEXT NOT NULL, kind TEXT NOT NULL
@@ -88,7 +95,8 @@ CREATE TABLE current (
 ) STRICT;
 CREATE TABLE snapshots (object INTEGER PRIMARY KEY, seq INTEGER NOT NULL, packed BLOB NOT NULL) STRICT;
 CREATE TABLE tallies (
-    segment INTEGER NOT NULL, stream INTEGER NOT NULL, states INTEGER NOT NULL, PRIMARY KEY (segment, stream)
+    segment INTEGER NOT NULL, stream INTEGER NOT NULL, states INTEGER NOT NULL,
+    bytes INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (segment, stream)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE gaps (
     id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, key TEXT NOT NULL,
@@ -103,6 +111,9 @@ CREATE TABLE letters (
     plugin TEXT NOT NULL, seq INTEGER NOT NULL, id TEXT NOT NULL, attempts INTEGER NOT NULL,
     error TEXT NOT NULL, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL, replaying INTEGER NOT NULL,
     PRIMARY KEY (plugin, seq)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE taken (
+    plugin TEXT PRIMARY KEY, finished INTEGER NOT NULL, untold INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE kv (
     plugin TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (plugin, key)

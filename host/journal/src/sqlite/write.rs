@@ -55,9 +55,10 @@ static ENDED: Multi = Multi::new(
     ") AS v WHERE objects.id = v.column1",
 );
 static TALLIES: Multi = Multi::new(
-    "INSERT OR FAIL INTO tallies (segment, stream, states) VALUES",
-    "(?,?,?)",
-    "ON CONFLICT (segment, stream) DO UPDATE SET states = states + excluded.states",
+    "INSERT OR FAIL INTO tallies (segment, stream, states, bytes) VALUES",
+    "(?,?,?,?)",
+    "ON CONFLICT (segment, stream) DO UPDATE SET states = states + excluded.states, \
+     bytes = bytes + excluded.bytes",
 );
 static GAPS: Multi =
     Multi::new("INSERT OR IGNORE INTO gaps (stream, seq, key, body) VALUES", "(?,?,?,?)", "");
@@ -96,11 +97,13 @@ pub(super) async fn rows(connection: &mut SqliteConnection, rows: Rows) -> Resul
         .await?;
     outcomes(connection, rows.outcomes.into_iter().collect()).await?;
     snapshots(connection, rows.snapshots.into_values().collect()).await?;
-    let tallies =
-        rows.tallies.into_iter().map(|((segment, stream), states)| (segment as i64, stream, states as i64));
+    let tallies = rows.tallies.into_iter().map(|((segment, stream), states)| {
+        let bytes = rows.sizes.get(&(segment, stream)).copied().unwrap_or_default();
+        (segment as i64, stream, states as i64, bytes as i64)
+    });
     TALLIES
-        .run(connection, tallies.collect(), |b, (segment, stream, states)| {
-            b.add(segment).add(stream).add(states);
+        .run(connection, tallies.collect(), |b, (segment, stream, states, bytes)| {
+            b.add(segment).add(stream).add(states).add(bytes);
         })
         .await?;
     GAPS.run(connection, rows.gaps, |b, r| {

@@ -8,7 +8,9 @@ use kubewitness_core::{Seq, State};
 
 use super::Findings;
 use crate::plan::SEGMENT;
+use crate::removal::Taken;
 use crate::report::code;
+use crate::retain::ROW_BYTES;
 use crate::store::{Answer, Fetch, Stream};
 
 struct Plugin {
@@ -18,6 +20,8 @@ struct Plugin {
     passed: usize,
     observed: u64,
     finished: u64,
+    /// What retention took of it.
+    taken: Taken,
 }
 
 impl Plugin {
@@ -37,17 +41,28 @@ impl Plugin {
 
 pub(super) struct Accounts {
     plugins: Vec<Plugin>,
-    tallies: BTreeMap<(u64, i64), u64>,
+    /// States and bytes by segment and stream.
+    tallies: BTreeMap<(u64, i64), (u64, u64)>,
+    /// By stream, what retention took.
+    taken: BTreeMap<i64, u64>,
     pub newest: Seq,
 }
 
 impl Accounts {
     pub async fn load(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<Self> {
+        let (mut taken, mut of_plugins) = (BTreeMap::new(), BTreeMap::new());
+        if let Some(past) = rows.past() {
+            taken = past.taken_of_streams().await?;
+            of_plugins = past.taken().await?;
+        }
         let mut plugins = Vec::new();
         for (name, body) in rows.plugins().await? {
             findings.report.plugins_checked += 1;
             match serde_json::from_str(&body) {
-                Ok(progress) => plugins.push(Plugin { name, progress, passed: 0, observed: 0, finished: 0 }),
+                Ok(progress) => {
+                    let taken = of_plugins.remove(&name).unwrap_or_default();
+                    plugins.push(Plugin { name, progress, passed: 0, observed: 0, finished: 0, taken });
+                }
                 Err(error) => {
                     findings.add(
                         code::CURSOR,
@@ -57,11 +72,18 @@ impl Accounts {
                 }
             }
         }
-        Ok(Self { plugins, tallies: BTreeMap::new(), newest: 0 })
+        Ok(Self { plugins, tallies: BTreeMap::new(), taken, newest: 0 })
     }
 
-    pub fn state(&mut self, stream: i64, state: &State) {
-        *self.tallies.entry((state.seq / SEGMENT, stream)).or_default() += 1;
+    /// States that retention took, of all sources.
+    pub fn taken(&self) -> u64 {
+        self.taken.values().sum()
+    }
+
+    pub fn state(&mut self, stream: i64, state: &State, stored: &[u8]) {
+        let tally = self.tallies.entry((state.seq / SEGMENT, stream)).or_default();
+        tally.0 += 1;
+        tally.1 += stored.len() as u64 + ROW_BYTES;
         for plugin in &mut self.plugins {
             plugin.state(state);
         }
@@ -79,15 +101,18 @@ impl Accounts {
 
     async fn streams(&self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
         let mut totals: HashMap<i64, u64> = HashMap::new();
-        for ((_, stream), states) in &self.tallies {
+        for ((_, stream), (states, _)) in &self.tallies {
             *totals.entry(*stream).or_default() += states;
         }
         let mut before: Option<(i64, String)> = None;
         for Stream { id, source, epoch, checkpoint, states } in rows.streams().await? {
             let counted = totals.remove(&id).unwrap_or_default();
-            if counted != states {
-                let text =
-                    format!("{source} has {counted} states in epoch {epoch}, and its counter says {states}");
+            let taken = self.taken.get(&id).copied().unwrap_or_default();
+            if counted + taken != states {
+                let text = format!(
+                    "{source} has {counted} states in epoch {epoch}, retention took {taken}, and its counter says \
+                     {states}"
+                );
                 findings.add(code::COUNT, None, text);
             }
             if checkpoint.is_some_and(|checkpoint| checkpoint.is_empty()) {
@@ -113,12 +138,18 @@ impl Accounts {
     }
 
     async fn segments(&self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
-        let kept: BTreeMap<_, _> = rows
-            .tallies()
-            .await?
-            .into_iter()
-            .map(|(segment, stream, states)| ((segment as u64, stream), states as u64))
-            .collect();
+        let mut sizes = match rows.past() {
+            Some(past) => Some(past.sizes().await?),
+            None => None,
+        };
+        let mut kept: BTreeMap<(u64, i64), (u64, u64)> = BTreeMap::new();
+        for (segment, stream, states) in rows.tallies().await? {
+            let place = (segment as u64, stream);
+            let counted = self.tallies.get(&place).map_or(0, |(_, bytes)| *bytes);
+            // A store that keeps everything has no use for sizes.
+            let bytes = sizes.as_mut().map_or(counted, |sizes| sizes.remove(&place).unwrap_or_default());
+            kept.insert(place, (states as u64, bytes));
+        }
         for place in self.tallies.keys().chain(kept.keys().filter(|place| !self.tallies.contains_key(place)))
         {
             let (counted, says) = (self.tallies.get(place), kept.get(place));
@@ -127,7 +158,8 @@ impl Accounts {
                 let (counted, says) =
                     (counted.copied().unwrap_or_default(), says.copied().unwrap_or_default());
                 let text = format!(
-                    "stream {stream} has {counted} states from position {first}, its tally says {says}"
+                    "stream {stream} has {} states and {} bytes from position {first}, its tally says {} and {}",
+                    counted.0, counted.1, says.0, says.1
                 );
                 findings.add(code::COUNT, Some(first), text);
             }
@@ -175,7 +207,8 @@ impl Accounts {
 
 /// Every finished position was delivered or filtered, or left a letter, parked or taken back.
 async fn letters(rows: &mut dyn Fetch, plugin: &Plugin, findings: &mut Findings) -> Answer<()> {
-    let Plugin { name, progress, observed, finished, .. } = plugin;
+    let Plugin { name, progress, observed, finished, taken, .. } = plugin;
+    let (finished, observed) = (finished + taken.finished, observed + taken.finished + taken.untold);
     let (all, parked) = rows.letter_counts(name).await?;
     let (all, parked) = (all as u64, parked as u64);
     let Progress { delivered, filtered, dead, .. } = progress;
@@ -184,7 +217,7 @@ async fn letters(rows: &mut dyn Fetch, plugin: &Plugin, findings: &mut Findings)
         let text = format!("{name} counts {dead} dead letters, and there are {parked}");
         findings.add(code::COMPLETENESS, None, text);
     }
-    if !progress.sources.is_empty() && *finished != delivered + filtered + all {
+    if !progress.sources.is_empty() && finished != delivered + filtered + all {
         let accounted = format!("{delivered} delivered + {filtered} filtered + {all} dead or taken back");
         let text = format!("{name} finished {finished} of {observed} states, and accounts for {accounted}");
         findings.add(code::COMPLETENESS, None, text);

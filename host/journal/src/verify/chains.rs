@@ -29,6 +29,8 @@ pub(super) struct Seen {
 pub(super) struct Chains {
     /// By the object's number.
     pub seen: HashMap<i64, Seen>,
+    /// Retention took something of this journal.
+    retained: bool,
     /// The last state of an object over all epochs, and the object's number there.
     pub tails: HashMap<Identity, (Seq, i64)>,
     documents: HashMap<Identity, (Seq, Bytes)>,
@@ -36,6 +38,10 @@ pub(super) struct Chains {
 }
 
 impl Chains {
+    pub fn of(retained: bool) -> Self {
+        Self { retained, ..Self::default() }
+    }
+
     pub fn objects(&self) -> usize {
         self.seen.len()
     }
@@ -87,7 +93,9 @@ impl Chains {
         let version = &state.resource_version;
         let older =
             seen.newest.as_ref().is_some_and(|newest| version.compare(newest) == Some(Ordering::Less));
-        if is_version && older != state.late {
+        // What it was later than may have been taken by retention.
+        let unknown = state.late && self.retained;
+        if is_version && older != state.late && !unknown {
             let newest = seen.newest.as_ref().map_or("none", Version::as_str);
             let marked = if state.late { "is marked late" } else { "is not marked late" };
             let uid = &state.object.uid;

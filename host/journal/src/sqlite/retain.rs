@@ -1,0 +1,406 @@
+//! The statements of retention: what it asks about a source, and the removal itself.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{JournalError, Progress};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use super::fault::classify;
+use super::multi::Multi;
+use super::proof;
+use super::read::{envelope, envelope_column, key};
+use crate::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken};
+use crate::retain::{End, Tally};
+use crate::rows::{Envelope, StateRow};
+use crate::store::{Answer, Past};
+
+fn json<T: serde::Serialize>(values: &[T]) -> String {
+    serde_json::to_string(values).expect("numbers always serialize")
+}
+
+macro_rules! link_columns {
+    () => {
+        "s.seq, s.back, s.object, o.stream, s.observed_ms, length(s.document), s.flags, s.version, s.at, \
+         c.newest, o.newest, o.tail"
+    };
+}
+
+fn link(row: &SqliteRow) -> Result<LinkRow, sqlx::Error> {
+    let number = |column: usize| row.try_get::<i64, _>(column);
+    let optional =
+        |column: usize| row.try_get::<Option<i64>, _>(column).map(|number| number.unwrap_or_default() as Seq);
+    let current: Option<i64> = row.try_get(9)?;
+    let (seq, back) = (number(0)? as Seq, number(1)? as Seq);
+    Ok(LinkRow {
+        seq,
+        before: if back == 0 { 0 } else { seq.saturating_sub(back) },
+        object: number(2)?,
+        stream: number(3)?,
+        observed_ms: number(4)? as u64,
+        document_bytes: number(5)? as u64,
+        flags: number(6)?,
+        key: key(row, 7)?,
+        version: key(row, 8)?,
+        end: match current {
+            Some(newest) => End { live: true, newest: newest as Seq, tail: 0 },
+            None => End { live: false, newest: optional(10)?, tail: optional(11)? },
+        },
+    })
+}
+
+#[async_trait]
+impl Past for SqliteConnection {
+    async fn streams_of(&mut self, source: &str) -> Answer<Vec<(i64, u32, Option<String>)>> {
+        let text = "SELECT id, epoch, checkpoint FROM streams WHERE source = ? ORDER BY epoch";
+        sqlx::query_as(text).bind(source).fetch_all(&mut *self).await.map_err(classify)
+    }
+
+    async fn tallies_of(&mut self, streams: &[i64]) -> Answer<Vec<Tally>> {
+        let text = "SELECT segment, sum(states), sum(bytes) FROM tallies \
+                    WHERE stream IN (SELECT value FROM json_each(?)) GROUP BY segment ORDER BY segment";
+        let rows: Vec<(i64, i64, i64)> =
+            sqlx::query_as(text).bind(json(streams)).fetch_all(&mut *self).await.map_err(classify)?;
+        let tally = |(segment, states, bytes): (i64, i64, i64)| Tally {
+            segment: segment as u64,
+            states: states as u64,
+            bytes: bytes.max(0) as u64,
+        };
+        Ok(rows.into_iter().map(tally).collect())
+    }
+
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<Seq>> {
+        let text = "SELECT DISTINCT seq FROM letters WHERE seq BETWEEN ? AND ?";
+        let query = sqlx::query_scalar(text).bind(from as i64).bind(through as i64);
+        let seqs: Vec<i64> = query.fetch_all(&mut *self).await.map_err(classify)?;
+        Ok(seqs.into_iter().map(|seq| seq as Seq).collect())
+    }
+
+    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>> {
+        let text = concat!(
+            "SELECT ",
+            link_columns!(),
+            " FROM states s CROSS JOIN objects o ON o.id = s.object LEFT JOIN current c ON c.object = o.id \
+             WHERE s.seq BETWEEN ? AND ? AND o.stream IN (SELECT value FROM json_each(?)) ORDER BY s.seq"
+        );
+        let query = sqlx::query(text).bind(from as i64).bind(through as i64).bind(json(streams));
+        let rows = query.fetch_all(&mut *self).await.map_err(classify)?;
+        rows.iter().map(link).collect::<Result<_, _>>().map_err(classify)
+    }
+
+    async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> Answer<Vec<LinkRow>> {
+        let text = concat!(
+            "WITH RECURSIVE chain (seq, back) AS ( \
+               SELECT s.seq, s.back FROM objects o JOIN states s ON s.seq = o.tail WHERE o.id = ?1 AND s.object = o.id \
+               UNION ALL SELECT n.seq, n.back FROM chain c JOIN states n ON n.seq = c.seq - c.back \
+                 WHERE c.back > 0 AND c.seq - c.back >= ?2 AND n.object = ?1 LIMIT ?3) SELECT ",
+            link_columns!(),
+            " FROM chain JOIN states s ON s.seq = chain.seq CROSS JOIN objects o ON o.id = s.object \
+             LEFT JOIN current c ON c.object = o.id ORDER BY s.seq"
+        );
+        let query = sqlx::query(text).bind(object).bind(from as i64).bind(limit as i64);
+        let rows = query.fetch_all(&mut *self).await.map_err(classify)?;
+        rows.iter().map(link).collect::<Result<_, _>>().map_err(classify)
+    }
+
+    async fn behind(
+        &mut self,
+        streams: &[i64],
+        object: i64,
+        seq: Seq,
+        limit: usize,
+    ) -> Answer<Vec<(Seq, Seq)>> {
+        let text = "WITH RECURSIVE chain (seq, back) AS ( \
+               SELECT max(s.seq), s.back FROM objects m CROSS JOIN objects o ON o.uid_key = m.uid_key AND o.uid = m.uid \
+                 AND o.kind = m.kind AND o.stream IN (SELECT value FROM json_each(?1)) \
+                 LEFT JOIN current c ON c.object = o.id JOIN states s ON s.seq = coalesce(c.tail, o.tail) WHERE m.id = ?2 \
+                 HAVING max(s.seq) IS NOT NULL \
+               UNION ALL SELECT n.seq, n.back FROM chain c JOIN states n ON n.seq = c.seq - c.back \
+                 WHERE c.back > 0 AND c.seq - c.back > ?3 LIMIT ?4) \
+             SELECT seq, back FROM chain WHERE seq > ?3";
+        let query = sqlx::query_as(text).bind(json(streams)).bind(object).bind(seq as i64).bind(limit as i64);
+        let rows: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
+        Ok(rows.into_iter().map(|(seq, back)| (seq as Seq, (seq - back) as Seq)).collect())
+    }
+
+    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> Answer<Vec<(Seq, Seq)>> {
+        let text = "SELECT seq - back, seq FROM states WHERE seq > ? AND seq <= ? AND back > 0 \
+                    AND seq - back IN (SELECT value FROM json_each(?))";
+        let query = sqlx::query_as(text).bind(after as i64).bind(through as i64).bind(json(seqs));
+        let rows: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
+        Ok(rows.into_iter().map(|(before, seq)| (before as Seq, seq as Seq)).collect())
+    }
+
+    async fn there(&mut self, seqs: &[Seq]) -> Answer<usize> {
+        let text = "SELECT count(*) FROM states WHERE seq IN (SELECT value FROM json_each(?))";
+        let count: i64 =
+            sqlx::query_scalar(text).bind(json(seqs)).fetch_one(&mut *self).await.map_err(classify)?;
+        Ok(count as usize)
+    }
+
+    async fn stored_at(&mut self, seq: Seq) -> Answer<Option<(Envelope, Vec<u8>, i64)>> {
+        let text = concat!(
+            "SELECT ",
+            envelope_column!(),
+            ", s.document, o.stream FROM states s JOIN objects o ON o.id = s.object WHERE s.seq = ?"
+        );
+        let query = sqlx::query_as(text).bind(seq as i64);
+        let row: Option<(String, Vec<u8>, i64)> = query.fetch_optional(&mut *self).await.map_err(classify)?;
+        row.map(|(text, document, stream)| Ok((envelope(&text)?, document, stream))).transpose()
+    }
+
+    async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> Answer<usize> {
+        let text = "SELECT count(*) FROM json_each(?1) e CROSS JOIN objects o ON o.id = e.value ->> 0 \
+             WHERE o.tail = e.value ->> 1 AND NOT EXISTS (SELECT 1 FROM current c WHERE c.object = o.id) \
+             AND (e.value ->> 2 OR NOT EXISTS (SELECT 1 FROM objects l WHERE l.uid_key = o.uid_key AND l.uid = o.uid \
+               AND l.id > o.id AND l.kind = o.kind AND l.stream IN (SELECT value FROM json_each(?2))))";
+        let query = sqlx::query_scalar::<_, i64>(text).bind(json(ends)).bind(json(streams));
+        let count = query.fetch_one(&mut *self).await.map_err(classify)?;
+        Ok(count as usize)
+    }
+
+    async fn taken(&mut self) -> Answer<BTreeMap<String, Taken>> {
+        let text = "SELECT plugin, finished, untold FROM taken";
+        let rows: Vec<(String, i64, i64)> =
+            sqlx::query_as(text).fetch_all(&mut *self).await.map_err(classify)?;
+        let taken = |(plugin, finished, untold): (String, i64, i64)| {
+            (plugin, Taken { finished: finished as u64, untold: untold as u64 })
+        };
+        Ok(rows.into_iter().map(taken).collect())
+    }
+
+    async fn taken_of_streams(&mut self) -> Answer<BTreeMap<i64, u64>> {
+        let rows: Vec<(i64, i64)> =
+            sqlx::query_as("SELECT id, taken FROM streams").fetch_all(self).await.map_err(classify)?;
+        Ok(rows.into_iter().map(|(stream, taken)| (stream, taken as u64)).collect())
+    }
+
+    async fn sizes(&mut self) -> Answer<BTreeMap<(u64, i64), u64>> {
+        let text = "SELECT segment, stream, bytes FROM tallies";
+        let rows: Vec<(i64, i64, i64)> = sqlx::query_as(text).fetch_all(self).await.map_err(classify)?;
+        Ok(rows
+            .into_iter()
+            .map(|(segment, stream, bytes)| ((segment as u64, stream), bytes as u64))
+            .collect())
+    }
+
+    async fn objects_of(&mut self, streams: &[i64]) -> Answer<(u64, u64, u64)> {
+        let text = "SELECT (SELECT count(*) FROM objects WHERE stream IN (SELECT value FROM json_each(?1))), \
+             (SELECT count(*) FROM current c JOIN objects o ON o.id = c.object \
+                WHERE o.stream IN (SELECT value FROM json_each(?1))), \
+             (SELECT coalesce(sum(length(document)), 0) FROM anchors \
+                WHERE stream IN (SELECT value FROM json_each(?1)))";
+        let query = sqlx::query_as(text).bind(json(streams));
+        let (known, there, anchors): (i64, i64, i64) = query.fetch_one(self).await.map_err(classify)?;
+        Ok((known as u64, there as u64, anchors as u64))
+    }
+
+    async fn newest_object(&mut self) -> Answer<i64> {
+        let number: Option<i64> =
+            sqlx::query_scalar("SELECT max(id) FROM objects").fetch_one(self).await.map_err(classify)?;
+        Ok(number.unwrap_or_default())
+    }
+
+    async fn free_bytes(&mut self) -> Answer<u64> {
+        let text = "SELECT f.freelist_count * p.page_size FROM pragma_freelist_count f, pragma_page_size p";
+        let bytes: i64 = sqlx::query_scalar(text).fetch_one(self).await.map_err(classify)?;
+        Ok(bytes as u64)
+    }
+
+    async fn references(&mut self, after: Seq, limit: usize) -> Answer<References> {
+        type Row = (i64, i64, Option<i64>, Option<i64>);
+        let text = "SELECT seq, status, previous, anchor FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
+        let query = sqlx::query_as(text).bind(after as i64).bind(limit as i64);
+        let rows: Vec<Row> = query.fetch_all(self).await.map_err(classify)?;
+        let mut found =
+            References { last: rows.last().map(|(seq, ..)| *seq as Seq), ..References::default() };
+        for (_, status, previous, anchor) in rows {
+            found.statuses.push(status);
+            found.statuses.extend(previous);
+            found.anchors.extend(anchor);
+        }
+        for numbers in [&mut found.statuses, &mut found.anchors] {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
+        Ok(found)
+    }
+
+    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> Answer<Vec<i64>> {
+        let text = match which {
+            SharedRows::Statuses => {
+                "SELECT id FROM statuses WHERE id > ? AND id < (SELECT max(id) FROM statuses) ORDER BY id LIMIT ?"
+            }
+            SharedRows::Anchors => {
+                "SELECT id FROM anchors WHERE id > ? AND id NOT IN (SELECT max(id) FROM anchors GROUP BY stream) \
+                 ORDER BY id LIMIT ?"
+            }
+            SharedRows::Owners => {
+                "SELECT id FROM objects o WHERE id > ? AND stream = 0 AND id < (SELECT max(id) FROM objects) \
+                 AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = o.id) ORDER BY id LIMIT ?"
+            }
+        };
+        let query = sqlx::query_scalar(text).bind(after).bind(limit as i64);
+        query.fetch_all(self).await.map_err(classify)
+    }
+
+    async fn orphaned(&mut self, limit: usize) -> Answer<Vec<(i64, i64)>> {
+        let text = "SELECT d.owner, d.object FROM owned d \
+                    WHERE NOT EXISTS (SELECT 1 FROM objects o WHERE o.id = d.object) LIMIT ?";
+        sqlx::query_as(text).bind(limit as i64).fetch_all(self).await.map_err(classify)
+    }
+
+    async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> Answer<Vec<i64>> {
+        let text = "SELECT id FROM poison WHERE stream IN (SELECT value FROM json_each(?)) AND observed_ms < ? \
+                    AND id < (SELECT max(id) FROM poison) LIMIT ?";
+        let query = sqlx::query_scalar(text).bind(json(streams)).bind(before_ms.min(i64::MAX as u64) as i64);
+        query.bind(limit as i64).fetch_all(self).await.map_err(classify)
+    }
+
+    async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>> {
+        let parse = |(plugin, body): (String, String)| match serde_json::from_str(&body) {
+            Ok(progress) => Ok((plugin, progress)),
+            Err(error) => {
+                Err(JournalError::Fatal(format!("the progress of {plugin} does not decode: {error}")))
+            }
+        };
+        proof::plugins(self).await?.into_iter().map(parse).collect()
+    }
+}
+
+static TAKE: Multi = Multi::new("DELETE FROM states WHERE seq IN (VALUES", "(?)", ")");
+static TAKE_GAPS: Multi =
+    Multi::new("DELETE FROM gaps WHERE seq > 0 AND (stream, seq) IN (VALUES", "(?,?)", ")");
+static TAKE_OBJECTS: Multi = Multi::new("DELETE FROM objects WHERE id IN (VALUES", "(?)", ")");
+static TAKE_SNAPSHOTS: Multi =
+    Multi::new("DELETE FROM snapshots WHERE (object, seq) IN (VALUES", "(?,?)", ")");
+static REBASE: Multi = Multi::new(
+    "UPDATE states SET flags = v.column2, back = v.column3, anchor = v.column4, sums = v.column5, \
+     document = v.column6 FROM (VALUES",
+    "(?,?,?,?,?,?)",
+    ") AS v WHERE states.seq = v.column1",
+);
+static TALLIES: Multi = Multi::new(
+    "UPDATE tallies SET states = states - v.column3, bytes = bytes - v.column4 FROM (VALUES",
+    "(?,?,?,?)",
+    ") AS v WHERE tallies.segment = v.column1 AND tallies.stream = v.column2",
+);
+static EMPTY_TALLIES: Multi =
+    Multi::new("DELETE FROM tallies WHERE states = 0 AND (segment, stream) IN (VALUES", "(?,?)", ")");
+static STREAMS: Multi = Multi::new(
+    "UPDATE streams SET taken = taken + v.column2 FROM (VALUES",
+    "(?,?)",
+    ") AS v WHERE streams.id = v.column1",
+);
+static TAKEN: Multi = Multi::new(
+    "INSERT OR FAIL INTO taken (plugin, finished, untold) VALUES",
+    "(?,?,?)",
+    "ON CONFLICT (plugin) DO UPDATE SET finished = finished + excluded.finished, untold = untold + excluded.untold",
+);
+static GAPS: Multi = Multi::new(
+    "INSERT OR FAIL INTO gaps (stream, seq, key, body) VALUES",
+    "(?,?,?,?)",
+    "ON CONFLICT (stream, seq, key) DO UPDATE SET body = excluded.body",
+);
+
+/// The whole removal, within a transaction.
+pub(super) async fn remove(connection: &mut SqliteConnection, removal: &Removal) -> Result<(), sqlx::Error> {
+    let positions: Vec<i64> = removal.taken.iter().map(|link| link.seq as i64).collect();
+    TAKE.run(connection, positions, |b, seq| {
+        b.add(seq);
+    })
+    .await?;
+    let places: Vec<_> = removal.taken.iter().map(|link| (link.stream, link.seq as i64)).collect();
+    TAKE_GAPS
+        .run(connection, places, |b, (stream, seq)| {
+            b.add(stream).add(seq);
+        })
+        .await?;
+    let snapshots = removal.taken.iter().map(|link| (link.object, link.seq as i64)).collect();
+    TAKE_SNAPSHOTS
+        .run(connection, snapshots, |b, (object, seq)| {
+            b.add(object).add(seq);
+        })
+        .await?;
+    REBASE
+        .run(connection, removal.rebased.clone(), |b, StateRow { envelope: e, document }| {
+            let sums = e.sums();
+            b.add(e.seq as i64).add(e.flags.pack()).add(e.back as i64).add(e.anchor).add(sums).add(document);
+        })
+        .await?;
+    TAKE_OBJECTS
+        .run(connection, removal.objects.clone(), |b, object| {
+            b.add(object);
+        })
+        .await?;
+    figures(connection, removal).await?;
+    GAPS.run(connection, removal.gaps.clone(), |b, r| {
+        b.add(r.stream).add(r.seq as i64).add(r.key).add(r.body);
+    })
+    .await
+}
+
+async fn figures(connection: &mut SqliteConnection, removal: &Removal) -> Result<(), sqlx::Error> {
+    let tallies = removal.tallies();
+    let places: Vec<_> = tallies.keys().map(|(segment, stream)| (*segment as i64, *stream)).collect();
+    let less = tallies
+        .iter()
+        .map(|((segment, stream), (states, bytes))| (*segment as i64, *stream, *states as i64, *bytes));
+    TALLIES
+        .run(connection, less.collect(), |b, (segment, stream, states, bytes)| {
+            b.add(segment).add(stream).add(states).add(bytes);
+        })
+        .await?;
+    EMPTY_TALLIES
+        .run(connection, places, |b, (segment, stream)| {
+            b.add(segment).add(stream);
+        })
+        .await?;
+    STREAMS
+        .run(connection, removal.by_stream().into_iter().collect(), |b, (stream, states)| {
+            b.add(stream).add(states as i64);
+        })
+        .await?;
+    let plugins = removal.plugins.iter().map(|(name, taken)| (name.clone(), *taken)).collect();
+    TAKEN
+        .run(connection, plugins, |b, (name, taken): (String, Taken)| {
+            b.add(name).add(taken.finished as i64).add(taken.untold as i64);
+        })
+        .await
+}
+
+static SWEEP_STATUSES: Multi = Multi::new("DELETE FROM statuses WHERE id IN (VALUES", "(?)", ")");
+static SWEEP_ANCHORS: Multi = Multi::new("DELETE FROM anchors WHERE id IN (VALUES", "(?)", ")");
+static SWEEP_OWNED: Multi = Multi::new("DELETE FROM owned WHERE (owner, object) IN (VALUES", "(?,?)", ")");
+static SWEEP_OWNERS: Multi = Multi::new(
+    "DELETE FROM objects WHERE stream = 0 AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = objects.id) \
+     AND id IN (VALUES",
+    "(?)",
+    ")",
+);
+static SWEEP_POISON: Multi = Multi::new("DELETE FROM poison WHERE id IN (VALUES", "(?)", ")");
+
+/// Within a transaction.
+pub(super) async fn sweep(connection: &mut SqliteConnection, sweep: &Sweep) -> Result<(), sqlx::Error> {
+    SWEEP_OWNED
+        .run(connection, sweep.owned.clone(), |b, (owner, object)| {
+            b.add(owner).add(object);
+        })
+        .await?;
+    let by_number = [
+        (&SWEEP_STATUSES, &sweep.statuses),
+        (&SWEEP_ANCHORS, &sweep.anchors),
+        (&SWEEP_OWNERS, &sweep.owners),
+        (&SWEEP_POISON, &sweep.poison),
+    ];
+    for (statement, numbers) in by_number {
+        statement
+            .run(connection, numbers.clone(), |b, number| {
+                b.add(number);
+            })
+            .await?;
+    }
+    Ok(())
+}

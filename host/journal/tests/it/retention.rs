@@ -1,0 +1,349 @@
+//! What goes, what stays, and that what stays is as it was.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use kubewitness_core::config::{Duration, RetentionSpec};
+use kubewitness_core::ports::{
+    Append, Backlog, DeadLetter, Documents, Progress, Save, SourceStart, Witness, Witnessed,
+};
+use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::{Change, Seq, StateId, Version};
+use kubewitness_journal::{Retained, Retention};
+use proptest::prelude::*;
+use sqlx::{ConnectOptions, Connection};
+
+use crate::support::{Desk, SOURCE, gap, job, of, present, state};
+
+fn keep(count: u64) -> RetentionSpec {
+    RetentionSpec { count: Some(count), ..RetentionSpec::default() }
+}
+
+fn hours(hours: u64) -> RetentionSpec {
+    let age = Some(Duration(std::time::Duration::from_secs(3600 * hours)));
+    RetentionSpec { age, ..RetentionSpec::default() }
+}
+
+async fn pass(desk: &Desk, spec: &RetentionSpec) -> Retained {
+    Retention::new(desk.journal.clone(), SOURCE).pass(spec).await.unwrap()
+}
+
+/// Appends, and says that the watch would be resumed behind them.
+async fn settled(desk: &Desk, states: Vec<Witnessed>, checkpoint: u64) {
+    let checkpoint = Some(Version::new(&checkpoint.to_string()));
+    desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+}
+
+/// `objects` Jobs with `versions` versions each, by turns.
+async fn history(desk: &Desk, objects: usize, versions: u64) {
+    for version in 0..versions {
+        let number = |n: usize| version * objects as u64 + n as u64 + 1;
+        let states = (0..objects).map(|n| present(&job(n), number(n))).collect();
+        settled(desk, states, number(objects - 1)).await;
+    }
+}
+
+async fn kept(desk: &Desk) -> Vec<Seq> {
+    desk.journal.read(0, 100_000).await.unwrap().iter().map(|state| state.seq).collect()
+}
+
+async fn rows(desk: &Desk, sql: &'static str) -> i64 {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(desk.path()).read_only(true);
+    let mut connection = options.connect().await.unwrap();
+    let count = sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    count
+}
+
+fn subscribed(cursor: Seq, delivered: u64) -> Progress {
+    let sources = vec![SourceStart { source: SOURCE.into(), after: 0, until: None }];
+    Progress { cursor, delivered, sources, ..Progress::default() }
+}
+
+#[tokio::test]
+async fn the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart() {
+    let desk = Desk::new().await;
+    history(&desk, 5, 40).await;
+    let asked = TimelineQuery { uid: Some(job(0).uid.clone()), ..TimelineQuery::default() };
+    let before = desk.journal.timeline(&asked).await.unwrap().states;
+    let told = pass(&desk, &keep(22)).await;
+    assert_eq!((told.states, told.untold), (178, 0));
+    assert_eq!(kept(&desk).await, (179..=200).collect::<Vec<_>>());
+    desk.assert_sound().await;
+    let desk = desk.reopen().await;
+    for seq in 179..=200 {
+        let expected = crate::support::document(&job((seq as usize - 1) % 5), &seq.to_string());
+        assert_eq!(desk.journal.document(seq).await.unwrap().unwrap(), expected);
+    }
+    assert_eq!(desk.journal.document_before(180).await.unwrap(), None);
+    let after = desk.journal.timeline(&asked).await.unwrap().states;
+    assert_eq!(after[..], before[before.len() - after.len()..], "the story goes on from where it is kept");
+    assert_eq!(desk.journal.count(&[SOURCE.into()], 0, 200).await.unwrap(), 22);
+    // And it goes on to be written.
+    history_from(&desk, 201, 30).await;
+    desk.assert_sound().await;
+    assert_eq!(kept(&desk).await.len(), 52);
+}
+
+async fn history_from(desk: &Desk, first: u64, states: u64) {
+    for version in first..first + states {
+        settled(desk, vec![present(&job((version as usize - 1) % 5), version)], version).await;
+    }
+}
+
+#[tokio::test]
+async fn the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has_ended_leaves_nothing() {
+    let desk = Desk::new().await;
+    history(&desk, 3, 10).await;
+    settled(&desk, vec![state(&job(0), Change::Gone, "100"), state(&job(1), Change::Gone, "")], 100).await;
+    settled(&desk, vec![present(&job(3), 101)], 101).await;
+    let told = pass(&desk, &hours(1)).await;
+    // Of Job 2 the newest, and the journal's last.
+    assert_eq!(kept(&desk).await, [30, 33]);
+    assert_eq!(told.states, 31);
+    desk.assert_sound().await;
+    assert_eq!(rows(&desk, "SELECT count(*) FROM objects").await, 2);
+    let warm = desk.journal.warm(SOURCE).await.unwrap();
+    assert_eq!(warm.objects.len(), 2);
+    // It moves on: what was its newest may go now.
+    settled(&desk, vec![present(&job(2), 102), present(&job(3), 103)], 103).await;
+    assert_eq!(pass(&desk, &hours(1)).await.states, 2);
+    assert_eq!(kept(&desk).await, [34, 35]);
+    desk.reopen().await.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_a_watch_could_be_resumed_before_stays() {
+    let desk = Desk::new().await;
+    history(&desk, 1, 10).await;
+    desk.append((11..=20).map(|version| present(&job(0), version)).collect()).await;
+    assert_eq!(pass(&desk, &keep(1)).await.states, 10);
+    assert_eq!(kept(&desk).await, (11..=20).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
+    let desk = Desk::new().await;
+    history(&desk, 4, 25).await;
+    let letter = DeadLetter {
+        plugin: "audit".into(),
+        seq: 20,
+        id: StateId::parse("x"),
+        attempts: 1,
+        error: "no".into(),
+        first_ms: 1,
+        last_ms: 1,
+        replaying: false,
+        tries: Vec::new(),
+    };
+    let progress = Progress { dead: 1, ..subscribed(60, 59) };
+    desk.journal.save("audit", Save { progress, parked: vec![letter], ..Save::default() }).await.unwrap();
+    pass(&desk, &keep(1)).await;
+    let kept_now = kept(&desk).await;
+    // Of the letter's Job, all from the letter on: no story has a hole.
+    let of_job = |seq: &Seq| *seq >= 20 && seq.is_multiple_of(4);
+    let expected: Vec<Seq> = (1..=100).filter(|seq| *seq > 60 || of_job(seq)).collect();
+    assert!(kept_now == expected, "{} are kept", kept_now.len());
+    desk.assert_sound().await;
+    // Replayed and delivered, it holds nothing any more.
+    let save = Save { progress: subscribed(100, 100), revived: vec![20], ..Save::default() };
+    desk.journal.save("audit", save).await.unwrap();
+    pass(&desk, &keep(1)).await;
+    assert_eq!(kept(&desk).await, [97, 98, 99, 100]);
+    desk.assert_sound().await;
+    assert!(desk.journal.gaps().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
+    let desk = Desk::new().await;
+    for first in (0..6000).step_by(500) {
+        let states = (first + 1..=first + 500).map(|version| present(&job(version as usize % 7), version));
+        settled(&desk, states.collect(), first + 500).await;
+    }
+    let save = |cursor, delivered| Save { progress: subscribed(cursor, delivered), ..Save::default() };
+    desk.journal.save("stuck", save(100, 100)).await.unwrap();
+    let spec = RetentionSpec { past_cursors: true, ..keep(500) };
+    let mut retention = Retention::new(desk.journal.clone(), SOURCE).in_hand(1500);
+    let told = retention.pass(&spec).await.unwrap();
+    let kept_now = kept(&desk).await;
+    // In its hands: 1500 and more behind what it read, to the end of a segment.
+    let held: Vec<Seq> = (101..=3071).chain(5501..=6000).collect();
+    assert!(kept_now == held, "{} are kept", kept_now.len());
+    for seq in [3071, 5501, 5507] {
+        let expected = crate::support::document(&job(seq as usize % 7), &seq.to_string());
+        assert_eq!(desk.journal.document(seq).await.unwrap().unwrap(), expected);
+    }
+    assert_eq!((told.states, told.untold), (100 + 5500 - 3071, 5500 - 3071));
+    desk.assert_sound().await;
+    let gaps = desk.journal.gaps().await.unwrap();
+    assert_eq!(gaps.len(), 1);
+    let bounds = (gaps[0].after.as_str(), gaps[0].before.as_str(), gaps[0].reason.as_str());
+    assert_eq!(bounds, ("3071", "5501", "Retention"));
+    assert!(gaps[0].message.contains("2429 states at positions 3072 to 5500 that stuck"), "{gaps:?}");
+    assert_eq!(desk.journal.untold().await.unwrap(), BTreeMap::from([("stuck".into(), 2429)]));
+    // It goes on: what it is handed and what was taken adds up.
+    desk.journal.save("stuck", save(6000, 6000 - 2429)).await.unwrap();
+    desk.assert_sound().await;
+    desk.journal.save("stuck", save(6000, 6000)).await.unwrap();
+    assert!(!desk.verify().await.ok, "states that nobody could have handed over");
+}
+
+/// The rows of 2,000 deleted Jobs make room for the next: the file does not grow with history.
+#[tokio::test]
+async fn what_is_given_back_is_used_again() {
+    let desk = Desk::new().await;
+    let mut sizes = Vec::new();
+    for round in 0..6 {
+        for n in 0..200usize {
+            let (number, version) = (round * 200 + n, (round * 200 + n) as u64 * 3);
+            let states = vec![
+                present(&job(number), version + 1),
+                present(&job(number), version + 2),
+                state(&job(number), Change::Gone, &(version + 3).to_string()),
+            ];
+            settled(&desk, states, version + 3).await;
+        }
+        pass(&desk, &keep(300)).await;
+        sizes.push(rows(&desk, "SELECT page_count FROM pragma_page_count").await);
+    }
+    desk.assert_sound().await;
+    assert_eq!(kept(&desk).await.len(), 300);
+    assert_eq!(rows(&desk, "SELECT count(*) FROM objects").await, 100);
+    assert!(sizes[5] <= sizes[1], "{sizes:?} pages");
+}
+
+#[tokio::test]
+async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() {
+    let desk = Desk::new().await;
+    let owned = |number: usize, owner: usize, change, version: u64| {
+        let mut state = state(&job(number), change, &version.to_string());
+        state.owner = Some(job(owner));
+        state.controller = Some(job(owner + 1));
+        let status = kubewitness_core::Status { message: format!("of {number}"), ..Default::default() };
+        state.status = std::sync::Arc::new(status);
+        state
+    };
+    for round in 0..30usize {
+        let version = round as u64 * 2;
+        let (number, owner) = (100 + round, 1000 + round / 10 * 10);
+        let states = vec![
+            owned(number, owner, Change::Present, version + 1),
+            owned(number, owner, Change::Gone, version + 2),
+        ];
+        settled(&desk, states, version + 2).await;
+    }
+    settled(&desk, vec![owned(5, 1020, Change::Present, 100), owned(6, 1020, Change::Present, 101)], 101)
+        .await;
+    let mut retention = Retention::new(desk.journal.clone(), SOURCE);
+    assert_eq!(retention.pass(&hours(1)).await.unwrap().states, 60);
+    retention.sweep().await.unwrap();
+    desk.assert_sound().await;
+    // Two Jobs, their owner and its controller; of statuses theirs alone.
+    assert_eq!(rows(&desk, "SELECT count(*) FROM objects").await, 4);
+    assert_eq!(rows(&desk, "SELECT count(*) FROM owned").await, 4);
+    assert_eq!(rows(&desk, "SELECT count(*) FROM statuses").await, 2);
+    // What comes again is there again, whatever the writer remembers of it.
+    settled(&desk, vec![owned(105, 1000, Change::Present, 200)], 200).await;
+    desk.assert_sound().await;
+    let asked = TimelineQuery { uid: Some(job(1000).uid.clone()), ..TimelineQuery::default() };
+    let check = |view: kubewitness_core::views::TimelineView| {
+        assert_eq!(view.related.len(), 1);
+        assert_eq!(view.related[0].status.message, "of 105");
+    };
+    check(desk.journal.timeline(&asked).await.unwrap());
+    let desk = desk.reopen().await;
+    check(desk.journal.timeline(&asked).await.unwrap());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(Vec<(usize, u8, u64)>),
+    Retain(u64),
+    Save(u64),
+    Reopen,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let one = (0usize..4, 0u8..10, 1u64..30);
+    prop_oneof![
+        6 => proptest::collection::vec(one, 1..12).prop_map(Step::Append),
+        4 => (1..20u64).prop_map(Step::Retain),
+        1 => (0..100u64).prop_map(Step::Save),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize, Bytes>) -> Witnessed {
+    let text = version.to_string();
+    let mut state = match change {
+        0 => state(&job(object), Change::Gone, if version % 2 == 0 { &text } else { "" }),
+        1 => state(&job(object), Change::Left, &text),
+        2 => gap(&job(object), &text, &(version + 5).to_string()),
+        _ => state(&job(object), Change::Present, &text),
+    };
+    state.base = bases.get(&object).cloned();
+    state
+}
+
+/// What was journaled, by position: its document and its object.
+type Told = BTreeMap<Seq, (Bytes, usize)>;
+
+async fn check(desk: &Desk, told: &Told, through: Seq) {
+    desk.assert_sound().await;
+    let kept = kept(desk).await;
+    for (seq, (document, object)) in told {
+        let is_kept = kept.contains(seq);
+        assert!(is_kept || *seq <= through, "{seq} was not finished and is gone");
+        let restored = desk.journal.document(*seq).await.unwrap();
+        assert_eq!(restored.as_ref(), is_kept.then_some(document), "{seq}");
+        // No story has a hole.
+        let mut of_it = told.range(..seq).rev().filter(|(_, (_, other))| other == object);
+        let before = of_it.any(|(before, _)| kept.contains(before));
+        let later = told.range(seq + 1..).any(|(later, (_, other))| other == object && kept.contains(later));
+        assert!(is_kept || !(before && later), "{seq} is a hole in its object's story");
+    }
+    for current in desk.journal.warm(SOURCE).await.unwrap().objects {
+        assert!(kept.contains(&current.seq), "the newest state of what is there is gone");
+    }
+}
+
+async fn run(steps: Vec<Step>) {
+    let mut desk = Desk::new().await;
+    let (mut told, mut bases, mut cursor) = (Told::new(), HashMap::new(), 0);
+    desk.journal.save("p", Save { progress: subscribed(0, 0), ..Save::default() }).await.unwrap();
+    for step in steps {
+        match step {
+            Step::Reopen => desk = desk.reopen().await,
+            Step::Save(more) => {
+                cursor = (cursor + more).min(*desk.journal.newest().borrow());
+                let progress = subscribed(cursor, cursor);
+                desk.journal.save("p", Save { progress, ..Save::default() }).await.unwrap();
+            }
+            Step::Retain(count) => drop(pass(&desk, &keep(count)).await),
+            Step::Append(states) => {
+                let batch: Vec<_> = states.iter().map(|one| witnessed(*one, &bases)).collect();
+                let documents: Vec<_> = batch.iter().map(|state| state.document.clone()).collect();
+                let checkpoint = Some(Version::new("1000"));
+                let append = Append { checkpoint, ..of(SOURCE, 0, batch) };
+                let appended = desk.journal.append(append).await.unwrap();
+                for ((one, document), seq) in states.iter().zip(documents).zip(appended.seqs) {
+                    bases.insert(one.0, document.clone());
+                    told.extend(seq.map(|seq| (seq, (document, one.0))));
+                }
+            }
+        }
+        check(&desk, &told, cursor).await;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_between_what_stays_is_whole_and_what_is_owed_stays(
+        steps in proptest::collection::vec(step(), 1..14),
+    ) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(steps));
+    }
+}

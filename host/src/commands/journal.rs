@@ -1,0 +1,211 @@
+//! A journal's file: the proof, the figures, a copy as lines of JSON. Read from the data folder,
+//! also beside a running controller; only an import writes.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::config::RetentionSpec;
+use kubewitness_journal::{
+    ExportError, ExportQuery, JournalOptions, JournalStats, RetentionStats, SourceStats,
+};
+
+use super::print::{self, Table, clean, mark};
+use super::{End, Ended};
+use crate::cli::{ExportArgs, Journal, Moment, Output};
+use crate::config::last_good::LastGood;
+use crate::config::manifest::parse_host;
+
+pub async fn journal(command: Journal) -> Ended {
+    match command {
+        Journal::Verify { data, output } => verify(&data, output).await,
+        Journal::Stats { data, output } => stats(&data, output).await,
+        Journal::Export(args) => export(args).await,
+        Journal::Import { file, data } => import(&file, &data).await,
+    }
+}
+
+fn file_in(data: &Path) -> PathBuf {
+    if data.is_dir() { data.join("journal.db") } else { data.to_path_buf() }
+}
+
+fn hint(what: &str, path: &Path) -> String {
+    format!("{what} {}: name the controller's data folder with --data", path.display())
+}
+
+async fn verify(data: &Path, output: Output) -> Ended {
+    let path = file_in(data);
+    let report = kubewitness_journal::verify(&path).await.with_context(|| hint("verifying", &path))?;
+    let ok = report.ok;
+    print::value(output, &report, |report| {
+        let mut text = format!("{} {}: {} states checked\n", mark(ok), path.display(), report.states_checked);
+        for problem in &report.problems {
+            let seq = problem.seq.map(|seq| format!(" at {seq}")).unwrap_or_default();
+            text.push_str(&format!("  {}{seq}: {}\n", problem.code, clean(&problem.message)));
+        }
+        text
+    })?;
+    Ok(if ok { End::Fine } else { End::Failed })
+}
+
+// ---- stats -------------------------------------------------------------------------------
+
+async fn stats(data: &Path, output: Output) -> Ended {
+    let path = file_in(data);
+    let retention = if data.is_dir() { retention_of(data)? } else { BTreeMap::new() };
+    let now_ms = SystemClock::default().now_ms();
+    let stats = kubewitness_journal::stats(&path, &retention, now_ms).await;
+    let stats = stats.with_context(|| hint("reading", &path))?;
+    print::value(output, &stats, stats_text)?;
+    Ok(End::Fine)
+}
+
+/// By source, as the settings say that were taken last.
+fn retention_of(data: &Path) -> Result<BTreeMap<String, RetentionSpec>> {
+    if !data.join("last-good").is_dir() {
+        return Ok(BTreeMap::new());
+    }
+    let kept = LastGood::open(data).and_then(|last_good| last_good.host());
+    let Some(entry) = kept.context("reading the settings that were taken last")? else {
+        return Ok(BTreeMap::new());
+    };
+    // What an older program took may not parse any more; that is not the question here.
+    let Ok(parsed) = parse_host(&entry) else { return Ok(BTreeMap::new()) };
+    let sources = parsed.spec.sources.into_iter();
+    Ok(sources.filter_map(|source| Some((source.name, source.retention?))).collect())
+}
+
+fn kib(bytes: u64) -> String {
+    format!("{} KiB", bytes.div_ceil(1024))
+}
+
+fn stats_text(stats: &JournalStats) -> String {
+    let mut text = format!(
+        "{} states at positions {} to {}; {} on disk, {} of them free, and {} of WAL\n\n",
+        stats.states,
+        stats.oldest_seq,
+        stats.newest_seq,
+        kib(stats.bytes),
+        kib(stats.free_bytes),
+        kib(stats.wal_bytes),
+    );
+    let mut table = Table::new(&[
+        "SOURCE",
+        "STATES",
+        "OBJECTS",
+        "LIVE",
+        "BYTES",
+        "DOCUMENTS",
+        "PER STATE",
+        "TAKEN",
+        "OLDEST",
+        "NEWEST",
+    ]);
+    for source in &stats.sources {
+        table.row([
+            source.source.clone(),
+            source.states.to_string(),
+            source.objects.to_string(),
+            source.live_objects.to_string(),
+            kib(source.bytes),
+            kib(source.document_bytes),
+            format!("{:.0} B", source.bytes_per_state),
+            source.taken.to_string(),
+            source.oldest_at.clone().unwrap_or_else(|| "-".into()),
+            source.newest_at.clone().unwrap_or_else(|| "-".into()),
+        ]);
+    }
+    text.push_str(&table.render());
+    text.push_str(&print::remarks(
+        stats.sources.iter().map(|source| (&source.source, retention_text(source))),
+    ));
+    let lost = stats.plugins.iter().filter(|plugin| plugin.untold > 0);
+    text.push_str(&print::remarks(lost.map(|plugin| {
+        (&plugin.plugin, format!("{} states were taken before it had been handed them", plugin.untold))
+    })));
+    text
+}
+
+fn retention_text(source: &SourceStats) -> String {
+    let Some(RetentionStats { beyond, may_go, may_go_bytes, held, more, .. }) = &source.retention else {
+        return "everything is kept".into();
+    };
+    let more = if *more { " at least" } else { "" };
+    let mut text =
+        format!("{beyond} states{more} are beyond its bounds: {may_go} may go ({})", kib(*may_go_bytes));
+    for (holder, states) in held {
+        text.push_str(&format!(", {states} held by {holder}"));
+    }
+    text
+}
+
+// ---- export and import -------------------------------------------------------------------
+
+fn moment_ms(moment: Moment) -> u64 {
+    match moment {
+        Moment::At(ms) => ms,
+        Moment::Ago(ago) => SystemClock::default().now_ms().saturating_sub(ago.0.as_millis() as u64),
+    }
+}
+
+async fn export(args: ExportArgs) -> Ended {
+    let path = file_in(&args.data);
+    let query = ExportQuery {
+        source: args.source,
+        namespace: args.namespace,
+        kind: args.kind,
+        name: args.name,
+        uid: args.uid,
+        since_ms: args.since.map(moment_ms),
+        until_ms: args.until.map(moment_ms),
+        after: args.after,
+        through: args.through,
+        documents: args.documents,
+    };
+    let mut out: Box<dyn Write + Send> = match &args.file {
+        None => Box::new(BufWriter::new(io::stdout())),
+        // What is there may be the only copy of something.
+        Some(file) => Box::new(BufWriter::new(
+            File::create_new(file).with_context(|| format!("creating {}", file.display()))?,
+        )),
+    };
+    match kubewitness_journal::export(&path, &query, &mut *out).await {
+        Ok(done) => {
+            eprintln!("{} states", done.states);
+            Ok(End::Fine)
+        }
+        // A reader that has left (`| head`) is not an error.
+        Err(ExportError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(End::Fine),
+        Err(error) => Err(error).with_context(|| hint("exporting", &path)),
+    }
+}
+
+async fn import(file: &Path, data: &Path) -> Ended {
+    let is_folder = data.extension().is_none_or(|extension| extension != "db");
+    let path = if is_folder {
+        std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
+        data.join("journal.db")
+    } else {
+        data.to_path_buf()
+    };
+    let mut input: Box<dyn io::BufRead + Send> = if file.as_os_str() == "-" {
+        Box::new(BufReader::new(io::stdin()))
+    } else {
+        let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
+        Box::new(BufReader::new(opened))
+    };
+    let journal = kubewitness_journal::Journal::open(&path, JournalOptions::default()).await?;
+    let done = journal.import(&mut *input).await;
+    let closed = journal.close().await;
+    match done {
+        Ok(done) => {
+            closed.context("closing the journal")?;
+            eprintln!("{} states, in {}", done.states, path.display());
+            Ok(End::Fine)
+        }
+        Err(error) => bail!("importing {}: {error}", file.display()),
+    }
+}
