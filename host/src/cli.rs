@@ -290,25 +290,76 @@ pub enum DeadLetters {
         /// Only this plugin's
         #[arg(long)]
         plugin: Option<String>,
+        /// What was dropped instead
+        #[arg(long)]
+        dropped: bool,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// One of them with what became of each try
+    Show {
+        /// Its position in the journal
+        seq: u64,
+        /// Only this plugin's
+        #[arg(long)]
+        plugin: Option<String>,
         #[command(flatten)]
         query: QueryArgs,
     },
     /// Hands parked states to their plugin again, in order
     Replay {
+        #[command(flatten)]
+        choice: LetterChoice,
+        /// Tells how far it is until all of it was tried; 4 if something is parked then
         #[arg(long)]
-        plugin: String,
-        /// One position of the journal, or several; without it, all of the plugin's
-        #[arg(long, value_delimiter = ',')]
-        seq: Vec<u64>,
-        /// Why: it is kept with the replay
-        #[arg(long)]
-        reason: String,
-        /// Only count
-        #[arg(long)]
-        dry_run: bool,
+        wait: bool,
         #[command(flatten)]
         query: QueryArgs,
     },
+    /// Lets parked states go for good; they stay in the accounts as dead
+    Drop {
+        #[command(flatten)]
+        choice: LetterChoice,
+        /// All of the plugin's
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// Who replayed or dropped what, when and why
+    Records {
+        /// Only this plugin's
+        #[arg(long)]
+        plugin: Option<String>,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+}
+
+/// Which dead letters; everything that is given must hold.
+#[derive(Debug, Args)]
+pub struct LetterChoice {
+    /// The plugin whose letters are meant
+    #[arg(long)]
+    pub plugin: String,
+    /// One position of the journal, or several; without it, wherever they are
+    #[arg(long, value_delimiter = ',')]
+    pub seq: Vec<u64>,
+    /// Only those of objects in this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Only those whose last error has this text in it
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// Only those that were parked at least so long ago, such as 30m
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub older_than: Option<Duration>,
+    /// Why: it is kept with what was done
+    #[arg(long)]
+    pub reason: String,
+    /// Only count
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -418,6 +469,10 @@ pub struct CheckArgs {
     /// With --object: fails unless the status has this phase
     #[arg(long, value_name = "PHASE", requires = "object", value_parser = PossibleValuesParser::new(PHASES))]
     pub expect: Option<String>,
+    /// With --object: whether a subscription with this filter would want the object, as its first
+    /// state
+    #[arg(long, value_name = "EXPRESSION", requires = "object")]
+    pub filter: Option<String>,
     /// The status rules of PATH and the built-in ones; in full with -o json
     #[arg(long, conflicts_with = "object")]
     pub list_rules: bool,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use check::{Fault, is_name};
 pub use quantity::{Bytes, Duration};
 
+use crate::calendar;
 use crate::status::RuleSpec;
 
 pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";
@@ -281,6 +282,14 @@ pub struct SubscribeSpec {
     pub mode: Mode,
     #[serde(default)]
     pub start: Start,
+    /// How fast what the journal has before the subscription is handed over, beside what is new.
+    /// Left out: as fast as everything else, and in the journal's order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay_rate: Option<RateSpec>,
+    /// In CEL over `state` and `object`; left out: every state. One that can't be judged is handed
+    /// over, since nothing is lost by that, and counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
     /// Whether the source's resyncs are replayed to this plugin: every object that is there, as it
     /// is now, with the id that this state has, and `resync` among its extras. That is so in
     /// every mode: a mode chooses among changes, and a resync is none.
@@ -307,6 +316,53 @@ pub enum Start {
     Now,
     #[default]
     Beginning,
+    /// With what was observed at this time or later.
+    Since(Since),
+    /// With this position of the journal.
+    Position(u64),
+}
+
+/// A time, or how long ago it is when the subscription begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Since {
+    /// In milliseconds since 1970.
+    At(u64),
+    Ago(Duration),
+}
+
+impl Since {
+    pub fn ms(self, now_ms: u64) -> u64 {
+        match self {
+            Self::At(ms) => ms,
+            Self::Ago(ago) => now_ms.saturating_sub(u64::try_from(ago.0.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+impl TryFrom<String> for Since {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+        let ago = match days {
+            Some(days) => format!("{}h", days.saturating_mul(24)).parse().ok(),
+            None => text.parse().ok(),
+        };
+        let whole = text.strip_suffix('Z').and_then(|text| calendar::parse(&format!("{text}.000Z")));
+        calendar::parse(&text).or(whole).map(Self::At).or(ago.map(Self::Ago)).ok_or_else(|| {
+            format!("`{text}` is no time: write one such as 2026-11-01T00:00:00Z, or how long ago, such as 12h or 30d")
+        })
+    }
+}
+
+impl From<Since> for String {
+    fn from(since: Since) -> Self {
+        match since {
+            Since::At(ms) => calendar::rfc3339(ms),
+            Since::Ago(ago) => ago.into(),
+        }
+    }
 }
 
 /// Capabilities, by name. What is not here is denied.

@@ -132,12 +132,16 @@ pub struct Progress {
     /// Of the filtered, those for which a newer state of their object was handed over.
     #[serde(default)]
     pub superseded: u64,
-    /// Dead letters that are parked now.
+    /// Dead letters that are parked now, and those that an operator dropped.
     pub dead: u64,
     /// Where each source of the subscription begins. Kept, so that `now` means the same moment
     /// after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceStart>,
+    /// Up to where what a source has is its past, which is handed over at its own pace. Kept, so
+    /// that it means the same moment after a restart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pasts: Vec<(Arc<str>, Seq)>,
 }
 
 /// States of this source after this position belong to the subscription. A source that was
@@ -173,6 +177,9 @@ pub struct DeadLetter {
     /// Taken back into its lane, not yet finished again.
     #[serde(default)]
     pub replaying: bool,
+    /// An operator let it go. It stays in the accounts and can't be taken back.
+    #[serde(default)]
+    pub dropped: bool,
     /// What became of each try, oldest first; of many, the newest
     /// [`TRIES_KEPT`](crate::limits::TRIES_KEPT).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -263,6 +270,14 @@ pub trait Backlog: Send + Sync {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError>;
+    /// Marks dead letters as dropped, durably, before their lanes go on.
+    async fn mark_dropped(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError>;
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
 }
 
@@ -272,6 +287,23 @@ pub trait Documents: Send + Sync {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The version of the same object that was journaled before this one.
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
+}
+
+/// Why a filter could not tell whether a state is wanted.
+#[derive(Debug, Error)]
+pub enum FilterError {
+    /// It won't for this state, however often it is asked.
+    #[error("{0}")]
+    Unclear(String),
+    /// The state's document can't be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// What a subscription's filter says. The same state gets the same answer.
+#[async_trait]
+pub trait StateFilter: Send + Sync + std::fmt::Debug {
+    async fn wants(&self, state: &State) -> Result<bool, FilterError>;
 }
 
 // ---- dispatch → sandbox ------------------------------------------------------------------

@@ -142,6 +142,9 @@ pub struct PluginView {
     pub delivered: u64,
     pub filtered: u64,
     pub dead: u64,
+    /// Of the dead, those that an operator dropped.
+    #[serde(default)]
+    pub dropped: u64,
     pub waiting: u64,
     /// States that retention took before it had been handed them, as it was told to.
     #[serde(default)]
@@ -164,6 +167,10 @@ pub struct PluginView {
     /// `mode: latest` wants.
     #[serde(default)]
     pub superseded: u64,
+    /// States that a filter could not judge since the start, and that were handed over therefore;
+    /// `message` says why the last of them.
+    #[serde(default)]
+    pub filter_errors: u64,
     /// Its lanes, as a work queue of client-go would tell of itself.
     #[serde(default)]
     pub queue: QueueView,
@@ -288,12 +295,24 @@ pub struct TimelineView {
     pub related: Vec<Arc<State>>,
 }
 
+/// Which dead letters are taken back or dropped. Everything that is given must hold; where nothing
+/// is, all of the plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
     pub plugin: String,
-    /// Empty: all of this plugin.
+    /// Empty: wherever they are.
     #[serde(default)]
     pub seqs: Vec<Seq>,
+    /// Of objects in this namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Whose last error has this text in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// That were parked at least so long ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_than_seconds: Option<u64>,
     pub reason: String,
     #[serde(default)]
     pub dry_run: bool,
@@ -303,6 +322,25 @@ pub struct ReplayRequest {
 pub struct ReplayView {
     pub replayed: u64,
     pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropView {
+    pub dropped: u64,
+    pub dry_run: bool,
+}
+
+/// What somebody did with dead letters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LetterRecordView {
+    pub number: u64,
+    pub plugin: String,
+    /// `replay` or `drop`.
+    pub what: String,
+    pub who: String,
+    pub why: String,
+    pub seqs: Vec<Seq>,
+    pub at: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -340,6 +378,9 @@ pub trait Views: Send + Sync {
     async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError>;
     async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError>;
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError>;
+    async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError>;
+    /// Who took dead letters back or dropped them, newest first.
+    async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError>;
     /// For the live stream: states after a position, oldest first.
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;
     fn newest(&self) -> watch::Receiver<Seq>;

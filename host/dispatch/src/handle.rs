@@ -8,6 +8,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::reader::Reader;
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchStats};
 
@@ -15,12 +16,21 @@ use crate::{DispatchError, DispatchStats};
 pub(crate) const COMMANDS: usize = 16;
 
 pub(crate) enum Command {
-    Replay(Replay),
+    Letters(Letters),
     /// Of this source.
     Resync(Arc<str>),
 }
 
-pub(crate) struct Replay {
+/// What an operator does with dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Replay,
+    Drop,
+}
+
+pub(crate) struct Letters {
+    pub act: Act,
+    /// These, or all.
     pub seqs: Vec<Seq>,
     pub who: String,
     pub why: String,
@@ -33,6 +43,7 @@ struct Figures {
     stats: DispatchStats,
     cursor: Seq,
     last_error: Option<Arc<str>>,
+    why: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +56,7 @@ impl Shared {
         &self,
         lanes: &Lanes,
         resync: &Resync,
+        reader: &Reader,
         failures: u32,
         open: bool,
         error: &Option<Arc<str>>,
@@ -57,11 +69,14 @@ impl Shared {
             filtered: of.filtered,
             dead: of.dead,
             superseded: of.superseded,
+            dropped: of.dropped,
             waiting: of.waiting,
             retrying: of.retrying,
             lag_seq: 0,
             oldest_unfinished_ms: lanes.oldest_unfinished_ms(),
             last_error: None,
+            unclear: reader.unclear,
+            filter_error: None,
             consecutive_failures: failures,
             open,
             resync: resync.stats(&of),
@@ -71,7 +86,8 @@ impl Shared {
         };
         // Plain figures: a panic elsewhere can't have left them half written.
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        *figures = Figures { stats, cursor: lanes.cursor(), last_error: error.clone() };
+        *figures =
+            Figures { stats, cursor: lanes.cursor(), last_error: error.clone(), why: reader.why.clone() };
     }
 
     fn figures(&self) -> Figures {
@@ -93,13 +109,14 @@ pub struct DispatchHandle {
 
 impl DispatchHandle {
     pub fn stats(&self) -> DispatchStats {
-        let Figures { stats, cursor, last_error } = self.shared.figures();
+        let Figures { stats, cursor, last_error, why } = self.shared.figures();
         let now = self.clock.elapsed();
         DispatchStats {
             unfinished: stats.queue.unfinished(now),
             longest: stats.queue.longest(now),
             lag_seq: self.newest.borrow().saturating_sub(cursor),
             last_error: last_error.map(|error| error.to_string()),
+            filter_error: why.map(|why| why.to_string()),
             ..stats
         }
     }
@@ -113,9 +130,19 @@ impl DispatchHandle {
     /// Returns how many, once it is durable that they are owed. Positions that are not parked
     /// are left out.
     pub async fn replay(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
+        self.act(Act::Replay, seqs, who, why).await
+    }
+
+    /// Lets parked dead letters go, for good: these, or all where `seqs` is empty. Their lanes go
+    /// on, and they stay among the dead in the accounts. Returns how many, once it is durable.
+    pub async fn drop_letters(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
+        self.act(Act::Drop, seqs, who, why).await
+    }
+
+    async fn act(&self, act: Act, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
         let (reply, answer) = oneshot::channel();
-        let replay = Replay { seqs, who: who.to_owned(), why: why.to_owned(), reply };
-        self.commands.send(Command::Replay(replay)).await.map_err(|_| DispatchError::Stopped)?;
+        let letters = Letters { act, seqs, who: who.to_owned(), why: why.to_owned(), reply };
+        self.commands.send(Command::Letters(letters)).await.map_err(|_| DispatchError::Stopped)?;
         answer.await.map_err(|_| DispatchError::Stopped)?
     }
 

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kubewitness_core::config::{Mode, Start};
+use kubewitness_core::config::{Mode, RateSpec, Start};
 use kubewitness_core::lanes::Fit;
-use kubewitness_core::ports::{Backlog, JournalError, Progress, SourceStart};
+use kubewitness_core::ports::{Backlog, FilterError, JournalError, Progress, SourceStart, StateFilter};
 use kubewitness_core::{Seq, State};
 
 use crate::Subscription;
@@ -13,7 +13,19 @@ use crate::Subscription;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interest {
     modes: HashMap<Arc<str>, Mode>,
+    filters: HashMap<Arc<str>, Arc<dyn StateFilter>>,
     starts: Vec<SourceStart>,
+    pasts: Vec<(Arc<str>, Seq)>,
+    paces: HashMap<Arc<str>, RateSpec>,
+}
+
+/// States with what the subscription says about each.
+#[derive(Debug, Default)]
+pub(crate) struct Fitted {
+    pub states: Vec<(Arc<State>, Fit)>,
+    /// How many of them no filter could judge, and why the last of them.
+    pub unclear: u64,
+    pub why: Option<String>,
 }
 
 impl Interest {
@@ -27,7 +39,9 @@ impl Interest {
         newest: Seq,
     ) -> Self {
         let subscribed = |source: &str| subscriptions.iter().any(|s| &*s.source == source);
-        let mut interest = Self::default();
+        let pasts = progress.map(|progress| progress.pasts.clone()).unwrap_or_default();
+        let mut interest = Self { pasts, ..Self::default() };
+        interest.pasts.retain(|(source, _)| subscribed(source));
         for kept in progress.iter().flat_map(|progress| &progress.sources) {
             let mut kept = kept.clone();
             if kept.until.is_none() && !subscribed(&kept.source) {
@@ -38,7 +52,10 @@ impl Interest {
             }
         }
         for subscription in subscriptions {
-            interest.modes.insert(Arc::clone(&subscription.source), subscription.mode);
+            let source = || Arc::clone(&subscription.source);
+            interest.modes.insert(source(), subscription.mode);
+            interest.filters.extend(subscription.filter.clone().map(|filter| (source(), filter)));
+            interest.paces.extend(subscription.replay_rate.map(|rate| (source(), rate)));
             let goes_on = interest
                 .starts
                 .iter()
@@ -49,9 +66,14 @@ impl Interest {
             let unnamed = progress.filter(|progress| progress.sources.is_empty());
             let after = unnamed.map(|progress| progress.start).unwrap_or(match subscription.start {
                 Start::Now => newest,
-                Start::Beginning => read,
+                Start::Position(position) => position.saturating_sub(1).clamp(read, newest),
+                // A time was looked up before.
+                Start::Beginning | Start::Since(_) => read,
             });
-            let source = Arc::clone(&subscription.source);
+            let source = source();
+            if subscription.replay_rate.is_some() && after < newest {
+                interest.pasts.push((Arc::clone(&source), newest));
+            }
             interest.starts.push(SourceStart { source, after, until: None });
         }
         interest
@@ -59,6 +81,20 @@ impl Interest {
 
     pub fn starts(&self) -> &[SourceStart] {
         &self.starts
+    }
+
+    /// Up to where what a source has is handed over at its own pace, whether or not it still has one.
+    pub fn pasts(&self) -> &[(Arc<str>, Seq)] {
+        &self.pasts
+    }
+
+    pub fn paced(&self) -> impl Iterator<Item = (&Arc<str>, Seq, RateSpec)> {
+        self.pasts.iter().filter_map(|(source, until)| Some((source, *until, *self.paces.get(source)?)))
+    }
+
+    /// Whether it is left where it is when it is read past, and judged when its turn comes.
+    fn is_past(&self, state: &State) -> bool {
+        self.paced().any(|(source, until, _)| *source == state.source && state.seq <= until)
     }
 
     /// The position after which anything may be wanted.
@@ -81,12 +117,45 @@ impl Interest {
         }
     }
 
-    pub fn fits(&self, states: Vec<Arc<State>>) -> Vec<(Arc<State>, Fit)> {
-        let fit = |state: Arc<State>| {
-            let fit = self.fit(&state);
-            (state, fit)
-        };
-        states.into_iter().map(fit).collect()
+    /// What is said about these states. `first`: they are read for the first time.
+    pub async fn fits(&self, states: Vec<Arc<State>>, first: bool) -> Result<Fitted, JournalError> {
+        let mut fitted = Fitted::default();
+        fitted.states.reserve(states.len());
+        for state in states {
+            let mut fit = self.fit(&state);
+            let is_open = matches!(fit, Fit::Wanted | Fit::Latest) && !(first && self.is_past(&state));
+            if is_open && !self.wants(&state, &mut fitted).await? {
+                fit = Fit::Filtered;
+            }
+            fitted.states.push((state, fit));
+        }
+        Ok(fitted)
+    }
+
+    /// What can't be judged is wanted: to be handed a state too many costs nobody a state.
+    async fn wants(&self, state: &State, fitted: &mut Fitted) -> Result<bool, JournalError> {
+        let Some(filter) = self.filters.get(&state.source) else { return Ok(true) };
+        match filter.wants(state).await {
+            Ok(wants) => Ok(wants),
+            Err(FilterError::Journal(error)) => Err(error),
+            Err(FilterError::Unclear(why)) => {
+                fitted.unclear += 1;
+                fitted.why =
+                    Some(format!("the filter of `{}` can't judge {}: {why}", state.source, state.id));
+                Ok(true)
+            }
+        }
+    }
+
+    /// Of a resync, what a filter wants.
+    pub async fn keep(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
+        let mut kept = Vec::with_capacity(states.len());
+        for state in states {
+            if self.wants(&state, &mut Fitted::default()).await? {
+                kept.push(state);
+            }
+        }
+        Ok(kept)
     }
 
     /// States of the subscription in `(after, through]`, wanted or filtered.
@@ -111,7 +180,14 @@ mod tests {
     use super::*;
 
     fn subscription(source: &str) -> Subscription {
-        Subscription { source: source.into(), mode: Mode::Every, start: Start::Beginning, resync: false }
+        Subscription {
+            source: source.into(),
+            mode: Mode::Every,
+            filter: None,
+            replay_rate: None,
+            start: Start::Beginning,
+            resync: false,
+        }
     }
 
     fn start(source: &str, after: Seq, until: Option<Seq>) -> SourceStart {

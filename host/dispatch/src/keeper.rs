@@ -109,6 +109,7 @@ impl Keeper {
         let mut progress = lanes.progress();
         progress.start = interest.start();
         progress.sources = interest.starts().to_vec();
+        progress.pasts = interest.pasts().to_vec();
         let sent = Sent {
             parked: std::mem::take(&mut self.parked),
             revived: std::mem::take(&mut self.revived),

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{DeliverySpec, Mode, Start};
+use kubewitness_core::config::{DeliverySpec, Mode, RateSpec, Start};
 use kubewitness_core::lanes::QueueStats;
-use kubewitness_core::ports::{Backlog, Handler, JournalError};
+use kubewitness_core::ports::{Backlog, Handler, JournalError, StateFilter};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -33,10 +33,14 @@ use handle::Shared;
 use run::{Parts, Run};
 
 /// One source that a plugin is handed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Subscription {
     pub source: Arc<str>,
     pub mode: Mode,
+    /// Judges a state before its mode does; `None` wants all.
+    pub filter: Option<Arc<dyn StateFilter>>,
+    /// The pace of what lies before the subscription; `None` for that of everything else.
+    pub replay_rate: Option<RateSpec>,
     /// Counts once, when the source is first subscribed; afterwards the plugin goes on from
     /// where it was. A source that is added to a plugin which already ran begins at what that
     /// plugin has read, since a plugin has one cursor: earlier states aren't gone back for.
@@ -79,7 +83,10 @@ pub struct DispatchStats {
     pub filtered: u64,
     /// Of the filtered, those that `mode: latest` let go.
     pub superseded: u64,
+    /// Parked, or dropped by an operator.
     pub dead: u64,
+    /// Of the dead, those that were dropped.
+    pub dropped: u64,
     pub waiting: u64,
     /// Of the waiting, those that failed at least once since the start.
     pub retrying: u64,
@@ -92,6 +99,10 @@ pub struct DispatchStats {
     pub consecutive_failures: u32,
     /// The plugin kept failing: it is only probed, with a growing pause in between.
     pub open: bool,
+    /// States that a filter could not judge, and that were handed over therefore; and why the last
+    /// of them could not be.
+    pub unclear: u64,
+    pub filter_error: Option<String>,
     pub resync: ResyncStats,
     pub queue: QueueStats,
     /// How long the states in calls have been so, together and the longest of them.
@@ -146,7 +157,7 @@ impl Dispatcher {
             biased;
             () = abort.cancelled() => return Ok(()),
             () = drain.cancelled() => return Ok(()),
-            loaded = load::load_patiently(&self.parts.options, &*self.parts.backlog) => loaded?,
+            loaded = load::load_patiently(&self.parts) => loaded?,
         };
         Run::new(self.parts, loaded).run(&drain, &abort).await
     }

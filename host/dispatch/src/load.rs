@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use kubewitness_core::Seq;
-use kubewitness_core::config::OnDeadLetter;
+use kubewitness_core::config::{OnDeadLetter, Start};
 use kubewitness_core::lanes::{LaneOptions, Lanes, holes};
 use kubewitness_core::ports::{Backlog, JournalError, Progress, Save};
 
 use crate::interest::Interest;
 use crate::reader::{CHUNK, Reader};
-use crate::{DispatchError, DispatchOptions};
+use crate::run::Parts;
+use crate::{DispatchError, DispatchOptions, Subscription};
 
 /// Between tries while the journal can't be read.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -21,12 +22,10 @@ pub(crate) struct Loaded {
 }
 
 /// Tries until the journal is there: without it nothing can be handed over rightly.
-pub(crate) async fn load_patiently(
-    options: &DispatchOptions,
-    backlog: &dyn Backlog,
-) -> Result<Loaded, DispatchError> {
+pub(crate) async fn load_patiently(parts: &Parts) -> Result<Loaded, DispatchError> {
+    let Parts { options, backlog, clock, .. } = parts;
     loop {
-        match load(options, backlog).await {
+        match load(options, &**backlog, clock.now_ms()).await {
             Err(JournalError::Unavailable(reason)) => {
                 tracing::warn!(plugin = options.plugin, reason, "can't load the progress yet");
                 tokio::time::sleep(AGAIN).await;
@@ -36,13 +35,23 @@ pub(crate) async fn load_patiently(
     }
 }
 
-async fn load(options: &DispatchOptions, backlog: &dyn Backlog) -> Result<Loaded, JournalError> {
+async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> Result<Loaded, JournalError> {
     let kept = backlog.progress(&options.plugin).await?;
     let newest = *backlog.newest().borrow();
-    let (progress, interest) = begin(options, kept, newest)?;
+    let mut subscriptions = options.subscriptions.clone();
+    for subscription in &mut subscriptions {
+        if let Start::Since(since) = subscription.start {
+            let after = before(backlog, since.ms(now_ms), newest).await?;
+            subscription.start = Start::Position(after + 1);
+        }
+    }
+    let (progress, interest) = begin(&options.plugin, &subscriptions, kept, newest)?;
     backlog.save(&options.plugin, Save { progress: progress.clone(), ..Save::default() }).await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
     load_letters(options, backlog, &mut lanes).await?;
+    for (source, until, rate) in interest.paced() {
+        lanes.begin_past(source, until, rate);
+    }
     for (after, through) in holes(&progress, newest) {
         let unread = interest.count(backlog, after, through).await?;
         lanes.count(through, unread);
@@ -51,10 +60,29 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog) -> Result<Loaded
     Ok(Loaded { reader: Reader::default(), lanes, interest })
 }
 
+/// The last position before a time, by halving: states are journaled as they are observed, so their
+/// times ascend but for a moment here and there.
+async fn before(backlog: &dyn Backlog, ms: u64, newest: Seq) -> Result<Seq, JournalError> {
+    let (mut low, mut high) = (0, newest);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let is_before = match backlog.read(middle, 1).await?.first() {
+            Some(state) if state.observed_ms < ms => Some(state.seq.min(high)),
+            _ => None,
+        };
+        match is_before {
+            Some(seq) => low = seq,
+            None => high = middle,
+        }
+    }
+    Ok(low)
+}
+
 /// The progress to go on from. It is saved before the first call, so that `now` stays what it
 /// was.
 fn begin(
-    options: &DispatchOptions,
+    plugin: &str,
+    subscriptions: &[Subscription],
     kept: Option<Progress>,
     newest: Seq,
 ) -> Result<(Progress, Interest), JournalError> {
@@ -62,15 +90,15 @@ fn begin(
         kept.as_ref().map_or(0, |progress| progress.above.last().map_or(progress.cursor, |last| last.1));
     if read > newest {
         return Err(JournalError::Fatal(format!(
-            "`{}` is at position {read}, but the journal ends at {newest}: it is not the journal that the plugin \
-             was handed",
-            options.plugin,
+            "`{plugin}` is at position {read}, but the journal ends at {newest}: it is not the journal that the \
+             plugin was handed",
         )));
     }
-    let interest = Interest::resolve(&options.subscriptions, kept.as_ref(), read, newest);
+    let interest = Interest::resolve(subscriptions, kept.as_ref(), read, newest);
     let mut progress = kept.unwrap_or_else(|| Progress { cursor: interest.start(), ..Progress::default() });
     progress.start = interest.start();
     progress.sources = interest.starts().to_vec();
+    progress.pasts = interest.pasts().to_vec();
     Ok((progress, interest))
 }
 
@@ -80,6 +108,10 @@ async fn load_letters(
     lanes: &mut Lanes,
 ) -> Result<(), JournalError> {
     let letters = backlog.dead_letters(&options.plugin).await?;
+    let (dropped, letters): (Vec<_>, Vec<_>) = letters.into_iter().partition(|letter| letter.dropped);
+    for letter in dropped {
+        lanes.drop_letter(letter.seq);
+    }
     for letters in letters.chunks(CHUNK) {
         // Only a held lane has to be known before its letter is taken back.
         let states = if options.delivery.on_dead_letter == OnDeadLetter::Hold {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::lanes::{Behind, Fit, Lanes};
+use kubewitness_core::lanes::{Behind, Lanes};
 use kubewitness_core::ports::{Backlog, JournalError, Outside, Present};
 use kubewitness_core::{Seq, State};
 
-use crate::interest::Interest;
+use crate::interest::{Fitted, Interest};
 use crate::pause::Pause;
 
 /// States in one read: enough to make a read cheap, few enough to start calls early.
@@ -52,37 +52,38 @@ pub(crate) enum Fetch {
 pub(crate) enum Answer {
     States(Vec<Arc<State>>),
     /// All that there is up to a position, with what the subscription says about each.
-    Fitted(Vec<(Arc<State>, Fit)>, Seq),
+    Fitted(Fitted, Seq),
     Count(u64),
     Present(Present),
 }
 
 impl Fetch {
     pub async fn ask(&self, backlog: &dyn Backlog, interest: &Interest) -> Result<Answer, JournalError> {
-        // Fewer than asked for: there is nothing more up to the end.
-        let fitted = |states: Vec<Arc<State>>, limit: usize, end: Seq| {
-            let end = states.last().filter(|_| states.len() >= limit).map_or(end, |state| state.seq);
-            Answer::Fitted(interest.fits(states), end)
-        };
         Ok(match self {
             Self::Fill(seqs) => Answer::States(backlog.read_at(seqs).await?),
             Self::Read { after, limit, newest } => {
-                fitted(backlog.read(*after, *limit).await?, *limit, *newest)
+                let states = backlog.read(*after, *limit).await?;
+                // Fewer than asked for: there is nothing more up to the end.
+                let end = states.last().filter(|_| states.len() >= *limit).map_or(*newest, |state| state.seq);
+                Answer::Fitted(interest.fits(states, true).await?, end)
             }
             Self::Outside { after, through, namespaces } => {
                 let Outside { states, looked } =
                     backlog.read_outside(*after, *through, CHUNK, namespaces).await?;
-                Answer::Fitted(interest.fits(states), looked)
+                Answer::Fitted(interest.fits(states, true).await?, looked)
             }
             Self::Behind { from, limit, through } => {
                 let mut states = backlog.read(from - 1, *limit).await?;
                 let is_all = states.len() < *limit;
                 states.retain(|state| state.seq <= *through);
                 let end = states.last().filter(|_| !is_all).map_or(*through, |state| state.seq);
-                Answer::Fitted(interest.fits(states), end)
+                Answer::Fitted(interest.fits(states, false).await?, end)
             }
             Self::Count { after, through } => Answer::Count(interest.count(backlog, *after, *through).await?),
-            Self::Present { source, from } => Answer::Present(backlog.present(source, *from, CHUNK).await?),
+            Self::Present { source, from } => {
+                let Present { states, next } = backlog.present(source, *from, CHUNK).await?;
+                Answer::Present(Present { states: interest.keep(states).await?, next })
+            }
         })
     }
 }
@@ -106,6 +107,9 @@ pub(crate) struct Reader {
     /// Of [`TURNS`], whose was the last question.
     turn: usize,
     pause: Pause,
+    /// States that no filter could judge, and why the last of them.
+    pub unclear: u64,
+    pub why: Option<Arc<str>>,
 }
 
 impl Reader {
@@ -186,21 +190,25 @@ impl Reader {
     /// Says which states are not there any more, of those that the lanes know by position.
     pub fn answered(&mut self, fetch: Fetch, answer: Answer, lanes: &mut Lanes, now: Duration) -> Vec<Seq> {
         self.pause.end();
+        if let Answer::Fitted(fitted, _) = &answer {
+            self.unclear += fitted.unclear;
+            self.why = fitted.why.as_deref().map(Arc::from).or(self.why.take());
+        }
         let turn = match (fetch, answer) {
             (Fetch::Fill(asked), Answer::States(states)) => {
                 self.turn = 0;
                 return lanes.fill(&asked, states, now);
             }
-            (Fetch::Behind { from, .. }, Answer::Fitted(states, end)) => {
-                lanes.catch_up(from, states, end, now);
+            (Fetch::Behind { from, .. }, Answer::Fitted(fitted, end)) => {
+                lanes.catch_up(from, fitted.states, end, now);
                 Turn::Behind
             }
-            (Fetch::Read { .. }, Answer::Fitted(states, end)) => {
-                lanes.read(states, end, now);
+            (Fetch::Read { .. }, Answer::Fitted(fitted, end)) => {
+                lanes.read(fitted.states, end, now);
                 Turn::Read
             }
-            (Fetch::Outside { .. }, Answer::Fitted(states, end)) => {
-                lanes.read_outside(states, end, now);
+            (Fetch::Outside { .. }, Answer::Fitted(fitted, end)) => {
+                lanes.read_outside(fitted.states, end, now);
                 Turn::Read
             }
             (Fetch::Count { through, .. }, Answer::Count(count)) => {

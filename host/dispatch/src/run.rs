@@ -1,5 +1,6 @@
 //! The loop of one plugin: start what can be started, wait for one thing to happen, take it in.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::breaker::{Allowed, Breaker};
-use crate::handle::{Command, Replay, Shared};
+use crate::handle::{Act, Command, Letters, Shared};
 use crate::interest::Interest;
 use crate::keeper::Keeper;
 use crate::load::Loaded;
@@ -43,6 +44,7 @@ pub(crate) struct Called {
 }
 
 struct Recalled {
+    act: Act,
     letters: Result<Vec<DeadLetter>, JournalError>,
     reply: oneshot::Sender<Result<u64, DispatchError>>,
 }
@@ -149,7 +151,7 @@ impl Run {
             Event::Saved(saved) => self.on_saved(saved)?,
             Event::Fetched(fetch, answer) => self.on_fetched(fetch, answer)?,
             Event::Recalled(recalled) => self.on_recalled(recalled)?,
-            Event::Command(Some(Command::Replay(replay))) => work.recalling = Some(self.recall(replay)),
+            Event::Command(Some(Command::Letters(letters))) => work.recalling = Some(self.recall(letters)),
             Event::Command(Some(Command::Resync(source))) => self.resync.ask(source),
             Event::Command(None) => self.is_deaf = true,
             Event::Grown(grown) => self.is_orphaned = !grown,
@@ -278,29 +280,37 @@ impl Run {
 
     // ---- dead letters --------------------------------------------------------------------
 
-    fn recall(&self, replay: Replay) -> BoxFuture<'static, Recalled> {
+    fn recall(&self, letters: Letters) -> BoxFuture<'static, Recalled> {
         let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
-        let Replay { seqs, who, why, reply } = replay;
+        let Letters { act, seqs, who, why, reply } = letters;
         async move {
             let letters = async {
                 let mut letters = backlog.dead_letters(&plugin).await?;
-                letters.retain(|letter| !letter.replaying && (seqs.is_empty() || seqs.contains(&letter.seq)));
+                let named: HashSet<Seq> = seqs.into_iter().collect();
+                letters.retain(|letter| {
+                    !letter.replaying && !letter.dropped && (named.is_empty() || named.contains(&letter.seq))
+                });
                 let seqs: Vec<Seq> = letters.iter().map(|letter| letter.seq).collect();
-                if !seqs.is_empty() {
-                    backlog.mark_replaying(&plugin, &seqs, &who, &why).await?;
+                match act {
+                    _ if seqs.is_empty() => {}
+                    Act::Replay => backlog.mark_replaying(&plugin, &seqs, &who, &why).await?,
+                    Act::Drop => backlog.mark_dropped(&plugin, &seqs, &who, &why).await?,
                 }
                 Ok(letters)
             };
-            Recalled { letters: letters.await, reply }
+            Recalled { act, letters: letters.await, reply }
         }
         .boxed()
     }
 
-    fn on_recalled(&mut self, Recalled { letters, reply }: Recalled) -> Result<(), DispatchError> {
+    fn on_recalled(&mut self, Recalled { act, letters, reply }: Recalled) -> Result<(), DispatchError> {
         let (answer, end) = match letters {
             Ok(letters) => {
                 for letter in &letters {
-                    self.lanes.replay(letter);
+                    match act {
+                        Act::Replay => self.lanes.replay(letter),
+                        Act::Drop => self.lanes.drop_letter(letter.seq),
+                    }
                 }
                 self.keeper.touch();
                 (Ok(letters.len() as u64), Ok(()))
@@ -340,6 +350,7 @@ impl Run {
         self.parts.shared.publish(
             &self.lanes,
             &self.resync,
+            &self.reader,
             self.breaker.failures(),
             paused,
             &self.last_error,

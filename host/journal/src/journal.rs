@@ -22,7 +22,7 @@ use crate::recent::Recent;
 use crate::removal::{Removal, Sweep};
 use crate::report::{OpenError, PoisonRecord, ReplayRecord, SourceCounters};
 use crate::sqlite;
-use crate::store::{Replay, Store, Writes};
+use crate::store::{Act, Replay, Store, Writes};
 
 #[derive(Clone)]
 pub struct JournalOptions {
@@ -159,6 +159,26 @@ impl Journal {
         self.reader().await?.poison(source, limit).await
     }
 
+    async fn act(
+        &self,
+        act: Act,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        let replay = Replay {
+            act,
+            plugin: plugin.to_owned(),
+            seqs: seqs.to_vec(),
+            who: who.to_owned(),
+            why: why.to_owned(),
+            at_ms: self.inner.clock.now_ms(),
+        };
+        self.inner.group.submit(|answer| Work::Replay(replay, answer)).await
+    }
+
+    /// Who took dead letters back or dropped them, oldest first.
     pub async fn replays(&self, plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
         self.reader().await?.replays(plugin).await
     }
@@ -236,14 +256,17 @@ impl Backlog for Journal {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError> {
-        let replay = Replay {
-            plugin: plugin.to_owned(),
-            seqs: seqs.to_vec(),
-            who: who.to_owned(),
-            why: why.to_owned(),
-            at_ms: self.inner.clock.now_ms(),
-        };
-        self.inner.group.submit(|answer| Work::Replay(replay, answer)).await
+        self.act(Act::Replay, plugin, seqs, who, why).await
+    }
+
+    async fn mark_dropped(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        self.act(Act::Drop, plugin, seqs, who, why).await
     }
 
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {

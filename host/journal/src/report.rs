@@ -59,11 +59,14 @@ pub struct PoisonRecord {
     pub raw: Vec<u8>,
 }
 
-/// Who had dead letters tried again, and why.
+/// Who had dead letters tried again or dropped, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayRecord {
     pub number: u64,
     pub plugin: String,
+    /// `replay` or `drop`.
+    #[serde(default)]
+    pub what: String,
     pub who: String,
     pub why: String,
     pub seqs: Vec<Seq>,

@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kubewitness_core::Gap;
 use kubewitness_core::views::{
-    DeadLetterView, GapQuery, ObjectQuery, ObjectView, PluginView, PoisonQuery, PoisonView, ReplayRequest,
-    ReplayView, StatusView, TimelineQuery, TimelineView,
+    DeadLetterView, DropView, GapQuery, LetterRecordView, ObjectQuery, ObjectView, PluginView, PoisonQuery,
+    PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
 };
 
 use crate::app::{App, Route};
@@ -40,6 +40,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/poison/{number}/raw", get(poison_raw)),
         ("/api/v1/deadletters", get(dead_letters)),
         ("/api/v1/deadletters/replay", post(replay)),
+        ("/api/v1/deadletters/drop", post(drop_letters)),
+        ("/api/v1/deadletters/records", get(letter_records)),
         ("/api/v1/events", get(events::events)),
         ("/api/v1/openapi.json", get(openapi)),
     ]
@@ -171,16 +173,32 @@ async fn replay(
     Ok(Json(app.views.replay(&request).await?))
 }
 
+async fn drop_letters(
+    State(app): State<App>,
+    uri: Uri,
+    body: Result<Json<ReplayRequest>, JsonRejection>,
+) -> Result<Json<DropView>, Problem> {
+    Params::read(&uri, &[])?;
+    let Json(request) = body?;
+    check_replay(&request)?;
+    Ok(Json(app.views.drop_letters(&request).await?))
+}
+
+async fn letter_records(State(app): State<App>, uri: Uri) -> Result<Json<Vec<LetterRecordView>>, Problem> {
+    let params = Params::read(&uri, &["plugin", "limit"])?;
+    let limit = params.limit(ROWS, MOST_ROWS)?;
+    let mut records = app.views.letter_records(params.text("plugin")).await?;
+    records.truncate(limit);
+    Ok(Json(records))
+}
+
 pub(crate) fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
-    let hint = "The reason is kept with the replay, for whoever asks later.";
+    let hint = "The reason is kept with what was done, for whoever asks later.";
     if request.plugin.trim().is_empty() {
-        return Err(Problem::invalid(
-            "`plugin` is empty.",
-            "Name the plugin whose dead letters are to be replayed.",
-        ));
+        return Err(Problem::invalid("`plugin` is empty.", "Name the plugin whose dead letters are meant."));
     }
     if request.reason.trim().is_empty() {
-        return Err(Problem::invalid("A replay needs a reason.", hint));
+        return Err(Problem::invalid("A replay or a drop needs a reason.", hint));
     }
     if request.reason.len() > REASON_BYTES {
         return Err(Problem::invalid(format!("The reason is longer than {REASON_BYTES} bytes."), hint));
@@ -188,7 +206,7 @@ pub(crate) fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     if request.seqs.len() > MOST_SEQS {
         return Err(Problem::invalid(
             format!("More than {MOST_SEQS} positions are named."),
-            "Replay them in parts, or all of the plugin by naming none.",
+            "Name them in parts, or name none and choose by `namespace`, `error` or `older_than_seconds`.",
         ));
     }
     Ok(())

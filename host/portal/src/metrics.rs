@@ -189,6 +189,12 @@ pub(crate) fn render(status: &StatusView, ready: bool) -> String {
             page.sample(&name, &[("plugin", &plugin.name)], value(plugin));
         }
     }
+    let (name, help) =
+        ("plugin_filter_errors_total", "States that a filter could not judge; they were handed over.");
+    page.family(name, help, Counter);
+    for plugin in &status.plugins {
+        page.sample(name, &[("plugin", &plugin.name)], plugin.filter_errors as f64);
+    }
     queues(&mut page, &status.plugins);
     page.text
 }

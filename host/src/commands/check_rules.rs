@@ -3,10 +3,13 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_core::state::Status;
+use kubewitness_core::state::{Change, ObjectRef, State, StateId, Status};
 use kubewitness_core::status::{CaseSpec, Explanation, Origin, RuleSpec, Tested};
+use kubewitness_core::version::Version;
+use kubewitness_filter::Filter;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,8 +32,15 @@ pub fn ask(args: &CheckArgs) -> Ended {
             return tell(args.output, &vec![finding]);
         }
     };
+    let filter = match args.filter.as_deref().map(Filter::compile).transpose() {
+        Ok(filter) => filter,
+        Err(fault) => {
+            let finding = Finding::new("filter".into(), String::new(), vec![fault.to_string()]);
+            return tell(args.output, &vec![finding]);
+        }
+    };
     match &args.object {
-        Some(path) => explain(&placed, path, args.expect.as_deref(), args.output),
+        Some(path) => explain(&placed, path, args.expect.as_deref(), filter.as_ref(), args.output),
         None => list(&placed, args.output),
     }
 }
@@ -55,6 +65,9 @@ struct Told<'r> {
     before: Vec<Before<'r>>,
     reason_from: Option<&'r str>,
     message_from: Option<&'r str>,
+    /// What the filter says: `wanted`, `filtered`, or why it can't be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter: Option<String>,
 }
 
 #[derive(Clone, Serialize)]
@@ -89,21 +102,67 @@ struct Before<'r> {
     failed: &'r Tested,
 }
 
-fn explain(placed: &PlacedRules, path: &Path, expect: Option<&str>, output: Output) -> Ended {
+fn explain(
+    placed: &PlacedRules,
+    path: &Path,
+    expect: Option<&str>,
+    filter: Option<&Filter>,
+    output: Output,
+) -> Ended {
     let objects = read_objects(path).with_context(|| format!("reading {}", path.display()))?;
     let mut explained = Vec::new();
     for object in &objects {
         let named = named(object)?;
         let told = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes());
         let told = told.with_context(|| format!("{} is not an object", named.text()))?;
-        explained.push((named, told));
+        let said = filter.map(|filter| filter_says(filter, &named, object, &told.status));
+        explained.push((named, told, said));
     }
-    let told: Vec<Told<'_>> =
-        explained.iter().map(|(named, found)| Told::new(placed, named.clone(), found, expect)).collect();
+    let told: Vec<Told<'_>> = explained
+        .iter()
+        .map(|(named, found, said)| Told {
+            filter: said.clone(),
+            ..Told::new(placed, named.clone(), found, expect)
+        })
+        .collect();
     print::value(output, &told, |told| {
         told.iter().map(|told| told.text(expect)).collect::<Vec<_>>().join("\n")
     })?;
     Ok(if told.iter().all(|told| told.ok) { End::Fine } else { End::Failed })
+}
+
+/// What a filter says of an object as it is here, seen for the first time.
+fn filter_says(filter: &Filter, named: &Named, object: &Value, status: &Status) -> String {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let version = text("/apiVersion").rsplit('/').next().unwrap_or_default();
+    let seen = ObjectRef {
+        group: named.group.clone(),
+        version: version.to_owned(),
+        kind: named.kind.clone(),
+        namespace: named.namespace.clone(),
+        name: named.name.clone(),
+        uid: text("/metadata/uid").to_owned(),
+    };
+    let resource_version = Version::new(text("/metadata/resourceVersion"));
+    let state = State {
+        id: StateId::of("", 0, &seen, Change::Present, &resource_version, None),
+        seq: 0,
+        source: "".into(),
+        epoch: 0,
+        change: Change::Present,
+        object: Arc::new(seen),
+        owner: None,
+        resource_version,
+        status: Arc::new(status.clone()),
+        previous: None,
+        observed_ms: 0,
+        late: false,
+    };
+    match filter.wants(&state, Some(object.to_string().as_bytes())) {
+        Ok(true) => "wanted".to_owned(),
+        Ok(false) => "filtered".to_owned(),
+        Err(why) => format!("handed over, since it can't be judged: {why}"),
+    }
 }
 
 impl<'r> Told<'r> {
@@ -128,6 +187,7 @@ impl<'r> Told<'r> {
             before: before.collect(),
             reason_from: found.reason_from.as_deref(),
             message_from: found.message_from.as_deref(),
+            filter: None,
         }
     }
 
@@ -165,6 +225,9 @@ impl<'r> Told<'r> {
             text.push_str(&format!(": {}", clean(self.about)));
         }
         text.push('\n');
+        if let Some(said) = &self.filter {
+            text.push_str(&format!("  {:<8} {}\n", "filter", clean(said)));
+        }
         for tested in self.held {
             text.push_str(&format!("           {} {}\n", sign(true), tested_text(tested)));
         }

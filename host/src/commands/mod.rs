@@ -7,6 +7,7 @@ mod findings;
 mod follow;
 mod get;
 mod journal;
+mod letters;
 pub mod print;
 mod proof;
 mod query;
@@ -20,8 +21,9 @@ pub use check::check;
 pub use findings::{gaps, poison};
 pub use get::{get, jobs};
 pub use journal::journal;
+pub use letters::dead_letters;
 pub use proof::audit;
-pub use query::{dead_letters, timeline};
+pub use query::timeline;
 pub use status::{plugins, plugins_table, status};
 
 /// How a command ended, as its exit code says it.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use kubewitness_core::views::{DeadLetterView, ReplayRequest, ReplayView, TimelineQuery, TimelineView};
+use kubewitness_core::views::{TimelineQuery, TimelineView};
 use kubewitness_core::{State, calendar};
 
 use super::client::Client;
 use super::print::{self, Table};
 use super::{End, Ended, Usage};
-use crate::cli::{DeadLetters, QueryArgs, TimelineArgs};
+use crate::cli::TimelineArgs;
 
 pub async fn timeline(args: TimelineArgs) -> Ended {
     let client = Client::new(&args.query.server)?;
@@ -79,49 +79,6 @@ fn states_table(states: &[Arc<State>]) -> String {
     table.render()
 }
 
-pub async fn dead_letters(command: DeadLetters) -> Ended {
-    match command {
-        DeadLetters::List { plugin, query } => list_dead_letters(plugin, query).await,
-        DeadLetters::Replay { plugin, seq, reason, dry_run, query } => {
-            let request = ReplayRequest { plugin, seqs: seq, reason, dry_run };
-            let view: ReplayView =
-                Client::new(&query.server)?.post("api/v1/deadletters/replay", &request).await?;
-            print::value(query.output, &view, replay_text)?;
-            Ok(End::Fine)
-        }
-    }
-}
-
-fn replay_text(view: &ReplayView) -> String {
-    match (view.replayed, view.dry_run) {
-        (0, _) => "nothing is parked there that is not being replayed already\n".into(),
-        (count, true) => format!("{count} would be replayed\n"),
-        (count, false) => format!("{count} being replayed\n"),
-    }
-}
-
-async fn list_dead_letters(plugin: Option<String>, args: QueryArgs) -> Ended {
-    let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().collect();
-    let letters: Vec<DeadLetterView> = Client::new(&args.server)?.get("api/v1/deadletters", &query).await?;
-    print::value(args.output, &letters, |letters| {
-        let mut table = Table::new(&["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"]);
-        for view in letters {
-            let letter = &view.letter;
-            table.row([
-                letter.plugin.clone(),
-                letter.seq.to_string(),
-                format!("{}/{}/{}", view.object.namespace, view.object.kind, view.object.name),
-                view.phase.clone(),
-                letter.attempts.to_string(),
-                calendar::rfc3339(letter.last_ms),
-                letter.error.chars().take(100).collect::<String>().replace('\n', " "),
-            ]);
-        }
-        if table.is_empty() { "nothing is parked\n".into() } else { table.render() }
-    })?;
-    Ok(End::Fine)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -134,14 +91,6 @@ mod tests {
             unreachable!("the command is `timeline`")
         };
         timeline_query(&args)
-    }
-
-    #[test]
-    fn a_replay_of_nothing_does_not_read_like_a_success() {
-        let text = |replayed, dry_run| replay_text(&ReplayView { replayed, dry_run });
-        assert!(text(0, false).starts_with("nothing is parked"));
-        assert_eq!(text(2, true), "2 would be replayed\n");
-        assert_eq!(text(2, false), "2 being replayed\n");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::tree::Tree;
+use crate::controller::filters;
 
 /// Where a manifest was found, as a person would look for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +81,8 @@ pub fn parse_host(entry: &Entry) -> Result<Parsed<HostSpec>, Vec<Problem>> {
 /// Names are checked against `host`; the component is not looked at.
 pub fn parse_plugin(entry: &Entry, host: &HostSpec) -> Result<Parsed<PluginSpec>, Vec<Problem>> {
     let parsed = parse::<PluginSpec>(entry, "Plugin")?;
-    let faults = parsed.spec.check(host);
+    let mut faults = parsed.spec.check(host);
+    faults.extend(filters::check(&parsed.spec));
     if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
 }
 
@@ -178,6 +180,19 @@ mod tests {
             problems,
             ["plugins.yaml:16: spec.subscribe[0].source: the host has no source `pods`; it has jobs"]
         );
+    }
+
+    #[test]
+    fn a_filter_with_a_fault_is_refused_with_its_place_and_what_there_is() {
+        let problems = plugin_problems(
+            "  module: {file: a.wasm}\n  subscribe:\n    - source: jobs\n      filter: state.phaze == 'Failed'\n",
+        );
+        assert!(
+            problems[0]
+                .starts_with("plugins.yaml:17: spec.subscribe[0].filter: a state has no `phaze`; it has"),
+            "{problems:?}"
+        );
+        assert!(problems[0].ends_with("(line 1, column 7 of the filter)"), "{problems:?}");
     }
 
     #[test]

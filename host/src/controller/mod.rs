@@ -2,6 +2,7 @@
 //! One line a stage; the stages themselves are crates.
 
 mod control;
+pub mod filters;
 pub mod modules;
 pub mod plugins;
 mod report;

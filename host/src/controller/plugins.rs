@@ -18,8 +18,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::modules;
 use super::shared::{Phase, PluginState, Shared};
+use super::{filters, modules};
 use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
 
@@ -133,7 +133,7 @@ impl Plugins {
         let plugin = candidate.component.plugin(&name, &spec.limits, grants).context("instantiating it")?;
         let options = DispatchOptions {
             plugin: name.clone(),
-            subscriptions: subscriptions(spec),
+            subscriptions: subscriptions(spec, &self.journal),
             delivery: spec.delivery.clone(),
             concurrency: spec.limits.concurrency,
         };
@@ -193,10 +193,13 @@ async fn drain(name: &str, running: Running) -> Candidate {
     candidate
 }
 
-fn subscriptions(spec: &PluginSpec) -> Vec<Subscription> {
+fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {
+    let filter = |text: &str| filters::of(text, Arc::new(journal.clone()));
     let subscription = |s: &kubewitness_core::config::SubscribeSpec| Subscription {
         source: s.source.as_str().into(),
         mode: s.mode,
+        filter: s.filter.as_deref().and_then(filter),
+        replay_rate: s.replay_rate,
         start: s.start,
         resync: s.resync,
     };

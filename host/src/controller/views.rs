@@ -1,6 +1,6 @@
 //! Answers for people and scripts, from the journal, the cache and the dispatchers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -13,13 +13,13 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
-    DeadLetterView, EpochView, GapQuery, HistogramView, JournalView, ObjectQuery, ObjectView, PluginView,
-    PoisonQuery, PoisonView, QueueView, ReplayRequest, ReplayView, SourceView, StatusView, TimelineQuery,
-    TimelineView, ViewError, Views,
+    DeadLetterView, DropView, EpochView, GapQuery, HistogramView, JournalView, LetterRecordView, ObjectQuery,
+    ObjectView, PluginView, PoisonQuery, PoisonView, QueueView, ReplayRequest, ReplayView, SourceView,
+    StatusView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
-use kubewitness_dispatch::{DispatchError, DispatchStats};
-use kubewitness_journal::{Journal, SourceCounters};
+use kubewitness_dispatch::{DispatchError, DispatchHandle, DispatchStats};
+use kubewitness_journal::{Journal, ReplayRecord, SourceCounters};
 use kubewitness_watch::SourceSnapshot;
 use tokio::sync::watch;
 
@@ -156,22 +156,40 @@ impl Views for HostViews {
         if request.reason.trim().is_empty() {
             return Err(ViewError::Invalid("say why in `reason`: it is kept with the replay".into()));
         }
-        let name = &request.plugin;
-        let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
-        let letters = self.journal.dead_letters(name).await.map_err(unavailable)?;
-        let chosen = chosen(&letters, request)?;
-        if request.dry_run {
-            return Ok(ReplayView { replayed: chosen, dry_run: true });
+        let replayed = match self.choose(request).await? {
+            Chosen::Counted(count) => count,
+            Chosen::From(handle, seqs) => {
+                handle.replay(seqs, "api", &request.reason).await.map_err(refused)?
+            }
+        };
+        Ok(ReplayView { replayed, dry_run: request.dry_run })
+    }
+
+    async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
+        if request.reason.trim().is_empty() {
+            return Err(ViewError::Invalid("say why in `reason`: it is kept with what was dropped".into()));
         }
-        let idle = || ViewError::Unavailable(format!("the plugin `{name}` does not run"));
-        let handle = plugin.handle.ok_or_else(idle)?;
-        let replayed = handle.replay(request.seqs.clone(), "api", &request.reason).await.map_err(
-            |error| match error {
-                DispatchError::Journal(JournalError::Invalid(message)) => ViewError::Invalid(message),
-                other => unavailable(other),
-            },
-        )?;
-        Ok(ReplayView { replayed, dry_run: false })
+        let dropped = match self.choose(request).await? {
+            Chosen::Counted(count) => count,
+            Chosen::From(handle, seqs) => {
+                handle.drop_letters(seqs, "api", &request.reason).await.map_err(refused)?
+            }
+        };
+        Ok(DropView { dropped, dry_run: request.dry_run })
+    }
+
+    async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
+        let records = self.journal.replays(plugin).await.map_err(unavailable)?;
+        let view = |record: ReplayRecord| LetterRecordView {
+            number: record.number,
+            plugin: record.plugin,
+            what: record.what,
+            who: record.who,
+            why: record.why,
+            seqs: record.seqs,
+            at: calendar::rfc3339(record.at_ms),
+        };
+        Ok(records.into_iter().rev().map(view).collect())
     }
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
@@ -203,6 +221,34 @@ impl Views for HostViews {
     }
 }
 
+/// The letters that a request means.
+enum Chosen {
+    /// It only asks how many, or there is none.
+    Counted(u64),
+    From(DispatchHandle, Vec<Seq>),
+}
+
+impl HostViews {
+    async fn choose(&self, request: &ReplayRequest) -> Result<Chosen, ViewError> {
+        let name = &request.plugin;
+        let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
+        let letters = self.journal.letters_with_states(Some(name)).await.map_err(unavailable)?;
+        let seqs = chosen(&letters, request, self.clock.now_ms())?;
+        if request.dry_run || seqs.is_empty() {
+            return Ok(Chosen::Counted(seqs.len() as u64));
+        }
+        let idle = || ViewError::Unavailable(format!("the plugin `{name}` does not run"));
+        Ok(Chosen::From(plugin.handle.ok_or_else(idle)?, seqs))
+    }
+}
+
+fn refused(error: DispatchError) -> ViewError {
+    match error {
+        DispatchError::Journal(JournalError::Invalid(message)) => ViewError::Invalid(message),
+        other => unavailable(other),
+    }
+}
+
 fn no_plugin(name: &str) -> ViewError {
     ViewError::NotFound {
         message: format!("no plugin is called `{name}`"),
@@ -210,12 +256,17 @@ fn no_plugin(name: &str) -> ViewError {
     }
 }
 
-/// How many letters a replay would take back. Positions that name none are a mistake; letters that
-/// are on their way already are not.
-fn chosen(letters: &[DeadLetter], request: &ReplayRequest) -> Result<u64, ViewError> {
-    let named = |letter: &&DeadLetter| request.seqs.is_empty() || request.seqs.contains(&letter.seq);
-    let named: Vec<_> = letters.iter().filter(named).collect();
-    if named.is_empty() && !request.seqs.is_empty() {
+/// The parked letters that a request means. Positions that name none are a mistake; letters that
+/// are on their way already or were dropped are not.
+fn chosen(
+    letters: &[(DeadLetter, Arc<State>)],
+    request: &ReplayRequest,
+    now_ms: u64,
+) -> Result<Vec<Seq>, ViewError> {
+    let asked: HashSet<Seq> = request.seqs.iter().copied().collect();
+    let named: Vec<_> =
+        letters.iter().filter(|(letter, _)| asked.is_empty() || asked.contains(&letter.seq)).collect();
+    if named.is_empty() && !asked.is_empty() {
         let seqs: Vec<_> = request.seqs.iter().map(Seq::to_string).collect();
         return Err(ViewError::NotFound {
             message: format!(
@@ -230,7 +281,15 @@ fn chosen(letters: &[DeadLetter], request: &ReplayRequest) -> Result<u64, ViewEr
             ),
         });
     }
-    Ok(named.iter().filter(|letter| !letter.replaying).count() as u64)
+    let age = request.older_than_seconds.map(|seconds| seconds.saturating_mul(1000));
+    let is_meant = |(letter, state): &&(DeadLetter, Arc<State>)| {
+        !letter.replaying
+            && !letter.dropped
+            && request.namespace.as_ref().is_none_or(|namespace| state.object.namespace == *namespace)
+            && request.error.as_ref().is_none_or(|text| letter.error.contains(text))
+            && age.is_none_or(|age| now_ms.saturating_sub(letter.last_ms) >= age)
+    };
+    Ok(named.into_iter().filter(is_meant).map(|(letter, _)| letter.seq).collect())
 }
 
 fn source_view(spec: &SourceSpec, view: SourceSnapshot, counters: SourceCounters, now_ms: u64) -> SourceView {
@@ -268,6 +327,7 @@ fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
         delivered: stats.delivered,
         filtered: stats.filtered,
         dead: stats.dead,
+        dropped: stats.dropped,
         waiting: stats.waiting,
         taken: 0,
         retrying: stats.retrying,
@@ -278,7 +338,8 @@ fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
         resync_failed: stats.resync.failed,
         superseded: stats.superseded,
         queue: queue_view(&stats),
-        message: state.message.clone().or(stats.last_error),
+        filter_errors: stats.unclear,
+        message: state.message.clone().or(stats.last_error).or(stats.filter_error),
     }
 }
 
@@ -387,19 +448,50 @@ mod tests {
             first_ms: 0,
             last_ms: 0,
             replaying,
+            dropped: false,
             tries: Vec::new(),
         };
-        let letters = [letter(4, false), letter(7, true), letter(9, false)];
+        let state = |seq, namespace: &str| {
+            Arc::new(State {
+                id: kubewitness_core::StateId::parse("x"),
+                seq,
+                source: "jobs".into(),
+                epoch: 0,
+                change: kubewitness_core::Change::Present,
+                object: Arc::new(kubewitness_core::ObjectRef {
+                    namespace: namespace.into(),
+                    ..kubewitness_core::ObjectRef::default()
+                }),
+                owner: None,
+                resource_version: kubewitness_core::Version::new("1"),
+                status: Arc::default(),
+                previous: None,
+                observed_ms: 0,
+                late: false,
+            })
+        };
+        let dropped = DeadLetter { dropped: true, ..letter(11, false) };
+        let late = DeadLetter { last_ms: 9_000, error: "no such table".into(), ..letter(9, false) };
+        let letters = [
+            (letter(4, false), state(4, "a")),
+            (letter(7, true), state(7, "a")),
+            (late, state(9, "b")),
+            (dropped, state(11, "b")),
+        ];
         let request = |seqs: &[Seq]| ReplayRequest {
             plugin: "p".into(),
             seqs: seqs.to_vec(),
             ..ReplayRequest::default()
         };
-        assert_eq!(chosen(&letters, &request(&[])).unwrap(), 2);
-        assert_eq!(chosen(&letters, &request(&[4, 999])).unwrap(), 1);
-        assert_eq!(chosen(&letters, &request(&[7])).unwrap(), 0);
-        assert_eq!(chosen(&[], &request(&[])).unwrap(), 0);
-        let text = missing(chosen(&letters, &request(&[998, 999])));
+        let meant = |request: &ReplayRequest| chosen(&letters, request, 10_000).unwrap();
+        assert_eq!(meant(&request(&[])), [4, 9]);
+        assert_eq!(meant(&request(&[4, 999])), [4]);
+        assert_eq!((meant(&request(&[7])), meant(&request(&[11]))), (vec![], vec![]));
+        assert_eq!(meant(&ReplayRequest { namespace: Some("b".into()), ..request(&[]) }), [9]);
+        assert_eq!(meant(&ReplayRequest { error: Some("such table".into()), ..request(&[]) }), [9]);
+        assert_eq!(meant(&ReplayRequest { older_than_seconds: Some(5), ..request(&[]) }), [4]);
+        assert!(chosen(&[], &request(&[]), 0).unwrap().is_empty());
+        let text = missing(chosen(&letters, &request(&[998, 999]), 0));
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
     }
 
@@ -421,7 +513,7 @@ mod tests {
             plugin: plugin.into(),
             reason: "why".into(),
             seqs: vec![999],
-            dry_run: false,
+            ..ReplayRequest::default()
         };
         assert!(missing(views.replay(&replay("nope")).await).contains("`nope`"));
         assert!(missing(views.replay(&replay("there")).await).contains("position 999"));

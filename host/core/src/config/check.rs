@@ -302,6 +302,7 @@ impl PluginSpec {
         }
         let mut seen = std::collections::HashSet::new();
         for (index, subscription) in self.subscribe.iter().enumerate() {
+            check_rate(&format!("spec.subscribe[{index}].replayRate"), subscription.replay_rate, faults);
             let field = format!("spec.subscribe[{index}].source");
             if !known.contains(&subscription.source.as_str()) {
                 faults.push(fault(field, unknown("source", &subscription.source, &known)));
@@ -350,6 +351,7 @@ impl PluginSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Since, Start};
 
     fn host() -> HostSpec {
         serde_json::from_value(serde_json::json!({
@@ -456,6 +458,23 @@ mod tests {
         assert_eq!(spec.warnings(&host)[0].field, "spec.subscribe[0].resync");
         host.sources[0].resync = Some(super::super::Duration(std::time::Duration::from_secs(60)));
         assert!(spec.warnings(&host).is_empty());
+    }
+
+    #[test]
+    fn a_start_is_a_word_a_time_or_a_position() {
+        let start = |value: serde_json::Value| serde_json::from_value::<Start>(value);
+        assert_eq!(start("now".into()).unwrap(), Start::Now);
+        assert_eq!(start(serde_json::json!({"position": 7})).unwrap(), Start::Position(7));
+        let since = |text: &str| match start(serde_json::json!({"since": text})) {
+            Ok(Start::Since(since)) => since.ms(10_000_000_000),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(since("1970-01-02T00:00:00Z"), 86_400_000);
+        assert_eq!((since("2h"), since("30d"), since("400d")), (9_992_800_000, 7_408_000_000, 0));
+        let error = start(serde_json::json!({"since": "last month"})).unwrap_err().to_string();
+        assert!(error.contains("`last month` is no time"), "{error}");
+        let text = serde_json::to_string(&Start::Since(Since::At(86_400_000))).unwrap();
+        assert_eq!(text, r#"{"since":"1970-01-02T00:00:00.000Z"}"#);
     }
 
     #[test]

@@ -317,6 +317,14 @@ impl Lanes {
         }
     }
 
+    /// An operator dropped a dead letter, before the start or now: it stays dead, and its lane
+    /// goes on.
+    pub fn drop_letter(&mut self, seq: Seq) {
+        self.parked.remove(&seq);
+        self.dropped += 1;
+        self.release(seq);
+    }
+
     /// Takes a dead letter back. Its state will be [`wanted`](Self::wanted) and then goes into
     /// its lane in the order of positions.
     pub fn replay(&mut self, letter: &DeadLetter) {

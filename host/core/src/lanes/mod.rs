@@ -98,7 +98,10 @@ pub struct LaneStats {
     pub filtered: u64,
     /// Of the filtered, those that made way for a newer one.
     pub superseded: u64,
+    /// Parked, or dropped.
     pub dead: u64,
+    /// Of the dead, those that an operator dropped.
+    pub dropped: u64,
     /// Unfinished states: in lanes, left, or counted and not read yet.
     pub waiting: u64,
     /// Of these, those that failed since they entered their lane.
@@ -165,6 +168,7 @@ pub struct Lanes {
     superseded: u64,
     /// Positions of the dead letters that are parked.
     parked: BTreeSet<Seq>,
+    dropped: u64,
     resync: Resync,
 }
 
@@ -198,6 +202,7 @@ impl Lanes {
             filtered: progress.filtered,
             superseded: progress.superseded,
             parked: BTreeSet::new(),
+            dropped: 0,
             resync: Resync::default(),
             options,
         }
@@ -263,7 +268,8 @@ impl Lanes {
             delivered: self.delivered,
             filtered: self.filtered,
             superseded: self.superseded,
-            dead: self.parked.len() as u64,
+            dead: self.parked.len() as u64 + self.dropped,
+            dropped: self.dropped,
             waiting: (self.positions.open_count() + self.replaying + self.replays.len()) as u64 + self.unread,
             retrying: self.retrying,
             in_flight: self.flying.len() as u64,
@@ -296,7 +302,7 @@ impl Lanes {
             delivered: self.delivered,
             filtered: self.filtered,
             superseded: self.superseded,
-            dead: self.parked.len() as u64,
+            dead: self.parked.len() as u64 + self.dropped,
             ..Progress::default()
         }
     }

@@ -183,6 +183,7 @@ impl Lanes {
             first_ms: prior.map(|prior| prior.first_ms).or(failed.map(|f| f.first_ms)).unwrap_or(now.wall_ms),
             last_ms: now.wall_ms,
             replaying: false,
+            dropped: false,
             tries,
         });
         self.hold(seq, key);

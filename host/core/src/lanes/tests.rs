@@ -174,6 +174,19 @@ fn a_replay_of_what_the_journal_no_longer_has_frees_its_lane() {
 }
 
 #[test]
+fn a_dropped_letter_frees_its_lane_and_stays_in_the_accounts() {
+    let mut lanes = lanes_with(OnDeadLetter::Hold, &[(1, 1), (2, 1)]);
+    take(&mut lanes, 0, 5);
+    lanes.finish(1, Verdict::Reject("never".into()), at(0));
+    assert_eq!(take(&mut lanes, 0, 5), [0; 0]);
+    lanes.drop_letter(1);
+    let stats = lanes.stats();
+    assert_eq!((stats.dead, stats.dropped, stats.waiting, lanes.progress().dead), (1, 1, 1, 1));
+    lanes.fill(&[2], vec![state(2, 1)], Duration::ZERO);
+    assert_eq!(take(&mut lanes, 0, 5), [2]);
+}
+
+#[test]
 fn a_failing_lane_does_not_fill_the_window() {
     let mut lanes = lanes_with(OnDeadLetter::Continue, &[(1, 1)]);
     take(&mut lanes, 0, 1);

@@ -228,6 +228,24 @@ impl Backlog for Journal {
         Ok(())
     }
 
+    async fn mark_dropped(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        self.pass().await?;
+        self.with(|kept| {
+            for seq in seqs {
+                kept.letters.get_mut(&(plugin.to_owned(), *seq)).unwrap().dropped = true;
+            }
+            kept.replays.push((seqs.to_vec(), who.to_owned(), why.to_owned()));
+        });
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
     async fn kv(&self, _plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
         Ok(Vec::new())
     }

@@ -73,6 +73,28 @@ async fn a_held_lane_is_still_held_after_a_restart_and_goes_on_after_the_replay(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_dropped_letter_lets_its_lane_go_on_and_stays_dead_also_after_a_restart() {
+    let journal = Journal::new(1, 1);
+    journal.append([1, 2, 1, 2]);
+    let (plugin, _) = picky(&journal);
+    let running = start(hold(), &journal, &plugin);
+    running.until("parked", |stats| stats.dead == 1 && stats.delivered == 2).await;
+    running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
+    assert_eq!(running.handle.drop_letters(vec![1], "ada", "nobody needs it").await.unwrap(), 1);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered, stats.dead, stats.dropped), (4, 3, 1, 1));
+    assert_eq!(running.handle.replay(vec![1], "ada", "back").await.unwrap(), 0, "it is gone for good");
+    running.end().await.unwrap();
+
+    let running = start(hold(), &journal, &plugin);
+    journal.append([1]);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered, stats.dead, stats.dropped), (5, 4, 1, 1));
+    assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].clone()), [3, 5]);
+    assert_eq!(journal.with(|kept| kept.replays.len()), 1, "what was done is on record");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_replay_that_fails_again_is_parked_again_with_all_its_attempts() {
     let journal = Journal::new(1, 1);
     journal.append([1]);

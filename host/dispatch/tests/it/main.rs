@@ -10,7 +10,9 @@ mod life;
 mod plugin;
 mod resync;
 mod rng;
+mod rows;
 mod simulation;
+mod subscriptions;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +42,7 @@ impl Clock for SimulatedClock {
 }
 
 fn subscribe(source: &str, mode: Mode, start: Start) -> Subscription {
-    Subscription { source: source.into(), mode, start, resync: true }
+    Subscription { source: source.into(), mode, filter: None, replay_rate: None, start, resync: true }
 }
 
 fn options(plugin: &str) -> DispatchOptions {

@@ -9,6 +9,7 @@ use sqlx::SqliteConnection;
 use super::fault::classify;
 use crate::plan::SEGMENT;
 use crate::report::ReplayRecord;
+use crate::store::Act;
 
 pub(super) async fn progress(
     connection: &mut SqliteConnection,
@@ -31,23 +32,29 @@ pub(super) async fn letters(
     connection: &mut SqliteConnection,
     plugin: Option<&str>,
 ) -> Result<Vec<DeadLetter>, JournalError> {
-    type Letter = (String, i64, String, u32, String, i64, i64, bool);
-    let text = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying FROM letters \
+    type Letter = (String, i64, String, u32, String, i64, i64, i64, String);
+    let text = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
                 WHERE ?1 IS NULL OR plugin = ?1 ORDER BY plugin, seq";
     let rows: Vec<Letter> =
         sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
-    let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, replaying): Letter| DeadLetter {
-        plugin,
-        seq: seq as u64,
-        id: StateId::parse(&id),
-        attempts,
-        error,
-        first_ms: first_ms as u64,
-        last_ms: last_ms as u64,
-        replaying,
-        tries: Vec::new(),
+    let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): Letter| {
+        let tries = serde_json::from_str(&tries).map_err(|error| {
+            JournalError::Fatal(format!("the tries of letter {seq} do not decode: {error}"))
+        })?;
+        Ok(DeadLetter {
+            plugin,
+            seq: seq as u64,
+            id: StateId::parse(&id),
+            attempts,
+            error,
+            first_ms: first_ms as u64,
+            last_ms: last_ms as u64,
+            replaying: mark == Act::Replay.mark(),
+            dropped: mark == Act::Drop.mark(),
+            tries,
+        })
     };
-    Ok(rows.into_iter().map(letter).collect())
+    rows.into_iter().map(letter).collect()
 }
 
 pub(super) async fn kv(
@@ -62,15 +69,14 @@ pub(super) async fn replays(
     connection: &mut SqliteConnection,
     plugin: Option<&str>,
 ) -> Result<Vec<ReplayRecord>, JournalError> {
-    type Record = (i64, String, String, String, String, i64);
-    let text =
-        "SELECT id, plugin, who, why, seqs, at_ms FROM replays WHERE ?1 IS NULL OR plugin = ?1 ORDER BY id";
+    type Record = (i64, String, String, String, String, String, i64);
+    let text = "SELECT id, plugin, what, who, why, seqs, at_ms FROM replays WHERE ?1 IS NULL OR plugin = ?1 ORDER BY id";
     let rows: Vec<Record> =
         sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
-    let record = |(number, plugin, who, why, seqs, at_ms): Record| {
+    let record = |(number, plugin, what, who, why, seqs, at_ms): Record| {
         let seqs = serde_json::from_str(&seqs)
             .map_err(|error| JournalError::Fatal(format!("replay {number} does not decode: {error}")))?;
-        Ok(ReplayRecord { number: number as u64, plugin, who, why, seqs, at_ms: at_ms as u64 })
+        Ok(ReplayRecord { number: number as u64, plugin, what, who, why, seqs, at_ms: at_ms as u64 })
     };
     rows.into_iter().map(record).collect()
 }

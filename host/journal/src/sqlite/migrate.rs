@@ -32,6 +32,9 @@ const STEPS: [&str; VERSION as usize - 1] = [
          SELECT s.seq / 1024 AS segment, o.stream, sum(length(s.document) + 100) AS bytes
          FROM states s JOIN objects o ON o.id = s.object GROUP BY 1, 2
      ) AS t WHERE tallies.segment = t.segment AND tallies.stream = t.stream;",
+    // 4: letters tell each try, and records say what was done.
+    "ALTER TABLE letters ADD COLUMN tries TEXT NOT NULL DEFAULT '[]';
+     ALTER TABLE replays ADD COLUMN what TEXT NOT NULL DEFAULT 'replay';",
 ];
 
 /// Brings a file of version `from` to the present one.

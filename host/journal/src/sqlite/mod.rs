@@ -97,8 +97,8 @@ impl Writes for Writer {
             write::rows(&mut transaction, rows).await.map_err(classify)?;
         }
         write::saves(&mut transaction, saves).await.map_err(classify)?;
-        for Replay { plugin, seqs, who, why, at_ms } in replays {
-            write::replaying(&mut transaction, plugin, seqs, who, why, *at_ms).await.map_err(classify)?;
+        for replay in replays {
+            write::marks(&mut transaction, replay).await.map_err(classify)?;
         }
         transaction.commit().await.map_err(classify)
     }

@@ -1,4 +1,4 @@
-//! The format of the file, version 3.
+//! The format of the file, version 4.
 //!
 //! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
 //! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
@@ -16,7 +16,7 @@
 //! | `tallies` | how many states of a stream lie in a segment of 1,024 positions, and their bytes | every segment |
 //! | `taken` | a plugin of whose states retention took some: how many it had finished and was never handed | plugins |
 //! | `gaps`, `poison` | holes; bytes that did not decode | each of them |
-//! | `plugins`, `letters`, `kv`, `replays` | progress, dead letters, a plugin's own keys, who replayed | plugins |
+//! | `plugins`, `letters`, `kv`, `replays` | progress, dead letters, a plugin's own keys, who replayed or dropped | plugins |
 //!
 //! **A state's id** is `source/epoch/group/kind/uid/` of its object and then its key: the version,
 //! `gone`, or `gap:` and bounds. The key is the column `version`: an integer where the version is
@@ -42,7 +42,10 @@
 //!
 //! **Versions**: a file of an older version is migrated when it is opened to be written (`migrate`
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
-//! object in `current`.
+//! object in `current`, and up to version 2 letters did not tell their tries.
+//!
+//! **Letters**: `replaying` is 0 while one is parked, 1 once it was taken back, 2 once it was
+//! dropped; a dropped one stays, since its state stays accounted for by it.
 //!
 //! **Retention** takes states from the front of each object's chain (of what a plugin may have in its
 //! hands, from behind it). The first that stays gets a document that needs none before it, and its
@@ -60,7 +63,7 @@
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (
@@ -110,6 +113,7 @@ CREATE TABLE plugins (name TEXT PRIMARY KEY, progress TEXT NOT NULL) STRICT, WIT
 CREATE TABLE letters (
     plugin TEXT NOT NULL, seq INTEGER NOT NULL, id TEXT NOT NULL, attempts INTEGER NOT NULL,
     error TEXT NOT NULL, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL, replaying INTEGER NOT NULL,
+    tries TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (plugin, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE taken (
@@ -120,6 +124,6 @@ CREATE TABLE kv (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE replays (
     id INTEGER PRIMARY KEY, plugin TEXT NOT NULL, who TEXT NOT NULL, why TEXT NOT NULL,
-    seqs TEXT NOT NULL, at_ms INTEGER NOT NULL
+    seqs TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL DEFAULT 'replay'
 ) STRICT;
 ";

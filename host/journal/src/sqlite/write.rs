@@ -10,6 +10,7 @@ use super::multi::Multi;
 use super::uid;
 use crate::plan::Rows;
 use crate::rows::{ObjectRow, Outcome, SnapshotRow};
+use crate::store::{Act, Replay};
 
 // `OR FAIL`: the default would keep a journal of each statement, to undo it alone; here an error
 // undoes the whole transaction.
@@ -196,16 +197,23 @@ static PLUGIN: Multi = Multi::new(
     "ON CONFLICT (name) DO UPDATE SET progress = excluded.progress",
 );
 static LETTERS: Multi = Multi::new(
-    "INSERT OR FAIL INTO letters (plugin, seq, id, attempts, error, first_ms, last_ms, replaying) VALUES",
-    "(?,?,?,?,?,?,?,?)",
+    "INSERT OR FAIL INTO letters (plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries) VALUES",
+    "(?,?,?,?,?,?,?,?,?)",
     "ON CONFLICT (plugin, seq) DO UPDATE SET attempts = excluded.attempts, error = excluded.error, \
-     first_ms = excluded.first_ms, last_ms = excluded.last_ms, replaying = excluded.replaying",
+     first_ms = excluded.first_ms, last_ms = excluded.last_ms, replaying = excluded.replaying, \
+     tries = excluded.tries",
 );
 static REVIVED: Multi = Multi::new("DELETE FROM letters WHERE (plugin, seq) IN (VALUES", "(?,?)", ")");
-static REPLAYING: Multi =
-    Multi::new("UPDATE letters SET replaying = 1 WHERE (plugin, seq) IN (VALUES", "(?,?)", ")");
-static REPLAYS: Multi =
-    Multi::new("INSERT OR FAIL INTO replays (plugin, who, why, seqs, at_ms) VALUES", "(?,?,?,?,?)", "");
+static MARKED: Multi = Multi::new(
+    "UPDATE letters SET replaying = v.column3 FROM (VALUES",
+    "(?,?,?)",
+    ") AS v WHERE letters.plugin = v.column1 AND letters.seq = v.column2",
+);
+static REPLAYS: Multi = Multi::new(
+    "INSERT OR FAIL INTO replays (plugin, what, who, why, seqs, at_ms) VALUES",
+    "(?,?,?,?,?,?)",
+    "",
+);
 static KV: Multi = Multi::new(
     "INSERT OR FAIL INTO kv (plugin, key, value) VALUES",
     "(?,?,?)",
@@ -244,9 +252,16 @@ pub(super) async fn saves(
         .await?;
     LETTERS
         .run(connection, parked, |b, (plugin, letter)| {
-            let DeadLetter { seq, id, attempts, error, first_ms, last_ms, replaying, .. } = letter;
+            let DeadLetter { seq, id, attempts, error, first_ms, last_ms, replaying, dropped, tries, .. } =
+                letter;
+            let mark = match (dropped, replaying) {
+                (true, _) => Act::Drop.mark(),
+                (false, true) => Act::Replay.mark(),
+                (false, false) => 0,
+            };
+            let tries = serde_json::to_string(&tries).expect("numbers and texts always serialize");
             b.add(plugin).add(seq as i64).add(StateId::as_str(&id).to_owned()).add(attempts).add(error);
-            b.add(first_ms as i64).add(last_ms as i64).add(replaying);
+            b.add(first_ms as i64).add(last_ms as i64).add(mark).add(tries);
         })
         .await?;
     let (sets, deletes): (Vec<_>, Vec<_>) = kv.into_iter().partition(|(_, value)| value.is_some());
@@ -261,26 +276,20 @@ pub(super) async fn saves(
         .await
 }
 
-/// Marks dead letters as taken back, and records who did it and why.
-pub(super) async fn replaying(
-    connection: &mut SqliteConnection,
-    plugin: &str,
-    seqs: &[Seq],
-    who: &str,
-    why: &str,
-    at_ms: u64,
-) -> Result<(), sqlx::Error> {
-    let marks = seqs.iter().map(|seq| (plugin.to_owned(), *seq)).collect();
-    REPLAYING
-        .run(connection, marks, |b, (plugin, seq): (String, Seq)| {
-            b.add(plugin).add(seq as i64);
+/// Marks dead letters as taken back or dropped, and records who did it and why.
+pub(super) async fn marks(connection: &mut SqliteConnection, replay: &Replay) -> Result<(), sqlx::Error> {
+    let Replay { act, plugin, seqs, who, why, at_ms } = replay;
+    let marks = seqs.iter().map(|seq| (plugin.clone(), *seq, act.mark())).collect();
+    MARKED
+        .run(connection, marks, |b, (plugin, seq, mark): (String, Seq, i64)| {
+            b.add(plugin).add(seq as i64).add(mark);
         })
         .await?;
     let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
-    let record = (plugin.to_owned(), who.to_owned(), why.to_owned(), seqs, at_ms as i64);
+    let record = (plugin.clone(), act.as_str(), who.clone(), why.clone(), seqs, *at_ms as i64);
     REPLAYS
-        .run(connection, vec![record], |b, (plugin, who, why, seqs, at_ms)| {
-            b.add(plugin).add(who).add(why).add(seqs).add(at_ms);
+        .run(connection, vec![record], |b, (plugin, what, who, why, seqs, at_ms)| {
+            b.add(plugin).add(what).add(who).add(why).add(seqs).add(at_ms);
         })
         .await
 }

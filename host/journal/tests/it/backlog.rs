@@ -18,6 +18,7 @@ fn letter(seq: Seq) -> DeadLetter {
         first_ms: 1,
         last_ms: 2,
         replaying: false,
+        dropped: false,
         tries: Vec::new(),
     }
 }

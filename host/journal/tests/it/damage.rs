@@ -42,6 +42,7 @@ async fn sound() -> Desk {
         first_ms: 1,
         last_ms: 1,
         replaying: false,
+        dropped: false,
         tries: Vec::new(),
     };
     desk.journal.save("audit", Save { progress, parked: vec![letter], ..Save::default() }).await.unwrap();

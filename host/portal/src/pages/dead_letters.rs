@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::extract::rejection::FormRejection;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use kubewitness_core::views::{DeadLetterView, ReplayRequest};
+use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
 use super::{ROWS, at, badge, empty, figure, layout, object_link, plural};
@@ -17,10 +17,12 @@ use crate::params::{self, Params};
 use crate::problem::{Problem, Shown};
 
 pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
-    let params = Params::read(&uri, &["plugin", "replayed", "tried"])?;
+    let params = Params::read(&uri, &["plugin", "replayed", "dropped", "tried"])?;
     let plugin = params.text("plugin");
     let done = outcome(&params)?;
     let letters = app.views.dead_letters(plugin).await?;
+    let records = app.views.letter_records(plugin).await?;
+    let (dropped, letters): (Vec<_>, Vec<_>) = letters.into_iter().partition(|view| view.letter.dropped);
     let mut by_plugin: BTreeMap<&str, Vec<&DeadLetterView>> = BTreeMap::new();
     for view in &letters {
         by_plugin.entry(&view.letter.plugin).or_default().push(view);
@@ -33,6 +35,13 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
         @if let Some(text) = done { p.done role="status" { (text) } }
         @if letters.is_empty() { (nothing(plugin)) }
         @for (name, letters) in by_plugin { (of_plugin(name, &letters)) }
+        @if !dropped.is_empty() {
+            p.hint {
+                (figure(dropped.len() as u64)) " " (plural(dropped.len() as u64, "state was", "states were"))
+                " dropped: " (plural(dropped.len() as u64, "it stays", "they stay")) " in the accounts as dead."
+            }
+        }
+        @if !records.is_empty() { (done_before(&records)) }
     };
     Ok(layout("Dead letters", "/deadletters", &content))
 }
@@ -43,8 +52,39 @@ fn outcome(params: &Params) -> Result<Option<String>, Problem> {
         let noun = plural(count, "state was", "states were");
         return Ok(Some(format!("{} {noun} taken back into their lanes.", figure(count))));
     }
+    if let Some(count) = params.number("dropped")? {
+        let noun = plural(count, "state was", "states were");
+        return Ok(Some(format!("{} {noun} dropped, for good.", figure(count))));
+    }
     let tried = params.number("tried")?;
-    Ok(tried.map(|count| format!("{} would be replayed; nothing was changed.", figure(count))))
+    Ok(tried.map(|count| format!("{} would be taken; nothing was changed.", figure(count))))
+}
+
+/// What somebody did with letters that may not be there any more.
+fn done_before(records: &[LetterRecordView]) -> Markup {
+    html! {
+        section aria-labelledby="records" {
+            h2 id="records" { "What was done" }
+            div.scroll { table.dense {
+                thead { tr {
+                    th scope="col" { "When" }
+                    th scope="col" { "What" }
+                    th scope="col" { "Plugin" }
+                    th.num scope="col" { "States" }
+                    th scope="col" { "Who" }
+                    th.wide scope="col" { "Why" }
+                } }
+                tbody { @for record in records.iter().take(ROWS) { tr {
+                    td.when { (record.at) }
+                    td { (record.what) }
+                    td { (record.plugin) }
+                    td.num { (figure(record.seqs.len() as u64)) }
+                    td { (record.who) }
+                    td.wide { span.message title=(record.why) { (record.why) } }
+                } } }
+            } }
+        }
+    }
 }
 
 fn nothing(plugin: Option<&str>) -> Markup {
@@ -91,7 +131,8 @@ fn of_plugin(name: &str, letters: &[&DeadLetterView]) -> Markup {
                     label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
                     button name="dry_run" value="true" { "Try without changing" }
                     button.strong { "Replay" }
-                    p.hint { "Replays those that are chosen, or all of this plugin if none is. The reason is kept." }
+                    button name="drop" value="true" { "Drop for good" }
+                    p.hint { "Takes those that are chosen, or all of this plugin if none is. The reason is kept." }
                 }
             }
         }
@@ -108,7 +149,17 @@ fn row(view: &DeadLetterView) -> Markup {
             td.object { (object_link(&view.object)) }
             td.keep { (badge(&view.phase)) @if letter.replaying { " " span.mark { "replaying" } } }
             td.num { (letter.attempts) }
-            td.wide { span.message title=(letter.error) { (letter.error) } }
+            td.wide {
+                span.message title=(letter.error) { (letter.error) }
+                @if letter.tries.len() > 1 {
+                    details {
+                        summary { "each try" }
+                        ol { @for tried in &letter.tries {
+                            li value=(tried.attempt) { (at(tried.at_ms)) " after " (tried.took_ms) " ms: " (tried.error) }
+                        } }
+                    }
+                }
+            }
             td.when { (at(letter.last_ms)) }
         }
     }
@@ -128,26 +179,32 @@ pub(super) async fn replay(
         )));
     }
     let Form(fields) = form?;
-    let request = request(fields)?;
+    let (request, drops) = request(fields)?;
     check_replay(&request)?;
-    let view = app.views.replay(&request).await?;
-    let word = if view.dry_run { "tried" } else { "replayed" };
-    Ok(Redirect::to(&format!("/deadletters?{word}={}", view.replayed)).into_response())
+    let (word, count) = if drops {
+        ("dropped", app.views.drop_letters(&request).await?.dropped)
+    } else {
+        ("replayed", app.views.replay(&request).await?.replayed)
+    };
+    let word = if request.dry_run { "tried" } else { word };
+    Ok(Redirect::to(&format!("/deadletters?{word}={count}")).into_response())
 }
 
-fn request(fields: Vec<(String, String)>) -> Result<ReplayRequest, Problem> {
-    let mut request = ReplayRequest::default();
+/// What the form asks for, and whether the letters are to be dropped.
+fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool), Problem> {
+    let (mut request, mut drops) = (ReplayRequest::default(), false);
     for (name, value) in fields {
         match name.as_str() {
             "plugin" => request.plugin = value,
             "reason" => request.reason = value.trim().to_owned(),
             "dry_run" => request.dry_run = value == "true",
+            "drop" => drops = value == "true",
             "seq" => request.seqs.push(params::number("seq", &value)?),
             _ => {
-                let hint = "It has plugin, seq, reason and dry_run.";
+                let hint = "It has plugin, seq, reason, dry_run and drop.";
                 return Err(Problem::invalid(format!("`{name}` is no field of this form."), hint));
             }
         }
     }
-    Ok(request)
+    Ok((request, drops))
 }

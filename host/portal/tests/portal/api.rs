@@ -5,7 +5,7 @@ use crate::fake::Fake;
 use crate::{ask, get, portal, request};
 
 /// Every route of the API and of the probes. `openapi_and_routes_agree` keeps it complete.
-const ROUTES: [(&str, &str); 15] = [
+const ROUTES: [(&str, &str); 17] = [
     ("get", "/api/v1/status"),
     ("get", "/api/v1/objects"),
     ("get", "/api/v1/timeline"),
@@ -16,6 +16,8 @@ const ROUTES: [(&str, &str); 15] = [
     ("get", "/api/v1/poison/{number}/raw"),
     ("get", "/api/v1/deadletters"),
     ("post", "/api/v1/deadletters/replay"),
+    ("post", "/api/v1/deadletters/drop"),
+    ("get", "/api/v1/deadletters/records"),
     ("get", "/api/v1/events"),
     ("get", "/api/v1/openapi.json"),
     ("get", "/healthz"),
@@ -255,6 +257,21 @@ async fn a_document_is_given_byte_for_byte() {
         (404, "there is no state at position 99")
     );
     assert_eq!(get(&portal, "/api/v1/states/first/document").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_drop_needs_a_reason_and_is_on_record() {
+    let portal = portal(Fake::default());
+    let drop = async |body: Value| {
+        let request = request("POST", "/api/v1/deadletters/drop").header("content-type", "application/json");
+        ask(&portal, request.body(body.to_string().into()).unwrap()).await
+    };
+    let done = drop(json!({"plugin": "notification", "error": "timed out", "reason": "no use"})).await;
+    assert_eq!(done.json(), json!({"dropped": 0, "dry_run": false}));
+    assert_eq!(drop(json!({"plugin": "notification", "reason": ""})).await.status, 400);
+    assert_eq!(drop(json!({"plugin": "notification", "reason": "x", "eror": "y"})).await.status, 422);
+    let records = get(&portal, "/api/v1/deadletters/records").await.json();
+    assert_eq!((&records[0]["what"], &records[0]["who"]), (&json!("drop"), &json!("ada")));
 }
 
 #[tokio::test]

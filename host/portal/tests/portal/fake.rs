@@ -23,6 +23,7 @@ pub struct Fake {
     pub ready: Result<(), String>,
     pub problems: Vec<String>,
     pub replays: Mutex<Vec<ReplayRequest>>,
+    pub drops: Mutex<Vec<ReplayRequest>>,
     pub newest: watch::Sender<Seq>,
 }
 
@@ -143,6 +144,7 @@ impl Default for Fake {
             ready: Ok(()),
             problems: Vec::new(),
             replays: Mutex::default(),
+            drops: Mutex::default(),
         }
     }
 }
@@ -311,6 +313,7 @@ fn letter(plugin: &str, seq: Seq, error: &str) -> DeadLetterView {
             first_ms: START,
             last_ms: START + 60_000,
             replaying: seq == 9,
+            dropped: false,
             tries: Vec::new(),
         },
         object,
@@ -517,6 +520,25 @@ impl Views for Fake {
         }
         self.replays.lock().unwrap().push(request.clone());
         Ok(ReplayView { replayed: request.seqs.len() as u64, dry_run: request.dry_run })
+    }
+
+    async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
+        self.check().await?;
+        self.drops.lock().unwrap().push(request.clone());
+        Ok(DropView { dropped: request.seqs.len() as u64, dry_run: request.dry_run })
+    }
+
+    async fn letter_records(&self, _plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
+        self.check().await?;
+        Ok(vec![LetterRecordView {
+            number: 1,
+            plugin: "notification".into(),
+            what: "drop".into(),
+            who: "ada".into(),
+            why: "the <receiver> is gone".into(),
+            seqs: vec![3, 4],
+            at: "2026-11-20T14:00:00.000Z".into(),
+        }])
     }
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {

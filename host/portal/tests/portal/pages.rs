@@ -40,6 +40,7 @@ async fn every_page_is_whole() {
         "/deadletters",
         "/deadletters?plugin=persistence",
         "/deadletters?replayed=2",
+        "/deadletters?dropped=2",
         "/gaps",
         "/gaps?source=jobs",
         "/gaps?uid=uid-train",
@@ -243,6 +244,9 @@ async fn the_form_replays_what_was_chosen() {
     assert_eq!((done.status.as_u16(), done.header("location")), (303, "/deadletters?replayed=2"));
     let tried = send("plugin=notification&seq=7&reason=why+not&dry_run=true").await;
     assert_eq!(tried.header("location"), "/deadletters?tried=1");
+    let dropped = send("plugin=notification&seq=7&reason=no+use&drop=true").await;
+    assert_eq!(dropped.header("location"), "/deadletters?dropped=1");
+    assert_eq!(fake.drops.lock().unwrap()[0].seqs, [7]);
     let seen = fake.replays.lock().unwrap().clone();
     assert_eq!((seen[0].seqs.as_slice(), seen[0].reason.as_str()), (&[7, 9][..], "the disk is back"));
     assert_eq!((seen[0].dry_run, seen[1].dry_run), (false, true));

@@ -6,6 +6,7 @@ mod cluster;
 mod conformance;
 mod databases;
 mod kubectl;
+mod letters;
 mod misuse;
 mod outage;
 mod playground;

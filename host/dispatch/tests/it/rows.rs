@@ -1,0 +1,132 @@
+//! Rows 38 and 39 of the faults that it must survive, each over many seeds.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{CallError, Delivery, Verdict};
+
+use crate::journal::Journal;
+use crate::plugin::{Plugin, done};
+use crate::rng::Rng;
+use crate::{options, start};
+
+const SEEDS: u64 = 40;
+
+fn over_seeds(row: &str, scenario: impl AsyncFn(u64)) {
+    let only = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
+    for seed in only.map_or(1..SEEDS + 1, |seed: u64| seed..seed + 1) {
+        let run = std::panic::AssertUnwindSafe(|| {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            runtime.unwrap().block_on(scenario(seed));
+        });
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            eprintln!("replay it: SEED={seed} cargo test -p kubewitness-dispatch {row}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn assert_in_order(plugin: &Plugin) {
+    plugin.with(|seen| {
+        for (object, applied) in &seen.applied {
+            let mut told = BTreeSet::new();
+            let firsts: Vec<Seq> = applied.iter().copied().filter(|seq| told.insert(*seq)).collect();
+            assert!(firsts.is_sorted(), "{object}: {firsts:?}");
+        }
+    });
+}
+
+/// Some states trap, some loop and some eat memory, whatever they are called with.
+fn harm(seq: Seq, stride: Seq) -> Option<CallError> {
+    match seq % stride {
+        0 => Some(CallError::Trap("unreachable".into())),
+        7 => Some(CallError::Timeout { limit_ms: 2_000 }),
+        11 => Some(CallError::Memory { limit_bytes: 64 << 20 }),
+        _ => None,
+    }
+}
+
+#[test]
+fn row_38_a_plugin_that_traps_loops_or_eats_memory_parks_those_states_while_others_flow() {
+    over_seeds("row_38", async |seed| {
+        let mut rng = Rng::new(seed);
+        let journal = Journal::new(rng.next(), 1);
+        let objects = 5 + rng.below(60) as usize;
+        let count = 200 + rng.below(300);
+        let of: Vec<usize> = (0..count).map(|_| rng.below(objects as u64) as usize).collect();
+        journal.append(of);
+        let stride = 23 + rng.below(40);
+        let plugin = Plugin::new("p", &journal, move |batch: &[Delivery]| {
+            let error = batch.iter().find_map(|delivery| harm(delivery.state.seq, stride));
+            let takes = if matches!(error, Some(CallError::Timeout { .. })) { 2_000 } else { 1 };
+            (takes, error.map_or(Ok(vec![Verdict::Done; batch.len()]), Err))
+        });
+        let other = Plugin::new("other", &journal, done);
+        let mut harmed = options("p");
+        harmed.delivery.retries = 1 + rng.below(3) as u32;
+        harmed.delivery.batch = 1 + rng.below(64) as u32;
+        harmed.concurrency = 1 + rng.below(4) as u32;
+        let tries = harmed.delivery.retries + 1;
+        let running = start(harmed, &journal, &plugin);
+        let beside = start(options("other"), &journal, &other);
+        let flows = tokio::time::Instant::now();
+        beside.until_idle().await;
+        assert!(flows.elapsed() < Duration::from_secs(30), "another plugin notices nothing");
+        let stats = running.until_idle().await;
+        let culprits: Vec<Seq> = (1..=count).filter(|seq| harm(*seq, stride).is_some()).collect();
+        assert_eq!((stats.dead, stats.delivered), (culprits.len() as u64, count - culprits.len() as u64));
+        running.end().await.unwrap();
+        assert_eq!(journal.dead("p"), culprits, "the culprits alone");
+        journal.with(|kept| {
+            for letter in kept.letters.values() {
+                assert_eq!((letter.attempts, letter.tries.len()), (tries, tries as usize));
+                let told = harm(letter.seq, stride).unwrap().to_string();
+                assert!(letter.tries.iter().all(|tried| tried.error == told), "{letter:?}");
+            }
+        });
+        assert!(plugin.effects().values().all(|times| *times == 1));
+        assert_in_order(&plugin);
+    });
+}
+
+#[test]
+fn row_39_states_that_arrive_while_their_lane_is_processed_outlive_a_shut_down_in_between() {
+    over_seeds("row_39", async |seed| {
+        let rng = Arc::new(Mutex::new(Rng::new(seed)));
+        let roll = |below| rng.lock().unwrap().below(below);
+        let journal = Journal::new(seed, roll(4));
+        // A call takes up to a second, and states of the very objects in it arrive meanwhile.
+        let (calls, arriving) = (rng.clone(), journal.clone());
+        let plugin = Plugin::new("p", &journal, move |batch: &[Delivery]| {
+            let mut rng = calls.lock().unwrap();
+            for delivery in batch {
+                if rng.percent(30) && arriving.newest_seq() < 400 {
+                    arriving.append_one("jobs", &delivery.state.object.name, "Failed");
+                }
+            }
+            (rng.below(1_000), Ok(vec![Verdict::Done; batch.len()]))
+        });
+        for _ in 0..2 + roll(6) {
+            let running = start(options("p"), &journal, &plugin);
+            journal.append((0..roll(20)).map(|n| n as usize % 7));
+            tokio::time::sleep(Duration::from_millis(roll(1_500))).await;
+            match roll(3) {
+                0 => running.kill().await,
+                1 => {
+                    running.abort.cancel();
+                    running.end().await.unwrap();
+                }
+                _ => running.end().await.unwrap(),
+            }
+        }
+        let running = start(options("p"), &journal, &plugin);
+        let stats = running.until_idle().await;
+        let all = journal.newest_seq();
+        assert_eq!((stats.observed, stats.delivered), (all, all));
+        assert_eq!(plugin.applied(), (1..=all).collect::<Vec<_>>(), "none was dropped");
+        assert_in_order(&plugin);
+    });
+}

@@ -1,0 +1,162 @@
+//! Filters, starts, and a past that is handed over beside what is new.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kubewitness_core::State;
+use kubewitness_core::config::{Mode, RateSpec, Since, Start};
+use kubewitness_core::ports::{FilterError, JournalError, StateFilter};
+use kubewitness_dispatch::DispatchOptions;
+use tokio::time::Instant;
+
+use crate::journal::Journal;
+use crate::plugin::{Plugin, done};
+use crate::{options, start, subscribe};
+
+/// Wants every second position, can't judge every tenth, and may be unable to ask at all.
+struct Even(Arc<Journal>);
+
+impl std::fmt::Debug for Even {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Even")
+    }
+}
+
+#[async_trait]
+impl StateFilter for Even {
+    async fn wants(&self, state: &State) -> Result<bool, FilterError> {
+        tokio::task::yield_now().await;
+        if self.0.with(|kept| kept.refuse).is_some() {
+            return Err(JournalError::Unavailable("the disk is full".into()).into());
+        }
+        if state.seq.is_multiple_of(10) {
+            return Err(FilterError::Unclear("no such key: spec".into()));
+        }
+        Ok(state.seq.is_multiple_of(2))
+    }
+}
+
+fn filtered(journal: &Arc<Journal>) -> DispatchOptions {
+    let mut options = options("p");
+    options.subscriptions[0].filter = Some(Arc::new(Even(journal.clone())));
+    options
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_filter_does_not_want_is_counted_and_what_it_cannot_judge_is_handed_over() {
+    let journal = Journal::new(1, 1);
+    journal.append(0..100);
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(filtered(&journal), &journal, &plugin);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.observed, stats.delivered, stats.filtered, stats.unclear), (100, 50, 50, 10));
+    let why = stats.filter_error.unwrap();
+    assert!(why.starts_with("the filter of `jobs` can't judge jobs/0/job-99/100: no such key"), "{why}");
+    assert!(plugin.applied().iter().all(|seq| seq.is_multiple_of(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_filter_that_cannot_read_documents_now_is_asked_again() {
+    let journal = Journal::new(1, 1);
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(filtered(&journal), &journal, &plugin);
+    running.until_idle().await;
+    journal.with(|kept| kept.refuse = Some(|| JournalError::Unavailable("the disk is full".into())));
+    journal.append(0..10);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(plugin.applied(), [0; 0]);
+    journal.with(|kept| kept.refuse = None);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.delivered, stats.filtered), (5, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resync_hands_over_what_the_filter_wants() {
+    let journal = Journal::new(1, 1);
+    journal.append(0..9);
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(filtered(&journal), &journal, &plugin);
+    running.until_idle().await;
+    running.handle.resync("jobs");
+    running
+        .until("the resync is over", |stats| stats.resync.rounds == 1 && stats.resync.delivered == 4)
+        .await;
+    let resynced: Vec<_> = plugin.with(|seen| seen.resynced.iter().map(|(seq, _)| *seq).collect());
+    assert_eq!(resynced, [2, 4, 6, 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_begins_at_a_time_or_a_position_and_keeps_it() {
+    // A state is observed at 1,000,000 ms and its position; the clock begins at 2,000,000.
+    let ago = kubewitness_core::config::Duration(Duration::from_millis(1_000_000 - 40));
+    for (from, first) in [
+        (Start::Since(Since::At(1_000_031)), 31),
+        (Start::Since(Since::At(0)), 1),
+        (Start::Since(Since::At(u64::MAX)), 51),
+        (Start::Since(Since::Ago(ago)), 40),
+        (Start::Position(17), 17),
+        (Start::Position(0), 1),
+        (Start::Position(1_000), 51),
+    ] {
+        let journal = Journal::new(1, 0);
+        journal.append(0..50);
+        let plugin = Plugin::new("p", &journal, done);
+        let since =
+            || DispatchOptions { subscriptions: vec![subscribe("jobs", Mode::Every, from)], ..options("p") };
+        let running = start(since(), &journal, &plugin);
+        running.until_idle().await;
+        running.kill().await;
+        journal.append(0..5);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let running = start(since(), &journal, &plugin);
+        running.until_idle().await;
+        assert_eq!(plugin.applied(), (first..=55).collect::<Vec<_>>(), "{from:?}");
+    }
+}
+
+fn paced() -> DispatchOptions {
+    let mut options = options("p");
+    options.subscriptions[0].replay_rate = Some(RateSpec { per_second: 10, burst: Some(10) });
+    options
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_past_is_replayed_at_its_pace_and_what_is_new_does_not_wait_for_it() {
+    let journal = Journal::new(1, 0);
+    journal.append((0..600).map(|n| n % 100));
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(paced(), &journal, &plugin);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let before = plugin.applied().len();
+    assert!((190..=230).contains(&before), "{before} states in 20 s");
+    // An object that the past does not have, and one that it has.
+    journal.append([700, 7]);
+    let asked = Instant::now();
+    running.until("what is new is there", |_| plugin.applied().contains(&601)).await;
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    assert!(!plugin.applied().contains(&602), "its own past comes first");
+
+    // Killed in the middle, it goes on at the same pace, and what is new of others still passes.
+    running.kill().await;
+    let running = start(paced(), &journal, &plugin);
+    let begun = Instant::now();
+    journal.append([701]);
+    running.until("what is new is there", |_| plugin.applied().contains(&603)).await;
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    let stats = running.until_idle().await;
+    assert!(begun.elapsed() > Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert_eq!((stats.observed, stats.delivered), (603, 603));
+    plugin.with(|seen| {
+        let firsts = |applied: &Vec<u64>| {
+            let mut seen = std::collections::BTreeSet::new();
+            applied.iter().copied().filter(|seq| seen.insert(*seq)).collect::<Vec<_>>()
+        };
+        assert!(seen.applied.values().all(|applied| firsts(applied).is_sorted()));
+    });
+    // The past is over: what is new of its objects waits no more.
+    let asked = Instant::now();
+    journal.append([7]);
+    running.until_idle().await;
+    assert!(asked.elapsed() < Duration::from_secs(1));
+}

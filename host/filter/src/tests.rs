@@ -1,0 +1,131 @@
+use std::sync::Arc;
+
+use kubewitness_core::state::{Change, ObjectRef, StateId, Status};
+use kubewitness_core::version::Version;
+use proptest::prelude::*;
+
+use super::*;
+
+const DOCUMENT: &str = r#"{
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"a/b": "c"}},
+    "spec": {"parallelism": 4, "ratio": 0.5, "suspend": false, "items": [{"n": 1}, {"n": 2}]}
+}"#;
+
+fn state() -> State {
+    let status = |phase: &str| Arc::new(Status { phase: phase.into(), attempt: 2, ..Status::default() });
+    State {
+        id: StateId::parse("x"),
+        seq: 1,
+        source: "jobs".into(),
+        epoch: 0,
+        change: Change::Present,
+        object: Arc::new(ObjectRef {
+            group: "batch".into(),
+            version: "v1".into(),
+            kind: "Job".into(),
+            namespace: "team-vision".into(),
+            name: "train-7".into(),
+            uid: "u".into(),
+        }),
+        owner: None,
+        resource_version: Version::new("7"),
+        status: status("Failed"),
+        previous: Some(status("Running")),
+        observed_ms: 0,
+        late: false,
+    }
+}
+
+fn wants(text: &str) -> Result<bool, String> {
+    Filter::compile(text).unwrap().wants(&state(), Some(DOCUMENT.as_bytes()))
+}
+
+#[test]
+fn expressions_see_the_envelope_and_the_document() {
+    for text in [
+        "state.phase == 'Failed' && state.previous.phase != state.phase",
+        "state.namespace.startsWith('team-') && state.name.matches('^train-[0-9]+$')",
+        "state.attempt >= 2 && state.exitCode == null && !state.terminal && state.transition",
+        "state.change == 'present' && state.apiVersion == 'batch/v1' && state.kind in ['Job', 'Pod']",
+        "state.labels['team'] == 'vision' && state.labels.team == 'vision' && !('x' in state.labels)",
+        "has(object.spec.parallelism) && object.spec.parallelism > 3 && object.spec.ratio < 1.0",
+        "object.spec.items.exists(item, item.n == 2) && object.spec.items.all(i, i.n < 3)",
+        "size(object.spec.items) == 2 && object.metadata.annotations['a/b'] == 'c'",
+        "state.owner == null",
+    ] {
+        assert_eq!(wants(text), Ok(true), "{text}");
+        assert_eq!(wants(&format!("!({text})")), Ok(false), "{text}");
+    }
+}
+
+#[test]
+fn a_document_is_asked_for_only_where_it_is_looked_at() {
+    let needs = |text: &str| Filter::compile(text).unwrap().needs_document();
+    assert!(!needs("state.phase == 'Failed'") && !needs("['object'].exists(x, x == state.name)"));
+    assert!(needs("has(object.spec)") && needs("state.labels.team == 'a'"));
+}
+
+#[test]
+fn a_fault_says_where_it_is_and_what_there_is() {
+    let fault = |text: &str| Filter::compile(text).unwrap_err();
+    let unknown = fault("state.kind == 'Job' &&\n  state.phaze == 'Failed'");
+    assert_eq!((unknown.line, unknown.column), (2, 9));
+    assert!(unknown.message.contains("no `phaze`; it has source, epoch"), "{unknown}");
+    assert!(fault("state.previous.kind == 'x'").message.contains("no `kind`"));
+    assert!(
+        fault("status.phase == 'x'").message.contains("`status` is no name: there are `state` and `object`")
+    );
+    assert!(fault("launch(state)").message.contains("no function `launch`"));
+    assert_eq!(fault("state.phase == ").line, 1);
+    assert!(fault(" ").message.contains("is empty"));
+    assert!(fault(&"a".repeat(5000)).message.contains("5000 bytes"));
+    assert!(fault(&format!("{}true{}", "(".repeat(1000), ")".repeat(1000))).message.len() < 400);
+    let nested = "[1].all(a, [1].all(b, [1].all(c, true)))";
+    assert!(fault(nested).message.contains("3 loops"));
+}
+
+#[test]
+fn what_can_not_be_told_is_an_error_and_no_answer() {
+    assert!(wants("object.spec.nothing == 1").unwrap_err().contains("nothing"));
+    assert!(wants("object.spec.parallelism").unwrap_err().contains("neither true nor false"));
+    let looks = Filter::compile("object.spec.parallelism > 3").unwrap();
+    assert!(looks.wants(&state(), None).is_err(), "a deletion that was found may have no document");
+    assert!(looks.wants(&state(), Some(b"{")).unwrap_err().contains("does not decode"));
+    assert!(looks.wants(&state(), Some(&vec![b' '; DOCUMENT_BYTES + 1])).unwrap_err().contains("bytes"));
+}
+
+#[test]
+fn what_would_take_too_long_is_not_begun() {
+    let long = format!("{{\"a\": [{}1]}}", "1,".repeat(20_000));
+    let twice = Filter::compile("object.a.all(x, object.a.exists(y, x == y))").unwrap();
+    assert!(twice.wants(&state(), Some(long.as_bytes())).unwrap_err().contains("too much"));
+    let once = Filter::compile("object.a.all(x, x == 1)").unwrap();
+    assert_eq!(once.wants(&state(), Some(long.as_bytes())), Ok(true));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is written in a manifest: an answer or a fault, and no panic.
+    #[test]
+    fn any_text_is_judged(text in "[ -~\n]{0,60}") {
+        if let Ok(filter) = Filter::compile(&text) {
+            filter.wants(&state(), Some(DOCUMENT.as_bytes())).ok();
+        }
+    }
+
+    #[test]
+    fn any_words_of_the_language_are_judged(
+        words in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "state", "object", ".", "phase", "spec", "items", "(", ")", "[", "]", "==", "&&", "!", "'a'", "1",
+                "in", "all(x, ", "x", "?", ":", "has(", "-", "/", "0", "{", "}", ",", "+", "size(", "%",
+            ]),
+            0..14,
+        ),
+    ) {
+        if let Ok(filter) = Filter::compile(&words.concat()) {
+            filter.wants(&state(), Some(DOCUMENT.as_bytes())).ok();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What an expression can see: the state's envelope and its document.
+
+use std::collections::HashMap;
+
+use cel::Value;
+use kubewitness_core::state::{ObjectRef, State, Status};
+
+/// The fields of `state`. An owner that is not there is null, and so is `previous` before the
+/// second state.
+pub(crate) const FIELDS: [&str; 24] = [
+    "source",
+    "epoch",
+    "change",
+    "transition",
+    "late",
+    "resourceVersion",
+    "group",
+    "apiVersion",
+    "kind",
+    "namespace",
+    "name",
+    "uid",
+    "owner",
+    "labels",
+    "annotations",
+    "phase",
+    "reason",
+    "message",
+    "attempt",
+    "ready",
+    "total",
+    "exitCode",
+    "terminal",
+    "previous",
+];
+/// Those that are read from the document.
+pub(crate) const OF_DOCUMENT: [&str; 2] = ["labels", "annotations"];
+/// The fields of `state.previous`.
+pub(crate) const OF_STATUS: [&str; 8] =
+    ["phase", "reason", "message", "attempt", "ready", "total", "exitCode", "terminal"];
+
+type Fields = HashMap<String, Value>;
+
+pub(crate) fn state(state: &State, document: &serde_json::Value) -> Value {
+    let mut fields = object(&state.object);
+    fields.extend(status(&state.status));
+    let of_document = |field: &str| match &document["metadata"][field] {
+        serde_json::Value::Null => Value::from(Fields::new()),
+        map => json(map),
+    };
+    let api_version = match state.object.group.as_str() {
+        "" => state.object.version.clone(),
+        group => format!("{group}/{}", state.object.version),
+    };
+    let owner = state.owner.as_ref().map_or(Value::Null, |owner| Value::from(object(owner)));
+    let previous = state.previous.as_ref().map_or(Value::Null, |before| Value::from(status(before)));
+    for (name, value) in [
+        ("source", text(&state.source)),
+        ("epoch", Value::Int(state.epoch.into())),
+        ("change", text(state.change.as_str())),
+        ("transition", Value::Bool(state.is_transition())),
+        ("late", Value::Bool(state.late)),
+        ("resourceVersion", text(&state.resource_version.to_string())),
+        ("apiVersion", text(&api_version)),
+        ("owner", owner),
+        ("labels", of_document("labels")),
+        ("annotations", of_document("annotations")),
+        ("previous", previous),
+    ] {
+        fields.insert(name.to_owned(), value);
+    }
+    Value::from(fields)
+}
+
+fn object(object: &ObjectRef) -> Fields {
+    let fields = [
+        ("group", &object.group),
+        ("kind", &object.kind),
+        ("namespace", &object.namespace),
+        ("name", &object.name),
+        ("uid", &object.uid),
+    ];
+    fields.map(|(name, value)| (name.to_owned(), text(value))).into()
+}
+
+fn status(status: &Status) -> Fields {
+    let number = |number: u32| Value::Int(number.into());
+    let fields = [
+        ("phase", text(&status.phase)),
+        ("reason", text(&status.reason)),
+        ("message", text(&status.message)),
+        ("attempt", number(status.attempt)),
+        ("ready", number(status.ready)),
+        ("total", number(status.total)),
+        ("exitCode", status.exit_code.map_or(Value::Null, |code| Value::Int(code.into()))),
+        ("terminal", Value::Bool(status.terminal)),
+    ];
+    fields.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+fn text(text: &str) -> Value {
+    Value::from(text.to_owned())
+}
+
+/// Whole numbers are ints, so that they compare with those that people write.
+pub(crate) fn json(value: &serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Null => Value::Null,
+        serde_json::Value::Bool(value) => Value::Bool(*value),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(number) => Value::Int(number),
+            None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(value) => text(value),
+        serde_json::Value::Array(values) => Value::from(values.iter().map(json).collect::<Vec<_>>()),
+        serde_json::Value::Object(fields) => {
+            Value::from(fields.iter().map(|(name, value)| (name.clone(), json(value))).collect::<Fields>())
+        }
+    }
+}
+
+/// The most that any list or map of it has.
+pub(crate) fn longest(value: &serde_json::Value) -> u64 {
+    let deeper =
+        |values: &mut dyn Iterator<Item = &serde_json::Value>| values.map(longest).max().unwrap_or(0);
+    match value {
+        serde_json::Value::Array(values) => deeper(&mut values.iter()).max(values.len() as u64),
+        serde_json::Value::Object(fields) => deeper(&mut fields.values()).max(fields.len() as u64),
+        _ => 0,
+    }
+}

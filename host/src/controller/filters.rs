@@ -1,0 +1,48 @@
+//! The filters of subscriptions: compiled here, and given the documents that they look at.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::State;
+use kubewitness_core::config::{Fault, PluginSpec};
+use kubewitness_core::ports::{Documents, FilterError, StateFilter};
+use kubewitness_filter::Filter;
+
+/// What is wrong with the filters of a plugin.
+pub fn check(spec: &PluginSpec) -> Vec<Fault> {
+    let filters =
+        spec.subscribe.iter().enumerate().filter_map(|(index, s)| Some((index, s.filter.as_deref()?)));
+    let fault = |(index, text)| {
+        let fault = Filter::compile(text).err()?;
+        Some(Fault { field: format!("spec.subscribe[{index}].filter"), message: fault.to_string() })
+    };
+    filters.filter_map(fault).collect()
+}
+
+/// One that passed [`check`]; none where it would not.
+pub fn of(text: &str, documents: Arc<dyn Documents>) -> Option<Arc<dyn StateFilter>> {
+    let filter = Filter::compile(text).ok()?;
+    Some(Arc::new(WithDocuments { filter, documents }))
+}
+
+struct WithDocuments {
+    filter: Filter,
+    documents: Arc<dyn Documents>,
+}
+
+impl std::fmt::Debug for WithDocuments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.filter.fmt(f)
+    }
+}
+
+#[async_trait]
+impl StateFilter for WithDocuments {
+    async fn wants(&self, state: &State) -> Result<bool, FilterError> {
+        let document = match self.filter.needs_document() {
+            true => self.documents.document(state.seq).await?,
+            false => None,
+        };
+        self.filter.wants(state, document.as_deref()).map_err(FilterError::Unclear)
+    }
+}
