@@ -229,6 +229,16 @@ pub struct Outside {
     pub looked: Seq,
 }
 
+impl Outside {
+    /// Of states that were read whoever they belong to, `limit` of them if there are as many.
+    pub fn of(mut states: Vec<Arc<State>>, through: Seq, limit: usize, namespaces: &[String]) -> Self {
+        let is_all = states.len() < limit;
+        let looked = states.last().filter(|_| !is_all).map_or(through, |state| state.seq.min(through));
+        states.retain(|state| state.seq <= through && !namespaces.contains(&state.object.namespace));
+        Self { states, looked }
+    }
+}
+
 /// What dispatch reads and writes.
 #[async_trait]
 pub trait Backlog: Send + Sync {
@@ -246,11 +256,7 @@ pub trait Backlog: Send + Sync {
         limit: usize,
         namespaces: &[String],
     ) -> Result<Outside, JournalError> {
-        let mut states = self.read(after, limit).await?;
-        let is_all = states.len() < limit;
-        let looked = states.last().filter(|_| !is_all).map_or(through, |state| state.seq.min(through));
-        states.retain(|state| state.seq <= through && !namespaces.contains(&state.object.namespace));
-        Ok(Outside { states, looked })
+        Ok(Outside::of(self.read(after, limit).await?, through, limit, namespaces))
     }
     /// Single states by position, for replays; unknown positions are left out.
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;

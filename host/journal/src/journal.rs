@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, DeadLetter, Documents, JournalError, Present, Progress, Save, Warm, Witness,
+    Append, Appended, Backlog, DeadLetter, Documents, JournalError, Outside, Present, Progress, Save, Warm,
+    Witness,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
@@ -217,6 +218,20 @@ impl Backlog for Journal {
         match recent {
             Some(states) => Ok(states),
             None => self.reader().await?.after(after, limit).await,
+        }
+    }
+
+    async fn read_outside(
+        &self,
+        after: Seq,
+        through: Seq,
+        limit: usize,
+        namespaces: &[String],
+    ) -> Result<Outside, JournalError> {
+        let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
+        match recent {
+            Some(states) => Ok(Outside::of(states, through, limit, namespaces)),
+            None => self.reader().await?.outside(after, through, limit, namespaces).await,
         }
     }
 

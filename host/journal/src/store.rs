@@ -261,6 +261,17 @@ pub(crate) trait Fetch: Send {
 
     /// In order.
     async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>>;
+    /// Positions in `(after, through]` of objects that are in none of these namespaces, in order, at
+    /// most so many; `None` where the store can't tell without reading everything.
+    async fn outside(
+        &mut self,
+        _after: i64,
+        _through: i64,
+        _limit: i64,
+        _namespaces: &[String],
+    ) -> Answer<Option<Vec<i64>>> {
+        Ok(None)
+    }
     /// In order; unknown positions are left out.
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>>;
     /// The state at a position and those that its document is a delta on, the newest first.

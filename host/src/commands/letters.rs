@@ -8,7 +8,7 @@ use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, Replay
 
 use super::client::Client;
 use super::print::{self, Table, clean};
-use super::{End, Ended};
+use super::{End, Ended, Usage};
 use crate::cli::{DeadLetters, LetterChoice, QueryArgs};
 
 /// As many as one answer has; who has more looks at them plugin by plugin.
@@ -156,7 +156,9 @@ async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Ended
         || choice.error.is_some()
         || choice.older_than.is_some();
     if !is_chosen && !all {
-        bail!("a drop is for good: choose by --seq, --namespace, --error or --older-than, or say --all");
+        return Err(Usage::error(
+            "a drop is for good: choose by --seq, --namespace, --error or --older-than, or say --all",
+        ));
     }
     let view: DropView = Client::new(&args.server)?.post("api/v1/deadletters/drop", &request(choice)).await?;
     print::value(args.output, &view, |view| done_text(view.dropped, view.dry_run, "dropped"))?;

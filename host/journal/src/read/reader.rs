@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{DeadLetter, Present, Progress, Warm};
+use kubewitness_core::ports::{DeadLetter, Outside, Present, Progress, Warm};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
@@ -13,6 +13,9 @@ use super::names::{self, Names};
 use super::{documents, story, warm};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::{Answer, Connection, Fetch, Past, Store, keeps_everything};
+
+/// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
+const OUTSIDE: u64 = 32 * 1024;
 
 pub(crate) struct Reader<'a> {
     connection: Box<dyn Connection>,
@@ -39,6 +42,25 @@ impl<'a> Reader<'a> {
 
     pub async fn after(mut self, after: Seq, limit: usize) -> Answer<Vec<Arc<State>>> {
         names::after(self.connection.rows(), self.names, after, limit).await
+    }
+
+    /// What is passed over is not read, where the store can tell; then an answer may end early.
+    pub async fn outside(
+        mut self,
+        after: Seq,
+        through: Seq,
+        limit: usize,
+        namespaces: &[String],
+    ) -> Answer<Outside> {
+        let end = through.min(after.saturating_add(OUTSIDE)).min(i64::MAX as u64);
+        let most = limit.min(i64::MAX as usize) as i64;
+        let Some(seqs) = self.rows().outside(after as i64, end as i64, most, namespaces).await? else {
+            let states = names::after(self.connection.rows(), self.names, after, limit).await?;
+            return Ok(Outside::of(states, through, limit, namespaces));
+        };
+        let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
+        let looked = seqs.last().copied().filter(|_| seqs.len() >= limit).unwrap_or(end);
+        Ok(Outside { states: names::at(self.connection.rows(), self.names, &seqs).await?, looked })
     }
 
     pub async fn at(mut self, seqs: &[Seq]) -> Answer<Vec<Arc<State>>> {

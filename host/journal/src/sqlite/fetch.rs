@@ -43,6 +43,16 @@ impl Fetch for SqliteConnection {
         read::after(self, after, limit).await
     }
 
+    async fn outside(
+        &mut self,
+        after: i64,
+        through: i64,
+        limit: i64,
+        namespaces: &[String],
+    ) -> Answer<Option<Vec<i64>>> {
+        read::outside(self, after, through, limit, namespaces).await.map(Some)
+    }
+
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
         read::at(self, seqs).await
     }

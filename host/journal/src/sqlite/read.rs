@@ -91,6 +91,22 @@ pub(super) async fn after(
     envelopes(&found)
 }
 
+/// Looks at the object of each state and at nothing else of it.
+pub(super) async fn outside(
+    connection: &mut SqliteConnection,
+    after: i64,
+    through: i64,
+    limit: i64,
+    namespaces: &[String],
+) -> Answer<Vec<i64>> {
+    let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
+                WHERE s.seq > ?1 AND s.seq <= ?2 AND o.namespace NOT IN (SELECT value FROM json_each(?3)) \
+                ORDER BY s.seq LIMIT ?4";
+    let namespaces = serde_json::to_string(namespaces).expect("strings always serialize");
+    let query = sqlx::query_scalar(text).bind(after).bind(through).bind(namespaces).bind(limit);
+    query.fetch_all(connection).await.map_err(classify)
+}
+
 pub(super) async fn at(connection: &mut SqliteConnection, seqs: &[i64]) -> Answer<Vec<Envelope>> {
     let text = concat!(
         "SELECT json_group_array(",

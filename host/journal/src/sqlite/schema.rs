@@ -42,7 +42,7 @@
 //!
 //! **Versions**: a file of an older version is migrated when it is opened to be written (`migrate`
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
-//! object in `current`, and up to version 2 letters did not tell their tries.
+//! object in `current`, and up to version 3 letters did not tell their tries.
 //!
 //! **Letters**: `replaying` is 0 while one is parked, 1 once it was taken back, 2 once it was
 //! dropped; a dropped one stays, since its state stays accounted for by it.

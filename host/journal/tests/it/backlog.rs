@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::ports::{Backlog, DeadLetter, KvWrite, Progress, Save, SourceStart, Witness};
+use kubewitness_core::ports::{Backlog, DeadLetter, KvWrite, Progress, Save, SourceStart, Try, Witness};
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::Journal;
 
 use crate::support::{Desk, PATIENCE, SOURCE, in_source, job, of, present};
 
-fn letter(seq: Seq) -> DeadLetter {
+pub fn letter(seq: Seq) -> DeadLetter {
     DeadLetter {
         plugin: "audit".into(),
         seq,
@@ -19,7 +19,7 @@ fn letter(seq: Seq) -> DeadLetter {
         last_ms: 2,
         replaying: false,
         dropped: false,
-        tries: Vec::new(),
+        tries: vec![Try { attempt: 1, at_ms: 5, took_ms: 2, error: "no such table".into() }],
     }
 }
 
@@ -90,6 +90,38 @@ async fn progress_letters_and_keys_are_saved_together() {
     assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(3)]);
     assert_eq!(desk.journal.kv("audit").await.unwrap(), [("b".into(), vec![2])]);
     desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
+    let desk = Desk::new().await;
+    desk.append((1..=4).map(|n| present(&job(n as usize), n)).collect()).await;
+    let parked = Save { progress: progress(4, 2, 2), parked: vec![letter(2), letter(3)], ..Save::default() };
+    desk.journal.save("audit", parked).await.unwrap();
+    desk.journal.mark_dropped("audit", &[3], "ann", "no use").await.unwrap();
+    let desk = desk.reopen().await;
+    let letters = desk.journal.dead_letters("audit").await.unwrap();
+    assert_eq!(letters, [letter(2), DeadLetter { dropped: true, ..letter(3) }]);
+    let record = desk.journal.replays(None).await.unwrap().remove(0);
+    assert_eq!((record.what.as_str(), record.who.as_str(), record.seqs), ("drop", "ann", vec![3]));
+    desk.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_lies_outside_some_namespaces_is_what_reading_everything_finds() {
+    let desk = Desk::new().await;
+    desk.append((1..=60).map(|n| present(&job(n as usize), n)).collect()).await;
+    let all = desk.journal.read(0, 100).await.unwrap();
+    for namespaces in [vec![], vec!["team-1".to_owned()], vec!["team-0".to_owned(), "team-2".to_owned()]] {
+        for (after, through, limit) in [(0, 60, 100), (3, 50, 7), (10, 10, 5), (55, 60, 2), (0, 60, 60)] {
+            let found = desk.journal.read_outside(after, through, limit, &namespaces).await.unwrap();
+            let within = all.iter().filter(|state| (after + 1..=through).contains(&state.seq));
+            let wanted = within.filter(|state| !namespaces.contains(&state.object.namespace));
+            let wanted: Vec<_> = wanted.take_while(|state| state.seq <= found.looked).cloned().collect();
+            assert_eq!(found.states, wanted, "{namespaces:?} {after} {through} {limit}");
+            assert!(found.looked <= through && (found.looked > after || after == through), "{found:?}");
+        }
+    }
 }
 
 #[tokio::test]

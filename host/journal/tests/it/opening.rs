@@ -1,6 +1,6 @@
 //! Whose file it is.
 
-use kubewitness_core::ports::{Backlog, JournalError, Witness};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Save, Witness};
 use kubewitness_journal::{Journal, OpenError, verify};
 use sqlx::{ConnectOptions, Connection};
 
@@ -43,8 +43,32 @@ async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
     desk.journal.close().await.unwrap();
     edit(&desk.path(), "PRAGMA user_version = 99").await;
     let error = refused(&desk.path()).await;
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 3, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 4, .. }), "{error}");
     assert!(matches!(verify(&desk.path()).await, Err(OpenError::Newer { .. })));
+}
+
+#[tokio::test]
+async fn a_journal_of_the_third_format_is_made_one_of_this_and_keeps_its_letters() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1), present(&job(2), 2)]).await;
+    let letter = crate::backlog::letter(2);
+    let save = Save { parked: vec![letter.clone()], ..Save::default() };
+    desk.journal.save("audit", save).await.unwrap();
+    desk.journal.mark_replaying("audit", &[2], "ann", "why").await.unwrap();
+    let path = desk.path();
+    desk.journal.close().await.unwrap();
+    edit(
+        &path,
+        "ALTER TABLE letters DROP COLUMN tries; ALTER TABLE replays DROP COLUMN what; PRAGMA user_version = 3",
+    )
+    .await;
+    let journal = Journal::open(&path, options()).await.unwrap();
+    let kept = journal.dead_letters("audit").await.unwrap();
+    assert_eq!(kept, [DeadLetter { replaying: true, tries: Vec::new(), ..letter }]);
+    assert_eq!(journal.replays(None).await.unwrap()[0].what, "replay");
+    let again = Save { parked: vec![crate::backlog::letter(2)], ..Save::default() };
+    journal.save("audit", again).await.unwrap();
+    assert_eq!(journal.dead_letters("audit").await.unwrap()[0].tries.len(), 1);
 }
 
 #[tokio::test]

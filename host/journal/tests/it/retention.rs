@@ -134,6 +134,7 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
         first_ms: 1,
         last_ms: 1,
         replaying: false,
+        dropped: false,
         tries: Vec::new(),
     };
     let progress = Progress { dead: 1, ..subscribed(60, 59) };
