@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use kubewitness_bench::job;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 const RESOURCES: &str = r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"batch/v1","resources":[{"name":"jobs","singularName":"job","namespaced":true,"kind":"Job","verbs":["get","list","watch"]}]}"#;
 const VERSION: &str = r#"{"major":"1","minor":"36","gitVersion":"v1.36.0"}"#;
@@ -47,6 +47,8 @@ struct Shared {
     forgotten: usize,
     /// The stream, rendered before anybody is measured.
     blocks: Vec<Vec<u8>>,
+    /// One permit for each frame that may be sent; `None`: as fast as they are read.
+    pace: Option<Semaphore>,
     asked: Asked,
     watched: watch::Sender<Option<Instant>>,
     read_back: watch::Sender<Option<Instant>>,
@@ -54,21 +56,37 @@ struct Shared {
 
 impl Canned {
     pub async fn start(jobs: usize, updates: usize) -> Result<Self> {
-        Self::forgetful(jobs, updates, 0).await
+        Self::with(jobs, updates, 0, None).await
+    }
+
+    pub async fn forgetful(jobs: usize, updates: usize, forgotten: usize) -> Result<Self> {
+        Self::with(jobs, updates, forgotten, None).await
+    }
+
+    /// Sends an update when it is told to.
+    pub async fn paced(jobs: usize, updates: usize) -> Result<Self> {
+        Self::with(jobs, updates, 0, Some(Semaphore::new(0))).await
+    }
+
+    pub fn send_one(&self) {
+        if let Some(pace) = &self.shared.pace {
+            pace.add_permits(1);
+        }
     }
 
     #[allow(clippy::disallowed_methods)]
-    pub async fn forgetful(jobs: usize, updates: usize, forgotten: usize) -> Result<Self> {
+    async fn with(jobs: usize, updates: usize, forgotten: usize, pace: Option<Semaphore>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (watching, watched) = watch::channel(None);
         let (reading, read_back) = watch::channel(None);
-        let blocks = if forgotten > 0 { Vec::new() } else { render(jobs, updates) };
+        let blocks = if forgotten > 0 || pace.is_some() { Vec::new() } else { render(jobs, updates) };
         let shared = Arc::new(Shared {
             jobs,
             updates,
             forgotten,
             blocks,
+            pace,
             asked: Asked::default(),
             watched: watching,
             read_back: reading,
@@ -251,6 +269,10 @@ impl Shared {
                     index += BLOCK;
                 }
                 None => {
+                    if let Some(pace) = &self.pace {
+                        writer.flush().await?;
+                        pace.acquire().await?.forget();
+                    }
                     writer.write_all(frame(jobs, index).as_bytes()).await?;
                     index += 1;
                 }
