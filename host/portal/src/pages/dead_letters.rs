@@ -66,6 +66,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
         section aria-labelledby="records" {
             h2 id="records" { "What was done" }
             div.scroll { table.dense {
+                caption { "The newest first" }
                 thead { tr {
                     th scope="col" { "When" }
                     th scope="col" { "What" }
