@@ -103,6 +103,8 @@ pub struct RunArgs {
     /// Where the journal and caches go
     #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
     pub data: PathBuf,
+    #[command(flatten)]
+    pub journal: JournalArgs,
     /// Address of the portal and API
     #[arg(long, env = "KUBEWITNESS_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDR")]
     pub listen: SocketAddr,
@@ -122,6 +124,42 @@ pub struct RunArgs {
     pub plugins: PluginArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// Which database has the journal. An address with a password is read from the environment or from
+/// a file, since a command line is seen by everybody on the machine.
+#[derive(Debug, Args)]
+pub struct JournalArgs {
+    /// Where the journal is: `sqlite` (journal.db in the data folder), or the address of a database,
+    /// postgres://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE
+    #[arg(
+        long = "journal",
+        env = "KUBEWITNESS_JOURNAL",
+        hide_env_values = true,
+        default_value = "sqlite",
+        value_name = "WHERE"
+    )]
+    pub place: Secret,
+    /// A file that holds that address, such as a mounted Secret's
+    #[arg(long, env = "KUBEWITNESS_JOURNAL_FILE", value_name = "FILE")]
+    pub journal_file: Option<PathBuf>,
+}
+
+/// A value that may hold a password: it is never printed.
+#[derive(Clone)]
+pub struct Secret(pub String);
+
+impl std::str::FromStr for Secret {
+    type Err = std::convert::Infallible;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
 }
 
 #[derive(Debug, Args)]
@@ -369,6 +407,8 @@ pub enum Journal {
         /// The controller's data folder, or the journal's file
         #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
         data: PathBuf,
+        #[command(flatten)]
+        journal: JournalArgs,
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },

@@ -7,6 +7,7 @@ mod commands;
 mod config;
 mod controller;
 mod logs;
+mod place;
 mod playground;
 mod run;
 mod tasks;

@@ -9,6 +9,7 @@ use crate::cli::RunArgs;
 use crate::commands::{End, Ended};
 use crate::controller::{self, ConfigFrom, Controller, Options, modules};
 use crate::logs;
+use crate::place;
 use crate::playground;
 use crate::tasks::{Fate, Signals, Tasks};
 
@@ -39,6 +40,7 @@ async fn run_until(args: RunArgs, asked: CancellationToken, abort: CancellationT
 }
 
 async fn start(args: RunArgs, stop: CancellationToken, abort: CancellationToken) -> Result<Controller> {
+    let journal = place::place(&args.journal, &args.data)?;
     let options = ConnectOptions { kubeconfig: args.kubeconfig, context: args.context };
     let connection = connect(&options).await?;
     let config = match args.config {
@@ -48,6 +50,7 @@ async fn start(args: RunArgs, stop: CancellationToken, abort: CancellationToken)
     info!(server = origin(&connection.server), "witnessing");
     let options = Options {
         connection,
+        journal,
         config,
         data: args.data,
         listener: controller::listen(args.listen).await?,

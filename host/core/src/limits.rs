@@ -65,6 +65,9 @@ pub const AUDIT_LEAST: Duration = Duration::from_secs(10);
 /// Bytes of one plugin's `kv`, keys and values together.
 pub const KV_BYTES: usize = 1024 * 1024;
 
+/// Bytes of a version: what an index of every store holds. Kubernetes' own have up to 20 digits.
+pub const VERSION_BYTES: usize = 1024;
+
 /// Shut-down waits this long for calls in progress before it stops them.
 pub const DRAIN: Duration = Duration::from_secs(20);
 

@@ -206,6 +206,12 @@ pub struct HistogramView {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalView {
+    /// `sqlite`, `postgres` or `mysql`; empty where an older controller answers.
+    #[serde(default)]
+    pub store: String,
+    /// Where it is, without any secret.
+    #[serde(default)]
+    pub place: String,
     pub states: u64,
     pub bytes: u64,
     pub oldest_seq: Seq,

@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use crate::journal::Journal;
 use crate::read::{Names, documents};
-use crate::store::Fetch;
+use crate::store::Connection;
 
 pub const FORMAT: &str = "kubewitness.dev/journal/v1";
 
@@ -149,11 +149,12 @@ fn text<T: Serialize>(value: &T) -> String {
 
 /// One snapshot, a page at a time.
 pub(crate) async fn export(
-    rows: &mut dyn Fetch,
+    connection: &mut dyn Connection,
     query: &ExportQuery,
     out: &mut (dyn Write + Send),
 ) -> Result<Exported, ExportError> {
-    rows.begin().await?;
+    connection.begin().await?;
+    let rows = connection.rows();
     let header =
         Header { format: FORMAT.into(), documents: query.documents, selected: !query.is_everything() };
     writeln!(out, "{}", text(&header))?;
@@ -192,7 +193,7 @@ pub(crate) async fn export(
     }
     writeln!(out, "{}", sealed(&format!("\"end\":{}}}", text(&End { states, sources }))))?;
     out.flush()?;
-    rows.end().await?;
+    connection.end().await?;
     Ok(Exported { states })
 }
 

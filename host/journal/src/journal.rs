@@ -18,12 +18,13 @@ use kubewitness_core::{Gap, Seq, State};
 use tokio::sync::watch;
 
 use crate::group::{Group, Work};
+use crate::place::{Inner as Where, Place};
 use crate::read::{Names, Reader};
 use crate::recent::Recent;
 use crate::removal::{Removal, Sweep};
 use crate::report::{OpenError, PoisonRecord, ReplayRecord, SourceCounters};
-use crate::sqlite;
 use crate::store::{Act, Replay, Store, Writes};
+use crate::{server, sqlite};
 
 #[derive(Clone)]
 pub struct JournalOptions {
@@ -53,21 +54,38 @@ struct Inner {
     names: Names,
     recent: Arc<RwLock<Recent>>,
     clock: Arc<dyn Clock>,
+    place: Place,
 }
 
 impl Journal {
-    /// Creates the journal where there is none. One process at a time may have it open.
+    /// Creates the embedded journal where there is none. One process at a time may have it open.
     pub async fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
-        let (store, mut writer) = sqlite::Store::open(path, options.readers).await?;
+        Self::open_at(&Place::file(path), options).await
+    }
+
+    /// The same, wherever it is.
+    pub async fn open_at(place: &Place, options: JournalOptions) -> Result<Self, OpenError> {
+        let (store, mut writer): (Box<dyn Store>, Box<dyn Writes>) = match &place.0 {
+            Where::File(path) => {
+                let (store, writer) = sqlite::Store::open(path, options.readers).await?;
+                (Box::new(store), Box::new(writer))
+            }
+            Where::Server(server) => {
+                let opened = server::Store::open(server.clone(), options.readers, options.clock.clone());
+                let (store, writer) = opened.await?;
+                (Box::new(store), Box::new(writer))
+            }
+        };
+        let path = || place.to_string().into();
         let fail = |error| match error {
-            JournalError::Fatal(reason) => OpenError::Damaged { path: path.to_path_buf(), reason },
-            error => OpenError::Unavailable { path: path.to_path_buf(), reason: error.to_string() },
+            JournalError::Fatal(reason) => OpenError::Damaged { path: path(), reason },
+            error => OpenError::Unavailable { path: path(), reason: error.to_string() },
         };
         let memory = writer.memory().await.map_err(fail)?;
         let recent = Arc::new(RwLock::new(Recent::new(options.recent)));
-        let group = Group::new(Box::new(writer), memory, recent.clone());
-        let store = Box::new(store);
-        let inner = Inner { group, store, names: Names::default(), recent, clock: options.clock };
+        let group = Group::new(writer, memory, recent.clone());
+        let (names, place) = (Names::default(), place.clone());
+        let inner = Inner { group, store, names, recent, clock: options.clock, place };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -112,7 +130,10 @@ impl Journal {
 
     pub async fn stats(&self) -> Result<JournalView, JournalError> {
         let bytes = self.inner.store.bytes().await?;
-        self.reader().await?.stats(bytes).await
+        let place = &self.inner.place;
+        let (store, place) = (place.kind().to_owned(), place.to_string());
+        let view = self.reader().await?.stats(bytes).await?;
+        Ok(JournalView { store, place, ..view })
     }
 
     /// Of whole sources and of single objects, in the order in which they were recorded.

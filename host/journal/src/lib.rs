@@ -3,7 +3,8 @@
 //!
 //! This crate is the only one that stores. It knows neither Kubernetes nor plugins: it takes
 //! what `core::ports::Witness` is given, and gives it back through `Backlog` and `Documents`.
-//! Statements are behind the traits of `store`, with SQLite in `sqlite`; what a batch means
+//! Statements are behind the traits of `store`, with SQLite in `sqlite`, and PostgreSQL, MySQL
+//! and MariaDB in `server`; what a batch means
 //! (positions, duplicates, lateness, deltas) is decided in `plan`, and what rows mean to those who
 //! read them in `read` and `verify`, which know no SQL.
 
@@ -16,6 +17,7 @@ mod export;
 mod group;
 mod journal;
 mod memory;
+mod place;
 mod plan;
 mod read;
 mod recent;
@@ -24,6 +26,7 @@ mod report;
 mod retain;
 mod retention;
 mod rows;
+mod server;
 mod sqlite;
 mod stats;
 mod store;
@@ -32,12 +35,21 @@ mod uid;
 mod verify;
 
 pub use journal::{Journal, JournalOptions};
+pub use place::Place;
 /// Proves the whole journal: order, ids, documents, current objects, counts, cursors, and for
 /// each plugin observed = delivered + filtered + dead + waiting. Writes nothing, and may run
 /// beside the process that writes. An `Err` says that there is no journal to check.
 pub async fn verify(path: &std::path::Path) -> Result<VerifyReport, OpenError> {
-    let connection = sqlite::open_to_verify(path).await?;
-    Ok(verify::verify(Box::new(connection)).await)
+    verify_at(&Place::file(path)).await
+}
+
+/// The same, wherever it is.
+pub async fn verify_at(place: &Place) -> Result<VerifyReport, OpenError> {
+    let connection: Box<dyn store::Connection> = match &place.0 {
+        place::Inner::File(path) => Box::new(sqlite::open_to_verify(path).await?),
+        place::Inner::Server(server) => server::open_to_verify(server).await?,
+    };
+    Ok(verify::verify(connection).await)
 }
 
 /// Figures of a journal, source by source, and what retention may take of each by its settings.

@@ -13,6 +13,8 @@ use thiserror::Error;
 pub enum OpenError {
     #[error("{0} is in use: another process writes to this journal; stop it, or name another data folder")]
     InUse(PathBuf),
+    #[error("{place} is in use: {holder} writes to this journal; stop it{how}")]
+    Held { place: String, holder: String, how: String },
     #[error("{path} is not a journal ({reason}); name another file, or move this one away")]
     NotAJournal { path: PathBuf, reason: String },
     #[error(

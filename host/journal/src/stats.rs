@@ -12,7 +12,7 @@ use crate::removal::LinkRow;
 use crate::report::{JournalStats, RetentionStats, SourceStats, TakenStats};
 use crate::retain::{self, Bounds, Cut, IN_HAND, Link, ROW_BYTES};
 use crate::retention::{Look, Scene, look};
-use crate::store::{Fetch, Past, keeps_everything};
+use crate::store::{Connection, Past, keeps_everything};
 
 /// Segments that are looked at for what retention may take; beyond, the figures are said to be
 /// of these alone. A question must end, however much has piled up.
@@ -20,11 +20,12 @@ const SEGMENTS: usize = 16 * 1024;
 
 /// `retention` is what the sources' settings say, by name.
 pub(crate) async fn stats(
-    rows: &mut dyn Fetch,
+    connection: &mut dyn Connection,
     retention: &BTreeMap<String, RetentionSpec>,
     now_ms: u64,
 ) -> Result<JournalStats, JournalError> {
-    rows.begin().await?;
+    connection.begin().await?;
+    let rows = connection.rows();
     let whole = rows.stats(0).await?;
     let names: Vec<String> =
         rows.source_counters().await?.into_iter().map(|counters| counters.source).collect();
@@ -55,7 +56,7 @@ pub(crate) async fn stats(
         untold: taken.untold,
     };
     stats.plugins = plugins.map(plugin).collect();
-    rows.end().await?;
+    connection.end().await?;
     Ok(stats)
 }
 

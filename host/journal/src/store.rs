@@ -175,9 +175,14 @@ pub(crate) fn keeps_everything() -> JournalError {
     JournalError::Invalid("this journal's store has no retention: it keeps everything".into())
 }
 
-/// A connection that reads.
+/// A connection that reads. One that is let go of within a snapshot is not used again.
+#[async_trait]
 pub(crate) trait Connection: Send {
     fn rows(&mut self) -> &mut dyn Fetch;
+
+    /// One snapshot for everything until [`end`](Self::end).
+    async fn begin(&mut self) -> Answer<()>;
+    async fn end(&mut self) -> Answer<()>;
 }
 
 /// An object as it was first seen.
@@ -206,6 +211,7 @@ pub(crate) struct Stream {
     pub epoch: u32,
     pub checkpoint: Option<String>,
     pub states: u64,
+    pub last_event_ms: Option<i64>,
 }
 
 /// An object that is kept as current, with what its newest state says.
@@ -253,10 +259,6 @@ pub(crate) type StoredRow = (i64, Answer<Envelope>, Vec<u8>);
 /// here it is known how they lie there.
 #[async_trait]
 pub(crate) trait Fetch: Send {
-    /// One snapshot for everything until [`end`](Self::end).
-    async fn begin(&mut self) -> Answer<()>;
-    async fn end(&mut self) -> Answer<()>;
-
     // ---- states, and what they share ----
 
     /// In order.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_journal::{
-    ExportError, ExportQuery, JournalOptions, JournalStats, RetentionStats, SourceStats,
+    ExportError, ExportQuery, JournalOptions, JournalStats, Place, RetentionStats, SourceStats,
 };
 
 use super::print::{self, Table, clean, mark};
@@ -18,10 +18,11 @@ use super::{End, Ended};
 use crate::cli::{ExportArgs, Journal, Moment, Output};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;
+use crate::place::{EMBEDDED, place};
 
 pub async fn journal(command: Journal) -> Ended {
     match command {
-        Journal::Verify { data, output } => verify(&data, output).await,
+        Journal::Verify { data, journal, output } => verify(&place(&journal, &data)?, output).await,
         Journal::Stats { data, output } => stats(&data, output).await,
         Journal::Export(args) => export(args).await,
         Journal::Import { file, data } => import(&file, &data).await,
@@ -36,12 +37,14 @@ fn hint(what: &str, path: &Path) -> String {
     format!("{what} {}: name the controller's data folder with --data", path.display())
 }
 
-async fn verify(data: &Path, output: Output) -> Ended {
-    let path = file_in(data);
-    let report = kubewitness_journal::verify(&path).await.with_context(|| hint("verifying", &path))?;
+async fn verify(place: &Place, output: Output) -> Ended {
+    let report = kubewitness_journal::verify_at(place).await.with_context(|| match place.kind() {
+        EMBEDDED => format!("verifying {place}: name the controller's data folder with --data"),
+        _ => "verifying the journal".to_owned(),
+    })?;
     let ok = report.ok;
     print::value(output, &report, |report| {
-        let mut text = format!("{} {}: {} states checked\n", mark(ok), path.display(), report.states_checked);
+        let mut text = format!("{} {}: {} states checked\n", mark(ok), place, report.states_checked);
         for problem in &report.problems {
             let seq = problem.seq.map(|seq| format!(" at {seq}")).unwrap_or_default();
             text.push_str(&format!("  {}{seq}: {}\n", problem.code, clean(&problem.message)));

@@ -24,12 +24,13 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     let digests = if wide { plugins_table(&status.plugins) } else { plugins_text(&status.plugins, false) };
     let journal = &status.journal;
     text.push_str(&format!(
-        "\n{digests}\njournal: {} states, {} KiB, positions {} to {}{}\n",
+        "\n{digests}\njournal: {} states, {} KiB, positions {} to {}{}, in {}\n",
         journal.states,
         journal.bytes / 1024,
         journal.oldest_seq,
         journal.newest_seq,
         journal.oldest_at.as_ref().map(|at| format!(", since {}", clean(at))).unwrap_or_default(),
+        clean(&journal.place),
     ));
     for problem in &status.problems {
         text.push_str(&format!("configuration: {}\n", clean(problem)));

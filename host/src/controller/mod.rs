@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::views::Views;
-use kubewitness_journal::{Journal, JournalOptions};
+use kubewitness_journal::{Journal, JournalOptions, Place};
 use kubewitness_sandbox::{Engine, EngineOptions};
 use kubewitness_watch::Connection;
 use tokio::net::TcpListener;
@@ -46,6 +46,7 @@ pub struct Options {
     pub connection: Connection,
     pub config: ConfigFrom,
     pub data: PathBuf,
+    pub journal: Place,
     /// Bound by whoever starts it, who may have to know that the address is free beforehand.
     pub listener: TcpListener,
     pub health_listen: Option<SocketAddr>,
@@ -70,7 +71,7 @@ impl Controller {
         let address = listener.local_addr().context("asking for the address of the portal")?;
         std::fs::create_dir_all(&options.data)
             .with_context(|| format!("making {}", options.data.display()))?;
-        let journal = Journal::open(&options.data.join("journal.db"), JournalOptions::default()).await?;
+        let journal = Journal::open_at(&options.journal, JournalOptions::default()).await?;
         let engine = Engine::new(EngineOptions { cache: Some(options.data.join("cache")) })?;
         let (tasks, after) = (Tasks::new(stop.clone(), abort.clone()), CancellationToken::new());
         let (ticker, ticking) = (engine.clone(), after.clone());

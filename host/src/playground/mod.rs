@@ -116,6 +116,7 @@ async fn start(
         connection,
         config: ConfigFrom::Folder(args.data.join("config")),
         data: args.data.clone(),
+        journal: kubewitness_journal::Place::file(&args.data.join("journal.db")),
         listener,
         health_listen: None,
         plugin_folders: modules::default_folders(args.plugins.plugins.clone()),

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::{Append, JournalError, Witnessed};
 use kubewitness_core::{Change, Seq};
 
@@ -62,6 +63,12 @@ pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError
             let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
             return Err(JournalError::Invalid(format!(
                 "{name} has no uid: its states could not be told apart"
+            )));
+        }
+        if state.resource_version.as_str().len() > VERSION_BYTES {
+            return Err(JournalError::Invalid(format!(
+                "a version of {} has more than {VERSION_BYTES} bytes: no index would hold it",
+                state.object.uid
             )));
         }
         if id_rest(&prefix, state).is_none() {

@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
     }
 
     pub async fn warm(mut self, source: &str) -> Answer<Warm> {
-        warm::warm(self.connection.rows(), self.names, source).await
+        warm::warm(&mut *self.connection, self.names, source).await
     }
 
     /// By the objects' own numbers, so that a part goes on where the one before ended, whatever

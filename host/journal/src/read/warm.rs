@@ -12,17 +12,17 @@ use kubewitness_core::{Seq, Version};
 use super::documents::{Kept, decode};
 use super::names::Names;
 use crate::rows::Encoding;
-use crate::store::{Answer, CurrentRow, Fetch, Link, damaged};
+use crate::store::{Answer, Connection, CurrentRow, Fetch, Link, damaged};
 
 /// Objects of one part. Up to 32 deltas of each are in memory at once, some megabytes.
 const PART: i64 = 1024;
 
-pub(super) async fn warm(rows: &mut dyn Fetch, names: &Names, source: &str) -> Answer<Warm> {
+pub(super) async fn warm(connection: &mut dyn Connection, names: &Names, source: &str) -> Answer<Warm> {
     // One snapshot: objects and checkpoint must belong together.
-    rows.begin().await?;
-    let warm = read(rows, names, source).await;
-    rows.end().await?;
-    warm
+    connection.begin().await?;
+    let warm = read(connection.rows(), names, source).await?;
+    connection.end().await?;
+    Ok(warm)
 }
 
 async fn read(rows: &mut dyn Fetch, names: &Names, source: &str) -> Answer<Warm> {

@@ -17,28 +17,69 @@ use crate::store::{
     Answer, Connection, CurrentRow, Fetch, KeptSnapshot, Link, LiveRow, Named, Past, StoredRow, Stream, Which,
 };
 
-impl Connection for PoolConnection<Sqlite> {
-    fn rows(&mut self) -> &mut dyn Fetch {
-        &mut **self
+async fn begin(connection: &mut SqliteConnection) -> Answer<()> {
+    sqlx::raw_sql("BEGIN").execute(connection).await.map(drop).map_err(classify)
+}
+
+async fn end(connection: &mut SqliteConnection) -> Answer<()> {
+    sqlx::raw_sql("ROLLBACK").execute(connection).await.map(drop).map_err(classify)
+}
+
+/// Of the pool.
+pub(super) struct Lent {
+    connection: PoolConnection<Sqlite>,
+    in_snapshot: bool,
+}
+
+impl Lent {
+    pub fn new(connection: PoolConnection<Sqlite>) -> Self {
+        Self { connection, in_snapshot: false }
     }
 }
 
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if self.in_snapshot {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
+#[async_trait]
+impl Connection for Lent {
+    fn rows(&mut self) -> &mut dyn Fetch {
+        &mut *self.connection
+    }
+
+    async fn begin(&mut self) -> Answer<()> {
+        self.in_snapshot = true;
+        begin(&mut self.connection).await
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        end(&mut self.connection).await?;
+        self.in_snapshot = false;
+        Ok(())
+    }
+}
+
+#[async_trait]
 impl Connection for SqliteConnection {
     fn rows(&mut self) -> &mut dyn Fetch {
         self
+    }
+
+    async fn begin(&mut self) -> Answer<()> {
+        begin(self).await
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        end(self).await
     }
 }
 
 #[async_trait]
 impl Fetch for SqliteConnection {
-    async fn begin(&mut self) -> Answer<()> {
-        sqlx::raw_sql("BEGIN").execute(self).await.map(drop).map_err(classify)
-    }
-
-    async fn end(&mut self) -> Answer<()> {
-        sqlx::raw_sql("ROLLBACK").execute(self).await.map(drop).map_err(classify)
-    }
-
     async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
         read::after(self, after, limit).await
     }

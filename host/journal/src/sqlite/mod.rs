@@ -153,7 +153,7 @@ impl Writes for Writer {
 #[async_trait]
 impl store::Store for Store {
     async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
-        Ok(Box::new(self.readers.acquire().await.map_err(classify)?))
+        Ok(Box::new(fetch::Lent::new(self.readers.acquire().await.map_err(classify)?)))
     }
 
     async fn bytes(&self) -> Answer<u64> {

@@ -88,6 +88,7 @@ pub(super) async fn stats(
         oldest_seq: oldest as u64,
         newest_seq: newest as u64,
         oldest_at: moment(begun),
+        ..JournalView::default()
     })
 }
 

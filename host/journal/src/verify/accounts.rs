@@ -105,7 +105,7 @@ impl Accounts {
             *totals.entry(*stream).or_default() += states;
         }
         let mut before: Option<(i64, String)> = None;
-        for Stream { id, source, epoch, checkpoint, states } in rows.streams().await? {
+        for Stream { id, source, epoch, checkpoint, states, .. } in rows.streams().await? {
             let counted = totals.remove(&id).unwrap_or_default();
             let taken = self.taken.get(&id).copied().unwrap_or_default();
             if counted + taken != states {

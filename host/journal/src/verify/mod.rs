@@ -23,7 +23,7 @@ const PAGE: i64 = 512;
 /// Finds what is wrong with a journal that was opened for it.
 pub(crate) async fn verify(mut connection: Box<dyn Connection>) -> VerifyReport {
     let mut findings = Findings::default();
-    let done = whole(connection.rows(), &mut findings).await;
+    let done = whole(&mut *connection, &mut findings).await;
     if let Err(error) = done {
         // What the store itself refuses to read ends the check; the rest could only be guessed.
         findings.add(code::STORE, None, format!("the check ended here: {error}"));
@@ -48,8 +48,9 @@ impl Findings {
     }
 }
 
-async fn whole(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
-    rows.begin().await?;
+async fn whole(connection: &mut dyn Connection, findings: &mut Findings) -> Answer<()> {
+    connection.begin().await?;
+    let rows = connection.rows();
     for line in rows.structure().await? {
         findings.add(code::STORE, None, line);
     }
@@ -59,7 +60,7 @@ async fn whole(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
     states(rows, &names, &mut chains, &mut accounts, findings).await?;
     current::check(rows, &chains, findings).await?;
     accounts.finish(rows, findings).await?;
-    rows.end().await
+    connection.end().await
 }
 
 async fn states(

@@ -5,9 +5,10 @@ use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, 
 use kubewitness_core::views::{GapQuery, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, Version};
 
-use crate::support::{Desk, SOURCE, document, gap, in_source, job, of, present, seqs, state, status};
+use crate::support::{
+    Desk, SOURCE, document, gap, in_source, job, of, on_every_store, present, seqs, state, status,
+};
 
-#[tokio::test]
 async fn states_get_positions_in_order_and_come_back_whole() {
     let desk = Desk::new().await;
     let mut first = present(&job(1), 10);
@@ -31,7 +32,6 @@ async fn states_get_positions_in_order_and_come_back_whole() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn what_is_there_already_is_not_journaled_again() {
     let desk = Desk::new().await;
     let batch = vec![
@@ -51,7 +51,6 @@ async fn what_is_there_already_is_not_journaled_again() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn a_deletion_without_a_version_is_the_same_as_one_with() {
     let desk = Desk::new().await;
     let appended = desk.append(vec![present(&job(1), 10), state(&job(1), Change::Gone, "11")]).await;
@@ -59,7 +58,6 @@ async fn a_deletion_without_a_version_is_the_same_as_one_with() {
     assert_eq!(seqs(&desk.append(vec![state(&job(1), Change::Gone, "")]).await), [None]);
 }
 
-#[tokio::test]
 async fn an_older_version_is_journaled_late_and_does_not_move_the_object_back() {
     let desk = Desk::new().await;
     desk.append(vec![present(&job(1), 10), present(&job(1), 100)]).await;
@@ -76,7 +74,6 @@ async fn an_older_version_is_journaled_late_and_does_not_move_the_object_back() 
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn versions_of_any_length_keep_their_order() {
     let desk = Desk::new().await;
     let long = "340282366920938463463374607431768211456";
@@ -90,7 +87,6 @@ async fn versions_of_any_length_keep_their_order() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn versions_that_do_not_compare_keep_the_order_of_arrival() {
     let desk = Desk::new().await;
     let batch: Vec<_> =
@@ -102,7 +98,6 @@ async fn versions_that_do_not_compare_keep_the_order_of_arrival() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn the_gone_and_the_left_are_no_longer_current() {
     let desk = Desk::new().await;
     desk.append((1..=4).map(|n| present(&job(n), n as u64)).collect()).await;
@@ -121,7 +116,6 @@ async fn the_gone_and_the_left_are_no_longer_current() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn an_object_that_was_taken_for_gone_is_current_again_when_it_is_seen() {
     let desk = Desk::new().await;
     desk.append(vec![present(&job(1), 10), state(&job(1), Change::Gone, "")]).await;
@@ -132,7 +126,6 @@ async fn an_object_that_was_taken_for_gone_is_current_again_when_it_is_seen() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn the_checkpoint_is_kept_with_the_states() {
     let desk = Desk::new().await;
     assert!(desk.journal.warm(SOURCE).await.unwrap().checkpoint.is_none());
@@ -146,7 +139,6 @@ async fn the_checkpoint_is_kept_with_the_states() {
     assert_eq!(desk.journal.warm("pods").await.unwrap().checkpoint, Some(Version::new("15")));
 }
 
-#[tokio::test]
 async fn a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_seen() {
     let desk = Desk::new().await;
     let append = of(SOURCE, 0, vec![present(&job(1), 500), present(&job(2), 501)]);
@@ -169,7 +161,6 @@ async fn a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_s
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn the_same_object_in_two_sources_is_two_stories() {
     let desk = Desk::new().await;
     let in_other = in_source("urgent", 0, &job(1), Change::Present, "10");
@@ -180,7 +171,6 @@ async fn the_same_object_in_two_sources_is_two_stories() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn documents_are_exact_over_more_versions_than_a_chain_has_steps() {
     let desk = Desk::new().await;
     let versions = 3 * u64::from(DELTA_CHAIN);
@@ -205,7 +195,6 @@ async fn documents_are_exact_over_more_versions_than_a_chain_has_steps() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn the_document_before_steps_over_gaps() {
     let desk = Desk::new().await;
     desk.append(vec![present(&job(1), 1), gap(&job(1), "1", "5"), present(&job(1), 5)]).await;
@@ -213,7 +202,6 @@ async fn the_document_before_steps_over_gaps() {
     assert_eq!(desk.journal.document(2).await.unwrap().unwrap(), gap(&job(1), "1", "5").document);
 }
 
-#[tokio::test]
 async fn gaps_and_poison_are_kept_once() {
     let desk = Desk::new().await;
     let hole = Gap {
@@ -252,7 +240,6 @@ async fn gaps_and_poison_are_kept_once() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn gaps_are_found_by_what_they_are_about() {
     let desk = Desk::new().await;
     for (index, uid) in [1, 2, 1].into_iter().enumerate() {
@@ -298,7 +285,6 @@ async fn gaps_are_found_by_what_they_are_about() {
     assert_eq!(epochs[0].1.replaced_at, None);
 }
 
-#[tokio::test]
 async fn an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else() {
     let desk = Desk::new().await;
     let mut wrong = present(&job(1), 10);
@@ -317,7 +303,6 @@ async fn an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     let desk = Desk::new().await;
     let owned = |number: usize, version: u64, owner: usize| {
@@ -354,7 +339,6 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     assert!(desk.journal.timeline(&unknown).await.unwrap().states.is_empty());
 }
 
-#[tokio::test]
 async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
     let desk = Desk::new().await;
     let (set, middle, pod) = (job(1), job(2), job(3));
@@ -370,3 +354,24 @@ async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
         assert_eq!(story.related.iter().map(|state| state.seq).collect::<Vec<_>>(), related, "{}", of.name);
     }
 }
+
+on_every_store!(
+    states_get_positions_in_order_and_come_back_whole,
+    what_is_there_already_is_not_journaled_again,
+    a_deletion_without_a_version_is_the_same_as_one_with,
+    an_older_version_is_journaled_late_and_does_not_move_the_object_back,
+    versions_of_any_length_keep_their_order,
+    versions_that_do_not_compare_keep_the_order_of_arrival,
+    the_gone_and_the_left_are_no_longer_current,
+    an_object_that_was_taken_for_gone_is_current_again_when_it_is_seen,
+    the_checkpoint_is_kept_with_the_states,
+    a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_seen,
+    the_same_object_in_two_sources_is_two_stories,
+    documents_are_exact_over_more_versions_than_a_chain_has_steps,
+    the_document_before_steps_over_gaps,
+    gaps_and_poison_are_kept_once,
+    gaps_are_found_by_what_they_are_about,
+    an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else,
+    a_story_has_the_object_under_any_of_its_uids_and_what_it_owns,
+    a_story_in_the_middle_of_a_chain_has_what_it_owns_itself,
+);

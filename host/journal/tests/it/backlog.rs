@@ -6,7 +6,7 @@ use kubewitness_core::ports::{Backlog, DeadLetter, KvWrite, Progress, Save, Sour
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::Journal;
 
-use crate::support::{Desk, PATIENCE, SOURCE, in_source, job, of, present};
+use crate::support::{Desk, PATIENCE, SOURCE, in_source, job, of, on_every_store, present};
 
 pub fn letter(seq: Seq) -> DeadLetter {
     DeadLetter {
@@ -28,7 +28,6 @@ fn progress(cursor: Seq, delivered: u64, dead: u64) -> Progress {
     Progress { cursor, delivered, dead, sources, ..Progress::default() }
 }
 
-#[tokio::test]
 async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object() {
     let desk = Desk::new().await;
     desk.append((1..=7).map(|n| present(&job(n), n as u64)).collect()).await;
@@ -53,7 +52,6 @@ async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_eac
     assert!(desk.journal.present("nobody's", 0, 9).await.unwrap().states.is_empty());
 }
 
-#[tokio::test]
 async fn progress_letters_and_keys_are_saved_together() {
     let desk = Desk::new().await;
     desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
@@ -92,7 +90,6 @@ async fn progress_letters_and_keys_are_saved_together() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
     let desk = Desk::new().await;
     desk.append((1..=4).map(|n| present(&job(n as usize), n)).collect()).await;
@@ -107,7 +104,6 @@ async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn what_lies_outside_some_namespaces_is_what_reading_everything_finds() {
     let desk = Desk::new().await;
     desk.append((1..=60).map(|n| present(&job(n as usize), n)).collect()).await;
@@ -124,7 +120,6 @@ async fn what_lies_outside_some_namespaces_is_what_reading_everything_finds() {
     }
 }
 
-#[tokio::test]
 async fn reading_from_memory_and_from_disk_give_the_same() {
     let desk = Desk::new().await;
     for chunk in 0..5u64 {
@@ -144,7 +139,6 @@ async fn reading_from_memory_and_from_disk_give_the_same() {
     assert_eq!(whole.journal.read(0, 100).await.unwrap(), all);
 }
 
-#[tokio::test]
 async fn counting_agrees_with_the_states_over_segments_and_sources() {
     let desk = Desk::new().await;
     let mut sources = Vec::new();
@@ -174,7 +168,6 @@ async fn counting_agrees_with_the_states_over_segments_and_sources() {
     desk.assert_sound().await;
 }
 
-#[tokio::test]
 async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
     let desk = Desk::new().await;
     let appends = (0..40usize).map(|n| {
@@ -195,7 +188,6 @@ async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
 }
 
 /// Appends that are dropped at any moment; each leaves either all or nothing behind.
-#[tokio::test]
 async fn a_caller_that_goes_away_leaves_the_journal_whole() {
     let desk = Desk::new().await;
     for round in 0..150u64 {
@@ -217,6 +209,27 @@ async fn a_caller_that_goes_away_leaves_the_journal_whole() {
     desk.assert_sound().await;
 }
 
+/// Readings of a whole source that are dropped at any moment: who reads next sees what is there now.
+async fn a_reader_that_goes_away_leaves_no_old_view_to_others() {
+    let desk = Desk::new().await;
+    desk.append((1..=20).map(|n| present(&job(n), n as u64)).collect()).await;
+    for round in 0..60u64 {
+        let abandoned = desk.journal.warm(SOURCE);
+        let mut abandoned = std::pin::pin!(abandoned);
+        for _ in 0..round % 15 {
+            if futures::poll!(&mut abandoned).is_ready() {
+                break;
+            }
+            // Answers come from other threads and processes.
+            tokio::time::sleep(std::time::Duration::from_millis(round % 3)).await;
+        }
+    }
+    for version in 100..110 {
+        let newest = desk.append(vec![present(&job(1), version)]).await.newest;
+        assert_eq!(desk.journal.read_at(&[newest]).await.unwrap().len(), 1, "{newest} is not seen");
+    }
+}
+
 impl Desk {
     async fn append_soon(&self, version: u64) {
         let states = vec![present(&job(1), version), present(&job(2), version + 1)];
@@ -225,7 +238,6 @@ impl Desk {
     }
 }
 
-#[tokio::test]
 async fn newest_wakes_those_who_wait() {
     let desk = Desk::new().await;
     let mut newest = desk.journal.newest();
@@ -236,3 +248,16 @@ async fn newest_wakes_those_who_wait() {
     let (seen, _) = tokio::join!(waiting, desk.append(vec![present(&job(1), 1), present(&job(2), 2)]));
     assert_eq!(seen, 2);
 }
+
+on_every_store!(
+    what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object,
+    progress_letters_and_keys_are_saved_together,
+    a_dropped_letter_stays_is_on_record_and_keeps_the_accounts,
+    what_lies_outside_some_namespaces_is_what_reading_everything_finds,
+    reading_from_memory_and_from_disk_give_the_same,
+    counting_agrees_with_the_states_over_segments_and_sources,
+    callers_at_the_same_time_are_all_answered_and_share_one_order,
+    a_caller_that_goes_away_leaves_the_journal_whole,
+    a_reader_that_goes_away_leaves_no_old_view_to_others,
+    newest_wakes_those_who_wait,
+);

@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use kubewitness_core::Version;
 use kubewitness_core::ports::{Append, Backlog, Documents, Witness};
-use kubewitness_journal::{Journal, verify};
+use kubewitness_journal::{Place, verify_at};
 
-use crate::support::{SOURCE, document, job, of, options, present};
+use crate::support::{Kind, SOURCE, document, job, of, on_every_store, open_at, present};
 
-/// Set for the child: the path of its journal.
+/// Set for the child: the path of its journal, or the address.
 const PATH: &str = "KUBEWITNESS_TEST_CRASH_JOURNAL";
 
 const ROUNDS: u64 = 12;
 const OBJECTS: usize = 7;
+
+fn place_of(text: &str) -> Place {
+    Place::server(text).unwrap_or_else(|_| Place::file(text.as_ref()))
+}
 
 /// Not a test of its own: what the child runs. Without the variable it does nothing.
 #[test]
@@ -22,7 +26,7 @@ fn child_appends_until_it_is_killed() {
     let Ok(path) = std::env::var(PATH) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async move {
-        let journal = Journal::open(path.as_ref(), options()).await.unwrap();
+        let journal = open_at(&place_of(&path)).await;
         let mut version = *journal.newest().borrow();
         loop {
             let size = 1 + version % 9;
@@ -39,10 +43,10 @@ fn child_appends_until_it_is_killed() {
 }
 
 /// Runs the child, kills it after so many answers and a moment more. Returns what it last said.
-fn killed_after(path: &std::path::Path, answers: usize, moment: Duration) -> u64 {
+fn killed_after(place: &str, answers: usize, moment: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "crash::child_appends_until_it_is_killed", "--nocapture"])
-        .env(PATH, path)
+        .env(PATH, place)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -65,16 +69,19 @@ fn killed_after(path: &std::path::Path, answers: usize, moment: Duration) -> u64
     lines.map_while(Result::ok).filter_map(|line| durable(&line)).last().unwrap_or(said).max(said)
 }
 
-#[tokio::test]
 async fn nothing_that_was_acknowledged_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
+    let place = match Kind::here().server() {
+        None => folder.path().join("journal.db").to_str().unwrap().to_owned(),
+        Some(server) => server.create_database().unwrap(),
+    };
     for round in 0..ROUNDS {
         let moment = Duration::from_micros(round * 1_373 % 9_000);
-        let said = killed_after(&path, 1 + (round as usize * 5) % 17, moment);
-        let report = verify(&path).await.unwrap();
+        let said = killed_after(&place, 1 + (round as usize * 5) % 17, moment);
+        let report = verify_at(&place_of(&place)).await.unwrap();
         assert!(report.ok, "round {round}: {:#?}", report.problems);
-        let journal = Journal::open(&path, options()).await.unwrap();
+        // Also where the server has not yet noticed that the child is gone.
+        let journal = open_at(&place_of(&place)).await;
         let newest = *journal.newest().borrow();
         assert!(newest >= said, "round {round}: it said {said}, and there are {newest}");
         let warm = journal.warm(SOURCE).await.unwrap();
@@ -86,3 +93,5 @@ async fn nothing_that_was_acknowledged_is_lost() {
         journal.close().await.unwrap();
     }
 }
+
+on_every_store!(nothing_that_was_acknowledged_is_lost);

@@ -4,13 +4,13 @@ use kubewitness_core::ports::{
     Append, Backlog, DeadLetter, JournalError, Progress, Save, SourceStart, Witness, Witnessed,
 };
 use kubewitness_core::{Change, StateId, Version};
-use kubewitness_journal::{Journal, code, verify};
+use kubewitness_journal::{code, verify};
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, SOURCE, document, job, of, options, present, state};
+use crate::support::{Desk, SOURCE, document, job, of, open_at, present, state};
 
 /// A journal with something of everything, closed.
-async fn sound() -> Desk {
+pub async fn sound() -> Desk {
     let desk = Desk::new().await;
     for version in 0..40u64 {
         let states = (0..5).map(|n| {
@@ -117,7 +117,8 @@ async fn a_damaged_row_is_an_error_that_names_its_position_and_never_other_bytes
     let desk = sound().await;
     damage(&desk, "UPDATE states SET document = CAST(x'00' || document AS BLOB) WHERE seq = 42").await;
     damage(&desk, "UPDATE states SET flags = flags | 4 WHERE seq = 60").await;
-    let desk = Desk { journal: Journal::open(&desk.path(), options()).await.unwrap(), folder: desk.folder };
+    let Desk { folder, place, .. } = desk;
+    let desk = Desk { journal: open_at(&place).await, folder, place };
     use kubewitness_core::ports::Documents;
     let error = desk.journal.document(42).await.unwrap_err();
     assert!(matches!(&error, JournalError::Fatal(text) if text.contains("42")), "{error}");

@@ -12,5 +12,6 @@ mod migration;
 mod model;
 mod opening;
 mod retention;
+mod servers;
 mod size;
 mod support;

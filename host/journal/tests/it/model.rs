@@ -7,7 +7,7 @@ use kubewitness_core::ports::{Backlog, Documents, Witness, Witnessed};
 use kubewitness_core::{Change, Seq, Version};
 use proptest::prelude::*;
 
-use crate::support::{Desk, SOURCE, gap, job, state};
+use crate::support::{Desk, Kind, SOURCE, gap, job, on, state};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -129,11 +129,32 @@ async fn run(steps: Vec<Step>) {
     desk.assert_sound().await;
 }
 
+fn run_on(kind: Kind, steps: Vec<Step>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(on(kind, "model::any_appends_leave_what_a_naive_model_says", run(steps)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn any_appends_leave_what_a_naive_model_says(steps in proptest::collection::vec(step(), 1..12)) {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(steps));
+        run_on(Kind::Sqlite, steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_appends_leave_in_postgres_what_a_naive_model_says(
+        steps in proptest::collection::vec(step(), 1..12),
+    ) {
+        run_on(Kind::Postgres, steps);
+    }
+
+    #[test]
+    fn any_appends_leave_in_mysql_what_a_naive_model_says(steps in proptest::collection::vec(step(), 1..12)) {
+        run_on(Kind::Mysql, steps);
     }
 }

@@ -1,4 +1,4 @@
-//! States made by hand.
+//! States made by hand, and the stores that they are journaled in.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,38 +7,105 @@ use std::time::Duration;
 use bytes::Bytes;
 use kubewitness_core::ports::{Append, Appended, Witness, Witnessed};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, StateId, Status, Version};
-use kubewitness_journal::{Journal, JournalOptions, VerifyReport, verify};
+use kubewitness_harness::{DatabaseServer, Service, shared_server, skip};
+use kubewitness_journal::{Journal, JournalOptions, Place, VerifyReport, verify_at};
 use tempfile::TempDir;
 
 pub const SOURCE: &str = "jobs";
 
-/// A journal in a folder of its own.
+/// What a test runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Sqlite,
+    Postgres,
+    Mysql,
+}
+
+tokio::task_local! {
+    static KIND: Kind;
+}
+
+impl Kind {
+    /// Of the test that asks.
+    pub fn here() -> Self {
+        KIND.try_with(|kind| *kind).unwrap_or(Self::Sqlite)
+    }
+
+    fn service(self) -> Option<Service> {
+        match self {
+            Self::Sqlite => None,
+            Self::Postgres => Some(Service::Postgres),
+            Self::Mysql => Some(Service::MariaDb),
+        }
+    }
+
+    /// `None` where no server is needed, or where there is none.
+    pub fn server(self) -> Option<&'static DatabaseServer> {
+        shared_server(self.service()?, "the journal's conformance")
+    }
+}
+
+/// Runs a test's body on a store; where there is none to be had, the test is counted as skipped.
+pub async fn on(kind: Kind, test: &str, body: impl Future<Output = ()>) {
+    match kind.service() {
+        Some(service) if !service.is_installed() => skip(test, &format!("{service} is not installed")),
+        _ => KIND.scope(kind, body).await,
+    }
+}
+
+/// Each of these, which are async functions, is a test on every store.
+macro_rules! on_every_store {
+    ($($test:ident),* $(,)?) => {
+        on_every_store!(@on sqlite, Sqlite, $($test),*);
+        on_every_store!(@on postgres, Postgres, $($test),*);
+        on_every_store!(@on mysql, Mysql, $($test),*);
+    };
+    (@on $module:ident, $kind:ident, $($test:ident),*) => {
+        mod $module {
+            $(#[tokio::test]
+            async fn $test() {
+                let name = concat!(module_path!(), "::", stringify!($test));
+                crate::support::on(crate::support::Kind::$kind, name, super::$test()).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_every_store;
+
+/// A journal of a test's own.
 pub struct Desk {
     pub folder: TempDir,
+    pub place: Place,
     pub journal: Journal,
 }
 
 impl Desk {
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let journal = open(folder.path().join("journal.db")).await;
-        Self { folder, journal }
+        let place = match Kind::here().server() {
+            None => Place::file(&folder.path().join("journal.db")),
+            Some(server) => Place::server(&server.create_database().unwrap()).unwrap(),
+        };
+        let journal = open_at(&place).await;
+        Self { folder, place, journal }
     }
 
+    /// Of the embedded journal.
     pub fn path(&self) -> PathBuf {
+        assert_eq!(Kind::here(), Kind::Sqlite);
         self.folder.path().join("journal.db")
     }
 
     /// Closed and opened again, as another process would.
     pub async fn reopen(self) -> Self {
         self.journal.close().await.unwrap();
-        let Self { folder, .. } = self;
-        let journal = open(folder.path().join("journal.db")).await;
-        Self { folder, journal }
+        let Self { folder, place, .. } = self;
+        let journal = open_at(&place).await;
+        Self { folder, place, journal }
     }
 
     pub async fn verify(&self) -> VerifyReport {
-        verify(&self.path()).await.unwrap()
+        verify_at(&self.place).await.unwrap()
     }
 
     pub async fn assert_sound(&self) {
@@ -52,7 +119,11 @@ impl Desk {
 }
 
 pub async fn open(path: PathBuf) -> Journal {
-    Journal::open(&path, options()).await.unwrap()
+    open_at(&Place::file(&path)).await
+}
+
+pub async fn open_at(place: &Place) -> Journal {
+    Journal::open_at(place, options()).await.unwrap()
 }
 
 /// Little is kept in memory, so that reads reach the disk.

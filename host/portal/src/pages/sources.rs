@@ -115,6 +115,7 @@ fn state(source: &SourceView) -> Markup {
 fn journal(journal: &JournalView) -> Markup {
     html! {
         dl.facts {
+            @if !journal.place.is_empty() { div { dt { "Store" } dd { (journal.place) } } }
             div { dt { "States" } dd { (figure(journal.states)) } }
             div { dt { "Size" } dd { (size(journal.bytes)) } }
             @if let Some(each) = journal.bytes.checked_div(journal.states) { div { dt { "Per state" } dd { (figure(each)) " bytes" } } }

@@ -326,6 +326,8 @@ impl Views for Fake {
     async fn status(&self) -> Result<StatusView, ViewError> {
         self.check().await?;
         let journal = JournalView {
+            store: "postgres".into(),
+            place: "PostgreSQL at db:5432/journal".into(),
             states: 48_211,
             bytes: 9_131_008,
             oldest_seq: 1,

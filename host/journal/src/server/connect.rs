@@ -1,0 +1,186 @@
+//! Which server, and how a session with it begins.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use kubewitness_core::ports::JournalError;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection as _};
+use tokio::time::timeout;
+
+use super::dialect::Dialect;
+use super::fault::classify;
+use super::session::Session;
+use crate::store::Answer;
+
+/// Until a server has to have taken a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Statements that a connection keeps prepared: on MySQL eight or nine sizes of each write.
+const STATEMENTS: usize = 256;
+
+/// A batch is cut far below it, and a large object's row has to fit.
+const LEAST_PACKET: i64 = 8 << 20;
+
+/// Every statement looks rows up by a key or a range of it; on tables that have no statistics yet
+/// the planner thinks otherwise. A transaction whose client is gone must not hold the writer's row,
+/// so a silent client is noticed within half a minute.
+const POSTGRES: &str = "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '120s'; \
+     SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET client_min_messages = warning; \
+     SET jit = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; \
+     SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
+
+/// What is too long or of another type is an error, never cut.
+const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
+     SESSION innodb_lock_wait_timeout = 10";
+
+/// A chain is read as a recursion, one step a state.
+const STEPS: u32 = 100_000;
+
+#[derive(Clone)]
+enum Options {
+    Postgres(PgConnectOptions),
+    Mysql(MySqlConnectOptions),
+}
+
+/// Says which server it is, and never with which password.
+#[derive(Clone)]
+pub(crate) struct Server {
+    options: Options,
+    place: String,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)
+    }
+}
+
+impl Server {
+    /// Nothing of the address is told in an error: it may hold a password.
+    pub fn postgres(url: &str) -> Result<Self, String> {
+        let options = PgConnectOptions::from_str(url).map_err(|_| malformed("postgres"))?;
+        let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
+        let options = options.disable_statement_logging();
+        let database = options.get_database().unwrap_or_else(|| options.get_username());
+        let place = format!("PostgreSQL at {}:{}/{database}", options.get_host(), options.get_port());
+        Ok(Self { options: Options::Postgres(options), place })
+    }
+
+    pub fn mysql(url: &str) -> Result<Self, String> {
+        let options = MySqlConnectOptions::from_str(url).map_err(|_| malformed("mysql"))?;
+        let options = options.statement_cache_capacity(STATEMENTS).disable_statement_logging();
+        let Some(database) = options.get_database() else {
+            return Err("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE".into());
+        };
+        let place = format!("MySQL at {}:{}/{database}", options.get_host(), options.get_port());
+        Ok(Self { options: Options::Mysql(options), place })
+    }
+
+    pub fn kind(&self) -> &'static str {
+        match self.dialect() {
+            Dialect::Postgres => "postgres",
+            Dialect::Mysql => "mysql",
+        }
+    }
+
+    pub fn dialect(&self) -> Dialect {
+        match self.options {
+            Options::Postgres(_) => Dialect::Postgres,
+            Options::Mysql(_) => Dialect::Mysql,
+        }
+    }
+
+    /// A session of its own.
+    pub async fn connect(&self) -> Answer<Session> {
+        let late = |_| JournalError::Unavailable(format!("{self} has not answered for {CONNECT:?}"));
+        let mut session = match &self.options {
+            Options::Postgres(options) => {
+                let connected = timeout(CONNECT, PgConnection::connect_with(options)).await.map_err(late)?;
+                Session::new(Box::new(connected.map_err(|error| classify(Dialect::Postgres, error))?))
+            }
+            Options::Mysql(options) => {
+                let connected =
+                    timeout(CONNECT, MySqlConnection::connect_with(options)).await.map_err(late)?;
+                Session::new(Box::new(connected.map_err(|error| classify(Dialect::Mysql, error))?))
+            }
+        };
+        match self.dialect() {
+            Dialect::Postgres => session.script(POSTGRES).await?,
+            Dialect::Mysql => {
+                session.script(MYSQL).await?;
+                let rows = session.fetch("SELECT CAST(version() AS @TEXT)", Vec::new()).await?;
+                let version = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
+                let limit = match version.is_some_and(|version| version.contains("MariaDB")) {
+                    true => "max_recursive_iterations",
+                    false => "cte_max_recursion_depth",
+                };
+                session.script(&format!("SET SESSION {limit} = {STEPS}")).await?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// Makes a writer's commits durable where that is the session's to choose, and tells where the
+    /// server was told otherwise.
+    pub async fn make_durable(&self, session: &mut Session) -> Answer<()> {
+        match self.dialect() {
+            Dialect::Postgres => {
+                let text = "SELECT set_config('synchronous_commit', 'on', false)::bytea \
+                            WHERE current_setting('synchronous_commit') = 'off'";
+                session.fetch(text, Vec::new()).await?;
+                let text = "SELECT CAST(current_setting('fsync') AS @TEXT)";
+                let rows = session.fetch(text, Vec::new()).await?;
+                let fsync = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
+                if fsync.as_deref() == Some("off") {
+                    tracing::warn!(
+                        "{self} has `fsync = off`: what it says it has kept is lost when its machine dies"
+                    );
+                }
+            }
+            Dialect::Mysql => {
+                let text = "SELECT CAST(@@innodb_flush_log_at_trx_commit AS @BIGINT), \
+                            CAST(@@max_allowed_packet AS @BIGINT)";
+                let row = session.fetch(text, Vec::new()).await?.into_iter().next();
+                let Some(row) = row else { return Ok(()) };
+                if row.int(0)? != 1 {
+                    tracing::warn!(
+                        "{self} has `innodb_flush_log_at_trx_commit` other than 1: what it says it has kept is lost \
+                         when its machine dies"
+                    );
+                }
+                if row.int(1)? < LEAST_PACKET {
+                    return Err(JournalError::Unavailable(format!(
+                        "the server's max_allowed_packet is below {} MiB: raise it, 64 MiB is a good value",
+                        LEAST_PACKET >> 20
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn malformed(scheme: &str) -> String {
+    format!("it is no address of a database: write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_without_its_password() {
+        let server = Server::postgres("postgres://ann:hush@db.example.com:5433/journal").unwrap();
+        assert_eq!(server.to_string(), "PostgreSQL at db.example.com:5433/journal");
+        let server = Server::mysql("mysql://ann:hush@db.example.com/journal?ssl-mode=REQUIRED").unwrap();
+        assert_eq!(server.to_string(), "MySQL at db.example.com:3306/journal");
+        for wrong in ["postgres://ann:hu sh@:x/", "nonsense hush"] {
+            let error = Server::postgres(wrong).err().unwrap();
+            assert!(!error.contains("hu"), "{error}");
+        }
+        assert!(Server::mysql("mysql://ann:hush@db").err().unwrap().contains("names no database"));
+    }
+}

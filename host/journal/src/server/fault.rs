@@ -1,0 +1,127 @@
+//! What an error of a server means for the caller: try later, or stop.
+
+use kubewitness_core::ports::JournalError;
+
+use super::dialect::Dialect;
+
+/// Of PostgreSQL, whose codes' first two characters are a class.
+fn postgres(code: &str) -> Option<&'static str> {
+    match code {
+        // What a transaction that met another, or a server that ends, is told.
+        "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
+        "25006" => Some("the server only lets read"),
+        "57P01" | "57P02" | "57P03" | "57P05" => Some("the server is stopping or starting"),
+        "53100" => Some("the server's disk is full"),
+        "53300" => Some("the server has no connection left"),
+        "42501" => Some("the user lacks a right on the journal's tables"),
+        "28000" | "28P01" => Some("the server refuses the user or the password"),
+        "3D000" => Some("the server has no such database"),
+        _ if code.starts_with("53") => Some("the server lacks a resource"),
+        _ if code.starts_with("08") => Some("the connection was lost"),
+        // A read or write that its system refused: the transaction is undone.
+        "58030" => Some("the server's disk failed"),
+        _ => None,
+    }
+}
+
+/// Of MySQL and MariaDB.
+fn mysql(number: &str) -> Option<&'static str> {
+    match number.parse().unwrap_or(0) {
+        1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 => Some("the server gave up a transaction"),
+        1290 | 1792 | 1836 => Some("the server only lets read"),
+        1047 | 1053 | 1077 | 1079 => Some("the server is stopping or starting"),
+        1021 | 1030 | 1114 | 1041 | 1037 | 1038 => Some("the server's disk or memory is full"),
+        1026 => Some("the server's disk failed"),
+        1040 | 1203 | 1226 => Some("the server has no connection left"),
+        1142 | 1143 | 1227 => Some("the user lacks a right on the journal's tables"),
+        1044 | 1045 | 1130 | 1698 => Some("the server refuses the user or the password"),
+        1049 => Some("the server has no such database"),
+        1153 => Some("a row is larger than the server's max_allowed_packet: raise it"),
+        1158..=1161 | 1152 | 1184 | 1927 | 4031 => Some("the connection was lost"),
+        _ => None,
+    }
+}
+
+pub(super) fn passing(dialect: Dialect, code: &str) -> Option<&'static str> {
+    match dialect {
+        Dialect::Postgres => postgres(code),
+        Dialect::Mysql => mysql(code),
+    }
+}
+
+/// What a server says of damaged pages and rows.
+fn is_damage(dialect: Dialect, code: &str) -> bool {
+    match dialect {
+        Dialect::Postgres => matches!(code, "XX001" | "XX002"),
+        // Of tables and indexes that can't be read; MySQL's own checksum failure ends the server.
+        Dialect::Mysql => matches!(code, "1034" | "1035" | "1194" | "1195" | "1712" | "1877"),
+    }
+}
+
+/// The code of an error as its server numbers it.
+pub(super) fn code(dialect: Dialect, error: &sqlx::Error) -> Option<String> {
+    let told = error.as_database_error()?;
+    match dialect {
+        Dialect::Postgres => told.code().map(std::borrow::Cow::into_owned),
+        Dialect::Mysql => {
+            let told = told.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+            Some(told.number().to_string())
+        }
+    }
+}
+
+pub(super) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
+    if let Some(code) = code(dialect, &error) {
+        return match passing(dialect, &code) {
+            Some(what) => JournalError::Unavailable(format!("{what}: {error}")),
+            None if is_damage(dialect, &code) => JournalError::Fatal(format!(
+                "{error}: what is on the server's disk is not what was written; stop, keep a copy of the server's \
+                 data, run `journal verify`, restore a backup"
+            )),
+            None => JournalError::Fatal(error.to_string()),
+        };
+    }
+    match error {
+        // Of a row: what is there is not of this format.
+        sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::Decode(_)
+        | sqlx::Error::Encode(_)
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::ColumnIndexOutOfBounds { .. }
+        | sqlx::Error::TypeNotFound { .. } => JournalError::Fatal(error.to_string()),
+        // Everything else is about the way to the server.
+        error => JournalError::Unavailable(format!("the server can't be reached: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_tried_again_and_damage_is_not() {
+        for code in ["40001", "40P01", "53100", "53300", "57P01", "57P03", "25006", "08006", "53200"] {
+            assert!(passing(Dialect::Postgres, code).is_some(), "{code}");
+        }
+        for code in ["23505", "42P01", "XX001", "XX002", "22021"] {
+            assert!(passing(Dialect::Postgres, code).is_none(), "{code}");
+        }
+        for code in ["1205", "1213", "1040", "1114", "1290", "1053"] {
+            assert!(passing(Dialect::Mysql, code).is_some(), "{code}");
+        }
+        for code in ["1062", "1146", "1034", "1366"] {
+            assert!(passing(Dialect::Mysql, code).is_none(), "{code}");
+        }
+        assert!(is_damage(Dialect::Postgres, "XX001") && is_damage(Dialect::Mysql, "1034"));
+    }
+
+    #[test]
+    fn a_lost_connection_is_tried_again() {
+        let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        assert!(matches!(classify(Dialect::Postgres, lost), JournalError::Unavailable(_)));
+        let closed = sqlx::Error::PoolTimedOut;
+        assert!(matches!(classify(Dialect::Mysql, closed), JournalError::Unavailable(_)));
+        let row = sqlx::Error::ColumnNotFound("x".into());
+        assert!(matches!(classify(Dialect::Postgres, row), JournalError::Fatal(_)));
+    }
+}

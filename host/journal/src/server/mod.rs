@@ -1,0 +1,170 @@
+//! The journal in PostgreSQL, MySQL or MariaDB. The format is described in [`schema`].
+
+mod answers;
+mod connect;
+mod dialect;
+mod fault;
+mod fetch;
+mod link;
+mod lookup;
+mod mysql;
+mod pool;
+mod postgres;
+mod read;
+mod save;
+mod schema;
+mod session;
+mod table;
+mod write;
+mod writer;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::ports::JournalError;
+
+pub(crate) use connect::Server;
+use dialect::Dialect;
+use pool::Pool;
+use session::Session;
+pub(crate) use writer::Writer;
+use writer::{Holder, Lock};
+
+use crate::report::OpenError;
+use crate::store::{self, Answer};
+
+pub(crate) struct Store {
+    readers: Arc<Pool>,
+}
+
+impl Store {
+    pub async fn open(
+        server: Server,
+        readers: u32,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Writer), OpenError> {
+        let place = server.to_string();
+        let fail = |error| open_error(&place, error);
+        let mut session = server.connect().await.map_err(fail)?;
+        server.make_durable(&mut session).await.map_err(fail)?;
+        // Before any write: a journal of a newer program must stay as it is.
+        let mut format = version(&mut session, &place).await?;
+        if format.is_none() {
+            // Two that begin at once make the same table.
+            make(&mut session, schema::MARK).await.map_err(fail)?;
+            format = version(&mut session, &place).await?;
+        }
+        if let Lock::Others(Holder { name, session: number }) =
+            writer::lock(&mut session).await.map_err(fail)?
+        {
+            let how = number.map_or_else(String::new, |number| match server.dialect() {
+                Dialect::Postgres => {
+                    format!(", or, if it is lost, end its session with SELECT pg_terminate_backend({number})")
+                }
+                Dialect::Mysql => format!(", or, if it is lost, end its session with KILL {number}"),
+            });
+            return Err(OpenError::Held { place, holder: name, how });
+        }
+        migrate(&mut session, &place, format.unwrap_or_default()).await.map_err(fail)?;
+        let writer = Writer::new(server.clone(), session, clock).await.map_err(fail)?;
+        Ok((Self { readers: Pool::new(server, readers) }, writer))
+    }
+}
+
+/// Of the journal in this database; `None` where there is none.
+async fn version(session: &mut Session, place: &str) -> Result<Option<i64>, OpenError> {
+    let fail = |error| open_error(place, error);
+    let text = match session.dialect() {
+        Dialect::Postgres => "SELECT 1 FROM pg_class WHERE oid = to_regclass('kw_journal')",
+        Dialect::Mysql => {
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = database() AND table_name = 'kw_journal'"
+        }
+    };
+    if session.fetch(text, Vec::new()).await.map_err(fail)?.is_empty() {
+        return Ok(None);
+    }
+    let rows = session.fetch("SELECT format FROM kw_journal WHERE id = 1", Vec::new()).await.map_err(fail)?;
+    let found = rows.first().map_or(Ok(0), |row| row.int(0)).map_err(fail)?;
+    let known = schema::VERSION;
+    match found > known {
+        true => Err(OpenError::Newer { path: place.into(), found, known }),
+        false => Ok(Some(found)),
+    }
+}
+
+async fn make(session: &mut Session, shared: &str) -> Answer<()> {
+    match schema::statement(session.dialect(), shared) {
+        Some(text) => session.script(&text).await,
+        None => Ok(()),
+    }
+}
+
+/// A version at a time. Where a process is killed in between, the next does the step again.
+async fn migrate(session: &mut Session, place: &str, from: i64) -> Answer<()> {
+    let steps = (1..).zip(schema::STEPS).filter(|(version, _)| *version > from);
+    for (version, step) in steps {
+        if version > 1 {
+            tracing::info!(place, version, "the journal gets a newer format");
+        }
+        for shared in step {
+            make(session, shared).await?;
+        }
+        let text = match version {
+            1 => "INSERT INTO kw_journal (id, format, epoch, holder, since_ms) VALUES (1, ?, 0, '', 0)",
+            _ => "UPDATE kw_journal SET format = ? WHERE id = 1",
+        };
+        session.fetch(text, vec![version.into()]).await?;
+    }
+    Ok(())
+}
+
+fn open_error(place: &str, error: JournalError) -> OpenError {
+    match error {
+        JournalError::Fatal(reason) => OpenError::Damaged { path: place.into(), reason },
+        JournalError::Unavailable(reason) | JournalError::Invalid(reason) => {
+            OpenError::Unavailable { path: place.into(), reason }
+        }
+    }
+}
+
+/// A session for `verify`: of a journal of this format.
+pub(crate) async fn open_to_verify(server: &Server) -> Result<Box<dyn store::Connection>, OpenError> {
+    let place = server.to_string();
+    let mut session = server.connect().await.map_err(|error| open_error(&place, error))?;
+    match version(&mut session, &place).await? {
+        Some(schema::VERSION) => Ok(Box::new(session)),
+        Some(found) if found > 0 => {
+            Err(OpenError::Older { path: place.into(), found, known: schema::VERSION })
+        }
+        _ => Err(OpenError::Unavailable { path: place.into(), reason: "there is no journal here".into() }),
+    }
+}
+
+#[async_trait]
+impl store::Store for Store {
+    async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
+        Ok(Box::new(self.readers.lend().await?))
+    }
+
+    async fn bytes(&self) -> Answer<u64> {
+        let mut lent = self.readers.lend().await?;
+        let session = lent.session();
+        let text = match session.dialect() {
+            Dialect::Postgres => {
+                "SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class \
+                 WHERE relkind = 'r' AND relname LIKE 'kw\\_%' AND pg_table_is_visible(oid)"
+            }
+            Dialect::Mysql => {
+                "SELECT CAST(coalesce(sum(data_length + index_length), 0) AS SIGNED) FROM information_schema.tables \
+                 WHERE table_schema = database() AND table_name LIKE 'kw\\_%'"
+            }
+        };
+        Ok(session.numbers(text, Vec::new()).await?.first().copied().unwrap_or_default() as u64)
+    }
+
+    async fn close(&self) -> Answer<()> {
+        self.readers.close();
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! What plugins leave: progress, dead letters, keys, and who had letters tried again.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
+use kubewitness_core::{Seq, StateId};
+
+use super::link::{Link, Param};
+use super::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
+use super::write::{Written, next};
+use crate::store::{Act, Replay};
+
+const PLUGINS: Insert = Insert {
+    table: "kw_plugins",
+    columns: &[bytes("name"), bytes("progress")],
+    key: &["name"],
+    conflict: Conflict::Merge(&[("progress", Merge::New)]),
+};
+const LETTERS: Insert = Insert {
+    table: "kw_letters",
+    columns: &[
+        bytes("plugin"),
+        int("seq"),
+        bytes("id"),
+        int("attempts"),
+        bytes("error"),
+        int("first_ms"),
+        int("last_ms"),
+        int("replaying"),
+        bytes("tries"),
+    ],
+    key: &["plugin", "seq"],
+    conflict: Conflict::Merge(&[
+        ("attempts", Merge::New),
+        ("error", Merge::New),
+        ("first_ms", Merge::New),
+        ("last_ms", Merge::New),
+        ("replaying", Merge::New),
+        ("tries", Merge::New),
+    ]),
+};
+const REVIVED: Delete = Delete { table: "kw_letters", key: &[bytes("plugin"), int("seq")] };
+const KV: Insert = Insert {
+    table: "kw_kv",
+    columns: &[bytes("plugin"), bytes("name"), bytes("value")],
+    key: &["plugin", "name"],
+    conflict: Conflict::Merge(&[("value", Merge::New)]),
+};
+const KV_DELETE: Delete = Delete { table: "kw_kv", key: &[bytes("plugin"), bytes("name")] };
+const REPLAYS: Insert = Insert {
+    table: "kw_replays",
+    columns: &[
+        int("id"),
+        bytes("plugin"),
+        bytes("who"),
+        bytes("why"),
+        bytes("seqs"),
+        int("at_ms"),
+        bytes("what"),
+    ],
+    key: &["id"],
+    conflict: Conflict::Refuse,
+};
+
+/// Progress, dead letters and keys of several plugins. Of two saves of one plugin the last counts.
+pub(super) async fn saves(link: &mut dyn Link, saves: &[(&str, &Save)]) -> Written {
+    let mut progress = BTreeMap::new();
+    let mut parked: BTreeMap<(&str, Seq), &DeadLetter> = BTreeMap::new();
+    let mut revived = Vec::new();
+    let mut kv: BTreeMap<(&str, &str), Option<&Vec<u8>>> = BTreeMap::new();
+    for (plugin, save) in saves {
+        progress.insert(*plugin, &save.progress);
+        revived.extend(save.revived.iter().map(|seq| (*plugin, *seq)));
+        parked.extend(save.parked.iter().map(|letter| ((*plugin, letter.seq), letter)));
+        for KvWrite { key, value } in &save.kv {
+            kv.insert((plugin, key), value.as_ref());
+        }
+    }
+    let progress = Batch::of(progress, |(plugin, progress)| {
+        let body = serde_json::to_string(progress).expect("strings and numbers always serialize");
+        [plugin.into(), body.into()]
+    });
+    link.insert(&PLUGINS, progress).await?;
+    link.delete(&REVIVED, Batch::of(revived, |(plugin, seq)| [plugin.into(), (seq as i64).into()])).await?;
+    let parked = Batch::of(parked, |((plugin, seq), letter)| {
+        let mark = match (letter.dropped, letter.replaying) {
+            (true, _) => Act::Drop.mark(),
+            (false, true) => Act::Replay.mark(),
+            (false, false) => 0,
+        };
+        [
+            plugin.into(),
+            (seq as i64).into(),
+            StateId::as_str(&letter.id).into(),
+            i64::from(letter.attempts).into(),
+            letter.error.as_str().into(),
+            (letter.first_ms as i64).into(),
+            (letter.last_ms as i64).into(),
+            mark.into(),
+            serde_json::to_string(&letter.tries).expect("strings and numbers always serialize").into(),
+        ]
+    });
+    link.insert(&LETTERS, parked).await?;
+    let sets = kv.iter().filter_map(|(place, value)| Some((place, (*value)?)));
+    let sets =
+        Batch::of(sets, |((plugin, key), value)| [(*plugin).into(), (*key).into(), value.clone().into()]);
+    link.insert(&KV, sets).await?;
+    let deletes = kv.iter().filter(|(_, value)| value.is_none());
+    let deletes = Batch::of(deletes, |((plugin, key), _)| [(*plugin).into(), (*key).into()]);
+    link.delete(&KV_DELETE, deletes).await
+}
+
+/// Marks dead letters as taken back or dropped, and records who did it and why.
+pub(super) async fn replays(link: &mut dyn Link, replays: &[Replay]) -> Written {
+    if replays.is_empty() {
+        return Ok(());
+    }
+    let text = "UPDATE kw_letters SET replaying = ? WHERE plugin = ? AND seq IN (SELECT q.v FROM @numbers)";
+    for Replay { act, plugin, seqs, .. } in replays {
+        let seqs: Vec<i64> = seqs.iter().map(|seq| *seq as i64).collect();
+        link.fetch(text, vec![act.mark().into(), plugin.as_str().into(), Param::Numbers(seqs)]).await?;
+    }
+    let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_replays").await?;
+    let records = Batch::of((first..).zip(replays), |(id, replay)| {
+        let Replay { act, plugin, seqs, who, why, at_ms } = replay;
+        let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
+        [
+            id.into(),
+            plugin.as_str().into(),
+            who.as_str().into(),
+            why.as_str().into(),
+            seqs.into(),
+            (*at_ms as i64).into(),
+            act.as_str().into(),
+        ]
+    });
+    link.insert(&REPLAYS, records).await
+}

@@ -1,0 +1,118 @@
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 1.
+//!
+//! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
+//! they can lie beside others. They hold the same rows as the embedded journal, under the same
+//! names, and mean the same ([`sqlite::schema`](crate::sqlite) says what); what is different:
+//!
+//! - `kw_journal` is one row: the format's version, and who writes.
+//! - **Texts are bytes** of UTF-8: no collation decides what is equal or how long a key is, and a NUL
+//!   in a name is no error.
+//! - A key (`kw_states.version`, `at`) is 1 and the number in 8 bytes, big-endian with its sign
+//!   turned round, or 2 and the text: numbers keep their order in the index. Versions are limited
+//!   (`limits::VERSION_BYTES`) so that every key fits into an index.
+//! - A uid is text. `bounds` is the key of a gap, `name` that of a plugin's `kw_kv`.
+//!
+//! **One writer**: `epoch` in `kw_journal` grows each time that a process opens the journal or comes
+//! back after an error, and every transaction that writes first locks that row and compares it.
+//! Whoever finds another epoch than its own is no longer the writer. Beside it, the writer's session
+//! holds an advisory lock, so that a second process is told who has it.
+//!
+//! **Recovery**: a transaction holds everything that its batch means. After a lost connection the
+//! writer takes the lock again before it reads anything: as long as its old session lives, that one
+//! has the lock, so once it is had, it is decided whether the last transaction was committed.
+//!
+//! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
+
+use super::dialect::Dialect;
+
+pub(super) const VERSION: i64 = 1;
+
+/// The statements that make version `n + 1` of version `n`. Those that were released never change.
+pub(super) const STEPS: [&[&str]; VERSION as usize] = [&CREATE];
+
+/// Without a transaction around them, as MySQL has none for tables: each may be done twice.
+const CREATE: [&str; 20] = [
+    "CREATE TABLE IF NOT EXISTS kw_streams (id @INT PRIMARY KEY, source @KEY(1024) NOT NULL, epoch @INT NOT NULL, \
+     checkpoint @BYTES, states @INT NOT NULL, last_event_ms @INT, UNIQUE (source, epoch))@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_kinds (id @INT PRIMARY KEY, api_group @BYTES NOT NULL, version @BYTES NOT NULL, \
+     kind @BYTES NOT NULL)@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_objects (id @INT PRIMARY KEY, stream @INT NOT NULL, kind @INT NOT NULL, \
+     namespace @BYTES NOT NULL, name @BYTES NOT NULL, uid @BYTES NOT NULL, owner @INT NOT NULL, \
+     uid_key @INT NOT NULL, name_key @INT NOT NULL, sum @INT NOT NULL, tail @INT, newest @INT\
+     @INSIDE{, INDEX kw_objects_by_uid (uid_key), INDEX kw_objects_by_name (name_key)})@TABLE",
+    "@INDEX kw_objects_by_uid ON kw_objects (uid_key)",
+    "@INDEX kw_objects_by_name ON kw_objects (name_key)",
+    "CREATE TABLE IF NOT EXISTS kw_owned (owner @INT NOT NULL, object @INT NOT NULL, \
+     PRIMARY KEY (owner, object))@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_statuses (id @INT PRIMARY KEY, body @BYTES NOT NULL, sum @INT NOT NULL)@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_anchors (id @INT PRIMARY KEY, stream @INT NOT NULL, checksum @INT NOT NULL, \
+     document @BYTES NOT NULL)@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_states (seq @INT PRIMARY KEY, object @INT NOT NULL, \
+     version @KEY(2100) NOT NULL, flags @INT NOT NULL, back @INT NOT NULL, status @INT NOT NULL, previous @INT, \
+     owner @INT, observed_ms @INT NOT NULL, at @KEY(2100), anchor @INT, sums @INT NOT NULL, \
+     document @BYTES NOT NULL, UNIQUE (version, object))@TABLE",
+    "@PACKED kw_states.document",
+    "CREATE TABLE IF NOT EXISTS kw_current (object @INT PRIMARY KEY, newest @INT NOT NULL, \
+     tail @INT NOT NULL)@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_snapshots (object @INT PRIMARY KEY, seq @INT NOT NULL, \
+     packed @BYTES NOT NULL)@TABLE",
+    "@PACKED kw_snapshots.packed",
+    "CREATE TABLE IF NOT EXISTS kw_tallies (segment @INT NOT NULL, stream @INT NOT NULL, states @INT NOT NULL, \
+     bytes @INT NOT NULL, PRIMARY KEY (segment, stream))@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_gaps (id @INT PRIMARY KEY, stream @INT NOT NULL, seq @INT NOT NULL, \
+     bounds @KEY(2100) NOT NULL, body @BYTES NOT NULL, UNIQUE (stream, seq, bounds))@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_poison (id @INT PRIMARY KEY, stream @INT NOT NULL, digest @INT NOT NULL, \
+     checksum @INT NOT NULL, observed_ms @INT NOT NULL, error @BYTES NOT NULL, raw @BYTES NOT NULL, \
+     UNIQUE (stream, digest, checksum))@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_plugins (name @KEY(255) PRIMARY KEY, progress @BYTES NOT NULL)@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_letters (plugin @KEY(255) NOT NULL, seq @INT NOT NULL, id @BYTES NOT NULL, \
+     attempts @INT NOT NULL, error @BYTES NOT NULL, first_ms @INT NOT NULL, last_ms @INT NOT NULL, \
+     replaying @INT NOT NULL, tries @BYTES NOT NULL, PRIMARY KEY (plugin, seq))@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_kv (plugin @KEY(255) NOT NULL, name @KEY(1024) NOT NULL, \
+     value @BYTES NOT NULL, PRIMARY KEY (plugin, name))@TABLE",
+    "CREATE TABLE IF NOT EXISTS kw_replays (id @INT PRIMARY KEY, plugin @KEY(255) NOT NULL, who @BYTES NOT NULL, \
+     why @BYTES NOT NULL, seqs @BYTES NOT NULL, at_ms @INT NOT NULL, what @BYTES NOT NULL)@TABLE",
+];
+
+/// Where the version stands; there before anything else.
+pub(super) const MARK: &str = "CREATE TABLE IF NOT EXISTS kw_journal (id @INT PRIMARY KEY, format @INT NOT NULL, \
+     epoch @INT NOT NULL, holder @BYTES NOT NULL, since_ms @INT NOT NULL)@TABLE";
+
+/// One statement as an engine takes it; `None` where it needs none.
+pub(super) fn statement(dialect: Dialect, shared: &str) -> Option<String> {
+    let (bytes, table) = match dialect {
+        Dialect::Postgres => ("bytea", ""),
+        Dialect::Mysql => ("LONGBLOB", " ENGINE = InnoDB ROW_FORMAT = DYNAMIC"),
+    };
+    let text = match (dialect, shared.strip_prefix("@PACKED ")) {
+        (Dialect::Postgres, Some(column)) => {
+            let (table, column) = column.split_once('.')?;
+            // Packed already: to pack it again would cost time and win nothing.
+            format!("ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTERNAL")
+        }
+        (Dialect::Postgres, None) => shared.replace("@INDEX", "CREATE INDEX IF NOT EXISTS"),
+        (Dialect::Mysql, None) if !shared.starts_with("@INDEX") => shared.to_owned(),
+        (Dialect::Mysql, _) => return None,
+    };
+    let text = text.replace("@INT", "bigint").replace("@BYTES", bytes).replace("@TABLE", table);
+    let text = between(&text, ("@KEY(", ')'), |length| match dialect {
+        Dialect::Postgres => "bytea".to_owned(),
+        // What an index holds has a length.
+        Dialect::Mysql => format!("VARBINARY({length})"),
+    });
+    Some(between(&text, ("@INSIDE{", '}'), |inside| match dialect {
+        Dialect::Postgres => String::new(),
+        Dialect::Mysql => inside.to_owned(),
+    }))
+}
+
+fn between(text: &str, (open, close): (&str, char), becomes: impl Fn(&str) -> String) -> String {
+    let mut parts = text.split(open);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (inside, rest) = part.split_once(close).unwrap_or((part, ""));
+        out.push_str(&becomes(inside));
+        out.push_str(rest);
+    }
+    out
+}

@@ -1,0 +1,269 @@
+//! What a journal on a server has to bear beside the conformance: other processes, and a server
+//! that goes away and comes back.
+
+use std::time::Duration;
+
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{Backlog, JournalError, Witness};
+use kubewitness_harness::DatabaseServer;
+use kubewitness_journal::{Journal, OpenError, Place, code, verify_at};
+
+use crate::damage::sound;
+use crate::support::{Desk, Kind, PATIENCE, SOURCE, job, of, on, open_at, options, present};
+
+/// The name of the database that an address ends with.
+fn database(address: &str) -> &str {
+    address.rsplit('/').next().unwrap()
+}
+
+/// A journal on the shared server, and what runs statements beside it.
+struct Beside {
+    server: &'static DatabaseServer,
+    address: String,
+}
+
+impl Beside {
+    fn new() -> Self {
+        let server = Kind::here().server().unwrap();
+        Self { server, address: server.create_database().unwrap() }
+    }
+
+    fn place(&self) -> Place {
+        Place::server(&self.address).unwrap()
+    }
+
+    fn run(&self, statements: &str) -> String {
+        self.server.run(Some(database(&self.address)), statements).unwrap()
+    }
+
+    /// Ends the session that holds the journal's lock, as an operator would who was told how.
+    fn end_the_writer(&self, how: &str) {
+        let statement = how.rsplit_once(" with ").unwrap().1;
+        self.run(statement);
+    }
+}
+
+async fn refused(place: &Place) -> OpenError {
+    Journal::open_at(place, options()).await.err().unwrap()
+}
+
+async fn a_second_process_is_told_who_writes_and_what_to_do() {
+    let beside = Beside::new();
+    let first = open_at(&beside.place()).await;
+    let error = refused(&beside.place()).await;
+    let text = error.to_string();
+    let OpenError::Held { holder, how, .. } = error else { panic!("{error}") };
+    assert!(holder.contains(&std::process::id().to_string()), "{holder}");
+    assert!(text.contains("stop it") && text.contains(&how) && !text.contains("hush"), "{text}");
+    // It was not disturbed.
+    first.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    first.close().await.unwrap();
+    open_at(&beside.place()).await.close().await.unwrap();
+}
+
+async fn who_lost_the_journal_to_another_process_stops_writing() {
+    let beside = Beside::new();
+    let first = open_at(&beside.place()).await;
+    first.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    let OpenError::Held { how, .. } = refused(&beside.place()).await else { panic!("it is not held") };
+    beside.end_the_writer(&how);
+    let second = open_at(&beside.place()).await;
+    second.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
+    // Its session is gone, which passes; then it finds that the journal is another's, which stays.
+    let mut error = first.append(of(SOURCE, 0, vec![present(&job(1), 3)])).await.unwrap_err();
+    for _ in 0..10 {
+        if matches!(error, JournalError::Fatal(_)) {
+            break;
+        }
+        error = first.append(of(SOURCE, 0, vec![present(&job(1), 3)])).await.unwrap_err();
+    }
+    assert!(
+        matches!(&error, JournalError::Fatal(text) if text.contains("writes to this journal now")),
+        "{error}"
+    );
+    assert_eq!(second.append(of(SOURCE, 0, vec![present(&job(1), 4)])).await.unwrap().newest, 3);
+    assert!(verify_at(&beside.place()).await.unwrap().ok);
+}
+
+async fn an_epoch_that_another_process_began_is_seen_in_the_next_transaction() {
+    let beside = Beside::new();
+    let journal = open_at(&beside.place()).await;
+    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    beside.run("UPDATE kw_journal SET epoch = epoch + 1");
+    let error = journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap_err();
+    assert!(matches!(error, JournalError::Fatal(_)), "{error}");
+    assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
+}
+
+async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
+    let beside = Beside::new();
+    open_at(&beside.place()).await.close().await.unwrap();
+    beside.run("UPDATE kw_journal SET format = 99");
+    let error = refused(&beside.place()).await;
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error}");
+    assert!(matches!(verify_at(&beside.place()).await, Err(OpenError::Newer { .. })));
+    assert_eq!(beside.run("SELECT format FROM kw_journal").trim(), "99");
+}
+
+async fn a_database_without_a_journal_is_not_verified_and_not_written_to() {
+    let beside = Beside::new();
+    let error = verify_at(&beside.place()).await.unwrap_err();
+    assert!(matches!(error, OpenError::Unavailable { .. }), "{error}");
+    let tables = beside.run("SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'kw%'");
+    // Other tests' databases are seen from this one in MariaDB, where a schema is a database.
+    if Kind::here() == Kind::Postgres {
+        assert_eq!(tables.trim(), "0");
+    }
+}
+
+async fn nobody_there_is_an_error_that_says_so_without_the_password() {
+    let scheme = if Kind::here() == Kind::Postgres { "postgres" } else { "mysql" };
+    let place = Place::server(&format!("{scheme}://ann:hush@127.0.0.1:1/none")).unwrap();
+    let text = refused(&place).await.to_string();
+    assert!(text.contains("127.0.0.1:1/none") && !text.contains("hush"), "{text}");
+}
+
+async fn damage_is_found_under_its_code() {
+    let planted = [
+        (code::SEQUENCE, "DELETE FROM kw_states WHERE seq = 77"),
+        (code::ENVELOPE, "UPDATE kw_states SET observed_ms = observed_ms + 1 WHERE seq = 60"),
+        (code::ENVELOPE, "UPDATE kw_statuses SET sum = sum + 1"),
+        (code::ENVELOPE, "UPDATE kw_objects SET name = uid WHERE id = 2"),
+        (code::DOCUMENT, "UPDATE kw_states SET document = '' WHERE seq = 90"),
+        (code::CURRENT, "UPDATE kw_current SET tail = tail - 5 WHERE object = 1"),
+        (code::CURRENT, "DELETE FROM kw_current WHERE object = 1"),
+        (code::CHAIN, "UPDATE kw_objects SET tail = tail - 5 WHERE tail IS NOT NULL"),
+        (code::CHECKPOINT, "UPDATE kw_streams SET checkpoint = ''"),
+        (code::COUNT, "UPDATE kw_streams SET states = states + 1"),
+        (code::COUNT, "UPDATE kw_tallies SET states = states - 1"),
+        (code::CURSOR, "UPDATE kw_plugins SET progress = 'nonsense'"),
+        (code::COMPLETENESS, "DELETE FROM kw_letters"),
+        (code::LETTER, "UPDATE kw_letters SET seq = 5000"),
+    ];
+    // In one journal, one after the other, each undone.
+    let desk = sound().await;
+    for (expected, statement) in planted {
+        let name = desk.place.to_string();
+        let database = database(&name);
+        let server = Kind::here().server().unwrap();
+        let table = statement.split_whitespace().find(|word| word.starts_with("kw_")).unwrap();
+        let keep = format!("CREATE TABLE kept AS SELECT * FROM {table}");
+        server.run(Some(database), &keep).unwrap();
+        server.run(Some(database), statement).unwrap();
+        let report = desk.verify().await;
+        let codes: Vec<_> = report.problems.iter().map(|problem| problem.code.as_str()).collect();
+        assert!(codes.contains(&expected), "{statement} was found as {:#?}", report.problems);
+        let undo = format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM kept; DROP TABLE kept");
+        server.run(Some(database), &undo).unwrap();
+        desk.assert_sound().await;
+    }
+}
+
+/// A server of its own, with a journal in it.
+async fn own() -> Option<(DatabaseServer, Place, Journal)> {
+    let service = Kind::here().server()?.service();
+    let server = DatabaseServer::start(service, &[]).unwrap()?;
+    let place = Place::server(&server.create_database().unwrap()).unwrap();
+    let journal = open_at(&place).await;
+    Some((server, place, journal))
+}
+
+/// Tries until it is durable, as the watch does.
+async fn until_durable(journal: &Journal, version: u64) -> Seq {
+    let tried = async {
+        loop {
+            match journal.append(of(SOURCE, 0, vec![present(&job(1), version)])).await {
+                Ok(appended) => return appended.newest,
+                Err(JournalError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, tried).await.unwrap()
+}
+
+async fn a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled() {
+    let Some((mut server, place, journal)) = own().await else { return };
+    let ends: [fn(&mut DatabaseServer) -> anyhow::Result<()>; 3] =
+        [DatabaseServer::stop, DatabaseServer::stop_at_once, DatabaseServer::kill];
+    let mut version = 0;
+    for end in ends {
+        for _ in 0..5 {
+            version += 1;
+            assert_eq!(until_durable(&journal, version).await, version);
+        }
+        end(&mut server).unwrap();
+        let error = journal.append(of(SOURCE, 0, vec![present(&job(1), version + 1)])).await.unwrap_err();
+        assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
+        let error = journal.read_at(&[1]).await.unwrap_err();
+        assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
+        server.start_again().unwrap();
+    }
+    assert_eq!(until_durable(&journal, version + 1).await, version + 1);
+    assert_eq!(journal.read(0, 100).await.unwrap().len() as u64, version + 1);
+    journal.close().await.unwrap();
+    let report = verify_at(&place).await.unwrap();
+    assert!(report.ok, "{:#?}", report.problems);
+}
+
+/// The one that writes is killed by the server again and again while others write through it.
+async fn sessions_that_are_ended_under_load_leave_every_state_once() {
+    let beside = Beside::new();
+    let journal = open_at(&beside.place()).await;
+    let writing = async {
+        for version in 1..=120 {
+            assert_eq!(until_durable(&journal, version).await, version);
+        }
+    };
+    let all = match Kind::here() {
+        Kind::Postgres => {
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+             WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        }
+        _ => "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()",
+    };
+    let ending = async {
+        for _ in 0..12 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let sessions = beside.run(all);
+            if Kind::here() == Kind::Mysql {
+                for session in sessions.split_whitespace() {
+                    // It may have ended by itself.
+                    drop(beside.server.run(None, &format!("KILL {session}")));
+                }
+            }
+        }
+    };
+    tokio::join!(writing, ending);
+    let desk = Desk { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal };
+    assert_eq!(desk.verify().await.states_checked, 120);
+    desk.assert_sound().await;
+}
+
+macro_rules! on_servers {
+    ($($test:ident),* $(,)?) => {
+        on_servers!(@on postgres, Postgres, $($test),*);
+        on_servers!(@on mysql, Mysql, $($test),*);
+    };
+    (@on $module:ident, $kind:ident, $($test:ident),*) => {
+        mod $module {
+            $(#[tokio::test]
+            async fn $test() {
+                let name = concat!(module_path!(), "::", stringify!($test));
+                super::on(super::Kind::$kind, name, super::$test()).await;
+            })*
+        }
+    };
+}
+
+on_servers!(
+    a_second_process_is_told_who_writes_and_what_to_do,
+    who_lost_the_journal_to_another_process_stops_writing,
+    an_epoch_that_another_process_began_is_seen_in_the_next_transaction,
+    a_journal_of_a_newer_format_is_refused_and_left_alone,
+    a_database_without_a_journal_is_not_verified_and_not_written_to,
+    nobody_there_is_an_error_that_says_so_without_the_password,
+    damage_is_found_under_its_code,
+    a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled,
+    sessions_that_are_ended_under_load_leave_every_state_once,
+);

@@ -1,0 +1,85 @@
+//! Which database has the journal, from the command line, the environment, or a file.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use kubewitness_journal::Place;
+
+use crate::cli::JournalArgs;
+
+/// The embedded journal, in the data folder.
+pub const EMBEDDED: &str = "sqlite";
+
+/// `data` may be the embedded journal's file itself.
+pub fn place(args: &JournalArgs, data: &Path) -> Result<Place> {
+    let address = match &args.journal_file {
+        Some(file) => {
+            if args.place.0 != EMBEDDED {
+                bail!(
+                    "the journal's place is given twice: as an address and as a file that holds one; keep one of the two"
+                );
+            }
+            let text = std::fs::read_to_string(file);
+            text.with_context(|| format!("reading the journal's address from {}", file.display()))?
+        }
+        None => args.place.0.clone(),
+    };
+    let address = address.trim();
+    if address == EMBEDDED {
+        let file = if data.is_file() { data.to_path_buf() } else { data.join("journal.db") };
+        return Ok(Place::file(&file));
+    }
+    if has_password(address) && std::env::args_os().any(|word| word.to_string_lossy().contains(address)) {
+        bail!(
+            "a password on a command line is seen by everybody on this machine: put the address into the environment \
+             as KUBEWITNESS_JOURNAL, or into a file for --journal-file"
+        );
+    }
+    Place::server(address)
+        .map_err(|error| anyhow!("the journal's place is neither `{EMBEDDED}` nor an address: {error}"))
+}
+
+fn has_password(address: &str) -> bool {
+    let authority = address.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = authority.split(['/', '?']).next().unwrap_or_default();
+    authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) || address.contains("password=")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Secret;
+
+    fn of(place: &str, file: Option<&Path>) -> Result<Place> {
+        let args = JournalArgs { place: Secret(place.into()), journal_file: file.map(Path::to_path_buf) };
+        super::place(&args, Path::new("data"))
+    }
+
+    #[test]
+    fn the_embedded_journal_is_the_default_and_lies_in_the_data_folder() {
+        assert_eq!(of("sqlite", None).unwrap().to_string(), "data/journal.db");
+    }
+
+    #[test]
+    fn an_address_comes_from_a_file_as_an_editor_leaves_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("address");
+        std::fs::write(&file, "postgres://ann:hush@db/journal\n").unwrap();
+        assert_eq!(of("sqlite", Some(&file)).unwrap().to_string(), "PostgreSQL at db:5432/journal");
+        assert!(of("mysql://ann@db/journal", Some(&file)).unwrap_err().to_string().contains("twice"));
+        let missing = format!("{:#}", of("sqlite", Some(&folder.path().join("none"))).unwrap_err());
+        assert!(missing.contains("none"), "{missing}");
+    }
+
+    #[test]
+    fn a_password_is_found_where_it_stands_and_never_told() {
+        for with in ["postgres://a:b@h/d", "mysql://a:b%40@h:1/d?x=y", "postgres://h/d?user=a&password=b"] {
+            assert!(has_password(with), "{with}");
+        }
+        for without in ["postgres://a@h/d", "postgres://h:5432/d", "mysql://h/d:e@f"] {
+            assert!(!has_password(without), "{without}");
+        }
+        let error = of("postgre://ann:hush@db/journal", None).unwrap_err().to_string();
+        assert!(!error.contains("hush"), "{error}");
+    }
+}
