@@ -6,7 +6,6 @@ mod cluster;
 mod conformance;
 mod databases;
 mod kubectl;
-mod letters;
 mod misuse;
 mod outage;
 mod playground;
