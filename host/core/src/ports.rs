@@ -285,6 +285,10 @@ pub trait Backlog: Send + Sync {
         why: &str,
     ) -> Result<(), JournalError>;
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
+    /// Returns once every write that was begun before is done, or never will be, also one for which
+    /// nobody waits any more. Whoever goes on from where another stopped asks for this first: a save
+    /// of the other that came later would undo what both rely on.
+    async fn settle(&self) -> Result<(), JournalError>;
 }
 
 /// Reading documents back, byte for byte.

@@ -36,6 +36,8 @@ pub(crate) async fn load_patiently(parts: &Parts) -> Result<Loaded, DispatchErro
 }
 
 async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> Result<Loaded, JournalError> {
+    // The last save of the plugin's dispatcher before this one may still be on its way.
+    backlog.settle().await?;
     let kept = backlog.progress(&options.plugin).await?;
     let newest = *backlog.newest().borrow();
     let mut subscriptions = options.subscriptions.clone();

@@ -42,13 +42,15 @@ pub(crate) enum Work {
     /// Has a transaction of its own.
     Remove(Box<Removal>, Answer<bool>),
     Sweep(Box<Sweep>, Answer<bool>),
+    /// Nothing: it is answered once everything before it is.
+    Settle(Answer<()>),
 }
 
 impl Work {
     fn weight(&self) -> usize {
         match self {
             Self::Append(append, _) => append.states.len() + append.poison.len() + append.gaps.len(),
-            Self::Save(..) | Self::Replay(..) | Self::Remove(..) | Self::Sweep(..) => 0,
+            Self::Save(..) | Self::Replay(..) | Self::Remove(..) | Self::Sweep(..) | Self::Settle(_) => 0,
         }
     }
 
@@ -60,7 +62,9 @@ impl Work {
         // A caller that is gone needs no answer.
         match self {
             Self::Append(_, answer) => drop(answer.send(Err(error))),
-            Self::Save(_, _, answer) | Self::Replay(_, answer) => drop(answer.send(Err(error))),
+            Self::Save(_, _, answer) | Self::Replay(_, answer) | Self::Settle(answer) => {
+                drop(answer.send(Err(error)));
+            }
             Self::Remove(_, answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
         }
     }
@@ -344,7 +348,9 @@ fn answer(works: Vec<Work>, done: Done) {
                     drop(answer.send(appended));
                 }
             }
-            Work::Save(_, _, answer) | Work::Replay(_, answer) => drop(answer.send(Ok(()))),
+            Work::Save(_, _, answer) | Work::Replay(_, answer) | Work::Settle(answer) => {
+                drop(answer.send(Ok(())));
+            }
             Work::Remove(_, answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),
         }
     }

@@ -308,6 +308,10 @@ impl Backlog for Journal {
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
         self.reader().await?.kv(plugin).await
     }
+
+    async fn settle(&self) -> Result<(), JournalError> {
+        self.inner.group.submit(Work::Settle).await
+    }
 }
 
 #[async_trait]

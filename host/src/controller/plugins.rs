@@ -120,6 +120,7 @@ impl Plugins {
             warn!("{warning}");
         }
         let (name, spec) = (candidate.parsed.name.clone(), &candidate.parsed.spec);
+        self.journal.settle().await.context("finishing what was written before it")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
         let backing = Backing {
             documents: Arc::new(self.journal.clone()),

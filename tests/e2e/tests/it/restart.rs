@@ -12,6 +12,12 @@ use kubewitness_harness::{
 use crate::support::{AUDIT, Load, SOURCES, example_copy, plugin_manifest, proofs, same_story, write};
 
 const KILLS: u64 = 20;
+
+/// Hundreds are tried with `KUBEWITNESS_KILLS=300 cargo xtask test restart`.
+fn kills() -> u64 {
+    std::env::var("KUBEWITNESS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS)
+}
+
 /// Every fourth kill comes while it still starts.
 const EARLY: u64 = 4;
 const RATE: f64 = 150.0;
@@ -55,7 +61,7 @@ async fn crown(scratch: &Scratch, simulator: &Simulator) -> Result<()> {
         ..RunOptions::default()
     };
     let (warm, load) = first_sync(&options, scratch.path(), simulator).await?;
-    for round in 0..KILLS {
+    for round in 0..kills() {
         let mut kubewitness = Kubewitness::start(&format!("run-{round:02}"), &options, scratch.path())?;
         if round % EARLY == 0 {
             tokio::time::sleep(moment(seed(), round, 1500)).await;
@@ -145,7 +151,7 @@ fn no_lists(warm: &Requests, now: &Requests) -> Result<()> {
             count(now)
         );
         let watches = of(now, "watch");
-        ensure!(watches > KILLS / 2, "only {watches} watches of {resource} were started");
+        ensure!(watches > kills() / 2, "only {watches} watches of {resource} were started");
     }
     Ok(())
 }

@@ -1,64 +1,15 @@
 //! One row over many seeds. A seed replays the choices; the moments at which they meet the source
 //! are the machine's.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+pub use kubewitness_faults::{Dice, Marks};
 
 use crate::world::{Options, World};
 
 /// A seed that takes longer than this hangs; a slow machine needs a few seconds for it.
 const LONGEST: Duration = Duration::from_secs(120);
-
-/// Choices, all from one seed.
-#[derive(Clone, Debug)]
-pub struct Dice(u64);
-
-impl Dice {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below a limit that is not 0.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below(high - low + 1)
-    }
-
-    pub fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
-        (!from.is_empty()).then(|| &from[self.below(from.len() as u64) as usize])
-    }
-}
-
-/// What happened at least once over the seeds of a row, so that a rare path that is never taken
-/// doesn't pass for one that works.
-#[derive(Clone, Default)]
-pub struct Marks(Arc<Mutex<BTreeSet<&'static str>>>);
-
-impl Marks {
-    pub fn when(&self, happened: bool, what: &'static str) {
-        if happened {
-            self.0.lock().unwrap().insert(what);
-        }
-    }
-}
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -114,8 +65,7 @@ impl Row {
             }
             drop(replay);
         }
-        let happened = marks.0.lock().unwrap().clone();
-        let never: Vec<_> = self.sometimes.iter().filter(|what| !happened.contains(*what)).collect();
+        let never = marks.missing(self.sometimes);
         assert!(one.is_some() || never.is_empty(), "over all seeds this never happened: {never:?}");
     }
 

@@ -150,7 +150,7 @@ impl World {
         // Others write through the second one, whatever becomes of the first.
         let direct = connection(&folder, &second.kubeconfig()).await?;
         let mut dice = Dice::new(seed);
-        let herd = Herd::new(&direct, options.kind, Dice::new(dice.next()));
+        let herd = Herd::new(&direct, options.kind, Dice::new(dice.throw()));
         Ok(Self {
             options,
             dice,
@@ -195,7 +195,7 @@ impl World {
             checkpoint_every: Duration::from_millis(10),
             walk: self.options.walk.clone(),
             one_answer: self.options.one_answer,
-            seed: Some(self.dice.next()),
+            seed: Some(self.dice.throw()),
             ..Tuning::default()
         }
     }

@@ -16,7 +16,7 @@ async fn row_14_an_event_that_comes_twice_is_one_state() {
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
-        let mut dice = Dice::new(world.dice.next());
+        let mut dice = Dice::new(world.dice.throw());
         world.wire.tap(move |line| Passed::As(vec![line; dice.between(1, 3) as usize]));
         world.herd.live_on(30).await?;
         world.level().await?;
@@ -35,7 +35,7 @@ async fn row_15_what_a_stale_server_repeats_is_refused_and_counted() {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
         // Each line may be followed by one that came long ago, also of an object that has ended.
-        let (mut dice, mut past) = (Dice::new(world.dice.next()), Vec::<Bytes>::new());
+        let (mut dice, mut past) = (Dice::new(world.dice.throw()), Vec::<Bytes>::new());
         world.wire.tap(move |line| {
             let mut lines = vec![line.clone()];
             let is_bookmark = line.starts_with(b"{\"type\":\"BOOKMARK\"");
@@ -76,7 +76,7 @@ async fn row_19_what_does_not_decode_is_kept_raw_and_the_rest_goes_on() {
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
-        let (mut dice, spoiled) = (Dice::new(world.dice.next()), Arc::new(Mutex::new(Vec::<Bytes>::new())));
+        let (mut dice, spoiled) = (Dice::new(world.dice.throw()), Arc::new(Mutex::new(Vec::<Bytes>::new())));
         let (of, kept) = (Arc::new(Mutex::new(HashSet::new())), Arc::clone(&spoiled));
         let identities = Arc::clone(&of);
         world.wire.tap(move |line| {

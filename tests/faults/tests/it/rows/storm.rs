@@ -37,7 +37,7 @@ async fn fault(world: &mut World, marks: &Marks) -> Result<()> {
             world.wire.down(false);
         }
         11 => {
-            let mut dice = Dice::new(world.dice.next());
+            let mut dice = Dice::new(world.dice.throw());
             world.wire.tap(move |line| Passed::As(vec![line; dice.between(1, 2) as usize]));
         }
         12 => {

@@ -35,7 +35,7 @@ async fn row_02_a_frame_that_is_cut_is_thrown_away_and_comes_again() {
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
-        let (mut dice, mut cuts) = (Dice::new(world.dice.next()), 8);
+        let (mut dice, mut cuts) = (Dice::new(world.dice.throw()), 8);
         world.wire.tap(move |line| {
             if cuts == 0 || !dice.one_in(3) {
                 return Passed::As(vec![line]);
@@ -61,7 +61,7 @@ async fn row_03_an_object_of_three_megabytes_in_many_chunks_is_one_state() {
     row.run(async |world, _| {
         world.herd.create_some(3).await?;
         world.start_synced().await?;
-        world.wire.shred(Dice::new(world.dice.next()));
+        world.wire.shred(Dice::new(world.dice.throw()));
         let bytes = world.dice.between(2_900_000, 3_100_000) as usize;
         world.herd.touch("job-1").await?;
         world.herd.grow("job-1", bytes).await?;

@@ -1,0 +1,182 @@
+//! Disks that are full, that can't sync, and that give back other bytes than they were given.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_harness::{Ended, Kubewitness, in_scratch, skip, until};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection};
+
+use crate::lab::{Lab, WITHIN};
+
+/// A small file system in memory; unmounted when it is dropped.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None`: only root may mount, and this one may not.
+    fn mount(folder: &Path) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(folder);
+        mount.output().is_ok_and(|output| output.status.success()).then(|| Self(folder.to_path_buf()))
+    }
+
+    /// Leaves no room at all.
+    fn fill(&self) -> Result<()> {
+        use std::io::Write;
+        let mut ballast = std::fs::File::create(self.0.join("ballast"))?;
+        while ballast.write_all(&[7; 4096]).is_ok() {}
+        Ok(())
+    }
+
+    fn make_room(&self) -> Result<()> {
+        std::fs::remove_file(self.0.join("ballast")).context("making room")
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // Lazily: a process that was just killed may still be on its way out.
+        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
+        if !unmounted.is_ok_and(|status| status.success()) {
+            eprintln!("{} is still mounted", self.0.display());
+        }
+    }
+}
+
+/// Waits until it says so of itself.
+async fn ready(run: &mut Kubewitness, wanted: bool) -> Result<String> {
+    let what = if wanted { "it to be ready" } else { "it not to be ready" };
+    let answer = until(WITHIN, what, async || {
+        let (code, text) = run.get("/readyz").await?;
+        Ok((wanted == (code == 200)).then_some(text))
+    });
+    let answer = answer.await;
+    answer.with_context(|| run.process().say())
+}
+
+#[tokio::test]
+async fn row_31_a_full_disk_stops_reading_and_goes_on_by_itself_when_there_is_room() {
+    in_scratch("full", async |scratch| {
+        let data = scratch.folder("data")?;
+        let Some(small) = Small::mount(&data) else {
+            skip("row_31", "a small file system can only be mounted by root");
+            return Ok(());
+        };
+        let mut lab = Lab::new(scratch, data).await?;
+        lab.make(3).await?;
+        let mut run = lab.start("run")?;
+        run.answers().await?;
+        lab.levels(&mut run).await?;
+        for _ in 0..2 {
+            small.fill()?;
+            lab.make(60).await?;
+            let said = ready(&mut run, false).await?;
+            ensure!(said.contains("the disk is full"), "it says why: {said}");
+            let (alive, _) = run.get("/healthz").await?;
+            ensure!(alive == 200, "it lives: {alive}");
+            small.make_room()?;
+            ready(&mut run, true).await?;
+            lab.levels(&mut run).await?;
+        }
+        run.stop().await?;
+        lab.proves().await
+    })
+    .await;
+}
+
+/// The library that fails syncs, or `None` where there is no C compiler.
+fn faulty_sync(folder: &Path) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/faulty_sync.c");
+    let library = folder.join("faulty_sync.so");
+    let mut compile = Command::new("cc");
+    compile.args(["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+    compile.arg("-ldl").status().is_ok_and(|status| status.success()).then_some(library)
+}
+
+#[tokio::test]
+async fn row_32_a_failed_sync_ends_it_and_is_never_tried_again_on_that_handle() {
+    in_scratch("sync", async |scratch| {
+        let Some(library) = faulty_sync(scratch.path()) else {
+            skip("row_32", "there is no C compiler");
+            return Ok(());
+        };
+        let mut lab = Lab::new(scratch, scratch.folder("data")?).await?;
+        let flag = scratch.path().join("fails");
+        lab.options.env = vec![
+            ("LD_PRELOAD".to_owned(), library.to_string_lossy().into_owned()),
+            ("FAULTY_SYNC".to_owned(), flag.to_string_lossy().into_owned()),
+            ("FAULTY_PATH".to_owned(), "/journal.db".to_owned()),
+        ];
+        lab.make(3).await?;
+        let mut run = lab.start("run")?;
+        run.answers().await?;
+        lab.levels(&mut run).await?;
+        std::fs::write(&flag, "")?;
+        lab.make(5).await?;
+        let ended = run.process().wait(WITHIN).await?;
+        let said = run.process().stderr();
+        ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+        ensure!(said.contains("check the disk and start again"), "it says what to do: {said}");
+        let failed = std::fs::read_to_string(flag.with_extension("log")).context("a sync failed")?;
+        ensure!(failed.lines().count() == 1, "it was tried again:\n{failed}");
+
+        std::fs::remove_file(&flag)?;
+        let mut again = lab.start("again")?;
+        again.answers().await?;
+        lab.levels(&mut again).await?;
+        again.stop().await?;
+        lab.proves().await
+    })
+    .await;
+}
+
+/// What lies in the log beside the journal goes into the journal.
+async fn into_one_file(path: &Path) -> Result<()> {
+    let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
+    sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await?;
+    Ok(connection.close().await?)
+}
+
+#[tokio::test]
+async fn row_34_a_journal_with_torn_pages_is_refused_at_the_start_and_left_as_it_is() {
+    const PAGE: usize = 4096;
+    in_scratch("torn", async |scratch| {
+        let mut lab = Lab::new(scratch, scratch.folder("data")?).await?;
+        lab.make(120).await?;
+        let mut run = lab.start("run")?;
+        run.answers().await?;
+        lab.levels(&mut run).await?;
+        run.stop().await?;
+        lab.proves().await?;
+        let path = lab.data().join("journal.db");
+        into_one_file(&path).await?;
+        let whole = std::fs::read(&path)?;
+        ensure!(whole.len() > 8 * PAGE, "a journal of some pages: {}", whole.len());
+        let mut torn = whole.clone();
+        // Half of each page is old, as a power cut in the middle of a write leaves it.
+        for page in torn.chunks_mut(PAGE).skip(1) {
+            page[..PAGE / 2].fill(0xA5);
+        }
+        std::fs::write(&path, &torn)?;
+        let (code, said) = lab.verify().await?;
+        ensure!(code != Some(0), "verify found nothing: {said}");
+        let mut refused = lab.start("refused")?;
+        let ended = refused.process().wait(WITHIN).await?;
+        let said = refused.process().stderr();
+        ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+        if !said.contains("journal.db") || !said.contains("journal verify") {
+            bail!("it doesn't say of which file, and what to do: {said}");
+        }
+        ensure!(std::fs::read(&path)? == torn, "the file was touched");
+        // The copy that a person puts back is gone on from.
+        std::fs::write(&path, whole)?;
+        let mut again = lab.start("again")?;
+        again.answers().await?;
+        lab.make(5).await?;
+        lab.levels(&mut again).await?;
+        again.stop().await?;
+        lab.proves().await
+    })
+    .await;
+}

@@ -1,0 +1,184 @@
+//! What is durable, and what one transaction makes of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use kubewitness_core::ports::{Append, Appended, Current, DeadLetter, KvWrite, Progress, Save, Witnessed};
+use kubewitness_core::{Change, Gap, Seq, State, StateId, Version};
+
+use crate::bugs::Bug;
+
+/// A transaction.
+#[derive(Clone)]
+pub enum Write {
+    Append(Append),
+    Save(String, Save),
+    Replaying(String, Vec<Seq>),
+}
+
+/// What is kept of one plugin.
+#[derive(Clone, Default)]
+pub struct Kept {
+    pub progress: Option<Progress>,
+    pub letters: BTreeMap<Seq, DeadLetter>,
+    pub ever_parked: BTreeSet<Seq>,
+    pub kv: BTreeMap<String, Vec<u8>>,
+}
+
+/// An object that is there, as it was witnessed last.
+pub struct Live {
+    pub version: Version,
+    pub seq: Seq,
+}
+
+#[derive(Default)]
+pub struct Disk {
+    pub states: BTreeMap<Seq, Arc<State>>,
+    ids: HashMap<StateId, Seq>,
+    /// By source and uid.
+    pub live: BTreeMap<(Arc<str>, String), Live>,
+    pub checkpoints: BTreeMap<Arc<str>, Version>,
+    pub gaps: Vec<Gap>,
+    pub kept: BTreeMap<String, Kept>,
+}
+
+impl Disk {
+    pub fn newest(&self) -> Seq {
+        self.states.last_key_value().map_or(0, |(seq, _)| *seq)
+    }
+
+    /// 0 where there is none.
+    pub fn seq(&self, id: &StateId) -> Seq {
+        self.ids.get(id).copied().unwrap_or_default()
+    }
+
+    pub fn has_ended(&self, source: &str, uid: &str) -> bool {
+        let ends = |state: &&Arc<State>| state.change == Change::Gone && state.object.uid == uid;
+        self.states.values().filter(|state| &*state.source == source).any(|state| ends(&state))
+    }
+
+    pub fn kept(&self, plugin: &str) -> Kept {
+        self.kept.get(plugin).cloned().unwrap_or_default()
+    }
+
+    pub fn current(&self, source: &str) -> impl Iterator<Item = (&String, &Live)> {
+        self.live.iter().filter(move |((of, _), _)| &**of == source).map(|((_, uid), live)| (uid, live))
+    }
+
+    pub fn warm(&self, source: &str) -> Vec<Current> {
+        let current = |live: &Live| {
+            let state = &self.states[&live.seq];
+            Current {
+                object: Arc::clone(&state.object),
+                owner: None,
+                resource_version: live.version.clone(),
+                status: Arc::clone(&state.status),
+                seq: live.seq,
+                observed_ms: state.observed_ms,
+                packed: kubewitness_core::document::pack(b"{}"),
+            }
+        };
+        self.current(source).map(|(_, live)| current(live)).collect()
+    }
+
+    /// All of it, unless a bug lets it stop in the middle.
+    pub fn apply(&mut self, write: &Write, whole: bool, bug: Bug) -> Appended {
+        match write {
+            Write::Append(append) => self.append(append, whole || bug != Bug::CheckpointFirst),
+            Write::Save(plugin, save) => {
+                self.save(plugin, save, whole || bug != Bug::LettersApart, bug);
+                Appended::default()
+            }
+            Write::Replaying(plugin, seqs) => {
+                let kept = self.kept.entry(plugin.clone()).or_default();
+                for seq in seqs {
+                    if bug == Bug::LettersForgotten {
+                        kept.letters.remove(seq);
+                    } else if let Some(letter) = kept.letters.get_mut(seq) {
+                        letter.replaying = true;
+                    }
+                }
+                Appended::default()
+            }
+        }
+    }
+
+    fn append(&mut self, append: &Append, whole: bool) -> Appended {
+        if let Some(checkpoint) = &append.checkpoint {
+            self.checkpoints.insert(Arc::clone(&append.source), checkpoint.clone());
+        }
+        if !whole {
+            return Appended::default();
+        }
+        let seqs = append.states.iter().map(|state| self.state(append, state)).collect();
+        for gap in &append.gaps {
+            if !self.gaps.contains(gap) {
+                self.gaps.push(gap.clone());
+            }
+        }
+        Appended { seqs, newest: self.newest() }
+    }
+
+    fn state(&mut self, append: &Append, state: &Witnessed) -> Option<Seq> {
+        if self.ids.contains_key(&state.id) {
+            return None;
+        }
+        let seq = self.newest() + 1;
+        self.ids.insert(state.id.clone(), seq);
+        self.states.insert(
+            seq,
+            Arc::new(State {
+                id: state.id.clone(),
+                seq,
+                source: Arc::clone(&append.source),
+                epoch: append.epoch,
+                change: state.change,
+                object: Arc::clone(&state.object),
+                owner: None,
+                resource_version: state.resource_version.clone(),
+                status: Arc::clone(&state.status),
+                previous: state.previous.clone(),
+                observed_ms: state.observed_ms,
+                late: false,
+            }),
+        );
+        let key = (Arc::clone(&append.source), state.object.uid.clone());
+        match state.change {
+            Change::Present => {
+                let version = state.resource_version.clone();
+                drop(self.live.insert(key, Live { version, seq }));
+            }
+            Change::Gone | Change::Left => drop(self.live.remove(&key)),
+            Change::Gap => self.gaps.push(serde_json::from_slice(&state.document).unwrap()),
+        }
+        Some(seq)
+    }
+
+    fn save(&mut self, plugin: &str, save: &Save, whole: bool, bug: Bug) {
+        let kept = self.kept.entry(plugin.to_owned()).or_default();
+        let mut progress = save.progress.clone();
+        if bug == Bug::CursorAhead && !progress.above.is_empty() {
+            progress.cursor += 1;
+        }
+        if bug == Bug::Miscounts && progress.delivered > 20 {
+            progress.delivered -= 1;
+        }
+        kept.progress = Some(progress);
+        if !whole {
+            return;
+        }
+        for seq in &save.revived {
+            kept.letters.remove(seq);
+        }
+        for letter in &save.parked {
+            kept.ever_parked.insert(letter.seq);
+            kept.letters.insert(letter.seq, letter.clone());
+        }
+        for KvWrite { key, value } in &save.kv {
+            match value {
+                Some(value) => drop(kept.kv.insert(key.clone(), value.clone())),
+                None => drop(kept.kv.remove(key)),
+            }
+        }
+    }
+}
