@@ -71,7 +71,7 @@ impl Journal {
                 (Box::new(store), Box::new(writer))
             }
             Where::Server(server) => {
-                let opened = server::Store::open(server.clone(), options.readers, options.clock.clone());
+                let opened = server::Store::open((**server).clone(), options.readers, options.clock.clone());
                 let (store, writer) = opened.await?;
                 (Box::new(store), Box::new(writer))
             }

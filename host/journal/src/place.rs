@@ -12,7 +12,7 @@ pub struct Place(pub(crate) Inner);
 #[derive(Clone)]
 pub(crate) enum Inner {
     File(PathBuf),
-    Server(Server),
+    Server(Box<Server>),
 }
 
 impl Place {
@@ -27,7 +27,7 @@ impl Place {
             Some(("mysql" | "mariadb", rest)) => Server::mysql(&format!("mysql://{rest}"))?,
             _ => return Err("an address of a journal begins with postgres:// or mysql://".into()),
         };
-        Ok(Self(Inner::Server(server)))
+        Ok(Self(Inner::Server(Box::new(server))))
     }
 
     /// `sqlite`, `postgres` or `mysql`.

@@ -33,7 +33,7 @@ impl Dialect {
             match (self, token) {
                 (Self::Postgres, "?") => text.push_str(&format!("${binds}")),
                 (Self::Postgres, "@numbers") => {
-                    text.push_str(&format!("unnest(${binds}::bigint[]) AS q (v)"))
+                    text.push_str(&format!("unnest(${binds}::bigint[]) AS q (v)"));
                 }
                 (Self::Postgres, "@pairs") => {
                     let first = binds - 1;
