@@ -24,7 +24,7 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     let digests = if wide { plugins_table(&status.plugins) } else { plugins_text(&status.plugins, false) };
     let journal = &status.journal;
     text.push_str(&format!(
-        "\n{digests}\njournal: {} states, {} KiB, positions {} to {}{}, in {}\n",
+        "\n{digests}\njournal: {} states, {} KiB, positions {} to {}{}\nkept in: {}\n",
         journal.states,
         journal.bytes / 1024,
         journal.oldest_seq,

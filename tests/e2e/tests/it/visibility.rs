@@ -180,7 +180,9 @@ async fn a_hole_is_told_with_its_bounds_and_reason_and_what_is_whole_is_told_as_
         let cells = row(&lab, "jobs").await?;
         ensure!(cells[1] == "synced" && cells[4] != "0" && cells[6] == "1", "{cells:?}");
         let status = lab.ask(&["status"]).await?;
-        ensure!(status.lines().all(|line| line.chars().count() <= 100), "{status}");
+        // Where the journal is may be a long path, and has a line of its own.
+        let mut lines = status.lines().filter(|line| !line.starts_with("kept in: "));
+        ensure!(lines.all(|line| line.chars().count() <= 100), "{status}");
         metrics(&lab).await?;
         lab.kubewitness.stop().await
     })
