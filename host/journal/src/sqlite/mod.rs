@@ -135,8 +135,12 @@ impl Writes for Writer {
         }
     }
 
-    async fn close(self: Box<Self>) -> Answer<()> {
-        self.connection.close().await.map_err(classify)
+    async fn close(mut self: Box<Self>) -> Answer<()> {
+        // Readers are closed later and could not do it: the whole journal is in the one file then,
+        // and a copy of that file is a copy of the journal.
+        let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut self.connection).await;
+        self.connection.close().await.map_err(classify)?;
+        folded.map(drop).map_err(classify)
     }
 
     #[cfg(test)]

@@ -27,6 +27,20 @@ async fn a_second_writer_is_told_that_the_journal_is_in_use() {
 }
 
 #[tokio::test]
+async fn after_a_clean_stop_the_one_file_is_the_whole_journal() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    // A reader that is there until the end must not keep the file from being completed.
+    assert_eq!(desk.journal.stats().await.unwrap().states, 1);
+    desk.journal.close().await.unwrap();
+    let copy = desk.path().with_file_name("copy.db");
+    std::fs::copy(desk.path(), &copy).unwrap();
+    let journal = Journal::open(&copy, options()).await.unwrap();
+    assert_eq!(journal.stats().await.unwrap().states, 1);
+    journal.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_closed_journal_refuses_and_does_not_hang() {
     let desk = Desk::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
