@@ -35,8 +35,7 @@ const ON_BASE: u8 = 2;
 
 /// Fast enough to be done for each state; higher levels gain little on a few kilobytes.
 const DELTA_LEVEL: i32 = 1;
-/// What is listed or has been quiet is packed, not each state. On documents of a few kilobytes this
-/// level is as fast as the first, unpacks faster, and needs a fifth less memory.
+/// What is listed or has been quiet is packed, not each state: fewer bytes are worth a slower level.
 const PACK_LEVEL: i32 = 4;
 
 const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();

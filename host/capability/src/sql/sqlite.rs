@@ -323,18 +323,7 @@ impl Transaction for Open {
             fits_arity(checked.arity, row)?;
         }
         check_size(&rows)?;
-        let mut statements = Vec::new();
-        let mut rows = rows.into_iter();
-        match checked.as_row_insert().filter(|_| rows.len() > 1) {
-            Some(insert) => {
-                for size in write::chunks(rows.len(), checked.arity) {
-                    let text = write::repeat(insert.head, insert.tuple, insert.tail, size);
-                    statements.push((text, rows.by_ref().take(size).flatten().collect()));
-                }
-            }
-            None => statements.extend(rows.map(|row| (checked.text.to_owned(), row))),
-        }
-        self.run_all(statements).await
+        self.run_all(write::statements(&checked, rows)).await
     }
 
     async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError> {

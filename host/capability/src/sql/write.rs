@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableWrite};
 
-use super::guard::OWN_PREFIX;
+use super::guard::{OWN_PREFIX, Statement};
 use super::size;
 
 /// What SQLite takes in one statement; PostgreSQL and MySQL take twice as many.
@@ -173,7 +173,21 @@ pub fn chunks(rows: usize, width: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-pub fn repeat(head: &str, tuple: &str, tail: &str, rows: usize) -> String {
+/// A plugin's statement for all its rows: where it inserts one row, as few as there can be.
+pub fn statements(checked: &Statement<'_>, rows: Vec<Vec<SqlValue>>) -> Vec<(String, Vec<SqlValue>)> {
+    let Some(insert) = checked.as_row_insert().filter(|_| rows.len() > 1) else {
+        return rows.into_iter().map(|row| (checked.text.to_owned(), row)).collect();
+    };
+    let sizes = chunks(rows.len(), checked.arity);
+    let mut rows = rows.into_iter();
+    let statement = |size| {
+        let text = repeat(insert.head, insert.tuple, insert.tail, size);
+        (text, rows.by_ref().take(size).flatten().collect())
+    };
+    sizes.map(statement).collect()
+}
+
+fn repeat(head: &str, tuple: &str, tail: &str, rows: usize) -> String {
     let mut text = String::with_capacity(head.len() + (tuple.len() + 1) * rows + tail.len());
     text.push_str(head);
     for row in 0..rows {

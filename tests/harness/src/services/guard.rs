@@ -137,8 +137,15 @@ pub fn is_alive(pid: u32) -> bool {
     !matches!(state, None | Some('Z' | 'X'))
 }
 
-/// Stops all of these, and waits until they stand still: a thread goes on until it is next scheduled.
-pub fn freeze(pids: &[u32], within: Duration) -> Result<()> {
+/// Stops a server and its children, and waits until they stand still. The server comes first: one that
+/// goes on may start a child that nobody would stop.
+pub fn freeze(server: u32, within: Duration) -> Result<()> {
+    stand_still(&[server], within)?;
+    stand_still(&family(server), within)
+}
+
+/// A thread goes on until it is next scheduled.
+fn stand_still(pids: &[u32], within: Duration) -> Result<()> {
     signal("STOP", pids)?;
     let deadline = Instant::now() + within;
     while !pids.iter().all(|pid| !is_alive(*pid) || is_frozen(*pid)) {

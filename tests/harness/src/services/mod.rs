@@ -213,7 +213,7 @@ impl DatabaseServer {
 
     /// SIGSTOP to all its processes: connections stay open, and nobody answers.
     pub fn pause(&self) -> Result<()> {
-        guard::freeze(&guard::family(self.pid()?), WITHIN)
+        guard::freeze(self.pid()?, WITHIN)
     }
 
     /// SIGCONT, after [`pause`](Self::pause).

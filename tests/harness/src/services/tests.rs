@@ -37,7 +37,10 @@ fn a_paused_server_answers_when_it_is_resumed(service: Service, test: &str) {
     server.pause().expect("stops");
     let state = |pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let pid = server.pid().expect("runs");
-    assert!(guard::family(pid).into_iter().all(|pid| state(pid).contains(") T ")), "{}", state(pid));
+    // One that was just ending when its server stopped is waited for later, by the server.
+    let moving = |pid: &u32| guard::is_alive(*pid) && !state(*pid).contains(") T ");
+    let moving: Vec<_> = guard::family(pid).into_iter().filter(moving).map(state).collect();
+    assert!(moving.is_empty(), "{moving:?}");
     server.resume().expect("goes on");
     assert_eq!(server.run(None, "SELECT 7").expect("answers").trim(), "7");
 }
