@@ -74,6 +74,6 @@ pub const DRAIN: Duration = Duration::from_secs(20);
 /// An error text that is kept (dead letters, status) is cut to this many bytes.
 pub const ERROR_TEXT: usize = 4096;
 
-/// Differences that a source remembers of its audits, to be shown: its counter has them all. One
-/// is a few hundred bytes; more of them are an outage, and not a lost event.
+/// Differences that the journal keeps of a source's audits, of each epoch, to be shown: its counter
+/// has them all. One is a few hundred bytes; more of them are an outage, and not a lost event.
 pub const DISCREPANCIES: usize = 100;

@@ -15,6 +15,7 @@ use crate::index::IndexError;
 use crate::selector::Selector;
 use crate::state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 use crate::version::Version;
+use crate::views::DiscrepancyView;
 
 // ---- watch → journal ---------------------------------------------------------------------
 
@@ -56,6 +57,8 @@ pub struct Append {
     pub poison: Vec<Poison>,
     /// Holes of the whole source; those of one object are states.
     pub gaps: Vec<Gap>,
+    /// What an audit found to differ. Of many only the newest are kept one by one, but all are counted.
+    pub discrepancies: Vec<DiscrepancyView>,
     /// The version from which a watch may safely be resumed once this is on disk.
     pub checkpoint: Option<Version>,
 }
@@ -88,6 +91,14 @@ pub struct Warm {
     pub objects: Vec<Current>,
 }
 
+/// What audits of a source have found since its journal began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discrepancies {
+    pub count: u64,
+    /// Newest first, up to [`DISCREPANCIES`](crate::limits::DISCREPANCIES).
+    pub newest: Vec<DiscrepancyView>,
+}
+
 #[derive(Debug, Error)]
 pub enum JournalError {
     /// Try again later, after a pause: the disk is full, the store is busy.
@@ -107,6 +118,10 @@ pub trait Witness: Send + Sync {
     /// Returns when it is durable. Idempotent by id.
     async fn append(&self, append: Append) -> Result<Appended, JournalError>;
     async fn warm(&self, source: &str) -> Result<Warm, JournalError>;
+    /// What audits found before; nothing where that is not kept.
+    async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {
+        Ok(Discrepancies::default())
+    }
     /// Whether the end of an object was witnessed, so that all of its story is there. Asked for
     /// objects that are found once more after a kill. One that can't be asked says no: the story
     /// is told again, and the ids are the same.

@@ -51,6 +51,10 @@ pub struct SourceView {
     /// can do all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limitation: Option<String>,
+    /// Why the watch alone would not be enough: an audit found something to differ, and none since
+    /// then has found nothing. Absent while audits agree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
     /// Objects whose missed versions are being read back now.
     #[serde(default)]
     pub walking: u64,
@@ -58,8 +62,10 @@ pub struct SourceView {
     pub last_audit_at: Option<String>,
     #[serde(default)]
     pub counts: SourceCounts,
-    /// What audits found since the process started, newest first, up to
-    /// [`DISCREPANCIES`](crate::limits::DISCREPANCIES).
+    /// Objects that audits found to differ since the journal began.
+    #[serde(default)]
+    pub differed: u64,
+    /// The newest of them first, up to [`DISCREPANCIES`](crate::limits::DISCREPANCIES).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub discrepancies: Vec<DiscrepancyView>,
     /// One a history of the server's, oldest first; a second one means that the first was replaced.

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, DeadLetter, Documents, JournalError, Outside, Present, Progress, Save, Warm,
-    Witness,
+    Append, Appended, Backlog, DeadLetter, Discrepancies, Documents, JournalError, Outside, Present,
+    Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
@@ -214,6 +214,10 @@ impl Witness for Journal {
 
     async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
         self.reader().await?.warm(source).await
+    }
+
+    async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {
+        self.reader().await?.discrepancies(source).await
     }
 
     async fn has_ended(&self, source: &str, epoch: u32, uid: &str) -> Result<bool, JournalError> {

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports;
 
+mod differences;
 mod export;
 mod group;
 mod journal;

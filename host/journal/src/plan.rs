@@ -20,6 +20,7 @@ use ask::{id_rest, key_of, prefix};
 use encode::Encoded;
 pub(crate) use encode::{Anchors, both};
 
+use crate::differences::Found;
 use crate::memory::{Identity, Memory};
 use crate::retain::ROW_BYTES;
 use crate::rows::{
@@ -54,6 +55,7 @@ pub(crate) struct Rows {
     pub sizes: BTreeMap<(u64, i64), u64>,
     pub gaps: Vec<GapRow>,
     pub poison: Vec<PoisonRow>,
+    pub differences: Vec<Found>,
 }
 
 fn is_version(change: Change) -> bool {
@@ -94,6 +96,9 @@ impl<'a> Plan<'a> {
         }
         for poison in &append.poison {
             self.rows.poison.push(poison_row(i64::from(stream), poison));
+        }
+        if !append.discrepancies.is_empty() {
+            self.rows.differences.push(Found::of(i64::from(stream), &append.discrepancies));
         }
         let fresh = seqs.iter().flatten().count() as u64;
         let observed = append.states.iter().map(|state| state.observed_ms);

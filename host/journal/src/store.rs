@@ -313,6 +313,8 @@ pub(crate) trait Fetch: Send {
     async fn poison(&mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>>;
     async fn poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>>;
     async fn poison_raw(&mut self, number: u64) -> Answer<Option<Vec<u8>>>;
+    /// Stream, number and body of what audits of a source found, newest first.
+    async fn discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>>;
     async fn epochs(&mut self) -> Answer<Vec<(String, EpochView)>>;
 
     // ---- what plugins left ----

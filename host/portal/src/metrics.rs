@@ -43,7 +43,7 @@ const LISTS: [Part; 4] = [
     ("audit", |c| c.lists_audit),
 ];
 
-const SOURCES: [OfSource; 25] = [
+const SOURCES: [OfSource; 27] = [
     ("objects", "Objects in the cache.", Gauge, |s| Some(s.objects as f64)),
     ("synced", "1 while it shows what is there: it was listed, and nothing holds it up.", Gauge, |s| {
         Some(flag(s.synced))
@@ -54,10 +54,16 @@ const SOURCES: [OfSource; 25] = [
     ("limited", "1 where the server can't do all that it takes to read missed versions back.", Gauge, |s| {
         Some(flag(s.limitation.is_some()))
     }),
+    ("doubtful", "1 while audits find what the watch has not brought.", Gauge, |s| {
+        Some(flag(s.doubt.is_some()))
+    }),
     ("epoch", "Grows when the API server's history was replaced.", Gauge, |s| Some(f64::from(s.epoch))),
     ("gaps", "Known holes in what was witnessed, as the journal has them.", Gauge, |s| Some(s.gaps as f64)),
     ("poison", "Frames that the journal keeps raw because they did not decode.", Gauge, |s| {
         Some(s.poison as f64)
+    }),
+    ("differed", "Objects that audits found to differ, as the journal has them.", Gauge, |s| {
+        Some(s.differed as f64)
     }),
     ("last_event_age_seconds", "Time since the last event.", Gauge, |s| s.last_event_age_seconds),
     ("last_event_timestamp_seconds", "When the last event was observed, since 1970.", Gauge, |s| {

@@ -232,7 +232,7 @@ fn beside(sources: &[&SourceView]) -> String {
             ));
         }
         told.extend(source.discrepancies.iter().take(DIFFERENCES).map(|found| (name, differed(found))));
-        let more = counts.discrepancies.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);
+        let more = source.differed.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);
         if more > 0 {
             let objects = plural(more, "object", "objects");
             told.push((
@@ -426,12 +426,8 @@ mod tests {
         let source = SourceView {
             name: "jobs".into(),
             poison: 2,
-            counts: SourceCounts {
-                walk_back_requests: 3,
-                walked_back: 1,
-                discrepancies: 3,
-                ..Default::default()
-            },
+            counts: SourceCounts { walk_back_requests: 3, walked_back: 1, ..Default::default() },
+            differed: 3,
             discrepancies: vec![
                 DiscrepancyView {
                     object: ObjectRef { kind: "Job".into(), name: "x".into(), ..ObjectRef::default() },

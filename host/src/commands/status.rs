@@ -99,7 +99,7 @@ fn sources_text(sources: &[SourceView], wide: bool) -> String {
             source.poison.to_string(),
             relists(source).to_string(),
             source.counts.walked_back.to_string(),
-            source.counts.discrepancies.to_string(),
+            source.differed.to_string(),
             source.last_event_age_seconds.map_or_else(|| "never".into(), age),
         ];
         if wide {
@@ -118,6 +118,7 @@ pub(super) fn source_remarks(source: &SourceView) -> Vec<(&str, String)> {
     let mut told = Vec::new();
     told.extend(source.condition.clone());
     told.extend(source.limitation.clone());
+    told.extend(source.doubt.clone());
     if source.walking > 0 {
         let objects = plural(
             source.walking,
@@ -135,7 +136,7 @@ pub(super) fn source_remarks(source: &SourceView) -> Vec<(&str, String)> {
 
 fn audited(source: &SourceView) -> Option<(&str, String)> {
     let (date, time) = calendar::parts(source.discrepancies.first()?.found_ms);
-    let count = source.counts.discrepancies;
+    let count = source.differed;
     let objects = plural(count, "object", "objects");
     let text = format!(
         "audits found {count} {objects} to differ, the last at {date}T{time}Z: `kubewitness gaps` lists them"
@@ -292,6 +293,7 @@ mod tests {
             gaps: 1234,
             poison: 12,
             walking: 1,
+            differed: 7,
             last_event_at: Some("2026-11-20T13:59:58.120Z".into()),
             last_event_age_seconds: Some(119.0),
             last_audit_at: Some("2026-11-20T13:55:00.000Z".into()),
@@ -301,7 +303,7 @@ mod tests {
                 lists_replaced: 1,
                 walked_back: 213,
                 walk_back_requests: 240,
-                discrepancies: 7,
+                discrepancies: 2,
                 decode_ns: 91_500_000,
                 ..SourceCounts::default()
             },

@@ -13,9 +13,9 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
-    DeadLetterView, DropView, EpochView, GapQuery, HistogramView, JournalView, LetterRecordView, ObjectQuery,
-    ObjectView, PluginView, PoisonQuery, PoisonView, QueueView, ReplayRequest, ReplayView, SourceView,
-    StatusView, TimelineQuery, TimelineView, ViewError, Views,
+    DeadLetterView, DiscrepancyView, DropView, EpochView, GapQuery, HistogramView, JournalView,
+    LetterRecordView, ObjectQuery, ObjectView, PluginView, PoisonQuery, PoisonView, QueueView, ReplayRequest,
+    ReplayView, SourceView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchHandle, DispatchStats};
@@ -308,12 +308,22 @@ fn source_view(spec: &SourceSpec, view: SourceSnapshot, counters: SourceCounters
         last_event_age_seconds: counters.last_event_ms.map(|ms| now_ms.saturating_sub(ms) as f64 / 1000.0),
         condition: view.stalled.or(view.condition),
         limitation: view.limitation,
+        doubt: view.disagrees.then(|| doubt(view.discrepancies.first())),
         walking: view.walking as u64,
         last_audit_at: view.last_audit_ms.map(calendar::rfc3339),
         counts: view.counts,
+        differed: view.differed,
         discrepancies: view.discrepancies,
         epochs: Vec::new(),
     }
+}
+
+fn doubt(last: Option<&DiscrepancyView>) -> String {
+    let at = last.map(|found| format!(" at {}", calendar::rfc3339(found.found_ms))).unwrap_or_default();
+    format!(
+        "an audit{at} found what the watch had not brought, and none since then has found nothing: events get \
+         lost between the server and here; what was missed was read back"
+    )
 }
 
 fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {

@@ -90,6 +90,13 @@ struct Candidate {
     matches: bool,
 }
 
+/// What differs, and what is to be done about it.
+#[derive(Default)]
+struct Differing {
+    found: Vec<DiscrepancyView>,
+    jobs: Vec<Job>,
+}
+
 /// What one list showed.
 #[derive(Default)]
 struct Seen {
@@ -113,7 +120,7 @@ impl Auditor {
             let begun = Instant::now();
             match self.audit().await {
                 Ok(discrepancies) => {
-                    self.parts.shared.live().last_audit_ms = Some(self.parts.clock.now_ms());
+                    self.parts.shared.audited(self.parts.clock.now_ms(), discrepancies == 0);
                     let took = begun.elapsed();
                     tracing::debug!(source = %self.parts.spec.name, discrepancies, ?took, "audited");
                 }
@@ -142,8 +149,11 @@ impl Auditor {
             return Ok(0);
         }
         self.pass(&listed).await?;
-        let jobs = self.still(seen.candidates, missing, &listed, &resource).await?;
+        let Differing { found, jobs } = self.still(seen.candidates, missing, &listed, &resource).await?;
         let discrepancies = jobs.len();
+        if !found.is_empty() {
+            self.send(Input::Differs(found)).await?;
+        }
         self.tell(epoch, jobs, &resource).await?;
         Ok(discrepancies)
     }
@@ -227,8 +237,8 @@ impl Auditor {
         missing: Vec<(Arc<ObjectRef>, Version)>,
         listed: &Version,
         resource: &Resource,
-    ) -> Result<Vec<Job>, Broken> {
-        let mut jobs = Vec::new();
+    ) -> Result<Differing, Broken> {
+        let Differing { mut found, mut jobs } = Differing::default();
         for Candidate { object, version, document, matches } in candidates {
             let known = self.known(&object.uid);
             let Some(difference) = difference(&version, known.as_ref(), matches) else { continue };
@@ -238,21 +248,26 @@ impl Auditor {
             }
             let witnessed = known.is_some();
             let floor = known.unwrap_or_else(|| Version::new("1"));
-            self.found(&object, witnessed.then_some(&floor), Some(&version));
+            found.push(self.found(&object, witnessed.then_some(&floor), Some(&version)));
             jobs.push(Job::Moved(Moved { object, floor, version, document, witnessed, rival: None }));
         }
         for (object, before) in missing {
             let Some(floor) = self.known(&object.uid).filter(|known| *known == before) else { continue };
             if is_absent(&self.parts, resource, &object).await? {
-                self.found(&object, Some(&floor), None);
+                found.push(self.found(&object, Some(&floor), None));
                 jobs.push(Job::Vanished(Vanished { object, floor, absent: listed.clone() }));
             }
         }
-        Ok(jobs)
+        Ok(Differing { found, jobs })
     }
 
     /// `listed`: `None` where it was not listed.
-    fn found(&self, object: &ObjectRef, witnessed: Option<&Version>, listed: Option<&Version>) {
+    fn found(
+        &self,
+        object: &ObjectRef,
+        witnessed: Option<&Version>,
+        listed: Option<&Version>,
+    ) -> DiscrepancyView {
         let text = |version: Option<&Version>| version.map(ToString::to_string).unwrap_or_default();
         let (witnessed, listed) = (text(witnessed), text(listed));
         let what = if listed.is_empty() { "its deletion was missed" } else { "a version was missed" };
@@ -260,7 +275,7 @@ impl Auditor {
         let source = &self.parts.spec.name;
         tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the audit found a difference: {what}");
         let (object, found_ms) = (object.clone(), self.parts.clock.now_ms());
-        self.parts.shared.differs(DiscrepancyView { object, witnessed, listed, found_ms });
+        DiscrepancyView { object, witnessed, listed, found_ms }
     }
 
     async fn tell(&self, epoch: u32, jobs: Vec<Job>, resource: &Resource) -> Result<(), Closed> {

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use kubewitness_core::ports::{Poison, Witnessed};
 use kubewitness_core::state::{Change, Gap, ObjectRef};
+use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::cache::{Cache, Keys};
@@ -27,6 +28,7 @@ pub(crate) struct Draft {
     pub notes: Vec<Note>,
     pub poison: Vec<Poison>,
     pub gaps: Vec<Gap>,
+    pub discrepancies: Vec<DiscrepancyView>,
     /// Bytes in flight are given back once they are durable.
     pub permits: Vec<OwnedSemaphorePermit>,
     /// The place of the last state of each uid, and of each name.
@@ -37,7 +39,8 @@ pub(crate) struct Draft {
 
 impl Draft {
     pub fn is_empty(&self) -> bool {
-        self.states.is_empty() && self.poison.is_empty() && self.gaps.is_empty()
+        let nothing_beside = self.poison.is_empty() && self.gaps.is_empty() && self.discrepancies.is_empty();
+        self.states.is_empty() && nothing_beside
     }
 
     pub fn push(&mut self, state: Witnessed, note: Note) {
@@ -78,6 +81,7 @@ impl Draft {
         self.notes.clear();
         self.poison.clear();
         self.gaps.clear();
+        self.discrepancies.clear();
         self.permits.clear();
         self.by_uid.clear();
         self.by_name.clear();

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use kubewitness_core::config::IndexSpec;
 use kubewitness_core::index::Indexes;
 use kubewitness_core::limits::DISCREPANCIES;
+use kubewitness_core::ports::Discrepancies;
 use kubewitness_core::views::{DiscrepancyView, SourceCounts};
 
 use crate::cache::Cache;
@@ -33,7 +34,11 @@ pub struct SourceSnapshot {
     /// Objects whose missed versions are being read back now.
     pub walking: usize,
     pub last_audit_ms: Option<u64>,
-    /// What audits found, newest first, as far as it is remembered.
+    /// Objects that audits found to differ, as the journal counts them.
+    pub differed: u64,
+    /// Audits found something to differ, and none since then has found nothing.
+    pub disagrees: bool,
+    /// What audits found, newest first, as far as it is kept.
     pub discrepancies: Vec<DiscrepancyView>,
 }
 
@@ -93,6 +98,8 @@ pub(crate) struct Live {
     pub limitations: BTreeMap<Limit, String>,
     pub walking: usize,
     pub last_audit_ms: Option<u64>,
+    pub differed: u64,
+    pub disagrees: bool,
     pub discrepancies: VecDeque<DiscrepancyView>,
 }
 
@@ -147,12 +154,36 @@ impl Shared {
         live.condition = condition;
     }
 
-    /// An audit found something that differs.
-    pub fn differs(&self, found: DiscrepancyView) {
-        count(&self.counters.discrepancies, 1);
+    /// What audits found before the process started.
+    pub fn differed(&self, before: Discrepancies) {
         let mut live = self.live();
-        live.discrepancies.truncate(DISCREPANCIES - 1);
-        live.discrepancies.push_front(found);
+        live.differed = before.count;
+        live.disagrees = before.count > 0;
+        live.discrepancies = before.newest.into();
+    }
+
+    /// What an audit found is durable.
+    pub fn differs(&self, found: Vec<DiscrepancyView>) {
+        if found.is_empty() {
+            return;
+        }
+        count(&self.counters.discrepancies, found.len() as u64);
+        let mut live = self.live();
+        live.differed += found.len() as u64;
+        live.disagrees = true;
+        for view in found {
+            live.discrepancies.truncate(DISCREPANCIES - 1);
+            live.discrepancies.push_front(view);
+        }
+    }
+
+    /// An audit was complete.
+    pub fn audited(&self, now_ms: u64, agrees: bool) {
+        let mut live = self.live();
+        live.last_audit_ms = Some(now_ms);
+        if agrees && std::mem::take(&mut live.disagrees) {
+            tracing::info!(source = %self.name, "the audit found nothing to differ any more");
+        }
     }
 
     /// What the server can't do: said once, and once more when it can.
@@ -219,6 +250,8 @@ impl SourceHandle {
                 .then(|| live.limitations.values().cloned().collect::<Vec<_>>().join("; ")),
             walking: live.walking,
             last_audit_ms: live.last_audit_ms,
+            differed: live.differed,
+            disagrees: live.disagrees,
             discrepancies: live.discrepancies.iter().cloned().collect(),
             counts: self.shared.counters.read(),
         }

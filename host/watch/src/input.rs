@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +49,8 @@ pub(crate) enum Input {
     Hold(Arc<ObjectRef>),
     /// What was missed of one name, in order; with it, or with its last part, the name passes.
     Story(Story),
+    /// What an audit found to differ; its stories follow.
+    Differs(Vec<DiscrepancyView>),
     /// Of the round that it belongs to, if to one.
     SourceHole(Option<RoundId>, Hole),
     /// A list is complete: a watch from this version misses nothing. The checkpoint on disk stays

@@ -153,6 +153,13 @@ async fn warm(parts: &Parts, stop: &CancellationToken) -> Result<Option<Warm>, S
         }
     };
     parts.shared.live().stalled = None;
+    match parts.witness.discrepancies(&parts.spec.name).await {
+        Ok(before) => parts.shared.differed(before),
+        // They are for people to read: watching doesn't wait for them.
+        Err(error) => {
+            tracing::warn!(source = %parts.spec.name, "what audits found before can't be read: {error}");
+        }
+    }
     *parts.shared.landmarks() = landmarks(&warm);
     parts.shared.write().fill(std::mem::take(&mut warm.objects));
     Ok(Some(warm))

@@ -250,6 +250,7 @@ impl Writer {
                 self.steps = story.steps.into();
                 self.release = story.release;
             }
+            Input::Differs(found) => self.maker.draft.discrepancies.extend(found),
             Input::SourceHole(round, hole) if round.is_none() || round == self.round => {
                 self.maker.source_hole(&hole);
             }

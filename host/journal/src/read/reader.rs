@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{DeadLetter, Outside, Present, Progress, Warm};
+use kubewitness_core::ports::{DeadLetter, Discrepancies, Outside, Present, Progress, Warm};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
@@ -11,6 +11,7 @@ use kubewitness_core::{Gap, Seq, State};
 
 use super::names::{self, Names};
 use super::{documents, story, warm};
+use crate::differences;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::{Answer, Connection, Fetch, Past, Store, keeps_everything};
 
@@ -120,6 +121,10 @@ impl<'a> Reader<'a> {
 
     pub async fn poison_raw(mut self, number: u64) -> Answer<Option<Vec<u8>>> {
         self.rows().poison_raw(number).await
+    }
+
+    pub async fn discrepancies(mut self, source: &str) -> Answer<Discrepancies> {
+        differences::read(self.rows().discrepancies(source).await?)
     }
 
     pub async fn epochs(mut self) -> Answer<Vec<(String, EpochView)>> {

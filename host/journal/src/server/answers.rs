@@ -147,6 +147,14 @@ impl Session {
         rows.into_iter().map(record).collect()
     }
 
+    pub(super) async fn read_discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>> {
+        let text = "SELECT d.stream, d.number, d.body FROM kw_discrepancies d \
+                    JOIN kw_streams t ON t.id = d.stream WHERE t.source = ? \
+                    ORDER BY d.stream DESC, d.number DESC";
+        let rows = self.fetch(text, vec![source.into()]).await?;
+        rows.into_iter().map(|mut row| Ok((row.int(0)?, row.int(1)?, row.text(2)?))).collect()
+    }
+
     /// With its first 160 bytes: a line of a terminal and a half.
     pub(super) async fn read_poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
         let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \

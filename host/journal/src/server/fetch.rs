@@ -163,6 +163,10 @@ impl Fetch for Session {
         row.map(|mut row| row.bytes(0)).transpose()
     }
 
+    async fn discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>> {
+        self.read_discrepancies(source).await
+    }
+
     async fn epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
         self.read_epochs().await
     }

@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 1.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 2.
 //!
 //! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
 //! they can lie beside others. They hold the same rows as the embedded journal, under the same
@@ -22,13 +22,14 @@
 //! has the lock, so once it is had, it is decided whether the last transaction was committed.
 //!
 //! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
+//! Version 1 did not keep what audits found.
 
 use super::dialect::Dialect;
 
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// The statements that make version `n + 1` of version `n`. Those that were released never change.
-pub(super) const STEPS: [&[&str]; VERSION as usize] = [&CREATE];
+pub(super) const STEPS: [&[&str]; VERSION as usize] = [&CREATE, &DISCREPANCIES];
 
 /// Without a transaction around them, as MySQL has none for tables: each may be done twice.
 const CREATE: [&str; 20] = [
@@ -73,6 +74,11 @@ const CREATE: [&str; 20] = [
     "CREATE TABLE IF NOT EXISTS kw_replays (id @INT PRIMARY KEY, plugin @KEY(255) NOT NULL, who @BYTES NOT NULL, \
      why @BYTES NOT NULL, seqs @BYTES NOT NULL, at_ms @INT NOT NULL, what @BYTES NOT NULL)@TABLE",
 ];
+
+/// What audits found.
+const DISCREPANCIES: [&str; 1] =
+    ["CREATE TABLE IF NOT EXISTS kw_discrepancies (stream @INT NOT NULL, number @INT NOT NULL, \
+     body @BYTES NOT NULL, PRIMARY KEY (stream, number))@TABLE"];
 
 /// Where the version stands; there before anything else.
 pub(super) const MARK: &str = "CREATE TABLE IF NOT EXISTS kw_journal (id @INT PRIMARY KEY, format @INT NOT NULL, \

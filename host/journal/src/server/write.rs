@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use kubewitness_core::document::checksum;
-use kubewitness_core::ports::Save;
+use kubewitness_core::ports::{JournalError, Save};
 
 use super::link::{Link, Value};
 use super::save::{replays, saves};
 use super::table::{Batch, Conflict, Delete, Insert, Merge, Update, bytes, int};
+use crate::differences::{Change, Found};
 use crate::plan::Rows;
 use crate::rows::{Outcome, StreamRow};
 use crate::store::Replay;
@@ -133,6 +134,14 @@ const POISON: Insert = Insert {
     conflict: Conflict::Keep,
 };
 
+const DISCREPANCIES: Insert = Insert {
+    table: "kw_discrepancies",
+    columns: &[int("stream"), int("number"), bytes("body")],
+    key: &["stream", "number"],
+    conflict: Conflict::Refuse,
+};
+const OUTDATED: Delete = Delete { table: "kw_discrepancies", key: &[int("stream"), int("number")] };
+
 pub(super) type Written = Result<(), sqlx::Error>;
 
 pub(super) async fn all(
@@ -234,7 +243,24 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
         });
         link.insert(&POISON, poison).await?;
     }
+    for found in rows.differences {
+        differences(link, found).await?;
+    }
     Ok(())
+}
+
+async fn differences(link: &mut dyn Link, found: Found) -> Written {
+    let stream = found.stream;
+    let malformed = |error: JournalError| sqlx::Error::Decode(error.to_string().into());
+    let text = "SELECT number, body FROM kw_discrepancies WHERE stream = ?";
+    let mut kept = Vec::new();
+    for mut row in link.fetch(text, vec![stream.into()]).await? {
+        kept.push((row.int(0).map_err(malformed)?, row.text(1).map_err(malformed)?));
+    }
+    let Change { insert, remove } = found.change(&kept);
+    link.delete(&OUTDATED, Batch::of(remove, |number| [stream.into(), number.into()])).await?;
+    let fresh = Batch::of(insert, |(number, body)| [stream.into(), number.into(), body.into()]);
+    link.insert(&DISCREPANCIES, fresh).await
 }
 
 /// Numbers are ours: a sequence would also count what was there already.

@@ -166,6 +166,10 @@ impl Fetch for SqliteConnection {
         findings::poison_raw(self, number).await
     }
 
+    async fn discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>> {
+        findings::discrepancies(self, source).await
+    }
+
     async fn epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
         findings::epochs(self).await
     }

@@ -73,6 +73,16 @@ pub(super) async fn poison_raw(
     asked.fetch_optional(connection).await.map_err(classify)
 }
 
+/// Of all streams of a source, each with its stream, newest first.
+pub(super) async fn discrepancies(
+    connection: &mut SqliteConnection,
+    source: &str,
+) -> Result<Vec<(i64, i64, String)>, JournalError> {
+    let text = "SELECT d.stream, d.number, d.body FROM discrepancies d JOIN streams t ON t.id = d.stream \
+                WHERE t.source = ? ORDER BY d.stream DESC, d.number DESC";
+    sqlx::query_as(text).bind(source).fetch_all(connection).await.map_err(classify)
+}
+
 /// The histories of each source, oldest first. A later one begins with the hole that its source
 /// recorded when it found the one before replaced.
 pub(super) async fn epochs(

@@ -35,6 +35,10 @@ const STEPS: [&str; VERSION as usize - 1] = [
     // 4: letters tell each try, and records say what was done.
     "ALTER TABLE letters ADD COLUMN tries TEXT NOT NULL DEFAULT '[]';
      ALTER TABLE replays ADD COLUMN what TEXT NOT NULL DEFAULT 'replay';",
+    // 5: what audits found.
+    "CREATE TABLE discrepancies (
+         stream INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (stream, number)
+     ) STRICT, WITHOUT ROWID;",
 ];
 
 /// Brings a file of version `from` to the present one.

@@ -1,4 +1,4 @@
-//! The format of the file, version 4.
+//! The format of the file, version 5.
 //!
 //! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
 //! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
@@ -16,6 +16,7 @@
 //! | `tallies` | how many states of a stream lie in a segment of 1,024 positions, and their bytes | every segment |
 //! | `taken` | a plugin of whose states retention took some: how many it had finished and was never handed | plugins |
 //! | `gaps`, `poison` | holes; bytes that did not decode | each of them |
+//! | `discrepancies` | what an audit found to differ: `number` counts all of its stream, of which the newest `limits::DISCREPANCIES` are kept | not |
 //! | `plugins`, `letters`, `kv`, `replays` | progress, dead letters, a plugin's own keys, who replayed or dropped | plugins |
 //!
 //! **A state's id** is `source/epoch/group/kind/uid/` of its object and then its key: the version,
@@ -42,7 +43,8 @@
 //!
 //! **Versions**: a file of an older version is migrated when it is opened to be written (`migrate`
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
-//! object in `current`, and up to version 3 letters did not tell their tries.
+//! object in `current`, up to version 3 letters did not tell their tries, and up to version 4 what audits
+//! found was not kept.
 //!
 //! **Letters**: `replaying` is 0 while one is parked, 1 once it was taken back, 2 once it was
 //! dropped; a dropped one stays, since its state stays accounted for by it.
@@ -63,7 +65,7 @@
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (
@@ -109,6 +111,9 @@ CREATE TABLE poison (
     id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, digest INTEGER NOT NULL, checksum INTEGER NOT NULL,
     observed_ms INTEGER NOT NULL, error TEXT NOT NULL, raw BLOB NOT NULL, UNIQUE (stream, digest, checksum)
 ) STRICT;
+CREATE TABLE discrepancies (
+    stream INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (stream, number)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE plugins (name TEXT PRIMARY KEY, progress TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE letters (
     plugin TEXT NOT NULL, seq INTEGER NOT NULL, id TEXT NOT NULL, attempts INTEGER NOT NULL,

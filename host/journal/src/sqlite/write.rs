@@ -8,6 +8,7 @@ use sqlx::SqliteConnection;
 
 use super::multi::Multi;
 use super::uid;
+use crate::differences::{Change, Found, Numbered};
 use crate::plan::Rows;
 use crate::rows::{ObjectRow, Outcome, SnapshotRow};
 use crate::store::{Act, Replay};
@@ -68,6 +69,10 @@ static POISON: Multi = Multi::new(
     "(?,?,?,?,?,?)",
     "",
 );
+static DISCREPANCIES: Multi =
+    Multi::new("INSERT OR FAIL INTO discrepancies (stream, number, body) VALUES", "(?,?,?)", "");
+static OUTDATED: Multi =
+    Multi::new("DELETE FROM discrepancies WHERE (stream, number) IN (VALUES", "(?,?)", ")");
 
 pub(super) async fn rows(connection: &mut SqliteConnection, rows: Rows) -> Result<(), sqlx::Error> {
     shared(connection, &rows).await?;
@@ -114,6 +119,29 @@ pub(super) async fn rows(connection: &mut SqliteConnection, rows: Rows) -> Resul
     POISON
         .run(connection, rows.poison, |b, r| {
             b.add(r.stream).add(r.digest).add(r.checksum).add(r.observed_ms).add(r.error).add(r.raw);
+        })
+        .await?;
+    for found in rows.differences {
+        differences(connection, found).await?;
+    }
+    Ok(())
+}
+
+async fn differences(connection: &mut SqliteConnection, found: Found) -> Result<(), sqlx::Error> {
+    let stream = found.stream;
+    let kept = sqlx::query_as("SELECT number, body FROM discrepancies WHERE stream = ?").bind(stream);
+    let kept: Vec<Numbered> = kept.fetch_all(&mut *connection).await?;
+    let Change { insert, remove } = found.change(&kept);
+    let outdated = remove.into_iter().map(|number| (stream, number)).collect();
+    OUTDATED
+        .run(connection, outdated, |b, (stream, number): (i64, i64)| {
+            b.add(stream).add(number);
+        })
+        .await?;
+    let fresh = insert.into_iter().map(|(number, body)| (stream, number, body)).collect();
+    DISCREPANCIES
+        .run(connection, fresh, |b, (stream, number, body): (i64, i64, String)| {
+            b.add(stream).add(number).add(body);
         })
         .await
 }

@@ -1,8 +1,8 @@
 //! Appending: positions, duplicates, lateness, epochs, current objects, documents.
 
-use kubewitness_core::limits::DELTA_CHAIN;
+use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness};
-use kubewitness_core::views::{GapQuery, PoisonQuery, TimelineQuery};
+use kubewitness_core::views::{DiscrepancyView, GapQuery, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, Version};
 
 use crate::support::{
@@ -240,6 +240,33 @@ async fn gaps_and_poison_are_kept_once() {
     desk.assert_sound().await;
 }
 
+async fn what_audits_found_is_kept_once_and_counted_beyond_what_is_kept() {
+    let desk = Desk::new().await;
+    let found = |moments: std::ops::Range<u64>, epoch| {
+        let object = kubewitness_core::ObjectRef::clone(&job(1));
+        let view = |found_ms| DiscrepancyView { object: object.clone(), found_ms, ..Default::default() };
+        Append { discrepancies: moments.map(view).collect(), ..of(SOURCE, epoch, Vec::new()) }
+    };
+    assert_eq!(desk.journal.discrepancies(SOURCE).await.unwrap(), Default::default());
+    desk.journal.append(found(0..2, 0)).await.unwrap();
+    desk.journal.append(found(0..2, 0)).await.unwrap();
+    let kept = desk.journal.discrepancies(SOURCE).await.unwrap();
+    assert_eq!((kept.count, kept.newest[0].found_ms, kept.newest[1].found_ms), (2, 1, 0));
+    assert_eq!(kept.newest[0].object, *job(1));
+
+    let most = DISCREPANCIES as u64;
+    desk.journal.append(found(2..2 + 2 * most, 0)).await.unwrap();
+    desk.journal.append(found(900..903, 1)).await.unwrap();
+    let desk = desk.reopen().await;
+    desk.journal.append(found(903..904, 1)).await.unwrap();
+    let kept = desk.journal.discrepancies(SOURCE).await.unwrap();
+    assert_eq!((kept.count, kept.newest.len()), (2 + 2 * most + 4, DISCREPANCIES));
+    let moments: Vec<_> = kept.newest.iter().take(5).map(|view| view.found_ms).collect();
+    assert_eq!(moments, [903, 902, 901, 900, 1 + 2 * most], "also those of the epoch before");
+    assert_eq!(desk.journal.discrepancies("other").await.unwrap().count, 0);
+    desk.assert_sound().await;
+}
+
 async fn gaps_are_found_by_what_they_are_about() {
     let desk = Desk::new().await;
     for (index, uid) in [1, 2, 1].into_iter().enumerate() {
@@ -370,6 +397,7 @@ on_every_store!(
     documents_are_exact_over_more_versions_than_a_chain_has_steps,
     the_document_before_steps_over_gaps,
     gaps_and_poison_are_kept_once,
+    what_audits_found_is_kept_once_and_counted_beyond_what_is_kept,
     gaps_are_found_by_what_they_are_about,
     an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else,
     a_story_has_the_object_under_any_of_its_uids_and_what_it_owns,

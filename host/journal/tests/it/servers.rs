@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{Backlog, JournalError, Witness};
+use kubewitness_core::ports::{Append, Backlog, JournalError, Witness};
+use kubewitness_core::views::DiscrepancyView;
 use kubewitness_harness::DatabaseServer;
 use kubewitness_journal::{Journal, OpenError, Place, code, verify_at};
 
@@ -95,12 +96,29 @@ async fn an_epoch_that_another_process_began_is_seen_in_the_next_transaction() {
     assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
 }
 
+async fn a_journal_of_the_first_format_is_made_one_of_this() {
+    let beside = Beside::new();
+    let journal = open_at(&beside.place()).await;
+    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    journal.close().await.unwrap();
+    beside.run("DROP TABLE kw_discrepancies; UPDATE kw_journal SET format = 1");
+    assert!(matches!(verify_at(&beside.place()).await, Err(OpenError::Older { found: 1, .. })));
+    let journal = open_at(&beside.place()).await;
+    let found = DiscrepancyView { found_ms: 7, ..DiscrepancyView::default() };
+    let append = Append { discrepancies: vec![found], ..of(SOURCE, 0, vec![present(&job(1), 2)]) };
+    assert_eq!(journal.append(append).await.unwrap().newest, 2);
+    assert_eq!(journal.discrepancies(SOURCE).await.unwrap().count, 1);
+    journal.close().await.unwrap();
+    let report = verify_at(&beside.place()).await.unwrap();
+    assert!(report.ok, "{:#?}", report.problems);
+}
+
 async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
     let beside = Beside::new();
     open_at(&beside.place()).await.close().await.unwrap();
     beside.run("UPDATE kw_journal SET format = 99");
     let error = refused(&beside.place()).await;
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 2, .. }), "{error}");
     assert!(matches!(verify_at(&beside.place()).await, Err(OpenError::Newer { .. })));
     assert_eq!(beside.run("SELECT format FROM kw_journal").trim(), "99");
 }
@@ -261,6 +279,7 @@ on_servers!(
     who_lost_the_journal_to_another_process_stops_writing,
     an_epoch_that_another_process_began_is_seen_in_the_next_transaction,
     a_journal_of_a_newer_format_is_refused_and_left_alone,
+    a_journal_of_the_first_format_is_made_one_of_this,
     a_database_without_a_journal_is_not_verified_and_not_written_to,
     nobody_there_is_an_error_that_says_so_without_the_password,
     damage_is_found_under_its_code,

@@ -190,7 +190,7 @@ fn audits(sources: &[SourceView]) -> Markup {
     }
     html! {
         div.scroll { table.dense {
-            caption { "Every so often a consistent list is compared with what was witnessed; figures are since the start of the process" }
+            caption { "Every so often a consistent list is compared with what was witnessed; audits are counted since the start of the process" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Last audit" } th.num scope="col" { "Audits" }
                 th.num scope="col" { "Objects that differed" }
@@ -199,7 +199,7 @@ fn audits(sources: &[SourceView]) -> Markup {
                 td { (source.name) }
                 td.when { @match &source.last_audit_at { Some(text) => (at_text(text)), None => { "none yet" } } }
                 td.num { (figure(source.counts.lists_audit)) }
-                td.num { (figure(source.counts.discrepancies)) }
+                td.num { (figure(source.differed)) }
             } } }
         } }
         @if sources.iter().any(|source| !source.discrepancies.is_empty()) { (differences(sources)) }

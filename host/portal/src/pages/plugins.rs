@@ -38,6 +38,9 @@ pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
             @if let Some(condition) = source.condition.as_deref().filter(|text| is_news(text)) {
                 p.alert { b { "Source " (source.name) ". " } (condition) }
             }
+            @if let Some(doubt) = &source.doubt {
+                p.alert { b { "Source " (source.name) ". " } (doubt) }
+            }
         }
     }
 }

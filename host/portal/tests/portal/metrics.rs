@@ -122,6 +122,8 @@ async fn figures_are_those_of_the_status() {
         ("synced", 1.0),
         ("held_up", 0.0),
         ("limited", 1.0),
+        ("doubtful", 1.0),
+        ("differed", 3.0),
         ("epoch", 1.0),
         ("gaps", 2.0),
         ("poison", 2.0),

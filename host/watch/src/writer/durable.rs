@@ -45,6 +45,7 @@ impl Writer {
                 states: std::mem::take(&mut self.maker.draft.states),
                 poison: std::mem::take(&mut self.maker.draft.poison),
                 gaps: std::mem::take(&mut self.maker.draft.gaps),
+                discrepancies: std::mem::take(&mut self.maker.draft.discrepancies),
                 checkpoint,
             };
             let Some(appended) = self.append(&append, stop).await? else { return Ok(Written::Stopped) };
@@ -118,6 +119,7 @@ impl Writer {
         let newest = append.states.iter().map(|state| state.observed_ms).max();
         self.mark(&append.states);
         self.show(append.states, appended);
+        self.parts.shared.differs(append.discrepancies);
         let mut live = self.parts.shared.live();
         live.epoch = append.epoch;
         live.checkpoint = self.written.as_ref().map(Version::to_string).unwrap_or_default();

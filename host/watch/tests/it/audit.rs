@@ -45,6 +45,30 @@ async fn row_13_what_a_bookmark_ran_ahead_of_is_found_and_read_back() {
 }
 
 #[tokio::test]
+async fn what_an_audit_found_is_there_after_a_restart_until_one_finds_nothing() {
+    let (world, memory, running) = started(&["a"]).await;
+    world.quiet(true);
+    world.update("a");
+    world.quiet(false);
+    world.bookmark();
+    until("it is found", || running.handle.view().differed == 1).await;
+    running.stop().await;
+    let seldom = spec(json!({"audit": "1h"}));
+    let running = Running::start_with(&world, &memory, seldom, quick()).await;
+    running.watching(&world).await;
+    let view = running.handle.view();
+    assert_eq!((view.differed, view.disagrees, view.counts.discrepancies), (1, true, 0));
+    let found = &view.discrepancies[0];
+    assert_eq!((&*found.object.name, &*found.witnessed, &*found.listed), ("a", "101", "102"));
+    running.stop().await;
+    let running = Running::start_with(&world, &memory, spec(json!({"audit": "100ms"})), quick()).await;
+    until("an audit finds nothing", || running.handle.view().last_audit_ms.is_some()).await;
+    let view = running.handle.view();
+    assert_eq!((view.differed, view.disagrees), (1, false));
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_busy_source_has_no_discrepancies() {
     let (world, memory, running) = started(&["a", "b", "c", "d", "e"]).await;
     let done = Arc::new(AtomicBool::new(false));

@@ -7,8 +7,11 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
-use kubewitness_core::ports::{Append, Appended, Current, JournalError, Poison, Warm, Witness, Witnessed};
+use kubewitness_core::ports::{
+    Append, Appended, Current, Discrepancies, JournalError, Poison, Warm, Witness, Witnessed,
+};
 use kubewitness_core::state::{Change, Gap};
+use kubewitness_core::views::DiscrepancyView;
 
 #[derive(Default)]
 struct Kept {
@@ -19,6 +22,7 @@ struct Kept {
     current: HashMap<String, Current>,
     gaps: Vec<Gap>,
     poison: Vec<Poison>,
+    discrepancies: Vec<DiscrepancyView>,
     failures: Vec<JournalError>,
     /// A state at which the process dies: the append that holds it is refused for good.
     appends_left: Option<u32>,
@@ -130,6 +134,7 @@ impl Witness for Memory {
         }
         kept.poison.extend(append.poison);
         kept.gaps.extend(append.gaps);
+        kept.discrepancies.extend(append.discrepancies);
         if let Some(checkpoint) = append.checkpoint {
             kept.checkpoints.insert(append.epoch, checkpoint);
         }
@@ -142,6 +147,12 @@ impl Witness for Memory {
         let of_epoch = |state: &&Witnessed| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
         let mut ends = kept.states.iter().filter(|state| state.change == Change::Gone).filter(of_epoch);
         Ok(ends.any(|state| state.object.uid == uid))
+    }
+
+    async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {
+        let kept = self.kept.lock().unwrap();
+        let newest = kept.discrepancies.iter().rev().cloned().collect();
+        Ok(Discrepancies { count: kept.discrepancies.len() as u64, newest })
     }
 
     async fn warm(&self, _source: &str) -> Result<Warm, JournalError> {
