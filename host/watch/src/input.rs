@@ -94,6 +94,8 @@ pub(crate) struct Standing {
     /// From where a watch may be resumed.
     pub resume: Option<Version>,
     pub epoch: u32,
+    /// Nothing is being read back, so that what is in the cache is what was witnessed.
+    pub settled: bool,
     /// The ERROR frame that ended the last watch.
     pub told: Option<Failure>,
 }

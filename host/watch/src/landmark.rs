@@ -7,6 +7,8 @@
 //!
 //! One landmark may be the same in both histories by chance, or because a controller writes the
 //! same again; so older ones are kept, too, each before a round number of versions.
+//!
+//! Where bookmarks have moved the checkpoint beyond the newest, the [census](crate::census) tells.
 
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use tokio::time::sleep;
 
 use crate::backoff::{Backoff, Dice};
 use crate::discovery::Resource;
+use crate::request::Address;
 use crate::source::Parts;
 use crate::sweep::number;
 
@@ -37,7 +40,7 @@ pub(crate) struct Landmarks {
 }
 
 impl Landmarks {
-    /// Whether a version would be the newest.
+    /// Whether a version lies beyond the newest, and would be it.
     pub fn is_news(&self, version: &Version) -> bool {
         let Some(number) = number(version) else { return false };
         self.newest.as_ref().is_none_or(|held| held.number < number)
@@ -110,27 +113,9 @@ impl Landmark {
 
     async fn found(&self, parts: &Parts, resource: &Resource) -> Found {
         let address = resource.of_name_at(&self.object, &self.version);
-        let tuning = &parts.tuning;
-        let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
-        let mut dice = Dice::new(tuning.seed);
-        let mut tries = 1;
-        loop {
-            let failure = match parts.api.get_within(address.as_str(), tuning.one_answer).await {
-                Ok(answer) => return self.compared(&answer),
-                Err(failure) => failure,
-            };
-            let source = &parts.spec.name;
-            if !failure.is_passing() || failure.code() == Some(501) {
-                tracing::debug!(%source, version = %self.version, "the history can't be compared: {failure}");
-                return Found::Untold;
-            }
-            if tries >= TRIES {
-                tracing::warn!(%source, version = %self.version, tries, "the history could not be compared: {failure}");
-                return Found::Untold;
-            }
-            let asked = failure.retry_after().map(|pause| pause.min(tuning.longest_pause));
-            sleep(backoff.next(&mut dice, asked)).await;
-            tries += 1;
+        match ask(parts, &address, &self.version).await {
+            Some(answer) => self.compared(&answer),
+            None => Found::Untold,
         }
     }
 
@@ -154,6 +139,32 @@ impl Landmark {
         let is_other =
             marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held);
         if is_other { Found::Other } else { Found::Same }
+    }
+}
+
+/// What the server answers about an old version; `None` where it can't tell.
+pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> Option<Bytes> {
+    let tuning = &parts.tuning;
+    let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
+    let mut dice = Dice::new(tuning.seed);
+    let mut tries = 1;
+    loop {
+        let failure = match parts.api.get_within(address.as_str(), tuning.one_answer).await {
+            Ok(answer) => return Some(answer),
+            Err(failure) => failure,
+        };
+        let source = &parts.spec.name;
+        if !failure.is_passing() || failure.code() == Some(501) {
+            tracing::debug!(%source, %version, "the history can't be compared: {failure}");
+            return None;
+        }
+        if tries >= TRIES {
+            tracing::warn!(%source, %version, tries, "the history could not be compared: {failure}");
+            return None;
+        }
+        let asked = failure.retry_after().map(|pause| pause.min(tuning.longest_pause));
+        sleep(backoff.next(&mut dice, asked)).await;
+        tries += 1;
     }
 }
 

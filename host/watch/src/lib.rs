@@ -13,6 +13,7 @@ mod audit;
 mod backoff;
 mod budget;
 mod cache;
+mod census;
 mod checkpoint;
 mod compare;
 pub mod configmaps;

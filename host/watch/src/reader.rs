@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{Backoff, Dice};
+use crate::census::Census;
 use crate::compare::Broken;
 use crate::course::{Action, Course, Ended, ListReason, Pause, Step};
 use crate::discovery::{Resource, resolve};
@@ -59,6 +60,8 @@ pub(crate) struct Reader {
     refuses_streams: bool,
     /// Pages expire faster than this server gives them.
     in_one_piece: bool,
+    /// The server may be another one than before: the connection was lost, or the process is new.
+    is_unsure: bool,
     /// No watch has lived since the last list: one that expires again must not list at once.
     just_listed: bool,
 }
@@ -81,6 +84,7 @@ impl Reader {
             backoff: Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause),
             dice: Dice::new(parts.tuning.seed),
             resource: None,
+            is_unsure: true,
             just_listed: false,
             streams: parts.tuning.stream_lists,
             refuses_streams: false,
@@ -100,6 +104,7 @@ impl Reader {
             if let Some(condition) = step.condition {
                 self.parts.shared.set_condition(Some(condition));
             }
+            self.is_unsure |= step.pause.is_some();
             if let Some(pause) = step.pause {
                 sleep(self.pause(&pause)).await;
             }
@@ -124,14 +129,7 @@ impl Reader {
                 Err(failure) => Ok(failed(failure)),
             },
             Action::Probe => match self.server_version().await {
-                Ok(server) => {
-                    let standing = self.sync().await?;
-                    let step = self.course.probed(&server, standing.resume.as_ref(), standing.epoch);
-                    if step.action == Action::Watch && self.is_another_history().await {
-                        return Ok(Course::replaced(server));
-                    }
-                    Ok(step)
-                }
+                Ok(server) => self.probed(server).await,
                 Err(failure) => Ok(failed(failure)),
             },
             Action::Watch => self.watch().await,
@@ -189,6 +187,29 @@ impl Reader {
         }
     }
 
+    /// The server is there and not behind; but it may be another one than before.
+    async fn probed(&mut self, server: Version) -> Result<Step, Closed> {
+        let standing = self.sync().await?;
+        let step = self.course.probed(&server, standing.resume.as_ref(), standing.epoch);
+        if step.action != Action::Watch {
+            return Ok(step);
+        }
+        if self.is_another_history().await || self.is_contradicted(&standing, &server).await {
+            return Ok(Course::replaced(server));
+        }
+        self.is_unsure = false;
+        Ok(step)
+    }
+
+    /// Whether the server has something else at a checkpoint that lies beyond what was witnessed.
+    async fn is_contradicted(&self, standing: &Standing, server: &Version) -> bool {
+        let (Some(resource), Some(at)) = (&self.resource, &standing.resume) else { return false };
+        if !self.is_unsure || !standing.settled || !self.parts.shared.landmarks().is_news(at) {
+            return false;
+        }
+        Census { parts: &self.parts, resource, epoch: standing.epoch, at, server }.is_contradicted().await
+    }
+
     /// Whether the server has something else where states were witnessed.
     async fn is_another_history(&self) -> bool {
         let landmarks = self.parts.shared.landmarks().clone();
@@ -235,7 +256,7 @@ impl Reader {
             self.cancel = round.cancel.clone();
             self.rounds.send(round).await.map_err(|_| Closed)?;
         }
-        self.just_listed = true;
+        (self.just_listed, self.is_unsure) = (true, false);
         self.parts.shared.set_condition(None);
         Ok(())
     }
@@ -291,6 +312,7 @@ impl Reader {
         if let Ended::Told(failure) = &ended {
             self.count_expired(failure);
         }
+        self.is_unsure |= ended != Ended::Closed;
         let lived = since.elapsed() >= LIVED || (stream.any && !matches!(ended, Ended::Told(_)));
         if lived {
             self.backoff.reset();

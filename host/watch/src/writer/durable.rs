@@ -61,6 +61,7 @@ impl Writer {
         let standing = Standing {
             resume: self.checkpoint.safe().cloned(),
             epoch: self.maker.epoch,
+            settled,
             told: self.told.clone(),
         };
         if settled {

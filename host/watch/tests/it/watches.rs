@@ -234,6 +234,81 @@ async fn a_restored_history_is_told_apart_although_the_server_is_busy_for_a_mome
     }
 }
 
+/// A quiet source whose checkpoint a bookmark has moved on, and a server that was restored from
+/// before the bookmark: all that was witnessed is the same in both histories.
+async fn restored_behind_the_bookmark() -> (World, Arc<Memory>) {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    world.update("a");
+    level(&world, &memory).await;
+    world.pass(20);
+    settled(&world, &memory).await;
+    assert_eq!(memory.checkpoint().unwrap(), "123");
+    running.stop().await;
+    world.restore(103);
+    (world, memory)
+}
+
+#[tokio::test]
+async fn a_backup_from_before_the_bookmark_is_told_apart_by_what_is_there_at_the_checkpoint() {
+    let other_deeds: [fn(&World); 3] =
+        [|world| world.update("b"), |world| drop(world.create("c", json!({}))), |world| world.delete("a")];
+    for deed in other_deeds {
+        let (world, memory) = restored_behind_the_bookmark().await;
+        deed(&world);
+        world.pass(40);
+        is_noticed(&world, &memory).await;
+    }
+}
+
+#[tokio::test]
+async fn of_a_list_of_several_pages_the_count_tells_it_apart() {
+    let (world, memory, running) = started(&["a", "b", "c", "d", "e"]).await;
+    world.pass(20);
+    settled(&world, &memory).await;
+    running.stop().await;
+    world.restore(105);
+    world.create("f", json!({}));
+    world.pass(40);
+    is_noticed(&world, &memory).await;
+}
+
+#[tokio::test]
+async fn a_backup_in_which_nothing_else_happened_is_the_same_history() {
+    let (world, memory) = restored_behind_the_bookmark().await;
+    world.pass(40);
+    let running = Running::start(&world, &memory).await;
+    running.watching(&world).await;
+    world.update("a");
+    level(&world, &memory).await;
+    assert_eq!(running.handle.view().epoch, 0);
+    running.stop().await;
+    assert_eq!(memory.source_gaps(), []);
+}
+
+#[tokio::test]
+async fn what_is_there_at_the_checkpoint_is_asked_for_only_after_a_connection_was_lost() {
+    let (world, memory, running) = started(&["a"]).await;
+    let censuses = |world: &World| {
+        let exact = world.requests("resourceVersionMatch=Exact");
+        exact.iter().filter(|request| !request.contains("fieldSelector")).count()
+    };
+    for (lost, expected) in [(false, 0), (true, 1), (false, 1)] {
+        world.pass(5);
+        settled(&world, &memory).await;
+        let watches = world.requests("watch=true").len();
+        if lost {
+            world.cut();
+        } else {
+            world.close();
+        }
+        until("it watches again", || world.requests("watch=true").len() > watches).await;
+        running.watching(&world).await;
+        assert_eq!(censuses(&world), expected);
+    }
+    running.stop().await;
+    assert_eq!(memory.source_gaps(), []);
+}
+
 #[tokio::test]
 async fn a_server_that_never_tells_of_old_versions_is_watched_all_the_same() {
     let (world, memory, running) = started(&["a"]).await;

@@ -154,6 +154,11 @@ impl World {
         self.write("MODIFIED", name, object);
     }
 
+    /// What happens in the store to others.
+    pub fn pass(&self, versions: u64) {
+        self.with(|state| state.version += versions);
+    }
+
     pub fn delete(&self, name: &str) {
         let object = self.object(name);
         self.write("DELETED", name, object);
