@@ -254,8 +254,9 @@ async fn more_watches_than_a_connection_takes_are_spread_over_several() {
     until("all see what happens", || sources.iter().all(|(memory, _)| memory.story_of("a").len() == 1)).await;
     // Beside the watches there is room for questions.
     assert!(connection.server_version().await.is_ok());
-    // Those that were begun before it was known that the server speaks HTTP/2 are closed again.
-    until("a few are enough", || (2..=6).contains(&wire.open.load(Ordering::SeqCst))).await;
+    let made = wire.connections.load(Ordering::SeqCst);
+    assert!((2..=8).contains(&made), "{made} connections, of which none is made in vain");
+    assert!(wire.open.load(Ordering::SeqCst) >= 2);
     for (_, running) in sources {
         running.stop().await;
     }
