@@ -241,9 +241,7 @@ impl Group {
     }
 
     fn publish(&self, states: Vec<Arc<State>>, newest: Seq) {
-        if !states.is_empty() {
-            self.recent.write().unwrap_or_else(PoisonError::into_inner).extend(states);
-        }
+        self.recent.write().unwrap_or_else(PoisonError::into_inner).extend(states, newest);
         self.newest.send_if_modified(|known| {
             let moved = *known != newest;
             *known = newest;

@@ -16,14 +16,19 @@ impl Recent {
         Self { states: VecDeque::new(), limit }
     }
 
-    /// Takes in what was committed, which follows what is here.
-    pub fn extend(&mut self, states: Vec<Arc<State>>) {
+    /// Takes in what was committed, which follows what is here; `newest` is the end of the journal.
+    pub fn extend(&mut self, states: Vec<Arc<State>>, newest: Seq) {
         for state in states {
             // After a lost batch (committed, but its caller was gone) the new ones begin elsewhere.
             if self.states.back().is_some_and(|last| last.seq + 1 != state.seq) {
                 self.states.clear();
             }
             self.states.push_back(state);
+        }
+        // Of a lost batch that was found to be there when it was tried again, the states are not given:
+        // who reads on from here would take them for positions that nobody has.
+        if self.states.back().is_some_and(|last| last.seq != newest) {
+            self.states.clear();
         }
         let excess = self.states.len().saturating_sub(self.limit);
         self.states.drain(..excess);
@@ -84,7 +89,7 @@ mod tests {
     fn it_answers_for_what_it_holds_and_admits_what_it_lost() {
         let mut recent = Recent::new(3);
         assert_eq!(seqs(recent.after(0, 10)), None);
-        recent.extend((1..=5).map(state).collect());
+        recent.extend((1..=5).map(state).collect(), 5);
         assert_eq!(seqs(recent.after(1, 10)), None);
         assert_eq!(seqs(recent.after(2, 10)), Some(vec![3, 4, 5]));
         assert_eq!(seqs(recent.after(3, 1)), Some(vec![4]));
@@ -96,9 +101,20 @@ mod tests {
     #[test]
     fn a_hole_starts_it_over() {
         let mut recent = Recent::new(10);
-        recent.extend(vec![state(1), state(2)]);
-        recent.extend(vec![state(5)]);
+        recent.extend(vec![state(1), state(2)], 2);
+        recent.extend(vec![state(5)], 5);
         assert_eq!(seqs(recent.after(1, 10)), None);
         assert_eq!(seqs(recent.after(4, 10)), Some(vec![5]));
+    }
+
+    #[test]
+    fn what_is_there_and_was_not_given_is_read_from_the_disk() {
+        let mut recent = Recent::new(10);
+        recent.extend(vec![state(1), state(2)], 2);
+        recent.extend(Vec::new(), 2);
+        assert_eq!(seqs(recent.after(2, 10)), Some(vec![]));
+        recent.extend(Vec::new(), 4);
+        assert_eq!(seqs(recent.after(2, 10)), None);
+        assert_eq!(recent.count(&["odd".into()], 2, 4), None);
     }
 }
