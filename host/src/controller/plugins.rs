@@ -175,9 +175,9 @@ impl Plugins {
             .await;
     }
 
-    /// Where each plugin's cursor is: what lies behind it needs no receipts.
+    /// Where each plugin's cursor durably is: what lies behind it needs no receipts.
     pub fn cursors(&self) -> Vec<(String, kubewitness_core::Seq)> {
-        self.running.iter().map(|(name, running)| (name.clone(), running.handle.cursor())).collect()
+        self.running.iter().map(|(name, running)| (name.clone(), running.handle.saved_cursor())).collect()
     }
 }
 
