@@ -31,9 +31,10 @@ async fn run_until(args: RunArgs, asked: CancellationToken, abort: CancellationT
     // A task that fails stops the controller too, but that is no wish: `finish` tells it.
     let stop = asked.child_token();
     let controller = tokio::select! {
-        controller = start(args, stop, abort) => controller?,
+        biased;
         // Nothing was taken in yet, so there is nothing to drain.
         () = asked.cancelled() => return Ok(()),
+        controller = start(args, stop, abort) => controller?,
     };
     info!("portal and API on http://{}", controller.address);
     controller.finish().await

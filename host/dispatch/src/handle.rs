@@ -8,6 +8,8 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::breaker::Breaker;
+use crate::keeper::Keeper;
 use crate::reader::Reader;
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchStats};
@@ -42,6 +44,8 @@ pub(crate) struct Letters {
 struct Figures {
     stats: DispatchStats,
     cursor: Seq,
+    /// What is durable of it.
+    saved: Seq,
     last_error: Option<Arc<str>>,
     why: Option<Arc<str>>,
 }
@@ -57,8 +61,8 @@ impl Shared {
         lanes: &Lanes,
         resync: &Resync,
         reader: &Reader,
-        failures: u32,
-        open: bool,
+        breaker: &Breaker,
+        keeper: &Keeper,
         error: &Option<Arc<str>>,
     ) {
         let of = lanes.stats();
@@ -77,8 +81,8 @@ impl Shared {
             last_error: None,
             unclear: reader.unclear,
             filter_error: None,
-            consecutive_failures: failures,
-            open,
+            consecutive_failures: breaker.failures(),
+            open: breaker.is_open(),
             resync: resync.stats(&of),
             queue: lanes.queue(),
             unfinished: Duration::ZERO,
@@ -86,8 +90,13 @@ impl Shared {
         };
         // Plain figures: a panic elsewhere can't have left them half written.
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        *figures =
-            Figures { stats, cursor: lanes.cursor(), last_error: error.clone(), why: reader.why.clone() };
+        *figures = Figures {
+            stats,
+            cursor: lanes.cursor(),
+            saved: keeper.saved_cursor(),
+            last_error: error.clone(),
+            why: reader.why.clone(),
+        };
     }
 
     fn figures(&self) -> Figures {
@@ -109,7 +118,7 @@ pub struct DispatchHandle {
 
 impl DispatchHandle {
     pub fn stats(&self) -> DispatchStats {
-        let Figures { stats, cursor, last_error, why } = self.shared.figures();
+        let Figures { stats, cursor, last_error, why, .. } = self.shared.figures();
         let now = self.clock.elapsed();
         DispatchStats {
             unfinished: stats.queue.unfinished(now),
@@ -121,9 +130,10 @@ impl DispatchHandle {
         }
     }
 
-    /// Every state up to here is finished. What is durable of it may be a moment behind.
-    pub fn cursor(&self) -> Seq {
-        self.shared.figures().cursor
+    /// Every state up to here is finished, and the journal knows it: none of them is ever handed
+    /// over again, so nobody needs their receipts. 0 until this dispatcher has saved for the first time.
+    pub fn saved_cursor(&self) -> Seq {
+        self.shared.figures().saved
     }
 
     /// Takes parked dead letters back into their lanes: these, or all where `seqs` is empty.

@@ -34,6 +34,8 @@ pub(crate) struct Keeper {
     unsaved: usize,
     /// What was read when the last save began that is durable now.
     saved_through: Seq,
+    /// The cursor of that save; 0 before the first.
+    saved_cursor: Seq,
     /// What the save on its way carries, until it is known to be durable.
     sent: Option<Sent>,
     pause: Pause,
@@ -46,12 +48,18 @@ struct Sent {
     kv: Vec<KvWrite>,
     unsaved: usize,
     through: Seq,
+    cursor: Seq,
 }
 
 impl Keeper {
     /// `through` is what the kept progress says was read.
     pub fn new(through: Seq) -> Self {
         Self { saved_through: through, ..Self::default() }
+    }
+
+    /// Up to here everything is finished, and the journal knows it.
+    pub fn saved_cursor(&self) -> Seq {
+        self.saved_cursor
     }
 
     /// Whether so much was read that a save has to come before the next reading.
@@ -116,6 +124,7 @@ impl Keeper {
             kv: std::mem::take(&mut self.kv),
             unsaved: std::mem::take(&mut self.unsaved),
             through: lanes.through(),
+            cursor: progress.cursor,
         };
         let save = Save {
             progress,
@@ -133,6 +142,7 @@ impl Keeper {
     pub fn saved(&mut self) {
         if let Some(sent) = self.sent.take() {
             self.saved_through = sent.through;
+            self.saved_cursor = sent.cursor;
         }
         self.pause.end();
     }

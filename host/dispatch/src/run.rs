@@ -346,13 +346,12 @@ impl Run {
     }
 
     fn publish(&self) {
-        let paused = self.breaker.is_open();
         self.parts.shared.publish(
             &self.lanes,
             &self.resync,
             &self.reader,
-            self.breaker.failures(),
-            paused,
+            &self.breaker,
+            &self.keeper,
             &self.last_error,
         );
     }

@@ -135,6 +135,11 @@ impl Group {
             self.round(&mut lead).await;
         }
         match lead.writer.take() {
+            // A file whose last write is in doubt is not synced, written or tidied once more.
+            Some(writer) if self.doubt().is_some() => {
+                writer.abandon();
+                Ok(())
+            }
             Some(writer) => writer.close().await,
             None => Ok(()),
         }

@@ -77,9 +77,12 @@ impl Journal {
             }
         };
         let path = || place.to_string().into();
-        let fail = |error| match error {
-            JournalError::Fatal(reason) => OpenError::Damaged { path: path(), reason },
-            error => OpenError::Unavailable { path: path(), reason: error.to_string() },
+        let fail = |error| match (error, &place.0) {
+            (JournalError::Fatal(reason), _) => OpenError::Damaged { path: path(), reason },
+            (JournalError::Unavailable(reason), Where::Server(_)) => {
+                OpenError::Away { place: place.to_string(), reason }
+            }
+            (error, _) => OpenError::Unavailable { path: path(), reason: error.to_string() },
         };
         let memory = writer.memory().await.map_err(fail)?;
         let recent = Arc::new(RwLock::new(Recent::new(options.recent)));

@@ -32,6 +32,11 @@ pub enum OpenError {
     Damaged { path: PathBuf, reason: String },
     #[error("{path}: {reason}")]
     Unavailable { path: PathBuf, reason: String },
+    /// The only one that may pass by itself: whoever opens can try again.
+    #[error("{place} is away: {reason}; start it, or correct its address")]
+    Away { place: String, reason: String },
+    #[error("{place}: {reason}; {remedy}")]
+    Refused { place: String, reason: String, remedy: String },
 }
 
 /// What was taken in for one source, over all of its epochs.

@@ -96,6 +96,9 @@ pub(crate) trait Writes: Send {
 
     async fn close(self: Box<Self>) -> Answer<()>;
 
+    /// Lets go of a store that is in doubt, and changes nothing of it any more.
+    fn abandon(self: Box<Self>);
+
     /// Lets the store grow to so many pages more, as a disk that fills up; `None` lets it grow.
     #[cfg(test)]
     async fn limit_pages(&mut self, more: Option<i64>) -> Answer<()>;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kubewitness_capability::Capabilities;
 use kubewitness_core::config::{Fault, HostSpec, SourceSpec, is_name};
 use tokio::sync::watch;
@@ -113,6 +113,9 @@ impl Control {
             let snapshot = snapshots.borrow_and_update().clone();
             if let Some(snapshot) = snapshot {
                 self.reconcile(&snapshot, stop).await;
+            }
+            if let Some(damage) = self.plugins.damage() {
+                bail!("starting a plugin: {damage}");
             }
         }
     }

@@ -4,6 +4,7 @@
 mod control;
 pub mod filters;
 pub mod modules;
+mod opening;
 pub mod plugins;
 mod report;
 mod resync;
@@ -17,10 +18,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::views::Views;
-use kubewitness_journal::{Journal, JournalOptions, Place};
+use kubewitness_journal::{Journal, Place};
 use kubewitness_sandbox::{Engine, EngineOptions};
 use kubewitness_watch::Connection;
 use tokio::net::TcpListener;
@@ -31,6 +32,7 @@ use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::tasks::{Fate, Tasks, or_overdue};
 use control::Control;
+use opening::Opening;
 use report::{Cluster, Reporter};
 use shared::Shared;
 
@@ -71,17 +73,23 @@ impl Controller {
         let address = listener.local_addr().context("asking for the address of the portal")?;
         std::fs::create_dir_all(&options.data)
             .with_context(|| format!("making {}", options.data.display()))?;
-        let journal = Journal::open_at(&options.journal, JournalOptions::default()).await?;
-        let engine = Engine::new(EngineOptions { cache: Some(options.data.join("cache")) })?;
         let (tasks, after) = (Tasks::new(stop.clone(), abort.clone()), CancellationToken::new());
+        let opening = Arc::new(Opening::new());
+        let views: Arc<dyn Views> = opening.clone();
+        serve(&tasks, listener, options.health_listen, &views, &after).await?;
+        let Some(journal) = opening.journal(&options.journal, &stop).await? else {
+            after.cancel();
+            tasks.finish().await?;
+            bail!("told to stop before the journal was there");
+        };
+        let engine = Engine::new(EngineOptions { cache: Some(options.data.join("cache")) })?;
         let (ticker, ticking) = (engine.clone(), after.clone());
         tasks.spawn("ticker", Fate::Finite, async move {
             ticker.ticker(ticking).await;
             Ok(())
         });
         let shared = Arc::new(Shared::default());
-        let views: Arc<dyn Views> = Arc::new(views::HostViews::new(shared.clone(), journal.clone()));
-        serve(&tasks, listener, options.health_listen, &views, &after).await?;
+        opening.is_open(Arc::new(views::HostViews::new(shared.clone(), journal.clone())));
         let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &stop);
         let clock = Arc::new(SystemClock::default());
         let witness = Arc::new(journal.clone());

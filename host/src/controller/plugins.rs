@@ -10,7 +10,7 @@ use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::limits;
-use kubewitness_core::ports::Backlog;
+use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{Component, Engine};
@@ -51,6 +51,7 @@ pub struct Plugins {
     /// Stops calls at once, whoever drains.
     pub abort: CancellationToken,
     running: BTreeMap<String, Running>,
+    damage: Option<String>,
 }
 
 impl Plugins {
@@ -63,7 +64,8 @@ impl Plugins {
         folders: Vec<std::path::PathBuf>,
         abort: CancellationToken,
     ) -> Self {
-        Self { engine, journal, clock, shared, tasks, folders, abort, running: BTreeMap::new() }
+        let (running, damage) = (BTreeMap::new(), None);
+        Self { engine, journal, clock, shared, tasks, folders, abort, running, damage }
     }
 
     /// Parses, finds, compiles and checks. Nothing that runs is touched.
@@ -115,7 +117,23 @@ impl Plugins {
         Err(error)
     }
 
+    /// What the journal turned out to be when a plugin was to be started: nobody's configuration is to
+    /// blame for it, and whatever is written after it lies on a disk that can't be trusted.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
     async fn start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+        let started = self.try_to_start(candidate, capabilities).await;
+        if let Err(error) = &started
+            && error.chain().any(|cause| matches!(cause.downcast_ref(), Some(JournalError::Fatal(_))))
+        {
+            self.damage.get_or_insert_with(|| format!("{error:#}"));
+        }
+        started
+    }
+
+    async fn try_to_start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
         for warning in &candidate.warnings {
             warn!("{warning}");
         }
@@ -175,9 +193,9 @@ impl Plugins {
             .await;
     }
 
-    /// Where each plugin's cursor is: what lies behind it needs no receipts.
+    /// Where each plugin's cursor durably is: what lies behind it needs no receipts.
     pub fn cursors(&self) -> Vec<(String, kubewitness_core::Seq)> {
-        self.running.iter().map(|(name, running)| (name.clone(), running.handle.cursor())).collect()
+        self.running.iter().map(|(name, running)| (name.clone(), running.handle.saved_cursor())).collect()
     }
 }
 

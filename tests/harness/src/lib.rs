@@ -5,6 +5,7 @@
 use std::io::Write;
 
 mod binaries;
+mod dice;
 mod kubectl;
 mod kubewitness;
 mod platform;
@@ -16,6 +17,7 @@ mod simulator;
 mod truth;
 
 pub use binaries::{kubewitness_binary, plugins_folder, project_root, simulator_binary};
+pub use dice::{Dice, kills, seed};
 pub use kubectl::{Kubectl, Ran};
 pub use kubewitness::{Kubewitness, RunOptions, command, command_json};
 pub use platform::{Platform, Row};

@@ -1,9 +1,10 @@
-//! Reads the persistence plugin's tables, as somebody who depends on them would.
+//! Reads the persistence plugin's tables, as somebody who depends on them would, and notes every try to
+//! write into them.
 
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Row as _};
 use sqlx::{MySqlConnection, PgConnection, SqliteConnection};
@@ -96,6 +97,13 @@ impl Platform {
         Ok(Self { connection: Connection::Sqlite(connection) })
     }
 
+    /// The same, to note effects.
+    pub async fn open_to_note(path: &Path) -> Result<Self> {
+        let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY);
+        let connection = options.connect().await.with_context(|| format!("opening {}", path.display()))?;
+        Ok(Self { connection: Connection::Sqlite(connection) })
+    }
+
     /// Of a database on a server.
     pub async fn connect(url: &str) -> Result<Self> {
         let connection = match url.split_once("://").map(|(scheme, _)| scheme) {
@@ -143,6 +151,48 @@ impl Platform {
             Connection::Mysql(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
         };
         counted.context("counting object_history")
+    }
+
+    /// From now on every try to write a row of the history is noted in the same transaction, also one
+    /// that finds the row there: two notes of one id are two effects.
+    pub async fn note_effects(&mut self) -> Result<()> {
+        let noted = match &mut self.connection {
+            Connection::Sqlite(connection) => {
+                let text = "CREATE TABLE effects (id TEXT); CREATE TRIGGER effect BEFORE INSERT ON object_history \
+                            BEGIN INSERT INTO effects VALUES (NEW.id); END";
+                sqlx::raw_sql(text).execute(connection).await.map(drop)
+            }
+            Connection::Postgres(connection) => {
+                let text = "CREATE TABLE effects (id text); \
+                     CREATE FUNCTION effect() RETURNS trigger LANGUAGE plpgsql AS \
+                     'BEGIN INSERT INTO effects VALUES (NEW.id); RETURN NEW; END'; \
+                     CREATE TRIGGER effect BEFORE INSERT ON object_history FOR EACH ROW EXECUTE FUNCTION effect()";
+                sqlx::raw_sql(text).execute(connection).await.map(drop)
+            }
+            Connection::Mysql(connection) => {
+                let text = "CREATE TABLE effects (id VARCHAR(600) COLLATE utf8mb4_bin); \
+                     CREATE TRIGGER effect BEFORE INSERT ON object_history FOR EACH ROW \
+                     INSERT INTO effects VALUES (NEW.id)";
+                sqlx::raw_sql(text).execute(connection).await.map(drop)
+            }
+        };
+        noted.context("noting effects from now on")
+    }
+
+    /// Each state since the notes began had one effect, and there is no effect without its row. Before
+    /// they began there were so many rows.
+    pub async fn one_effect_each(&mut self, rows_before: i64) -> Result<()> {
+        let text = "SELECT count(*), count(DISTINCT id) FROM effects";
+        let counted = match &mut self.connection {
+            Connection::Sqlite(connection) => sqlx::query_as(text).fetch_one(connection).await,
+            Connection::Postgres(connection) => sqlx::query_as(text).fetch_one(connection).await,
+            Connection::Mysql(connection) => sqlx::query_as(text).fetch_one(connection).await,
+        };
+        let (all, ids): (i64, i64) = counted.context("counting effects")?;
+        ensure!(all == ids, "{all} effects of {ids} states");
+        let rows = self.count().await?;
+        ensure!(rows - rows_before == all, "{rows} rows, {rows_before} of them before {all} effects");
+        Ok(())
     }
 
     /// What the history says each state's phase was before.

@@ -128,6 +128,10 @@ async fn bounded<E>(
     Ok(rows)
 }
 
+/// What an operator is told, and may do while everything runs: the address is read for each connection.
+const REFUSED: &str = "it refuses the user or the password: correct them in what its `urlFrom` names";
+const NO_DATABASE: &str = "it has no database of that name: make it, or correct what its `urlFrom` names";
+
 /// Why there is no connection, without an address.
 fn connection_reason(kind: io::ErrorKind) -> String {
     match kind {

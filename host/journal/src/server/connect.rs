@@ -11,7 +11,7 @@ use sqlx::{ConnectOptions, Connection as _};
 use tokio::time::timeout;
 
 use super::dialect::Dialect;
-use super::fault::classify;
+use super::fault::{classify, remedy};
 use super::session::Session;
 use crate::store::Answer;
 
@@ -43,6 +43,19 @@ const STEPS: u32 = 100_000;
 enum Options {
     Postgres(PgConnectOptions),
     Mysql(MySqlConnectOptions),
+}
+
+/// Why there is no session.
+pub(crate) struct Refusal {
+    pub error: JournalError,
+    /// What a person has to do; `None` where another try may end better.
+    pub remedy: Option<&'static str>,
+}
+
+impl From<JournalError> for Refusal {
+    fn from(error: JournalError) -> Self {
+        Self { error, remedy: None }
+    }
 }
 
 /// Says which server it is, and never with which password.
@@ -95,20 +108,37 @@ impl Server {
 
     /// A session of its own.
     pub async fn connect(&self) -> Answer<Session> {
+        self.dial().await.map_err(|refusal| refusal.error)
+    }
+
+    /// The same, for whoever wants to know whether another try may end better.
+    pub async fn dial(&self) -> Result<Session, Refusal> {
         let late = |_| JournalError::Unavailable(format!("{self} has not answered for {CONNECT:?}"));
+        let refused = |error| {
+            let remedy = remedy(self.dialect(), &error);
+            Refusal { error: classify(self.dialect(), error), remedy }
+        };
         let mut session = match &self.options {
             Options::Postgres(options) => {
                 let connected = timeout(CONNECT, PgConnection::connect_with(options)).await.map_err(late)?;
-                Session::new(Box::new(connected.map_err(|error| classify(Dialect::Postgres, error))?))
+                Session::new(Box::new(connected.map_err(refused)?))
             }
             Options::Mysql(options) => {
                 let connected =
                     timeout(CONNECT, MySqlConnection::connect_with(options)).await.map_err(late)?;
-                Session::new(Box::new(connected.map_err(|error| classify(Dialect::Mysql, error))?))
+                Session::new(Box::new(connected.map_err(refused)?))
             }
         };
+        match self.settle(&mut session).await {
+            Ok(()) => Ok(session),
+            Err(error) => Err(Refusal { error, remedy: session.remedy() }),
+        }
+    }
+
+    /// What every session is told first.
+    async fn settle(&self, session: &mut Session) -> Answer<()> {
         match self.dialect() {
-            Dialect::Postgres => session.script(POSTGRES).await?,
+            Dialect::Postgres => session.script(POSTGRES).await,
             Dialect::Mysql => {
                 session.script(MYSQL).await?;
                 let rows = session.fetch("SELECT CAST(version() AS @TEXT)", Vec::new()).await?;
@@ -117,10 +147,9 @@ impl Server {
                     true => "max_recursive_iterations",
                     false => "cte_max_recursion_depth",
                 };
-                session.script(&format!("SET SESSION {limit} = {STEPS}")).await?;
+                session.script(&format!("SET SESSION {limit} = {STEPS}")).await
             }
         }
-        Ok(session)
     }
 
     /// Makes a writer's commits durable where that is the session's to choose, and tells where the
@@ -152,8 +181,9 @@ impl Server {
                     );
                 }
                 if row.int(1)? < LEAST_PACKET {
+                    session.needs("raise it, 64 MiB is a good value");
                     return Err(JournalError::Unavailable(format!(
-                        "the server's max_allowed_packet is below {} MiB: raise it, 64 MiB is a good value",
+                        "the server's max_allowed_packet is below {} MiB",
                         LEAST_PACKET >> 20
                     )));
                 }

@@ -70,6 +70,31 @@ pub(super) fn code(dialect: Dialect, error: &sqlx::Error) -> Option<String> {
     }
 }
 
+/// What a person has to do about an error that no waiting changes; `None` where it may pass.
+pub(super) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static str> {
+    const LOGIN: &str =
+        "correct the user or the password in the journal's address, or what the server lets in";
+    const DATABASE: &str = "make the database, or name another one in the journal's address";
+    const RIGHTS: &str = "grant that user the right to make, read and write tables there";
+    const PROTOCOL: &str = "correct scheme, host and port of the journal's address";
+    match error {
+        sqlx::Error::Tls(_) => {
+            return Some("correct the address's settings of TLS, or the server's certificate");
+        }
+        sqlx::Error::Protocol(_) | sqlx::Error::Configuration(_) => return Some(PROTOCOL),
+        _ => {}
+    }
+    let code = code(dialect, error)?;
+    match (dialect, code.as_str()) {
+        (Dialect::Postgres, "28000" | "28P01") => Some(LOGIN),
+        (Dialect::Mysql, "1045" | "1130" | "1251" | "1698") => Some(LOGIN),
+        (Dialect::Postgres, "3D000") | (Dialect::Mysql, "1049") => Some(DATABASE),
+        (Dialect::Postgres, "3F000" | "42501") => Some(RIGHTS),
+        (Dialect::Mysql, "1044" | "1142" | "1143" | "1227") => Some(RIGHTS),
+        _ => None,
+    }
+}
+
 pub(super) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
     if let Some(code) = code(dialect, &error) {
         return match passing(dialect, &code) {
@@ -113,6 +138,16 @@ mod tests {
             assert!(passing(Dialect::Mysql, code).is_none(), "{code}");
         }
         assert!(is_damage(Dialect::Postgres, "XX001") && is_damage(Dialect::Mysql, "1034"));
+    }
+
+    #[test]
+    fn what_only_a_person_can_mend_is_told_from_what_passes() {
+        let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionRefused.into());
+        assert_eq!(remedy(Dialect::Postgres, &lost), None);
+        let other = sqlx::Error::Protocol("unknown message type: '4'".into());
+        assert!(remedy(Dialect::Mysql, &other).is_some_and(|remedy| remedy.contains("port")));
+        let untrusted = sqlx::Error::Tls("unknown issuer".into());
+        assert!(remedy(Dialect::Postgres, &untrusted).is_some_and(|remedy| remedy.contains("certificate")));
     }
 
     #[test]

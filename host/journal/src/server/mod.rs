@@ -45,31 +45,41 @@ impl Store {
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), OpenError> {
         let place = server.to_string();
-        let fail = |error| open_error(&place, error);
-        let mut session = server.connect().await.map_err(fail)?;
-        server.make_durable(&mut session).await.map_err(fail)?;
-        // Before any write: a journal of a newer program must stay as it is.
-        let mut format = version(&mut session, &place).await?;
-        if format.is_none() {
-            // Two that begin at once make the same table.
-            make(&mut session, schema::MARK).await.map_err(fail)?;
-            format = version(&mut session, &place).await?;
-        }
-        if let Lock::Others(Holder { name, session: number }) =
-            writer::lock(&mut session).await.map_err(fail)?
-        {
-            let how = number.map_or_else(String::new, |number| match server.dialect() {
-                Dialect::Postgres => {
-                    format!(", or, if it is lost, end its session with SELECT pg_terminate_backend({number})")
-                }
-                Dialect::Mysql => format!(", or, if it is lost, end its session with KILL {number}"),
-            });
-            return Err(OpenError::Held { place, holder: name, how });
-        }
-        migrate(&mut session, &place, format.unwrap_or_default()).await.map_err(fail)?;
-        let writer = Writer::new(server.clone(), session, clock).await.map_err(fail)?;
+        let mut session = dial(&server, &place).await?;
+        let is_ours = take(&server, &place, &mut session).await;
+        is_ours.map_err(|error| explained(error, session.remedy()))?;
+        let writer = Writer::new(server.clone(), session, clock).await;
+        let writer = writer.map_err(|error| open_error(&place, error))?;
         Ok((Self { readers: Pool::new(server, readers) }, writer))
     }
+}
+
+async fn dial(server: &Server, place: &str) -> Result<Session, OpenError> {
+    let session = server.dial().await;
+    session.map_err(|refusal| explained(open_error(place, refusal.error), refusal.remedy))
+}
+
+/// Makes the journal this session's own, in today's format.
+async fn take(server: &Server, place: &str, session: &mut Session) -> Result<(), OpenError> {
+    let fail = |error| open_error(place, error);
+    server.make_durable(session).await.map_err(fail)?;
+    // Before any write: a journal of a newer program must stay as it is.
+    let mut format = version(session, place).await?;
+    if format.is_none() {
+        // Two that begin at once make the same table.
+        make(session, schema::MARK).await.map_err(fail)?;
+        format = version(session, place).await?;
+    }
+    if let Lock::Others(Holder { name, session: number }) = writer::lock(session).await.map_err(fail)? {
+        let how = number.map_or_else(String::new, |number| match server.dialect() {
+            Dialect::Postgres => {
+                format!(", or, if it is lost, end its session with SELECT pg_terminate_backend({number})")
+            }
+            Dialect::Mysql => format!(", or, if it is lost, end its session with KILL {number}"),
+        });
+        return Err(OpenError::Held { place: place.into(), holder: name, how });
+    }
+    migrate(session, place, format.unwrap_or_default()).await.map_err(fail)
 }
 
 /// Of the journal in this database; `None` where there is none.
@@ -122,16 +132,25 @@ async fn migrate(session: &mut Session, place: &str, from: i64) -> Answer<()> {
 fn open_error(place: &str, error: JournalError) -> OpenError {
     match error {
         JournalError::Fatal(reason) => OpenError::Damaged { path: place.into(), reason },
-        JournalError::Unavailable(reason) | JournalError::Invalid(reason) => {
-            OpenError::Unavailable { path: place.into(), reason }
+        JournalError::Unavailable(reason) => OpenError::Away { place: place.into(), reason },
+        JournalError::Invalid(reason) => OpenError::Unavailable { path: place.into(), reason },
+    }
+}
+
+/// What a person has to mend is no reason to wait.
+fn explained(error: OpenError, remedy: Option<&'static str>) -> OpenError {
+    match (error, remedy) {
+        (OpenError::Away { place, reason }, Some(remedy)) => {
+            OpenError::Refused { place, reason, remedy: remedy.into() }
         }
+        (error, _) => error,
     }
 }
 
 /// A session for `verify`: of a journal of this format.
 pub(crate) async fn open_to_verify(server: &Server) -> Result<Box<dyn store::Connection>, OpenError> {
     let place = server.to_string();
-    let mut session = server.connect().await.map_err(|error| open_error(&place, error))?;
+    let mut session = dial(server, &place).await?;
     match version(&mut session, &place).await? {
         Some(schema::VERSION) => Ok(Box::new(session)),
         Some(found) if found > 0 => {

@@ -7,7 +7,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::dialect::Dialect;
-use super::fault::classify;
+use super::fault::{classify, remedy};
 use super::link::{Link, Param, Row};
 use super::write;
 use crate::plan::Rows;
@@ -26,6 +26,8 @@ pub(crate) struct Session {
     /// next would be that answer.
     is_clean: bool,
     in_snapshot: bool,
+    /// What a person has to do about the last error, where waiting does not help.
+    remedy: Option<&'static str>,
 }
 
 fn silent() -> JournalError {
@@ -34,7 +36,7 @@ fn silent() -> JournalError {
 
 impl Session {
     pub(super) fn new(link: Box<dyn Link>) -> Self {
-        Self { link, is_clean: true, in_snapshot: false }
+        Self { link, is_clean: true, in_snapshot: false, remedy: None }
     }
 
     pub fn dialect(&self) -> Dialect {
@@ -44,6 +46,15 @@ impl Session {
     /// Nothing is under way on it, and nothing went wrong.
     pub fn is_clean(&self) -> bool {
         self.is_clean && !self.in_snapshot
+    }
+
+    pub fn remedy(&self) -> Option<&'static str> {
+        self.remedy
+    }
+
+    /// Notes that only a person can mend what is wrong with the server.
+    pub fn needs(&mut self, remedy: &'static str) {
+        self.remedy = Some(remedy);
     }
 
     /// One snapshot for everything until [`end`](Self::end).
@@ -104,7 +115,10 @@ impl Session {
 
     fn answered<T>(&mut self, done: Result<Result<T, sqlx::Error>, Elapsed>) -> Answer<T> {
         let answer = done.map_err(|_| silent())?;
-        let answer = answer.map_err(|error| classify(self.link.dialect(), error))?;
+        let answer = answer.map_err(|error| {
+            self.remedy = remedy(self.link.dialect(), &error);
+            classify(self.link.dialect(), error)
+        })?;
         self.is_clean = true;
         Ok(answer)
     }

@@ -243,6 +243,8 @@ impl Writes for Writer {
         Ok(())
     }
 
+    fn abandon(self: Box<Self>) {}
+
     #[cfg(test)]
     async fn limit_pages(&mut self, _: Option<i64>) -> Answer<()> {
         Err(JournalError::Invalid("only a file has pages".into()))

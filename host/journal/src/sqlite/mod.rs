@@ -143,6 +143,12 @@ impl Writes for Writer {
         folded.map(drop).map_err(classify)
     }
 
+    fn abandon(self: Box<Self>) {
+        // Whoever closes the last connection moves the log into the file and syncs both once more. As
+        // long as this one is there, which is until the process ends, nobody is the last.
+        std::mem::forget(self.connection);
+    }
+
     #[cfg(test)]
     async fn limit_pages(&mut self, more: Option<i64>) -> Answer<()> {
         let pages = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.connection);

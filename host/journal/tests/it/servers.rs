@@ -134,11 +134,39 @@ async fn a_database_without_a_journal_is_not_verified_and_not_written_to() {
     }
 }
 
-async fn nobody_there_is_an_error_that_says_so_without_the_password() {
+async fn nobody_there_is_an_error_that_may_pass_and_is_told_without_the_password() {
     let scheme = if Kind::here() == Kind::Postgres { "postgres" } else { "mysql" };
     let place = Place::server(&format!("{scheme}://ann:hush@127.0.0.1:1/none")).unwrap();
-    let text = refused(&place).await.to_string();
+    let error = refused(&place).await;
+    let text = error.to_string();
+    assert!(matches!(error, OpenError::Away { .. }), "{text}");
     assert!(text.contains("127.0.0.1:1/none") && !text.contains("hush"), "{text}");
+}
+
+/// What only a person can mend is said at once, with what to do; to wait for it would hide it.
+async fn a_server_that_refuses_is_told_from_one_that_is_away() {
+    let beside = Beside::new();
+    let name = database(&beside.address);
+    let (scheme, rest) = beside.address.split_once("://").unwrap();
+    let (login, at) = rest.split_once('@').unwrap();
+    let user = login.split(':').next().unwrap();
+    let mut wrong = vec![
+        (format!("{scheme}://{user}:wrong-word@{at}"), "correct the user or the password"),
+        (format!("{scheme}://{login}@{}", at.replace(name, "none")), "make the database"),
+    ];
+    // PostgreSQL waits for the client to speak first, so that it looks like nobody to one of MySQL.
+    if Kind::here() == Kind::Mysql {
+        wrong.push((format!("postgres://{login}@{at}"), "host and port"));
+    }
+    for (address, remedy) in wrong {
+        let place = Place::server(&address).unwrap();
+        let error = refused(&place).await;
+        let text = error.to_string();
+        assert!(matches!(&error, OpenError::Refused { .. }), "{error:?}");
+        assert!(text.contains(remedy) && !text.contains("wrong-word"), "{text}");
+        let error = verify_at(&place).await.unwrap_err();
+        assert!(matches!(&error, OpenError::Refused { .. }), "{error:?}");
+    }
 }
 
 async fn damage_is_found_under_its_code() {
@@ -281,7 +309,8 @@ on_servers!(
     a_journal_of_a_newer_format_is_refused_and_left_alone,
     a_journal_of_the_first_format_is_made_one_of_this,
     a_database_without_a_journal_is_not_verified_and_not_written_to,
-    nobody_there_is_an_error_that_says_so_without_the_password,
+    nobody_there_is_an_error_that_may_pass_and_is_told_without_the_password,
+    a_server_that_refuses_is_told_from_one_that_is_away,
     damage_is_found_under_its_code,
     a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled,
     sessions_that_are_ended_under_load_leave_every_state_once,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Kubewitness, PASSWORD, Platform, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, in_scratch, skip, until,
+    DatabaseServer, Dice, Kubewitness, PASSWORD, Platform, RunOptions, Scratch, Service, Simulator,
+    SimulatorOptions, in_scratch, seed, skip, until,
 };
 
 use crate::support::{
@@ -28,25 +28,6 @@ subscribe:
 grants:
   sql: [{name: main, database: platform}]
 delivery: {batch: 64}";
-
-/// Another one is tried with `KUBEWITNESS_SEED=7 cargo xtask test databases`.
-fn seed() -> u64 {
-    std::env::var("KUBEWITNESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(42)
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (z ^ (z >> 31)) % limit
-    }
-
-    async fn pause(&mut self, most: u64) {
-        tokio::time::sleep(Duration::from_millis(self.below(most))).await;
-    }
-}
 
 /// A host with a database of this kind, the persistence plugin in it, and a ledger beside it.
 pub fn configuration(scratch: &Scratch, database: &str) -> Result<PathBuf> {
@@ -81,36 +62,6 @@ fn options(scratch: &Scratch, simulator: &Simulator, service: Service, url: &str
         env: vec![(ADDRESS.to_owned(), url.to_owned())],
         ..RunOptions::default()
     })
-}
-
-/// Every try to write a row of the history is noted in the same transaction, also one that finds the
-/// row there: two notes of one id are two effects.
-pub fn effects(service: Service) -> &'static str {
-    match service {
-        Service::Postgres => {
-            "CREATE TABLE effects (id text); \
-             CREATE FUNCTION effect() RETURNS trigger LANGUAGE plpgsql AS \
-             'BEGIN INSERT INTO effects VALUES (NEW.id); RETURN NEW; END'; \
-             CREATE TRIGGER effect BEFORE INSERT ON object_history FOR EACH ROW EXECUTE FUNCTION effect()"
-        }
-        Service::MariaDb => {
-            "CREATE TABLE effects (id VARCHAR(600) COLLATE utf8mb4_bin); \
-             CREATE TRIGGER effect BEFORE INSERT ON object_history FOR EACH ROW \
-             INSERT INTO effects VALUES (NEW.id)"
-        }
-    }
-}
-
-/// Each state since the trigger was made had one effect, and there is no effect without its row.
-fn one_effect_each(server: &DatabaseServer, rows_before: i64) -> Result<()> {
-    let count = |of: &str| -> Result<i64> {
-        Ok(server.run(Some("test_0"), &format!("SELECT count({of}"))?.trim().parse()?)
-    };
-    let (all, ids) = (count("*) FROM effects")?, count("DISTINCT id) FROM effects")?);
-    ensure!(all == ids, "{all} effects of {ids} states");
-    let rows = count("*) FROM object_history")?;
-    ensure!(rows - rows_before == all, "{rows} rows, {rows_before} of them before {all} effects");
-    Ok(())
 }
 
 /// Waits until more is in the history than when it was asked.
@@ -164,8 +115,9 @@ async fn begin(
         Ok((server.run(Some("test_0"), open)?.trim() == "0").then_some(()))
     });
     idle.await?;
-    server.run(Some("test_0"), effects(server.service()))?;
-    Ok((load, server.run(Some("test_0"), "SELECT count(*) FROM object_history")?.trim().parse()?))
+    let mut platform = Platform::connect(url).await?;
+    platform.note_effects().await?;
+    Ok((load, platform.count().await?))
 }
 
 async fn every_state_has_one_effect(
@@ -183,7 +135,7 @@ async fn every_state_has_one_effect(
     let url = server.create_database()?;
     let options = options(scratch, &simulator, service, &url)?;
     let (load, before) = begin(&options, scratch, &simulator, &server, &url).await?;
-    let mut dice = Dice(seed());
+    let mut dice = Dice::new(seed());
     let mut kubewitness = Kubewitness::start("run-00", &options, scratch.path())?;
     for round in 1..=ROUNDS {
         grows(&mut kubewitness, &url).await.with_context(|| format!("round {round}"))?;
@@ -234,7 +186,7 @@ async fn every_state_has_one_effect(
     everything_arrives(&mut kubewitness, &simulator).await?;
     kubewitness.stop().await?;
     same_story_in(&simulator, Platform::connect(&url).await?).await?;
-    one_effect_each(&server, before)?;
+    Platform::connect(&url).await?.one_effect_each(before).await?;
     proofs(&options.data).await
 }
 
@@ -290,6 +242,41 @@ async fn a_database_that_is_away_holds_up_its_plugin_alone(
     Ok(())
 }
 
+/// The password may be rotated, so it is read for each connection, and nothing has to be restarted.
+async fn a_wrong_password_is_told_and_mended_while_it_runs(
+    service: Service,
+    scratch: &Scratch,
+    server: DatabaseServer,
+) -> Result<()> {
+    let simulator = simulator(scratch).await?;
+    let url = server.create_database()?;
+    let file = scratch.path().join("address");
+    std::fs::write(&file, url.replace(PASSWORD, "wrong-word"))?;
+    let database = format!("{}: {{urlFrom: {{file: {}}}}}", engine(service), file.display());
+    let options = RunOptions {
+        kubeconfig: simulator.kubeconfig().to_path_buf(),
+        config: Some(configuration(scratch, &database)?),
+        data: scratch.folder("data")?,
+        ..RunOptions::default()
+    };
+    create_job(&simulator, "early").await?;
+    let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+    kubewitness.answers().await?;
+    let told = kubewitness.status_when(CATCH_UP, "what to do about the password", |status| {
+        status.plugins.iter().any(|plugin| {
+            let why = plugin.message.as_deref().unwrap_or_default();
+            plugin.waiting > 0 && plugin.dead == 0 && why.contains("the password: correct them in what")
+        })
+    });
+    told.await?;
+    std::fs::write(&file, &url)?;
+    kubewitness.caught_up(CATCH_UP).await?;
+    kubewitness.stop().await?;
+    let said = kubewitness.process().stderr();
+    ensure!(!said.contains(PASSWORD) && !said.contains("wrong-word"), "a password was told: {said}");
+    same_story_in(&simulator, Platform::connect(&url).await?).await
+}
+
 macro_rules! for_each_server {
     ($($test:ident),* $(,)?) => {
         for_each_server!(@ postgres Postgres [$($test),*]);
@@ -308,7 +295,7 @@ macro_rules! for_each_server {
                 };
                 in_scratch(stringify!($name), async |scratch| {
                     let told = super::$test(service, scratch, server).await;
-                    told.with_context(|| format!("seed {}", seed()))
+                    told.with_context(|| format!("again with `KUBEWITNESS_SEED={} cargo xtask test databases`", seed()))
                 })
                 .await;
             })*
@@ -316,4 +303,8 @@ macro_rules! for_each_server {
     };
 }
 
-for_each_server!(every_state_has_one_effect, a_database_that_is_away_holds_up_its_plugin_alone);
+for_each_server!(
+    every_state_has_one_effect,
+    a_database_that_is_away_holds_up_its_plugin_alone,
+    a_wrong_password_is_told_and_mended_while_it_runs,
+);

@@ -10,7 +10,9 @@ use kubewitness_core::State;
 use kubewitness_core::ports::{Backlog, Witness};
 use kubewitness_core::views::StatusView;
 use kubewitness_faults::{Entry, Event, Floor, History, Told, Truth, judge};
-use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch};
+use kubewitness_harness::{
+    Dice, Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch, seed,
+};
 use kubewitness_journal::{Journal, JournalOptions};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -41,25 +43,6 @@ data:
       sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]
 ";
 
-/// Another one is tried with `KUBEWITNESS_SEED=7 cargo xtask test outage`.
-fn seed() -> u64 {
-    std::env::var("KUBEWITNESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(42)
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (z ^ (z >> 31)) % limit
-    }
-
-    async fn pause(&mut self, most: u64) {
-        tokio::time::sleep(Duration::from_millis(self.below(most))).await;
-    }
-}
-
 /// Changes objects for as long as it is let, whether the server is there or not.
 struct Writer {
     stop: CancellationToken,
@@ -71,7 +54,7 @@ impl Writer {
     fn start(simulator: &Simulator, seed: u64) -> Self {
         let stop = CancellationToken::new();
         let (url, token) = (simulator.url().to_owned(), simulator.token().to_owned());
-        Self { work: tokio::spawn(change(url, token, Dice(seed), stop.clone())), stop }
+        Self { work: tokio::spawn(change(url, token, Dice::new(seed), stop.clone())), stop }
     }
 
     /// How many changes the server took.
@@ -116,7 +99,9 @@ async fn either_side_killed_under_load_leaves_every_version_once_or_in_one_gap()
             ..SimulatorOptions::default()
         };
         let simulator = Simulator::start(scratch.path(), &options).await?;
-        outages(scratch, simulator).await.with_context(|| format!("seed {}", seed()))
+        outages(scratch, simulator)
+            .await
+            .with_context(|| format!("again with `KUBEWITNESS_SEED={} cargo xtask test outage`", seed()))
     })
     .await;
 }
@@ -138,7 +123,7 @@ async fn outages(scratch: &Scratch, mut simulator: Simulator) -> Result<()> {
     };
     kubewitness.status_when(CATCH_UP, "the first list", first).await?;
     let writer = Writer::start(&simulator, seed());
-    let mut dice = Dice(seed() ^ 0xFA17);
+    let mut dice = Dice::new(seed() ^ 0xFA17);
     for round in 0..ROUNDS {
         dice.pause(1500).await;
         let name = format!("run-{round}");

@@ -8,14 +8,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use kubewitness_harness::{
     DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, in_scratch, skip, until,
 };
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySqlConnection, PgConnection, SqliteConnection};
 
-use crate::databases::{ADDRESS, configuration, effects, engine};
+use crate::databases::{ADDRESS, configuration, engine};
 use crate::support::{create_job, proofs, same_story_in, simulator};
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -70,19 +70,12 @@ impl Store {
     /// front of the receipts.
     async fn arm(&self) -> Result<()> {
         match self {
-            Self::Sqlite(path) => {
-                let mut connection =
-                    SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).connect().await?;
-                let text = "CREATE TABLE effects (id TEXT); CREATE TRIGGER effect BEFORE INSERT ON object_history \
-                            BEGIN INSERT INTO effects VALUES (NEW.id); END";
-                sqlx::raw_sql(text).execute(&mut connection).await?;
-            }
-            Self::Server(server, _) => {
-                server.run(Some("test_0"), effects(server.service()))?;
-                server.run(Some("test_0"), holds(server.service()))?;
+            Self::Sqlite(path) => Platform::open_to_note(path).await?.note_effects().await,
+            Self::Server(server, url) => {
+                Platform::connect(url).await?.note_effects().await?;
+                server.run(Some("test_0"), holds(server.service())).map(drop)
             }
         }
-        Ok(())
     }
 
     /// `of`: 1 in front of the history, 2 in front of the receipts. SQLite has only one writer, who
@@ -117,23 +110,9 @@ impl Store {
         Ok(server.run(Some("test_0"), waiting)?.trim() != "0")
     }
 
+    /// The first job was there before the notes began.
     async fn one_effect_each(&self) -> Result<()> {
-        let (all, ids) = match self {
-            Self::Sqlite(path) => {
-                let mut connection =
-                    SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).connect().await?;
-                let counts = "SELECT count(*), count(DISTINCT id) FROM effects";
-                sqlx::query_as::<_, (i64, i64)>(counts).fetch_one(&mut connection).await?
-            }
-            Self::Server(server, _) => {
-                let counts =
-                    server.run(Some("test_0"), "SELECT count(*), count(DISTINCT id) FROM effects")?;
-                let (all, ids) = counts.trim().split_once('\t').context("two counts")?;
-                (all.parse()?, ids.parse()?)
-            }
-        };
-        ensure!(all == ids && all > 0, "{all} effects of {ids} states");
-        Ok(())
+        self.platform().await?.one_effect_each(1).await
     }
 }
 

@@ -6,35 +6,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, Platform, Requests, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch, until,
+    Dice, Kubewitness, Platform, Requests, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch,
+    kills, seed, until,
 };
 
 use crate::support::{AUDIT, Load, SOURCES, example_copy, plugin_manifest, proofs, same_story, write};
 
-const KILLS: u64 = 20;
-
 /// Hundreds are tried with `KUBEWITNESS_KILLS=300 cargo xtask test restart`.
-fn kills() -> u64 {
-    std::env::var("KUBEWITNESS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS)
-}
+const KILLS: u64 = 20;
 
 /// Every fourth kill comes while it still starts.
 const EARLY: u64 = 4;
 const RATE: f64 = 150.0;
 const CATCH_UP: Duration = Duration::from_secs(180);
-
-/// Another one is tried with `KUBEWITNESS_SEED=7 cargo xtask test restart`.
-fn seed() -> u64 {
-    std::env::var("KUBEWITNESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(42)
-}
-
-/// A number below `limit` for each round of a seed.
-fn moment(seed: u64, round: u64, limit: u64) -> Duration {
-    let mut z =
-        seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(round.wrapping_mul(0xBF58_476D_1CE4_E5B9));
-    z = (z ^ (z >> 30)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    Duration::from_millis((z ^ (z >> 31)) % limit)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_version_is_there_exactly_once_in_order_after_kills_at_twenty_moments_under_load() {
@@ -46,7 +30,8 @@ async fn every_version_is_there_exactly_once_in_order_after_kills_at_twenty_mome
             ..SimulatorOptions::default()
         };
         let simulator = Simulator::start(scratch.path(), &options).await?;
-        crown(scratch, &simulator).await.with_context(|| format!("seed {}", seed()))
+        let told = crown(scratch, &simulator).await;
+        told.with_context(|| format!("again with `KUBEWITNESS_SEED={} cargo xtask test restart`", seed()))
     })
     .await;
 }
@@ -61,13 +46,14 @@ async fn crown(scratch: &Scratch, simulator: &Simulator) -> Result<()> {
         ..RunOptions::default()
     };
     let (warm, load) = first_sync(&options, scratch.path(), simulator).await?;
-    for round in 0..kills() {
+    let mut dice = Dice::new(seed());
+    for round in 0..kills(KILLS) {
         let mut kubewitness = Kubewitness::start(&format!("run-{round:02}"), &options, scratch.path())?;
         if round % EARLY == 0 {
-            tokio::time::sleep(moment(seed(), round, 1500)).await;
+            dice.pause(1500).await;
         } else {
             grows(&mut kubewitness, &options.data).await.with_context(|| format!("round {round}"))?;
-            tokio::time::sleep(moment(seed(), round, 700)).await;
+            dice.pause(700).await;
         }
         kubewitness.kill().await?;
     }
@@ -84,7 +70,11 @@ async fn crown(scratch: &Scratch, simulator: &Simulator) -> Result<()> {
 
 /// The first start may list, once; gives the counts of requests from then on. What was before the
 /// first list nobody can witness, so that the load begins after it.
-async fn first_sync(options: &RunOptions, logs: &Path, simulator: &Simulator) -> Result<(Requests, Load)> {
+pub async fn first_sync(
+    options: &RunOptions,
+    logs: &Path,
+    simulator: &Simulator,
+) -> Result<(Requests, Load)> {
     let mut first = Kubewitness::start("run-first", options, logs)?;
     first.answers().await?;
     let synced = |status: &kubewitness_core::views::StatusView| {
@@ -100,7 +90,7 @@ async fn first_sync(options: &RunOptions, logs: &Path, simulator: &Simulator) ->
 }
 
 /// Waits until more is in the history than when it was asked.
-async fn grows(kubewitness: &mut Kubewitness, data: &Path) -> Result<()> {
+pub async fn grows(kubewitness: &mut Kubewitness, data: &Path) -> Result<()> {
     let path = data.join("platform.db");
     let count = async || match Platform::open(&path).await {
         Ok(mut platform) => platform.count().await.unwrap_or(0),
@@ -118,7 +108,11 @@ async fn grows(kubewitness: &mut Kubewitness, data: &Path) -> Result<()> {
 }
 
 /// Waits until the journal has as many states as the API server has versions, all delivered.
-async fn everything_arrives(kubewitness: &mut Kubewitness, simulator: &Simulator, data: &Path) -> Result<()> {
+pub async fn everything_arrives(
+    kubewitness: &mut Kubewitness,
+    simulator: &Simulator,
+    data: &Path,
+) -> Result<()> {
     let mut versions = 0;
     for (_, group, resource) in SOURCES {
         versions += simulator.truth(group, resource).await?.entries.len() as u64;
@@ -151,7 +145,7 @@ fn no_lists(warm: &Requests, now: &Requests) -> Result<()> {
             count(now)
         );
         let watches = of(now, "watch");
-        ensure!(watches > kills() / 2, "only {watches} watches of {resource} were started");
+        ensure!(watches > kills(KILLS) / 2, "only {watches} watches of {resource} were started");
     }
     Ok(())
 }

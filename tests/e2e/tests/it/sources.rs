@@ -191,3 +191,82 @@ async fn sources_come_and_go_by_configuration_also_of_kinds_that_are_defined_lat
     })
     .await;
 }
+
+/// Writes to the log what an index has. It imports every capability, so it has to be granted each.
+const PROBE: &str = "module: {file: probe.wasm}
+subscribe:
+  - {source: jobs}
+grants:
+  kv: true
+  sql: [{name: main, database: second}]
+  http: [{name: sink, destination: nowhere}]
+  ledger: [{name: trail, ledger: trail}]
+  lister: [jobs]
+config: {command: lister.list jobs byImage trainer}";
+
+fn job(name: &str, image: &str) -> Value {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": image}]}});
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": template}})
+}
+
+#[tokio::test]
+async fn an_index_that_is_given_or_taken_at_run_time_holds_for_people_and_plugins_without_a_list() {
+    const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+    const POINTER: &str = "/spec/template/spec/containers/0/image";
+    in_scratch("sources", async |scratch| {
+        let mut lab = Lab::new(scratch).await?;
+        let destination = "\n      destinations:\n        - {name: nowhere, url: \"http://127.0.0.1:9\"}\n";
+        lab.host = format!("{}{destination}", lab.host.trim_end());
+        lab.sources(&[])?;
+        write(&lab.config, "probe.yaml", &plugin_manifest("probe", PROBE))?;
+        lab.create(JOBS, job("one", "trainer")).await?;
+        lab.create(JOBS, job("two", "other")).await?;
+        // Without the index, people and plugins are told which there are.
+        lab.kubewitness.caught_up(WITHIN).await?;
+        let path = "/api/v1/objects?source=jobs&index=byImage%3Dtrainer";
+        let (code, text) = lab.kubewitness.get(path).await?;
+        ensure!(code == 400 && text.contains("byImage"), "{code}: {text}");
+        until(WITHIN, "the plugin is refused", async || {
+            let log = lab.kubewitness.process().stderr();
+            ensure!(!log.contains("ok: ["), "{log}");
+            Ok(log.contains("lister.list jobs byImage trainer").then_some(()))
+        })
+        .await?;
+
+        let index = format!("kind: Job, indexes: [{{name: byImage, pointer: {POINTER}}}]}}");
+        let plain = lab.host.clone();
+        lab.host = plain.replace("kind: Job}", &index);
+        ensure!(lab.host != plain, "the example's host has a source of jobs");
+        lab.sources(&[])?;
+        let found = until(WITHIN, "the index", async || {
+            let (code, text) = lab.kubewitness.get(path).await?;
+            Ok((code == 200).then_some(text))
+        });
+        let found: Vec<Value> = serde_json::from_str(&found.await?)?;
+        ensure!(found.len() == 1 && found[0]["object"]["name"] == "one", "{found:?}");
+        lab.create(JOBS, job("three", "trainer")).await?;
+        until(WITHIN, "the plugin finds them by it", async || {
+            let log = lab.kubewitness.process().stderr();
+            let found = |line: &str| line.contains("ok: [") && line.contains("one") && line.contains("three");
+            Ok(log.lines().any(found).then_some(()))
+        })
+        .await?;
+        // What the journal has is not listed again.
+        let warm = |source: &SourceView| {
+            source.synced && source.counts.watches > 0 && source.counts.lists_first == 0
+        };
+        lab.source_when("jobs", "a watch without a list", warm).await?;
+
+        lab.host = plain;
+        lab.sources(&[])?;
+        until(WITHIN, "the index to be gone", async || {
+            let (code, _) = lab.kubewitness.get(path).await?;
+            Ok((code == 400).then_some(()))
+        })
+        .await?;
+        lab.kubewitness.caught_up(WITHIN).await?;
+        lab.kubewitness.stop().await?;
+        proofs(&lab.options.data).await
+    })
+    .await;
+}

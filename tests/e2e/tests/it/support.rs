@@ -59,9 +59,21 @@ pub async fn same_story_in(simulator: &Simulator, mut platform: Platform) -> Res
 
 /// What `kubewitness journal verify` and `audit verify` say of a data folder.
 pub async fn proofs(data: &Path) -> Result<()> {
+    proofs_of(data, &[]).await
+}
+
+/// What `kubewitness journal verify` says; `place` are the flags that say where the journal is.
+pub async fn journal_proof(data: &Path, place: &[&str]) -> Result<()> {
     let folder = data.to_string_lossy();
-    let journal = command_json(&["journal", "verify", "--data", &folder, "-o", "json"]).await?;
+    let verify = [&["journal", "verify", "--data", &folder, "-o", "json"], place].concat();
+    let journal = command_json(&verify).await?;
     anyhow::ensure!(journal["ok"] == true, "journal verify said {journal}");
+    Ok(())
+}
+
+/// The same as [`proofs`] of a journal that is somewhere else.
+pub async fn proofs_of(data: &Path, place: &[&str]) -> Result<()> {
+    journal_proof(data, place).await?;
     let trail = data.join("audit").join("trail.jsonl");
     if trail.is_file() {
         let audit = command_json(&["audit", "verify", &trail.to_string_lossy(), "-o", "json"]).await?;

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_harness::{Ended, Kubewitness, in_scratch, skip, until};
+use kubewitness_harness::{Ended, Kubewitness, Platform, compare, in_scratch, skip, until};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use crate::lab::{Lab, WITHIN};
+
+/// Of SQLite, unless somebody chooses another.
+const PAGE: usize = 4096;
 
 /// A small file system in memory; unmounted when it is dropped.
 struct Small(PathBuf);
@@ -85,10 +88,10 @@ async fn row_31_a_full_disk_stops_reading_and_goes_on_by_itself_when_there_is_ro
     .await;
 }
 
-/// The library that fails syncs, or `None` where there is no C compiler.
-fn faulty_sync(folder: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/faulty_sync.c");
-    let library = folder.join("faulty_sync.so");
+/// A library that stands between the program and its system, or `None` where there is no C compiler.
+pub fn preloaded(folder: &Path, name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes").join(format!("{name}.c"));
+    let library = folder.join(format!("{name}.so"));
     let mut compile = Command::new("cc");
     compile.args(["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library).arg(source);
     compile.arg("-ldl").status().is_ok_and(|status| status.success()).then_some(library)
@@ -97,7 +100,7 @@ fn faulty_sync(folder: &Path) -> Option<PathBuf> {
 #[tokio::test]
 async fn row_32_a_failed_sync_ends_it_and_is_never_tried_again_on_that_handle() {
     in_scratch("sync", async |scratch| {
-        let Some(library) = faulty_sync(scratch.path()) else {
+        let Some(library) = preloaded(scratch.path(), "faulty_sync") else {
             skip("row_32", "there is no C compiler");
             return Ok(());
         };
@@ -140,7 +143,6 @@ async fn into_one_file(path: &Path) -> Result<()> {
 
 #[tokio::test]
 async fn row_34_a_journal_with_torn_pages_is_refused_at_the_start_and_left_as_it_is() {
-    const PAGE: usize = 4096;
     in_scratch("torn", async |scratch| {
         let mut lab = Lab::new(scratch, scratch.folder("data")?).await?;
         lab.make(120).await?;
@@ -153,11 +155,7 @@ async fn row_34_a_journal_with_torn_pages_is_refused_at_the_start_and_left_as_it
         into_one_file(&path).await?;
         let whole = std::fs::read(&path)?;
         ensure!(whole.len() > 8 * PAGE, "a journal of some pages: {}", whole.len());
-        let mut torn = whole.clone();
-        // Half of each page is old, as a power cut in the middle of a write leaves it.
-        for page in torn.chunks_mut(PAGE).skip(1) {
-            page[..PAGE / 2].fill(0xA5);
-        }
+        let torn = torn(&whole, PAGE);
         std::fs::write(&path, &torn)?;
         let (code, said) = lab.verify().await?;
         ensure!(code != Some(0), "verify found nothing: {said}");
@@ -177,6 +175,83 @@ async fn row_34_a_journal_with_torn_pages_is_refused_at_the_start_and_left_as_it
         lab.levels(&mut again).await?;
         again.stop().await?;
         lab.proves().await
+    })
+    .await;
+}
+
+/// Half of each page but the first is old, as a power cut in the middle of a write leaves it.
+fn torn(whole: &[u8], page: usize) -> Vec<u8> {
+    let mut torn = whole.to_vec();
+    for page in torn.chunks_mut(page).skip(1) {
+        let half = page.len() / 2;
+        page[..half].fill(0xA5);
+    }
+    torn
+}
+
+/// Everything goes into the one file, also while the program has it open.
+async fn settled(path: &Path) -> Result<Vec<u8>> {
+    let log = path.with_extension("db-wal");
+    until(WITHIN, "the journal's log to be empty", async || {
+        into_one_file(path).await?;
+        let is_empty = std::fs::metadata(&log).map_or(0, |log| log.len()) == 0;
+        let whole = std::fs::read(path)?;
+        Ok(is_empty.then_some(whole))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn row_34_pages_that_are_torn_while_it_runs_are_never_handed_out_and_end_it() {
+    in_scratch("torn", async |scratch| {
+        let mut lab = Lab::new(scratch, scratch.folder("data")?).await?;
+        let config = scratch.folder("config")?;
+        let example = lab.options.config.replace(config.clone()).context("the lab's configuration")?;
+        let host = std::fs::read_to_string(example.join("host.yaml"))?;
+        let second = "\n        - {name: second, sqlite: {path: second.db}}\n";
+        std::fs::write(config.join("host.yaml"), format!("{}{second}", host.trim_end()))?;
+        let plugin = std::fs::read_to_string(example.join("persistence.yaml"))?;
+        std::fs::write(config.join("persistence.yaml"), &plugin)?;
+        lab.make(300).await?;
+        let mut run = lab.start("run")?;
+        run.answers().await?;
+        lab.levels(&mut run).await?;
+        run.stop().await?;
+
+        // One that has just started has nothing of the past in memory.
+        let mut run = lab.start("torn")?;
+        run.answers().await?;
+        lab.levels(&mut run).await?;
+        let path = lab.data().join("journal.db");
+        let whole = settled(&path).await?;
+        ensure!(whole.len() > 16 * PAGE, "a journal of some pages: {}", whole.len());
+        let file = std::fs::File::options().write(true).open(&path)?;
+        std::os::unix::fs::FileExt::write_all_at(&file, &torn(&whole, PAGE), 0)?;
+        // Whoever comes now wants all of the past.
+        let newcomer = plugin.replace("name: persistence", "name: second");
+        let newcomer = newcomer.replace("database: platform", "database: second");
+        std::fs::write(config.join("second.yaml"), newcomer)?;
+        let ended = run.process().wait(WITHIN).await?;
+        let said = run.process().stderr();
+        ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+        ensure!(said.contains("journal verify") && said.contains("a page of the file"), "what to do: {said}");
+        let (code, said) = lab.verify().await?;
+        ensure!(code != Some(0), "verify found nothing: {said}");
+
+        // The copy that a person puts back is gone on from, and the newcomer gets it all.
+        for beside in ["journal.db-wal", "journal.db-shm"] {
+            std::fs::remove_file(lab.data().join(beside)).ok();
+        }
+        std::fs::write(&path, whole)?;
+        let mut again = lab.start("again")?;
+        again.answers().await?;
+        lab.make(5).await?;
+        lab.levels(&mut again).await?;
+        again.stop().await?;
+        lab.proves().await?;
+        let truth = lab.simulator.truth("batch", "jobs").await?;
+        let mut second = Platform::open(&lab.data().join("second.db")).await?;
+        compare(&truth, &second.history("jobs").await?).context("what the newcomer was handed")
     })
     .await;
 }

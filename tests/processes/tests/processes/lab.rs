@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, Platform, RunOptions, Scratch, Simulator, SimulatorOptions, command, command_json, compare,
-    compare_newest, project_root,
+    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, SimulatorOptions,
+    command, command_json, compare, compare_newest, project_root,
 };
 use serde_json::json;
 
@@ -17,8 +17,13 @@ pub struct Lab<'a> {
     pub scratch: &'a Scratch,
     pub simulator: Simulator,
     pub options: RunOptions,
+    /// The granted database, where it is not a file in the data folder.
+    platform: Option<String>,
     made: u32,
 }
+
+/// The variable with the granted database's address.
+const ADDRESS: &str = "KUBEWITNESS_TEST_DATABASE";
 
 impl<'a> Lab<'a> {
     pub async fn new(scratch: &'a Scratch, data: PathBuf) -> Result<Self> {
@@ -35,7 +40,32 @@ impl<'a> Lab<'a> {
             data,
             ..RunOptions::default()
         };
-        Ok(Self { scratch, simulator, options, made: 0 })
+        Ok(Self { scratch, simulator, options, platform: None, made: 0 })
+    }
+
+    /// With the journal in one database of a server and the granted one in another: what several
+    /// processes share. Gives the address of the journal.
+    pub async fn on(scratch: &'a Scratch, server: &DatabaseServer) -> Result<(Self, String)> {
+        let mut lab = Self::new(scratch, scratch.folder("data")?).await?;
+        let (platform, journal) = (server.create_database()?, server.create_database()?);
+        let engine = match server.service() {
+            Service::Postgres => "postgres",
+            Service::MariaDb => "mysql",
+        };
+        let config = scratch.folder("config")?;
+        let example = lab.options.config.take().context("the lab has a configuration")?;
+        for file in ["host.yaml", "persistence.yaml"] {
+            let text = std::fs::read_to_string(example.join(file)).with_context(|| file.to_owned())?;
+            let granted = format!("{engine}: {{urlFrom: {{env: {ADDRESS}}}}}");
+            std::fs::write(config.join(file), text.replace("sqlite: {path: platform.db}", &granted))?;
+        }
+        let address = scratch.path().join("journal-address");
+        std::fs::write(&address, &journal)?;
+        lab.options.config = Some(config);
+        lab.options.args = vec!["--journal-file".to_owned(), address.to_string_lossy().into_owned()];
+        lab.options.env = vec![(ADDRESS.to_owned(), platform.clone())];
+        lab.platform = Some(platform);
+        Ok((lab, journal))
     }
 
     pub fn data(&self) -> &Path {
@@ -44,6 +74,19 @@ impl<'a> Lab<'a> {
 
     pub fn start(&self, name: &str) -> Result<Kubewitness> {
         Kubewitness::start(name, &self.options, self.scratch.path())
+    }
+
+    /// Another process with a data folder of its own.
+    pub fn start_beside(&self, name: &str) -> Result<Kubewitness> {
+        let data = self.scratch.folder(&format!("data-of-{name}"))?;
+        Kubewitness::start(name, &RunOptions { data, ..self.options.clone() }, self.scratch.path())
+    }
+
+    pub async fn platform(&self) -> Result<Platform> {
+        match &self.platform {
+            Some(url) => Platform::connect(url).await,
+            None => Platform::open(&self.data().join("platform.db")).await,
+        }
     }
 
     /// So many more objects, each with some text.
@@ -76,12 +119,14 @@ impl<'a> Lab<'a> {
     /// Nothing is lost, doubled or out of order, and the journal is whole.
     pub async fn proves(&self) -> Result<()> {
         let truth = self.simulator.truth("batch", "jobs").await?;
-        let mut platform = Platform::open(&self.data().join("platform.db")).await?;
+        let mut platform = self.platform().await?;
         let history = platform.history("jobs").await?;
         compare(&truth, &history).context("object_history of jobs")?;
         compare_newest(&history, &platform.status("jobs").await?).context("object_status of jobs")?;
         let folder = self.data().to_string_lossy().into_owned();
-        let report = command_json(&["journal", "verify", "--data", &folder, "-o", "json"]).await?;
+        let place: Vec<&str> = self.options.args.iter().map(String::as_str).collect();
+        let verify = [&["journal", "verify", "--data", &folder, "-o", "json"], &place[..]].concat();
+        let report = command_json(&verify).await?;
         ensure!(report["ok"] == true, "journal verify said {report}");
         Ok(())
     }

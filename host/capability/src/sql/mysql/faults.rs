@@ -59,8 +59,8 @@ pub fn reason(error: &sqlx::Error) -> String {
         sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
         sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
         sqlx::Error::Database(said) => match number(said.as_ref()) {
-            1044 | 1045 | 1698 => "it refuses the user or the password".into(),
-            1049 => "it has no database of that name".into(),
+            1044 | 1045 | 1698 => super::super::REFUSED.into(),
+            1049 => super::super::NO_DATABASE.into(),
             1040 | 1203 | 1226 => "it has too many connections".into(),
             1053 => "it is stopping".into(),
             number => format!("it answered with error {number}"),

@@ -47,8 +47,8 @@ pub fn reason(error: &sqlx::Error) -> String {
         sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
         sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
         sqlx::Error::Database(said) => match said.code().unwrap_or_default().as_ref() {
-            "28P01" | "28000" => "it refuses the user or the password".into(),
-            "3D000" => "it has no database of that name".into(),
+            "28P01" | "28000" => super::super::REFUSED.into(),
+            "3D000" => super::super::NO_DATABASE.into(),
             "53300" => "it has too many connections".into(),
             "57P03" => "it is starting or stopping".into(),
             code => format!("it answered with SQLSTATE {code}"),

@@ -1,0 +1,182 @@
+//! What stands before the journal is open: it is waited for where its server is away, and who asks
+//! meanwhile is told so.
+
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::Result;
+use async_trait::async_trait;
+use kubewitness_core::views::{
+    DeadLetterView, DropView, GapQuery, LetterRecordView, ObjectQuery, ObjectView, PoisonQuery, PoisonView,
+    ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
+};
+use kubewitness_core::{Gap, Seq, State};
+use kubewitness_journal::{Journal, JournalOptions, OpenError, Place};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How late a server that is back may be noticed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Answers that it waits until there is somebody who knows more.
+pub struct Opening {
+    views: OnceLock<Arc<dyn Views>>,
+    why: RwLock<String>,
+    /// Dropped with the waiting, which ends the live streams that began in it: they ask again.
+    nothing: RwLock<Option<watch::Sender<Seq>>>,
+}
+
+impl Opening {
+    pub fn new() -> Self {
+        let why = RwLock::new("the journal is being opened".into());
+        Self { views: OnceLock::new(), why, nothing: RwLock::new(Some(watch::Sender::new(0))) }
+    }
+
+    pub fn is_open(&self, views: Arc<dyn Views>) {
+        self.views.get_or_init(|| views);
+        self.nothing.write().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Opens the journal, and waits for a server that is away for as long as it takes. What only a
+    /// person can mend is an error. `None`: stopped before it was there.
+    pub async fn journal(&self, place: &Place, stop: &CancellationToken) -> Result<Option<Journal>> {
+        let mut pause = FIRST_PAUSE;
+        let mut is_told = false;
+        loop {
+            let opening = Journal::open_at(place, JournalOptions::default());
+            let Some(opened) = stop.run_until_cancelled(opening).await else { return Ok(None) };
+            let away = match opened {
+                Ok(journal) => {
+                    if is_told {
+                        info!("the journal is there: {place}");
+                    }
+                    return Ok(Some(journal));
+                }
+                Err(error @ OpenError::Away { .. }) => error,
+                Err(error) => return Err(error.into()),
+            };
+            if !is_told {
+                warn!("waiting for the journal, and witnessing nothing until it is there: {away}");
+                is_told = true;
+            }
+            let why = format!("waiting for the journal: {away}");
+            *self.why.write().unwrap_or_else(PoisonError::into_inner) = why;
+            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return Ok(None);
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn why(&self) -> String {
+        self.why.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn views(&self) -> Result<&dyn Views, ViewError> {
+        self.views.get().map(|views| &**views).ok_or_else(|| ViewError::Unavailable(self.why()))
+    }
+}
+
+#[async_trait]
+impl Views for Opening {
+    async fn status(&self) -> Result<StatusView, ViewError> {
+        self.views()?.status().await
+    }
+
+    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+        self.views()?.objects(query).await
+    }
+
+    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+        self.views()?.timeline(query).await
+    }
+
+    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        self.views()?.document(seq).await
+    }
+
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+        self.views()?.gaps(query).await
+    }
+
+    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+        self.views()?.poison(query).await
+    }
+
+    async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError> {
+        self.views()?.poison_raw(number).await
+    }
+
+    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+        self.views()?.dead_letters(plugin).await
+    }
+
+    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+        self.views()?.replay(request).await
+    }
+
+    async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
+        self.views()?.drop_letters(request).await
+    }
+
+    async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
+        self.views()?.letter_records(plugin).await
+    }
+
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
+        self.views()?.states_after(after, limit).await
+    }
+
+    fn newest(&self) -> watch::Receiver<Seq> {
+        if let Some(views) = self.views.get() {
+            return views.newest();
+        }
+        let nothing = self.nothing.read().unwrap_or_else(PoisonError::into_inner);
+        // Gone only in the moment in which the journal is there.
+        nothing.as_ref().map_or_else(|| watch::channel(0).1, watch::Sender::subscribe)
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match self.views.get() {
+            Some(views) => views.ready(),
+            None => Err(self.why()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nobody() -> Place {
+        Place::server("postgres://ann:hush@127.0.0.1:1/none").unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_asks_while_the_journal_is_away_is_told_what_is_waited_for() {
+        let (opening, stop, nobody) = (Opening::new(), CancellationToken::new(), nobody());
+        let waiting = opening.journal(&nobody, &stop);
+        let told = async {
+            while !opening.why().contains("waiting") {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let ready = opening.ready().unwrap_err();
+            assert!(ready.contains("127.0.0.1:1/none") && !ready.contains("hush"), "{ready}");
+            let ViewError::Unavailable(why) = opening.status().await.unwrap_err() else { panic!("answered") };
+            assert_eq!(why, ready);
+            stop.cancel();
+        };
+        let (journal, ()) = tokio::join!(waiting, told);
+        assert!(journal.unwrap().is_none(), "a stop ends the waiting");
+    }
+
+    #[tokio::test]
+    async fn a_live_stream_that_began_while_it_was_away_ends_when_it_comes() {
+        let opening = Opening::new();
+        let mut newest = opening.newest();
+        opening.is_open(Arc::new(Opening::new()));
+        assert!(newest.changed().await.is_err());
+    }
+}
