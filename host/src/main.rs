@@ -21,9 +21,6 @@ use commands::{End, Ended, Usage};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if matches!(cli.command, Command::Run(_) | Command::Playground(_)) {
-        allocator::settle();
-    }
     // The one TLS provider of the process; installing it twice would be our own fault.
     rustls::crypto::ring::default_provider().install_default().ok();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::document::Packed;
 use crate::index::IndexError;
@@ -121,6 +121,19 @@ pub trait Witness: Send + Sync {
     /// What audits found before; nothing where that is not kept.
     async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {
         Ok(Discrepancies::default())
+    }
+    /// The same, with the objects given part by part, so that one part is put in its place while the
+    /// next is read; those of the answer are the ones that were not given.
+    async fn warm_by_parts(
+        &self,
+        source: &str,
+        parts: mpsc::Sender<Vec<Current>>,
+    ) -> Result<Warm, JournalError> {
+        let mut warm = self.warm(source).await?;
+        if let Err(unheard) = parts.send(std::mem::take(&mut warm.objects)).await {
+            warm.objects = unheard.0;
+        }
+        Ok(warm)
     }
     /// Whether the end of an object was witnessed, so that all of its story is there. Asked for
     /// objects that are found once more after a kill. One that can't be asked says no: the story

@@ -8,14 +8,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, DeadLetter, Discrepancies, Documents, JournalError, Outside, Present,
+    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, JournalError, Outside, Present,
     Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
 use kubewitness_core::{Gap, Seq, State};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::group::{Group, Work};
 use crate::place::{Inner as Where, Place};
@@ -216,7 +216,24 @@ impl Witness for Journal {
     }
 
     async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
-        self.reader().await?.warm(source).await
+        let (parts, mut given) = mpsc::channel(1);
+        let collect = async {
+            let mut objects = Vec::new();
+            while let Some(part) = given.recv().await {
+                objects.extend(part);
+            }
+            objects
+        };
+        let (warm, objects) = tokio::join!(self.warm_by_parts(source, parts), collect);
+        Ok(Warm { objects, ..warm? })
+    }
+
+    async fn warm_by_parts(
+        &self,
+        source: &str,
+        parts: mpsc::Sender<Vec<Current>>,
+    ) -> Result<Warm, JournalError> {
+        self.reader().await?.warm(source, parts).await
     }
 
     async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {

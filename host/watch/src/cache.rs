@@ -6,6 +6,7 @@
 //! Documents stay packed, but for those of objects that changed lately ([`hot`]). Knows nothing
 //! about the API server.
 
+mod fill;
 mod hot;
 mod keys;
 mod multimap;
@@ -26,6 +27,7 @@ use kubewitness_core::ports::Current;
 use kubewitness_core::state::{ObjectRef, Status};
 
 use crate::known::Known;
+pub(crate) use fill::Filling;
 use hot::Heat;
 pub(crate) use hot::{Cooling, HOT_DOCUMENT, Hot};
 pub(crate) use keys::{Keyer, Keys};
@@ -106,13 +108,17 @@ pub(crate) struct Cache {
 
 impl Cache {
     pub fn new(indexes: Indexes) -> Self {
+        Self::with(Arc::new(Keyer::new(indexes)))
+    }
+
+    fn with(keyer: Arc<Keyer>) -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
             by_uid: HashTable::new(),
             by_name: HashTable::new(),
             by_key: Multimap::default(),
-            keyer: Arc::new(Keyer::new(indexes)),
+            keyer,
             heat: Heat::default(),
             kind: None,
             hasher: RandomState::new(),
@@ -185,27 +191,6 @@ impl Cache {
                 self.insert(held, keys);
             }
         }
-    }
-
-    /// At a start: all that the journal has, indexed at once.
-    pub fn fill(&mut self, objects: Vec<Current>) {
-        let mut entries = Vec::new();
-        let mut again = Vec::new();
-        for current in objects {
-            let object = &current.object;
-            let known = self.slot_of_uid(&object.uid).is_some();
-            if known || self.slot_of_name(&object.namespace, &object.name).is_some() {
-                again.push(current);
-                continue;
-            }
-            let kind = self.kind_of(object);
-            let keys = self.keys(&current, None);
-            let kept = Kept::Packed(record::write(&kind, &current, &keys));
-            let slot = self.take_slot(Held { kept, status: current.status });
-            entries.extend(keys.iter().map(|key| (*key, slot)));
-        }
-        self.by_key = Multimap::of(entries.into_iter());
-        again.iter().for_each(|current| self.put(current, None));
     }
 
     pub fn remove(&mut self, uid: &str) -> bool {

@@ -49,6 +49,7 @@ mod transport;
 mod tuning;
 mod walkback;
 mod walker;
+mod warm;
 mod writer;
 
 pub use configmaps::{ConfigMapDoc, ConfigMaps, Snapshot};

@@ -2,32 +2,27 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
-use kubewitness_core::document::unpack;
 use kubewitness_core::limits::FRAMES_IN_FLIGHT;
-use kubewitness_core::ports::{JournalError, Warm, Witness};
+use kubewitness_core::ports::{JournalError, Witness};
 use kubewitness_core::status::Rules;
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::sleep;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::Auditor;
-use crate::backoff::{Backoff, Dice};
 use crate::connect::Connection;
 use crate::handle::{Shared, SourceHandle};
 use crate::input::Input;
-use crate::landmark::{Landmark, Landmarks};
 use crate::listers::Listers;
 use crate::reader::Reader;
 use crate::request::Api;
-use crate::sweep::number;
 use crate::tuning::Tuning;
 use crate::walker::{ROUNDS, Walker};
+use crate::warm::{self, Load};
 use crate::writer::Writer;
 
 /// Why a source has ended for good. Everything that can pass is waited for instead, and shown
@@ -95,36 +90,34 @@ impl Source {
         let parts = Arc::new(self.parts);
         let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
         let (full, is_full) = watch::channel(false);
-        let (loaded, is_loaded) = oneshot::channel();
+        let (loads, loading) = mpsc::channel(1);
         // Reader, walker and auditor end with the stop or with the writer; the writer with them.
         let halt = stop.child_token();
-        let read = read(Arc::clone(&parts), inputs, is_full, is_loaded);
+        let read = read(Arc::clone(&parts), inputs, is_full, loading);
         let reading = halt.clone().run_until_cancelled_owned(read).map(|_| ());
         let writing = async move {
             let _halted = halt.drop_guard();
-            let Some(warm) = warm(&parts, &stop).await? else { return Ok(()) };
+            let Some(warm) = warm::read(&parts, loads, &stop).await? else { return Ok(()) };
             let checkpoint = warm.checkpoint.filter(|version| !version.as_str().is_empty());
             {
                 let mut live = parts.shared.live();
                 live.epoch = warm.epoch;
                 live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
             }
-            // Nobody is there to be told after a stop.
-            loaded.send(()).ok();
             Writer::new(parts, warm.epoch, checkpoint, full).run(received, &stop).await
         };
         (reading, writing)
     }
 }
 
-/// All that talks to the server, once the cache is loaded.
+/// Fills the cache, then talks to the server.
 async fn read(
     parts: Arc<Parts>,
     inputs: mpsc::Sender<Input>,
     is_full: watch::Receiver<bool>,
-    is_loaded: oneshot::Receiver<()>,
+    loading: mpsc::Receiver<Load>,
 ) {
-    if is_loaded.await.is_err() {
+    if !warm::fill(&parts, loading).await {
         return;
     }
     let (rounds, walks) = mpsc::channel(ROUNDS);
@@ -132,50 +125,4 @@ async fn read(
     let auditor = Auditor::new(Arc::clone(&parts), inputs.clone());
     let reader = Reader::new(parts, inputs, rounds, is_full);
     tokio::join!(reader.run(), walker.run(walks), auditor.run());
-}
-
-/// Loads the cache from the journal. `None`: stopped before the journal could be read.
-async fn warm(parts: &Parts, stop: &CancellationToken) -> Result<Option<Warm>, SourceError> {
-    let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause);
-    let mut dice = Dice::new(parts.tuning.seed);
-    let mut warm = loop {
-        let why = match parts.witness.warm(&parts.spec.name).await {
-            Ok(warm) => break warm,
-            Err(JournalError::Unavailable(why)) => why,
-            Err(fatal) => return Err(fatal.into()),
-        };
-        let pause: Duration = backoff.next(&mut dice, None);
-        tracing::warn!(source = %parts.spec.name, ?pause, "the journal can't be read: {why}");
-        parts.shared.live().stalled = Some(format!("the journal can't be read: {why}"));
-        tokio::select! {
-            () = sleep(pause) => {}
-            () = stop.cancelled() => return Ok(None),
-        }
-    };
-    parts.shared.live().stalled = None;
-    match parts.witness.discrepancies(&parts.spec.name).await {
-        Ok(before) => parts.shared.differed(before),
-        // They are for people to read: watching doesn't wait for them.
-        Err(error) => {
-            tracing::warn!(source = %parts.spec.name, "what audits found before can't be read: {error}");
-        }
-    }
-    *parts.shared.landmarks() = landmarks(&warm);
-    parts.shared.write().fill(std::mem::take(&mut warm.objects));
-    Ok(Some(warm))
-}
-
-/// Of what the journal has.
-fn landmarks(warm: &Warm) -> Landmarks {
-    let numbers: Vec<_> = warm.objects.iter().map(|held| number(&held.resource_version)).collect();
-    let mut landmarks = Landmarks::default();
-    for chosen in Landmarks::chosen(&numbers.iter().flatten().copied()) {
-        let held =
-            numbers.iter().position(|number| *number == Some(chosen)).map(|place| &warm.objects[place]);
-        let made = held.and_then(|held| {
-            Landmark::new(&held.object, &held.resource_version, &unpack(&held.packed).ok()?)
-        });
-        made.into_iter().for_each(|landmark| landmarks.note(&landmark));
-    }
-    landmarks
 }

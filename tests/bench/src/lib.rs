@@ -5,6 +5,9 @@ use std::fmt::Write;
 use std::num::ParseIntError;
 use std::time::{Duration, Instant};
 
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Objects of the streams that pipelines are measured with, and how often one of them changes.
 pub const JOBS: usize = 5_000;
 const UPDATES: usize = 200_000;

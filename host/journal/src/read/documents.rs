@@ -30,7 +30,7 @@ impl From<&Envelope> for Kept {
     }
 }
 
-async fn anchor(rows: &mut dyn Fetch, names: &Names, seq: Seq, id: i64) -> Answer<Bytes> {
+pub(super) async fn anchor(rows: &mut dyn Fetch, names: &Names, seq: Seq, id: i64) -> Answer<Bytes> {
     let anchor = names.anchor(rows, id).await?;
     anchor.ok_or_else(|| damaged(seq, "the anchor of its document is missing or damaged"))
 }
@@ -43,7 +43,22 @@ pub(crate) async fn decode(
     stored: &[u8],
     base: Option<&Bytes>,
 ) -> Answer<Bytes> {
+    let anchor = match kept.anchor {
+        Some(id) => Some(anchor(rows, names, kept.seq, id).await?),
+        None => None,
+    };
+    put_together(kept, stored, base, anchor.as_ref())
+}
+
+/// [`decode`], with the anchor at hand.
+pub(crate) fn put_together(
+    kept: Kept,
+    stored: &[u8],
+    base: Option<&Bytes>,
+    anchor: Option<&Bytes>,
+) -> Answer<Bytes> {
     let seq = kept.seq;
+    let anchor = || anchor.ok_or_else(|| damaged(seq, "it has no anchor"));
     let decoded = match kept.encoding {
         Encoding::Empty => Bytes::new(),
         Encoding::Full => unpack(stored).map_err(|error| damaged(seq, error))?,
@@ -52,14 +67,11 @@ pub(crate) async fn decode(
             let base = base.ok_or_else(missing)?;
             let restored = match kept.anchor {
                 None => restore(base, stored),
-                Some(id) => restore(&plan::both(&anchor(rows, names, seq, id).await?, base), stored),
+                Some(_) => restore(&plan::both(anchor()?, base), stored),
             };
             restored.map_err(|error| damaged(seq, error))?.into()
         }
-        Encoding::Anchored => {
-            let anchor = anchor(rows, names, seq, kept.anchor.unwrap_or_default()).await?;
-            restore(&anchor, stored).map_err(|error| damaged(seq, error))?.into()
-        }
+        Encoding::Anchored => restore(anchor()?, stored).map_err(|error| damaged(seq, error))?.into(),
     };
     match checksum(&decoded) == kept.checksum {
         true => Ok(decoded),

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{DeadLetter, Discrepancies, Outside, Present, Progress, Warm};
+use kubewitness_core::ports::{Current, DeadLetter, Discrepancies, Outside, Present, Progress, Warm};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
 use kubewitness_core::{Gap, Seq, State};
+use tokio::sync::mpsc;
 
 use super::names::{self, Names};
 use super::{documents, story, warm};
@@ -76,8 +77,8 @@ impl<'a> Reader<'a> {
         documents::before(self.connection.rows(), self.names, seq).await
     }
 
-    pub async fn warm(mut self, source: &str) -> Answer<Warm> {
-        warm::warm(&mut *self.connection, self.names, source).await
+    pub async fn warm(mut self, source: &str, parts: mpsc::Sender<Vec<Current>>) -> Answer<Warm> {
+        warm::warm(&mut *self.connection, self.names, source, parts).await
     }
 
     /// By the objects' own numbers, so that a part goes on where the one before ended, whatever

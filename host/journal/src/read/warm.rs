@@ -4,12 +4,17 @@
 //! since its snapshot, or since the beginning of its chain, make of it. Objects are taken part by
 //! part, and the chains of a part step by step together, so that a step is one query.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use kubewitness_core::document::{self, Packed};
 use kubewitness_core::ports::{Current, Warm};
-use kubewitness_core::{Seq, Version};
+use kubewitness_core::{Seq, State, Version};
+use tokio::sync::mpsc;
 
-use super::documents::{Kept, decode};
+use super::documents::{self, Kept, put_together};
 use super::names::Names;
 use crate::rows::Encoding;
 use crate::store::{Answer, Connection, CurrentRow, Fetch, Link, damaged};
@@ -17,52 +22,88 @@ use crate::store::{Answer, Connection, CurrentRow, Fetch, Link, damaged};
 /// Objects of one part. Up to 32 deltas of each are in memory at once, some megabytes.
 const PART: i64 = 1024;
 
-pub(super) async fn warm(connection: &mut dyn Connection, names: &Names, source: &str) -> Answer<Warm> {
+/// The objects go to `parts`, as long as somebody takes them.
+pub(super) async fn warm(
+    connection: &mut dyn Connection,
+    names: &Names,
+    source: &str,
+    parts: mpsc::Sender<Vec<Current>>,
+) -> Answer<Warm> {
     // One snapshot: objects and checkpoint must belong together.
     connection.begin().await?;
-    let warm = read(connection.rows(), names, source).await?;
+    let warm = read(connection.rows(), names, source, parts).await?;
     connection.end().await?;
     Ok(warm)
 }
 
-async fn read(rows: &mut dyn Fetch, names: &Names, source: &str) -> Answer<Warm> {
+async fn read(
+    rows: &mut dyn Fetch,
+    names: &Names,
+    source: &str,
+    parts: mpsc::Sender<Vec<Current>>,
+) -> Answer<Warm> {
     let newest =
         rows.streams().await?.into_iter().filter(|stream| stream.source == source).max_by_key(|s| s.epoch);
     let Some(newest) = newest else { return Ok(Warm::default()) };
-    let mut objects = Vec::new();
-    let mut after = 0;
+    let mut part = gather(rows, names, source, 0).await?;
     loop {
-        let part = rows.current(source, after, PART).await?;
-        let is_last = (part.len() as i64) < PART;
-        after = part.last().map_or(after, |row| row.object);
-        let envelopes: Vec<_> = part.iter().map(|row| row.newest.clone()).collect();
-        let states = names.states(rows, &envelopes).await?;
-        let documents = documents(rows, names, part).await?;
-        objects.extend(states.into_iter().zip(documents).map(|(state, packed)| Current {
-            object: state.object.clone(),
-            owner: state.owner.clone(),
-            resource_version: state.resource_version.clone(),
-            status: state.status.clone(),
-            seq: state.seq,
-            observed_ms: state.observed_ms,
-            packed,
-        }));
-        if is_last {
+        let Some(after) = part.after else {
+            // Nobody may be there any more to take it.
+            parts.send(part.objects()?).await.ok();
             let checkpoint = newest.checkpoint.as_deref().map(Version::new);
-            return Ok(Warm { epoch: newest.epoch, checkpoint, objects });
-        }
+            return Ok(Warm { epoch: newest.epoch, checkpoint, objects: Vec::new() });
+        };
+        // The store looks for the next part while the documents of this one are put together.
+        let given = async { Ok(parts.send(part.objects()?).await) };
+        let (next, given): (_, Answer<_>) = tokio::join!(gather(rows, names, source, after), given);
+        given?.ok();
+        part = next?;
     }
 }
 
-/// Of each object, in their order.
-async fn documents(rows: &mut dyn Fetch, names: &Names, part: Vec<CurrentRow>) -> Answer<Vec<Packed>> {
+/// Objects with all that their documents are made of.
+struct Part {
+    states: Vec<Arc<State>>,
+    chains: Vec<Chain>,
+    anchors: HashMap<i64, Bytes>,
+    /// Behind which the next part begins, if there is one.
+    after: Option<i64>,
+}
+
+async fn gather(rows: &mut dyn Fetch, names: &Names, source: &str, after: i64) -> Answer<Part> {
+    let part = rows.current(source, after, PART).await?;
+    let after = part.last().map(|row| row.object).filter(|_| part.len() as i64 == PART);
+    let envelopes: Vec<_> = part.iter().map(|row| row.newest.clone()).collect();
+    let states = names.states(rows, &envelopes).await?;
     let mut chains: Vec<Chain> = part.into_iter().map(Chain::new).collect();
     while step(rows, &mut chains).await? {}
-    let mut documents = Vec::with_capacity(chains.len());
-    for chain in chains {
-        documents.push(chain.document(rows, names).await?);
+    let mut anchors = HashMap::new();
+    for kept in chains.iter().flat_map(|chain| &chain.links).map(|link| link.kept) {
+        if let Some(id) = kept.anchor
+            && let Entry::Vacant(anchor) = anchors.entry(id)
+        {
+            anchor.insert(documents::anchor(rows, names, kept.seq, id).await?);
+        }
     }
-    Ok(documents)
+    Ok(Part { states, chains, anchors, after })
+}
+
+impl Part {
+    fn objects(self) -> Answer<Vec<Current>> {
+        let Self { states, chains, anchors, .. } = self;
+        let object = |(state, chain): (Arc<State>, Chain)| {
+            Ok(Current {
+                object: state.object.clone(),
+                owner: state.owner.clone(),
+                resource_version: state.resource_version.clone(),
+                status: state.status.clone(),
+                seq: state.seq,
+                observed_ms: state.observed_ms,
+                packed: chain.document(&anchors)?,
+            })
+        };
+        states.into_iter().zip(chains).map(object).collect()
+    }
 }
 
 /// One step further down each chain that needs it; `false` once there is none.
@@ -113,7 +154,7 @@ impl Chain {
         self.links.push(link);
     }
 
-    async fn document(mut self, rows: &mut dyn Fetch, names: &Names) -> Answer<Packed> {
+    fn document(mut self, anchors: &HashMap<i64, Bytes>) -> Answer<Packed> {
         // What is stored whole is stored as the cache wants it.
         if let [Link { kept: Kept { encoding: Encoding::Full, .. }, stored, .. }] = &mut *self.links {
             return Ok(std::mem::take(stored).into());
@@ -126,7 +167,8 @@ impl Chain {
             base = Some(document::unpack(&packed).map_err(|error| damaged(seq, error))?);
         }
         for link in self.links.iter().rev() {
-            base = Some(decode(rows, names, link.kept, &link.stored, base.as_ref()).await?);
+            let anchor = link.kept.anchor.and_then(|id| anchors.get(&id));
+            base = Some(put_together(link.kept, &link.stored, base.as_ref(), anchor)?);
         }
         Ok(document::pack(&base.unwrap_or_default()))
     }

@@ -292,7 +292,7 @@ proptest! {
         steps in prop::collection::vec((prop::option::weighted(0.8, model()), 0u8..10, put(), 0usize..3), 0..60),
         selections in prop::collection::vec(selection(), 1..12),
     ) {
-        let (mut cache, mut started) = (cache(), cache());
+        let (mut cache, started) = (cache(), cache());
         let mut models: BTreeMap<String, Model> = BTreeMap::new();
         for (seq, (put, id, how, cooled)) in steps.into_iter().enumerate() {
             match put {
@@ -322,7 +322,10 @@ proptest! {
         }
         // As after a restart: all at once, and one of them twice.
         let held = models.keys().chain(models.keys().next()).map(|uid| cache.by_uid(uid).unwrap());
-        started.fill(held.collect());
+        let held: Vec<_> = held.collect();
+        let mut filling = Filling::instead_of(&started);
+        held.chunks(3).for_each(|part| filling.add(part.to_vec()));
+        let started = filling.finish();
         for selection in selections {
             let expected: Vec<_> = models.iter().filter(|(_, model)| holds(model, &selection)).map(|(uid, _)| uid.clone()).collect();
             let found = select(&cache, &selection);

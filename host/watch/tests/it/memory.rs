@@ -2,7 +2,7 @@
 //! by id, and a checkpoint an epoch.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use kubewitness_core::Version;
@@ -10,8 +10,9 @@ use kubewitness_core::document::pack;
 use kubewitness_core::ports::{
     Append, Appended, Current, Discrepancies, JournalError, Poison, Warm, Witness, Witnessed,
 };
-use kubewitness_core::state::{Change, Gap};
+use kubewitness_core::state::{Change, Gap, ObjectRef};
 use kubewitness_core::views::DiscrepancyView;
+use tokio::sync::mpsc;
 
 #[derive(Default)]
 struct Kept {
@@ -26,6 +27,8 @@ struct Kept {
     failures: Vec<JournalError>,
     /// A state at which the process dies: the append that holds it is refused for good.
     appends_left: Option<u32>,
+    /// Reads that give this object, and then fail.
+    torn: Option<Current>,
 }
 
 #[derive(Default)]
@@ -84,6 +87,15 @@ impl Memory {
 
     pub fn fail_next(&self, failures: Vec<JournalError>) {
         self.kept.lock().unwrap().failures = failures;
+    }
+
+    /// The next read gives an object that is not there, and then fails.
+    pub fn tear_next_read(&self) {
+        let mut kept = self.kept.lock().unwrap();
+        let mut ghost = kept.current.values().next().unwrap().clone();
+        ghost.object =
+            Arc::new(ObjectRef { name: "ghost".into(), uid: "ghost".into(), ..(*ghost.object).clone() });
+        kept.torn = Some(ghost);
     }
 
     /// After this many appends the process is as good as killed.
@@ -159,5 +171,21 @@ impl Witness for Memory {
         let kept = self.kept.lock().unwrap();
         let checkpoint = kept.checkpoints.get(&kept.epoch).cloned();
         Ok(Warm { epoch: kept.epoch, checkpoint, objects: kept.current.values().cloned().collect() })
+    }
+    async fn warm_by_parts(
+        &self,
+        source: &str,
+        parts: mpsc::Sender<Vec<Current>>,
+    ) -> Result<Warm, JournalError> {
+        let torn = self.kept.lock().unwrap().torn.take();
+        if let Some(ghost) = torn {
+            parts.send(vec![ghost]).await.unwrap();
+            return Err(JournalError::Unavailable("the disk went away".into()));
+        }
+        let mut warm = self.warm(source).await?;
+        for object in std::mem::take(&mut warm.objects) {
+            parts.send(vec![object]).await.unwrap();
+        }
+        Ok(warm)
     }
 }

@@ -136,6 +136,20 @@ async fn row_31_a_journal_that_is_full_stops_the_reading_and_nothing_is_lost() {
 }
 
 #[tokio::test]
+async fn a_journal_that_fails_while_it_is_read_is_read_anew_and_nothing_of_the_first_try_stays() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    running.stop().await;
+    memory.tear_next_read();
+    let running = Running::start(&world, &memory).await;
+    world.update("a");
+    level(&world, &memory).await;
+    // The object of the first try would be one more.
+    assert_eq!(running.handle.view().objects, 2);
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 2);
+}
+
+#[tokio::test]
 async fn row_32_a_damaged_journal_ends_the_source() {
     let (world, memory, running) = started(&["a"]).await;
     memory.fail_next(vec![JournalError::Fatal("fsync failed".into())]);

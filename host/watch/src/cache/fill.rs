@@ -1,0 +1,58 @@
+//! At a start: all that the journal has, put in its place part by part, and indexed at once.
+
+use kubewitness_core::Version;
+use kubewitness_core::ports::Current;
+
+use super::{Cache, Held, Kept, Multimap, Slot, record};
+use crate::sweep::number;
+
+/// A cache in the making. Nobody sees it before it is whole.
+pub(crate) struct Filling {
+    cache: Cache,
+    entries: Vec<(u32, Slot)>,
+    /// Objects that came twice, or had somebody's name.
+    again: Vec<Current>,
+}
+
+impl Filling {
+    /// With the indexes of a cache that is to be replaced by it.
+    pub fn instead_of(cache: &Cache) -> Self {
+        Self { cache: Cache::with(cache.keyer()), entries: Vec::new(), again: Vec::new() }
+    }
+
+    pub fn add(&mut self, part: Vec<Current>) {
+        for current in part {
+            let (cache, object) = (&mut self.cache, &current.object);
+            let known = cache.slot_of_uid(&object.uid).is_some();
+            if known || cache.slot_of_name(&object.namespace, &object.name).is_some() {
+                self.again.push(current);
+                continue;
+            }
+            let kind = cache.kind_of(object);
+            let keys = cache.keys(&current, None);
+            let kept = Kept::Packed(record::write(&kind, &current, &keys));
+            let slot = cache.take_slot(Held { kept, status: current.status });
+            self.entries.extend(keys.iter().map(|key| (*key, slot)));
+        }
+    }
+
+    pub fn finish(self) -> Cache {
+        let Self { mut cache, entries, again } = self;
+        cache.by_key = Multimap::of(entries.into_iter());
+        again.iter().for_each(|current| cache.put(current, None));
+        cache
+    }
+}
+
+impl Cache {
+    /// The objects of some versions, chosen from the numbers of all, in the order of the choice.
+    pub fn chosen(&self, choose: impl FnOnce(&[u128]) -> Vec<u128>) -> Vec<Current> {
+        let numbered = |(slot, held): (usize, &Option<Held>)| {
+            Some((number(&Version::new(held.as_ref()?.kept.read().version))?, slot as Slot))
+        };
+        let (numbers, slots): (Vec<_>, Vec<_>) = self.slots.iter().enumerate().filter_map(numbered).unzip();
+        let place = |chosen: u128| numbers.iter().position(|number| *number == chosen);
+        let found = choose(&numbers).into_iter().filter_map(place);
+        found.filter_map(|place| self.current(slots[place])).collect()
+    }
+}
