@@ -6,6 +6,8 @@
 //! with the writer, and the next caller commits it again: everything here may be done twice.
 
 #[cfg(test)]
+mod interleavings;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
