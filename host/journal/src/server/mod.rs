@@ -66,8 +66,14 @@ async fn take(server: &Server, place: &str, session: &mut Session) -> Result<(),
     // Before any write: a journal of a newer program must stay as it is.
     let mut format = version(session, place).await?;
     if format.is_none() {
-        // Two that begin at once make the same table.
-        make(session, schema::MARK).await.map_err(fail)?;
+        if let Err(error) = make(session, schema::MARK).await {
+            // Two that begin at once make the same table, and PostgreSQL lets one of them fail once the
+            // other's is there.
+            *session = dial(server, place).await?;
+            if version(session, place).await?.is_none() {
+                return Err(fail(error));
+            }
+        }
         format = version(session, place).await?;
     }
     if let Lock::Others(Holder { name, session: number }) = writer::lock(session).await.map_err(fail)? {
