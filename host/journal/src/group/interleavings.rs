@@ -177,6 +177,18 @@ impl Writes for Store {
         }
     }
 
+    fn past(&mut self) -> &mut dyn crate::store::Past {
+        panic!("nothing here is about retention")
+    }
+
+    async fn remove(&mut self, _: &crate::removal::Removal) -> Answered<()> {
+        Err(JournalError::Invalid("nothing here is about retention".into()))
+    }
+
+    async fn sweep(&mut self, _: &crate::removal::Sweep) -> Answered<()> {
+        Err(JournalError::Invalid("nothing here is about retention".into()))
+    }
+
     async fn tend(&mut self) {
         yield_now().await;
     }
@@ -271,7 +283,7 @@ async fn work(planted: Planted) {
     let disk = Arc::new(Mutex::new(Disk::default()));
     let mut store = Store { disk: Arc::clone(&disk), planted };
     let memory = store.memory().await.unwrap();
-    let recent = Arc::new(RwLock::new(Recent::new(4)));
+    let recent = Arc::new(RwLock::new(Recent::new(4, usize::MAX)));
     let group = Arc::new(Group::new(Box::new(store), memory, recent));
     let following = spawn(follow(Arc::clone(&group), Arc::clone(&disk), SOURCES * APPENDS));
     let mut working = Vec::new();

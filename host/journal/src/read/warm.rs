@@ -29,6 +29,7 @@ async fn read(rows: &mut dyn Fetch, names: &Names, source: &str) -> Answer<Warm>
     let newest =
         rows.streams().await?.into_iter().filter(|stream| stream.source == source).max_by_key(|s| s.epoch);
     let Some(newest) = newest else { return Ok(Warm::default()) };
+    newest.check()?;
     let mut objects = Vec::new();
     let mut after = 0;
     loop {
