@@ -417,18 +417,22 @@ pub enum Journal {
         /// The controller's data folder, or the journal's file
         #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
         data: PathBuf,
+        #[command(flatten)]
+        journal: JournalArgs,
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
     /// States as lines of JSON, oldest first; a controller may write meanwhile
     Export(ExportArgs),
-    /// Takes an export in, into an empty data folder
+    /// Takes an export in, into an empty data folder or database
     Import {
         /// What `journal export --documents` wrote; `-` for standard input
         file: PathBuf,
         /// The data folder, or the journal's file; nothing may be in it
         #[arg(long, value_name = "DIR")]
-        data: PathBuf,
+        data: Option<PathBuf>,
+        #[command(flatten)]
+        journal: JournalArgs,
     },
 }
 
@@ -437,6 +441,8 @@ pub struct ExportArgs {
     /// The controller's data folder, or the journal's file
     #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
     pub data: PathBuf,
+    #[command(flatten)]
+    pub journal: JournalArgs,
     /// Only of this source
     #[arg(long)]
     pub source: Option<String>,

@@ -29,8 +29,8 @@ impl Mark {
     }
 }
 
-/// FNV-1a, folded to 32 bits. It is stored, so it may never change.
-fn fingerprint(id: &str) -> u32 {
+/// Of a state's id, as receipts have it: FNV-1a, folded to 32 bits. It is stored, so it may never change.
+pub fn fingerprint(id: &str) -> u32 {
     let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -30,6 +30,9 @@ use kubewitness_core::config::{DatabaseKind, DatabaseSpec, Fault, HostSpec, Plug
 use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
 use thiserror::Error;
 
+pub use crate::applied::fingerprint;
+pub use crate::sql::proof::{DatabaseProof, ReceiptProof};
+
 use crate::http::Destination;
 use crate::keys::Key;
 use crate::ledger::{Databases, Ledger};
@@ -216,6 +219,16 @@ impl Capabilities {
     pub fn public_key(&self, key: &str) -> Option<Vec<u8>> {
         self.keys.get(key).map(|key| key.public())
     }
+}
+
+/// The receipts in the databases that these settings name, and whether the rows are there that were
+/// written with them. Makes and writes nothing.
+pub async fn prove_receipts(host: &HostSpec, data: &Path) -> Vec<DatabaseProof> {
+    let mut proofs = Vec::new();
+    for spec in &host.databases {
+        proofs.push(sql::proof::database(spec, data).await);
+    }
+    proofs
 }
 
 /// Before anything is opened: opening makes files.

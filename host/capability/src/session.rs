@@ -23,6 +23,8 @@ use crate::documents::{self, Batch};
 use crate::ledger::book::Decider;
 use crate::ledger::{Held, Written};
 use crate::plugin::{Database, Granted, Standing};
+use crate::sql::claims::{Claim, Claims};
+use crate::sql::guard::{self, Purpose};
 use crate::sql::{CommitError, Receipt, Transaction};
 use crate::{denied, kv};
 
@@ -33,6 +35,7 @@ pub struct CallSession {
     /// The id of the only state of the batch, for requests that carry none.
     only: Option<StateId>,
     sql: Option<Box<dyn Transaction>>,
+    claims: Claims,
     /// The database could not be had. Whatever the plugin makes of that, the call can't count as
     /// made: its states are to blame for nothing, and use up no tries.
     unreachable: Option<GrantError>,
@@ -54,7 +57,8 @@ impl Drop for Doubt<'_> {
 impl CallSession {
     pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
         let kv = granted.kv.as_ref().map(kv::Kv::open);
-        Self { granted, batch, applied, only, sql: None, unreachable: None, ledger: None, kv }
+        let claims = Claims::default();
+        Self { granted, batch, applied, only, sql: None, claims, unreachable: None, ledger: None, kv }
     }
 
     fn database(&self, name: &str) -> Result<&Database, GrantError> {
@@ -106,7 +110,8 @@ impl CallSession {
         let filled = SystemRandom::new().fill(&mut random);
         filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
         let token = format!("{}.{}", self.granted.plugin, crate::sql::remote::hex(&random));
-        Ok(Receipt { plugin: self.granted.plugin.clone(), marks, token, at_ms: self.granted.clock.now_ms() })
+        let (plugin, claims) = (self.granted.plugin.clone(), self.claims.clone());
+        Ok(Receipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
     }
 
     /// Puts the ledger's records on disk; they count once the database, if there is one, agrees.
@@ -159,11 +164,17 @@ impl Session for CallSession {
         statement: &str,
         rows: Vec<Vec<SqlValue>>,
     ) -> Result<u64, GrantError> {
-        self.transaction(database).await?.execute(statement, rows).await
+        let dialect = self.sql_dialect(database)?;
+        let done = self.transaction(database).await?.execute(statement, rows).await?;
+        self.claims.ran(&guard::check(statement, Purpose::Execute, dialect)?);
+        Ok(done)
     }
 
     async fn sql_write(&mut self, database: &str, write: TableWrite) -> Result<u64, GrantError> {
-        self.transaction(database).await?.write(write).await
+        let claim = Claim::of(&write);
+        let done = self.transaction(database).await?.write(write).await?;
+        self.claims.wrote(claim);
+        Ok(done)
     }
 
     async fn sql_query(
@@ -172,7 +183,14 @@ impl Session for CallSession {
         statement: &str,
         params: Vec<SqlValue>,
     ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
-        self.transaction(database).await?.query(statement, params).await
+        let dialect = self.sql_dialect(database)?;
+        let rows = self.transaction(database).await?.query(statement, params).await?;
+        let checked = guard::check(statement, Purpose::Query, dialect)?;
+        // A WITH may also write.
+        if !checked.reads_only() {
+            self.claims.ran(&checked);
+        }
+        Ok(rows)
     }
 
     async fn http_send(

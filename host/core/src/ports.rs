@@ -170,6 +170,9 @@ pub struct Progress {
     /// that it means the same moment after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pasts: Vec<(Arc<str>, Seq)>,
+    /// When the plugin was found to be taken out; the next start of it begins by taking that back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired_ms: Option<u64>,
 }
 
 /// States of this source after this position belong to the subscription. A source that was

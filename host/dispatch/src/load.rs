@@ -47,7 +47,9 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> 
             subscription.start = Start::Position(after + 1);
         }
     }
-    let (progress, interest) = begin(&options.plugin, &subscriptions, kept, newest)?;
+    let (mut progress, interest) = begin(&options.plugin, &subscriptions, kept, newest)?;
+    // Before anything is read: from now on, what it has not finished stays.
+    progress.retired_ms = None;
     backlog.save(&options.plugin, Save { progress: progress.clone(), ..Save::default() }).await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
     load_letters(options, backlog, &mut lanes).await?;

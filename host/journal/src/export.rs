@@ -98,7 +98,7 @@ pub enum ImportError {
     Read { line: u64, error: std::io::Error },
     #[error("line {line}: {error}")]
     Journal { line: u64, error: JournalError },
-    #[error("there are {0} states in this journal already: import into an empty data folder")]
+    #[error("there are {0} states in this journal already: import into an empty data folder or database")]
     NotEmpty(u64),
 }
 
@@ -187,6 +187,7 @@ pub(crate) async fn export(
         let streams: BTreeMap<_, _> =
             rows.streams().await?.into_iter().map(|stream| (stream.source.clone(), stream)).collect();
         for stream in streams.into_values() {
+            stream.check()?;
             let (source, epoch) = (stream.source, stream.epoch);
             sources.extend(stream.checkpoint.map(|checkpoint| Resumed { source, epoch, checkpoint }));
         }
@@ -215,7 +216,7 @@ fn sealed(rest: &str) -> String {
 // ---- in ----------------------------------------------------------------------------------
 
 const AGAIN: &str =
-    "export again, or take an unchanged copy of the file, and begin with an empty data folder";
+    "export again, or take an unchanged copy of the file, and begin with an empty data folder or database";
 const DOCUMENTS: &str = "export with --documents, and begin again";
 const OTHER: &str = "name a file that `kubewitness journal export` wrote";
 

@@ -1,6 +1,6 @@
 //! The handle that everybody else holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -31,14 +31,15 @@ pub struct JournalOptions {
     pub clock: Arc<dyn Clock>,
     /// Connections that read, beside the one that writes.
     pub readers: u32,
-    /// States kept in memory, at about 700 bytes each where no other version of their object is
-    /// among them, so that dispatchers at the head don't touch the disk.
+    /// States kept in memory, so that dispatchers at the head don't touch the disk: so many, and so
+    /// many bytes of them.
     pub recent: usize,
+    pub recent_bytes: usize,
 }
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock::default()), readers: 4, recent: 4 * 1024 }
+        Self { clock: Arc::new(SystemClock::default()), readers: 4, recent: 4 * 1024, recent_bytes: 4 << 20 }
     }
 }
 
@@ -85,7 +86,7 @@ impl Journal {
             (error, _) => OpenError::Unavailable { path: path(), reason: error.to_string() },
         };
         let memory = writer.memory().await.map_err(fail)?;
-        let recent = Arc::new(RwLock::new(Recent::new(options.recent)));
+        let recent = Arc::new(RwLock::new(Recent::new(options.recent, options.recent_bytes)));
         let group = Group::new(writer, memory, recent.clone());
         let (names, place) = (Names::default(), place.clone());
         let inner = Inner { group, store, names, recent, clock: options.clock, place };
@@ -121,9 +122,19 @@ impl Journal {
     /// Of each plugin, the states that retention took before it was handed them.
     pub async fn untold(&self) -> Result<BTreeMap<String, u64>, JournalError> {
         let mut reader = self.reader().await?;
-        // A store without retention takes nothing.
-        let Ok(past) = reader.past() else { return Ok(BTreeMap::new()) };
-        Ok(past.taken().await?.into_iter().map(|(plugin, taken)| (plugin, taken.untold)).collect())
+        Ok(reader.past().taken().await?.into_iter().map(|(plugin, taken)| (plugin, taken.untold)).collect())
+    }
+
+    /// Remembers when plugins that left something here were found to be taken out: all but these.
+    pub async fn retire_all_but(&self, kept: &BTreeSet<String>) -> Result<(), JournalError> {
+        let plugins = self.reader().await?.past().progress_of_all().await?;
+        for (name, progress) in plugins {
+            if !kept.contains(&name) && progress.retired_ms.is_none() {
+                let progress = Progress { retired_ms: Some(self.now_ms()), ..progress };
+                self.save(&name, Save { progress, ..Save::default() }).await?;
+            }
+        }
+        Ok(())
     }
 
     /// One object's states, and those of the objects that it owns.

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::ports;
+use kubewitness_core::{Seq, StateId, ports};
 
 mod differences;
 mod export;
@@ -27,6 +27,7 @@ mod report;
 mod retain;
 mod retention;
 mod rows;
+mod seal;
 mod server;
 mod sqlite;
 mod stats;
@@ -46,38 +47,68 @@ pub async fn verify(path: &std::path::Path) -> Result<VerifyReport, OpenError> {
 
 /// The same, wherever it is.
 pub async fn verify_at(place: &Place) -> Result<VerifyReport, OpenError> {
-    let connection: Box<dyn store::Connection> = match &place.0 {
-        place::Inner::File(path) => Box::new(sqlite::open_to_verify(path).await?),
-        place::Inner::Server(server) => server::open_to_verify(server).await?,
+    Ok(verify::verify(open_to_read(place).await?.0).await)
+}
+
+/// A connection that only reads, and what the journal takes on disk, its WAL apart.
+async fn open_to_read(place: &Place) -> Result<(Box<dyn store::Connection>, (u64, u64)), OpenError> {
+    match &place.0 {
+        place::Inner::File(path) => Ok((Box::new(sqlite::open_to_verify(path).await?), sqlite::sizes(path))),
+        place::Inner::Server(server) => {
+            let (connection, bytes) = server::open_to_read(server).await?;
+            Ok((connection, (bytes, 0)))
+        }
+    }
+}
+
+/// What a journal has at some positions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    pub newest: Seq,
+    /// Retention took some of it: a position that is not there may be one of those.
+    pub retained: bool,
+    pub ids: BTreeMap<Seq, StateId>,
+}
+
+/// The ids of states, for whoever kept positions of them elsewhere.
+pub async fn ids_at(place: &Place, seqs: &[Seq]) -> Result<Known, OpenError> {
+    let (mut connection, _) = open_to_read(place).await?;
+    let read = async {
+        let rows = connection.rows();
+        let newest = rows.stats(0).await?.newest_seq;
+        let retained = rows.past().taken_of_streams().await?.values().any(|taken| *taken > 0);
+        let states = read::at(rows, &read::Names::default(), seqs).await?;
+        let ids = states.iter().map(|state| (state.seq, state.id.clone())).collect();
+        Ok::<_, ports::JournalError>(Known { newest, retained, ids })
     };
-    Ok(verify::verify(connection).await)
+    let path = || place.to_string().into();
+    read.await.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })
 }
 
 /// Figures of a journal, source by source, and what retention may take of each by its settings.
 /// Writes nothing, and may run beside the process that writes.
 pub async fn stats(
-    path: &std::path::Path,
+    place: &Place,
     retention: &BTreeMap<String, RetentionSpec>,
     now_ms: u64,
 ) -> Result<JournalStats, OpenError> {
-    let mut connection = sqlite::open_to_verify(path).await?;
-    let stats = stats::stats(&mut connection, retention, now_ms).await;
-    let stats = stats
-        .map_err(|error| OpenError::Unavailable { path: path.to_path_buf(), reason: error.to_string() })?;
-    let (bytes, wal_bytes) = sqlite::sizes(path);
+    let (mut connection, (bytes, wal_bytes)) = open_to_read(place).await?;
+    let stats = stats::stats(&mut *connection, retention, now_ms).await;
+    let path = || place.to_string().into();
+    let stats = stats.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })?;
     Ok(JournalStats { bytes, wal_bytes, ..stats })
 }
 
 /// Writes a journal as lines of JSON, one snapshot of it; the format stands at the top of `export`.
 /// May run beside the process that writes.
 pub async fn export(
-    path: &std::path::Path,
+    place: &Place,
     query: &ExportQuery,
     out: &mut (dyn std::io::Write + Send),
 ) -> Result<Exported, ExportError> {
-    let connection = sqlite::open_to_verify(path).await;
-    let mut connection = connection.map_err(|error| ports::JournalError::Unavailable(error.to_string()))?;
-    export::export(&mut connection, query, out).await
+    let opened = open_to_read(place).await;
+    let (mut connection, _) = opened.map_err(|error| ports::JournalError::Unavailable(error.to_string()))?;
+    export::export(&mut *connection, query, out).await
 }
 
 pub use export::{ExportError, ExportQuery, Exported, ImportError};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use kubewitness_core::{ObjectRef, Seq, Status};
 
 use crate::plan::Anchors;
+use crate::store::{Answer, Stream};
 use crate::tails::{Mark, Marks, Tail, Tails};
 
 /// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
@@ -56,10 +57,22 @@ impl Hash for Identity {
 pub(crate) struct Source {
     /// Epochs and the numbers of their streams, ascending.
     pub streams: Vec<(u32, u32)>,
+    /// Of the newest of them, as its row has them.
+    pub checkpoint: Option<String>,
+    pub last_event_ms: Option<i64>,
     pub anchors: Anchors,
 }
 
 impl Source {
+    /// Takes in the row of a newer epoch. One that nobody wrote must not be written on: the next
+    /// append would give it a sum that is right.
+    pub fn resume(&mut self, stream: Stream) -> Answer<()> {
+        stream.check()?;
+        self.streams.push((stream.epoch, stream.id as u32));
+        (self.checkpoint, self.last_event_ms) = (stream.checkpoint, stream.last_event_ms);
+        Ok(())
+    }
+
     pub fn epoch(&self) -> Option<u32> {
         self.streams.last().map(|(epoch, _)| *epoch)
     }

@@ -103,13 +103,18 @@ impl<'a> Plan<'a> {
         let fresh = seqs.iter().flatten().count() as u64;
         let observed = append.states.iter().map(|state| state.observed_ms);
         let last_event_ms = observed.chain(append.poison.iter().map(|poison| poison.observed_ms)).max();
+        let source = self.memory.sources.entry(append.source.clone()).or_default();
+        if let Some(version) = &append.checkpoint {
+            source.checkpoint = Some(version.as_str().to_owned());
+        }
+        source.last_event_ms = source.last_event_ms.max(last_event_ms.map(|ms| ms as i64));
         self.rows.streams.push(StreamRow {
             id: i64::from(stream),
             source: append.source.to_string(),
             epoch: append.epoch,
-            checkpoint: append.checkpoint.as_ref().map(|version| version.as_str().to_owned()),
+            checkpoint: source.checkpoint.clone(),
             states: fresh,
-            last_event_ms: last_event_ms.map(|ms| ms as i64),
+            last_event_ms: source.last_event_ms,
         });
         seqs
     }
@@ -123,6 +128,7 @@ impl<'a> Plan<'a> {
                 let id = *next;
                 *next += 1;
                 source.streams.push((append.epoch, id));
+                (source.checkpoint, source.last_event_ms) = (None, None);
                 id
             }
         }

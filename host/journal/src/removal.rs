@@ -79,6 +79,26 @@ pub(crate) struct References {
     pub anchors: Vec<i64>,
 }
 
+/// Position, status, the status before, anchor.
+pub(crate) type Reference = (i64, i64, Option<i64>, Option<i64>);
+
+impl References {
+    /// `rows` in order of their positions.
+    pub fn of(rows: Vec<Reference>) -> Self {
+        let mut found = Self { last: rows.last().map(|(seq, ..)| *seq as Seq), ..Self::default() };
+        for (_, status, previous, anchor) in rows {
+            found.statuses.push(status);
+            found.statuses.extend(previous);
+            found.anchors.extend(anchor);
+        }
+        for numbers in [&mut found.statuses, &mut found.anchors] {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
+        found
+    }
+}
+
 /// Which rows are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedRows {
@@ -96,6 +116,8 @@ pub(crate) struct Removal {
     pub streams: Vec<i64>,
     /// Given where states may go that plugins have not finished.
     pub in_hand: Option<u64>,
+    /// When it was decided.
+    pub now_ms: u64,
     pub taken: Vec<Link>,
     /// Objects of which nothing stays, their last states, and whether an object of a later epoch
     /// is known to go on from there.

@@ -93,8 +93,9 @@ pub struct Retained {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JournalStats {
     pub states: u64,
-    /// Of the file, and of what was written and is not in it yet.
+    /// Of the file, or of the tables on a server.
     pub bytes: u64,
+    /// What was written and is not in the file yet.
     pub wal_bytes: u64,
     /// Of the file's bytes, those that the next states are written to.
     pub free_bytes: u64,
@@ -160,6 +161,15 @@ pub struct VerifyReport {
     pub documents_checked: u64,
     pub objects_checked: u64,
     pub plugins_checked: u64,
+    /// Receipts in granted databases, and rows that were written with them; filled in by whoever can
+    /// reach those databases.
+    #[serde(default)]
+    pub receipts_checked: u64,
+    #[serde(default)]
+    pub rows_checked: u64,
+    /// What could not be looked at, and why.
+    #[serde(default)]
+    pub not_checked: Vec<String>,
     /// At most [`VerifyReport::PROBLEMS`]; `problems_left_out` counts the rest.
     pub problems: Vec<Problem>,
     pub problems_left_out: u64,
@@ -168,6 +178,15 @@ pub struct VerifyReport {
 impl VerifyReport {
     /// One damaged page makes thousands of findings that say the same.
     pub const PROBLEMS: usize = 1000;
+
+    pub fn add(&mut self, code: &str, seq: Option<Seq>, message: impl Into<String>) {
+        self.ok = false;
+        if self.problems.len() < Self::PROBLEMS {
+            self.problems.push(Problem { code: code.to_owned(), seq, message: message.into() });
+        } else {
+            self.problems_left_out += 1;
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,6 +225,18 @@ pub mod code {
     pub const CURSOR: &str = "cursor";
     /// A plugin's figures don't add up.
     pub const COMPLETENESS: &str = "completeness";
-    /// A dead letter belongs to no state.
+    /// A dead letter belongs to no state, or is not what was parked.
     pub const LETTER: &str = "letter";
+    /// A receipt in a granted database is of no state, or its rows are not there.
+    pub const RECEIPT: &str = "receipt";
+    /// A gap's record is not what its state says, or is missing.
+    pub const GAP: &str = "gap";
+    /// Bytes that did not decode are not those that came.
+    pub const POISON: &str = "poison";
+    /// What an object is found by, or its owner, does not lead to it.
+    pub const INDEX: &str = "index";
+    /// A plugin's own key is not what it stored.
+    pub const KEY: &str = "key";
+    /// The record of who replayed or dropped dead letters is not what was written.
+    pub const RECORD: &str = "record";
 }

@@ -180,6 +180,10 @@ impl Hold {
     }
 }
 
+/// A plugin that was taken out holds what it has not finished for so long, so that what was taken out
+/// by mistake goes on without a hole; after that, nothing.
+pub(crate) const RETIRED_MS: u64 = 24 * 60 * 60 * 1000;
+
 /// What a plugin holds of a source. `in_hand` is given where states may go that it has not
 /// finished: then it holds only what it may have read.
 pub(crate) fn holds(
@@ -188,7 +192,12 @@ pub(crate) fn holds(
     source: &str,
     tallies: &[Tally],
     in_hand: Option<u64>,
+    now_ms: u64,
 ) -> Vec<Hold> {
+    // It has nothing in its hands, and takes up nothing without taking this back.
+    if progress.retired_ms.is_some_and(|retired| retired.saturating_add(RETIRED_MS) <= now_ms) {
+        return Vec::new();
+    }
     let read = progress.above.last().map_or(progress.cursor, |last| last.1.max(progress.cursor));
     let most = in_hand.map_or(Seq::MAX, |in_hand| after_so_many(read, tallies, in_hand));
     // One without named starts is of the time before they were kept: it may want anything.

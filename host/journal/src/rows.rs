@@ -7,6 +7,8 @@ use kubewitness_core::{Change, Seq, Status, Version};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::seal;
+
 /// What makes a state unique within its object, and the leading column of the one unique index:
 /// versions arrive ascending, so new entries go to the end of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -254,6 +256,7 @@ pub(crate) struct SnapshotRow {
     pub packed: Packed,
 }
 
+/// A stream as it is from now on.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamRow {
     pub id: i64,
@@ -265,6 +268,13 @@ pub(crate) struct StreamRow {
     pub last_event_ms: Option<i64>,
 }
 
+impl StreamRow {
+    pub fn sum(&self) -> i64 {
+        let Self { id, source, epoch, checkpoint, last_event_ms, .. } = self;
+        seal::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct GapRow {
     pub stream: i64,
@@ -272,6 +282,12 @@ pub(crate) struct GapRow {
     pub seq: Seq,
     pub key: String,
     pub body: String,
+}
+
+impl GapRow {
+    pub fn sum(&self) -> i64 {
+        seal::gap(self.stream, self.seq as i64, &self.key, &self.body)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -284,12 +300,25 @@ pub(crate) struct PoisonRow {
     pub observed_ms: i64,
 }
 
+impl PoisonRow {
+    pub fn sum(&self) -> i64 {
+        let Self { stream, digest, checksum, observed_ms, error, .. } = self;
+        seal::poison(*stream, *digest, i64::from(*checksum), *observed_ms, error)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct AnchorRow {
     pub id: i64,
     pub stream: i64,
     pub checksum: u32,
     pub packed: Packed,
+}
+
+impl AnchorRow {
+    pub fn sum(&self) -> i64 {
+        seal::anchor(self.id, self.stream, i64::from(self.checksum))
+    }
 }
 
 /// A status as it is stored: positions instead of names, since it is there for each phase.

@@ -12,7 +12,7 @@ use crate::removal::LinkRow;
 use crate::report::{JournalStats, RetentionStats, SourceStats, TakenStats};
 use crate::retain::{self, Bounds, Cut, IN_HAND, Link, ROW_BYTES};
 use crate::retention::{Look, Scene, look};
-use crate::store::{Connection, Past, keeps_everything};
+use crate::store::{Connection, Past};
 
 /// Segments that are looked at for what retention may take; beyond, the figures are said to be
 /// of these alone. A question must end, however much has piled up.
@@ -29,7 +29,7 @@ pub(crate) async fn stats(
     let whole = rows.stats(0).await?;
     let names: Vec<String> =
         rows.source_counters().await?.into_iter().map(|counters| counters.source).collect();
-    let past = rows.past().ok_or_else(keeps_everything)?;
+    let past = rows.past();
     let mut stats = JournalStats {
         states: whole.states,
         oldest_seq: whole.oldest_seq,

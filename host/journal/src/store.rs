@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kubewitness_core::ports::{DeadLetter, JournalError, Progress, Save};
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
-use kubewitness_core::{Gap, ObjectRef, Seq};
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, Version};
 
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
@@ -16,7 +16,8 @@ use crate::read::documents::Kept;
 use crate::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::retain::Tally;
-use crate::rows::{Envelope, Key, SnapshotRow};
+use crate::rows::{Envelope, Flags, Key, SnapshotRow};
+use crate::seal::{self, Cell, Table};
 
 pub(crate) type Answer<T> = Result<T, JournalError>;
 
@@ -76,20 +77,14 @@ pub(crate) trait Writes: Send {
     async fn commit(&mut self, rows: Option<Rows>, saves: &[(&str, &Save)], replays: &[Replay])
     -> Answer<()>;
 
-    /// For retention; `None` where the store keeps everything.
-    fn past(&mut self) -> Option<&mut dyn Past> {
-        None
-    }
+    /// For retention.
+    fn past(&mut self) -> &mut dyn Past;
 
     /// What retention decided. Everything or nothing; durable once this returns.
-    async fn remove(&mut self, _removal: &Removal) -> Answer<()> {
-        Err(keeps_everything())
-    }
+    async fn remove(&mut self, removal: &Removal) -> Answer<()>;
 
     /// Rows that nothing refers to; owners only if that is still so. Everything or nothing.
-    async fn sweep(&mut self, _sweep: &Sweep) -> Answer<()> {
-        Err(keeps_everything())
-    }
+    async fn sweep(&mut self, sweep: &Sweep) -> Answer<()>;
 
     /// Between two transactions: what the store needs to stay in shape.
     async fn tend(&mut self);
@@ -174,10 +169,6 @@ pub(crate) trait Past: Send {
     async fn taken(&mut self) -> Answer<BTreeMap<String, Taken>>;
 }
 
-pub(crate) fn keeps_everything() -> JournalError {
-    JournalError::Invalid("this journal's store has no retention: it keeps everything".into())
-}
-
 /// A connection that reads. One that is let go of within a snapshot is not used again.
 #[async_trait]
 pub(crate) trait Connection: Send {
@@ -215,6 +206,20 @@ pub(crate) struct Stream {
     pub checkpoint: Option<String>,
     pub states: u64,
     pub last_event_ms: Option<i64>,
+    /// As it was written with the row.
+    pub sum: i64,
+}
+
+impl Stream {
+    /// A checkpoint that nobody wrote must not be resumed from.
+    pub fn check(&self) -> Answer<()> {
+        let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
+        let written = seal::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
+        match written == *sum {
+            true => Ok(()),
+            false => Err(JournalError::Fatal(format!("{source}: its row is not what was written"))),
+        }
+    }
 }
 
 /// An object that is kept as current, with what its newest state says.
@@ -226,6 +231,27 @@ pub(crate) struct LiveRow {
     /// Of the state that `newest` points to.
     pub version: Option<Key>,
     pub newest_object: Option<i64>,
+}
+
+/// An object of a source, and how it stands where it has ended.
+#[derive(Debug)]
+pub(crate) struct EndRow {
+    pub object: i64,
+    pub tail: Option<i64>,
+    pub newest: Option<i64>,
+    /// Of the state that `newest` points to.
+    pub newest_object: Option<i64>,
+    pub version: Option<Version>,
+}
+
+impl EndRow {
+    /// From the columns of the state.
+    pub fn version_of(flags: Option<i64>, key: Option<Key>, at: Option<Key>) -> Option<Version> {
+        match Flags::unpack(flags?)?.change {
+            Change::Present | Change::Left => key?.version(),
+            Change::Gone | Change::Gap => at?.version(),
+        }
+    }
 }
 
 /// A snapshot, with what the state that it is of says.
@@ -267,16 +293,14 @@ pub(crate) trait Fetch: Send {
     /// In order.
     async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>>;
     /// Positions in `(after, through]` of objects that are in none of these namespaces, in order, at
-    /// most so many; `None` where the store can't tell without reading everything.
+    /// most so many.
     async fn outside(
         &mut self,
-        _after: i64,
-        _through: i64,
-        _limit: i64,
-        _namespaces: &[String],
-    ) -> Answer<Option<Vec<i64>>> {
-        Ok(None)
-    }
+        after: i64,
+        through: i64,
+        limit: i64,
+        namespaces: &[String],
+    ) -> Answer<Vec<i64>>;
     /// In order; unknown positions are left out.
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>>;
     /// The state at a position and those that its document is a delta on, the newest first.
@@ -329,10 +353,8 @@ pub(crate) trait Fetch: Send {
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
     async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>>;
 
-    /// For retention; `None` where the store keeps everything.
-    fn past(&mut self) -> Option<&mut dyn Past> {
-        None
-    }
+    /// For retention.
+    fn past(&mut self) -> &mut dyn Past;
 
     // ---- for the proof ----
 
@@ -345,7 +367,16 @@ pub(crate) trait Fetch: Send {
     /// By number of the object.
     async fn snapshots(&mut self, after: i64, limit: i64) -> Answer<Vec<KeptSnapshot>>;
     /// Objects of a source by number, with the ends of the chains of those that have ended.
-    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, Option<i64>)>>;
+    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<EndRow>>;
+    /// All objects by number, owners too, with what they are found by: of the uid, and of the name.
+    async fn object_keys(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, i64, i64)>>;
+    /// Rows of a table with their sums, by key: behind a number where they have one, else behind so
+    /// many rows. At most so many.
+    async fn sealed(&mut self, table: &Table, after: i64, limit: i64) -> Answer<Vec<Vec<Cell>>>;
+    /// Owners and objects that are not what was written, or whose owner is not there, some of them.
+    async fn misowned(&mut self) -> Answer<Vec<(i64, i64)>>;
+    /// Objects that are not found by their owner, some of them.
+    async fn unowned(&mut self) -> Answer<Vec<i64>>;
     /// Segment, stream, states.
     async fn tallies(&mut self) -> Answer<Vec<(i64, i64, i64)>>;
     /// Name and progress as it is written.

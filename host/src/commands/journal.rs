@@ -1,5 +1,5 @@
-//! A journal's file: the proof, the figures, a copy as lines of JSON. Read from the data folder,
-//! also beside a running controller; only an import writes.
+//! A journal: the proof, the figures, a copy as lines of JSON. Read where it lies, also beside a
+//! running controller; only an import writes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,43 +8,50 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::config::{HostSpec, RetentionSpec};
 use kubewitness_journal::{
     ExportError, ExportQuery, JournalOptions, JournalStats, Place, RetentionStats, SourceStats,
 };
 
 use super::print::{self, Table, clean, mark};
-use super::{End, Ended};
-use crate::cli::{ExportArgs, Journal, Moment, Output};
+use super::{End, Ended, Usage, receipts};
+use crate::cli::{ExportArgs, Journal, JournalArgs, Moment, Output};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;
 use crate::place::{EMBEDDED, place};
 
 pub async fn journal(command: Journal) -> Ended {
     match command {
-        Journal::Verify { data, journal, output } => verify(&place(&journal, &data)?, output).await,
-        Journal::Stats { data, output } => stats(&data, output).await,
+        Journal::Verify { data, journal, output } => verify(&place(&journal, &data)?, &data, output).await,
+        Journal::Stats { data, journal, output } => stats(&place(&journal, &data)?, &data, output).await,
         Journal::Export(args) => export(args).await,
-        Journal::Import { file, data } => import(&file, &data).await,
+        Journal::Import { file, data, journal } => import(&file, &destination(&journal, data)?).await,
     }
 }
 
-fn file_in(data: &Path) -> PathBuf {
-    if data.is_dir() { data.join("journal.db") } else { data.to_path_buf() }
+fn hint(what: &str, place: &Place) -> String {
+    match place.kind() {
+        EMBEDDED => format!("{what} {place}: name the controller's data folder with --data"),
+        _ => format!("{what} the journal"),
+    }
 }
 
-fn hint(what: &str, path: &Path) -> String {
-    format!("{what} {}: name the controller's data folder with --data", path.display())
-}
-
-async fn verify(place: &Place, output: Output) -> Ended {
-    let report = kubewitness_journal::verify_at(place).await.with_context(|| match place.kind() {
-        EMBEDDED => format!("verifying {place}: name the controller's data folder with --data"),
-        _ => "verifying the journal".to_owned(),
-    })?;
+async fn verify(place: &Place, data: &Path, output: Output) -> Ended {
+    let report = kubewitness_journal::verify_at(place).await;
+    let mut report = report.with_context(|| hint("verifying", place))?;
+    if let Some(host) = host_of(data)? {
+        receipts::check(&mut report, place, &host, data).await?;
+    }
     let ok = report.ok;
     print::value(output, &report, |report| {
         let mut text = format!("{} {}: {} states checked\n", mark(ok), place, report.states_checked);
+        if report.receipts_checked > 0 {
+            let (receipts, rows) = (report.receipts_checked, report.rows_checked);
+            text.push_str(&format!("  {receipts} receipts in granted databases, {rows} of their rows\n"));
+        }
+        for reason in &report.not_checked {
+            text.push_str(&format!("  not checked: {}\n", clean(reason)));
+        }
         for problem in &report.problems {
             let seq = problem.seq.map(|seq| format!(" at {seq}")).unwrap_or_default();
             text.push_str(&format!("  {}{seq}: {}\n", problem.code, clean(&problem.message)));
@@ -56,29 +63,30 @@ async fn verify(place: &Place, output: Output) -> Ended {
 
 // ---- stats -------------------------------------------------------------------------------
 
-async fn stats(data: &Path, output: Output) -> Ended {
-    let path = file_in(data);
-    let retention = if data.is_dir() { retention_of(data)? } else { BTreeMap::new() };
+async fn stats(place: &Place, data: &Path, output: Output) -> Ended {
+    let retention = retention_of(data)?;
     let now_ms = SystemClock::default().now_ms();
-    let stats = kubewitness_journal::stats(&path, &retention, now_ms).await;
-    let stats = stats.with_context(|| hint("reading", &path))?;
+    let stats = kubewitness_journal::stats(place, &retention, now_ms).await;
+    let stats = stats.with_context(|| hint("reading", place))?;
     print::value(output, &stats, stats_text)?;
     Ok(End::Fine)
 }
 
-/// By source, as the settings say that were taken last.
-fn retention_of(data: &Path) -> Result<BTreeMap<String, RetentionSpec>> {
+/// The settings that were taken last; `None` where there are none.
+fn host_of(data: &Path) -> Result<Option<HostSpec>> {
     if !data.join("last-good").is_dir() {
-        return Ok(BTreeMap::new());
+        return Ok(None);
     }
     let kept = LastGood::open(data).and_then(|last_good| last_good.host());
-    let Some(entry) = kept.context("reading the settings that were taken last")? else {
-        return Ok(BTreeMap::new());
-    };
+    let Some(entry) = kept.context("reading the settings that were taken last")? else { return Ok(None) };
     // What an older program took may not parse any more; that is not the question here.
-    let Ok(parsed) = parse_host(&entry) else { return Ok(BTreeMap::new()) };
-    let sources = parsed.spec.sources.into_iter();
-    Ok(sources.filter_map(|source| Some((source.name, source.retention?))).collect())
+    Ok(parse_host(&entry).ok().map(|parsed| parsed.spec))
+}
+
+/// By source.
+fn retention_of(data: &Path) -> Result<BTreeMap<String, RetentionSpec>> {
+    let sources = host_of(data)?.map(|host| host.sources).unwrap_or_default();
+    Ok(sources.into_iter().filter_map(|source| Some((source.name, source.retention?))).collect())
 }
 
 fn kib(bytes: u64) -> String {
@@ -86,15 +94,18 @@ fn kib(bytes: u64) -> String {
 }
 
 fn stats_text(stats: &JournalStats) -> String {
-    let mut text = format!(
-        "{} states at positions {} to {}; {} on disk, {} of them free, and {} of WAL\n\n",
-        stats.states,
-        stats.oldest_seq,
-        stats.newest_seq,
-        kib(stats.bytes),
-        kib(stats.free_bytes),
-        kib(stats.wal_bytes),
-    );
+    let disk = match stats.wal_bytes + stats.free_bytes {
+        // Also where a server keeps these to itself.
+        0 => format!("{} on disk", kib(stats.bytes)),
+        _ => format!(
+            "{} on disk, {} of them free, and {} of WAL",
+            kib(stats.bytes),
+            kib(stats.free_bytes),
+            kib(stats.wal_bytes)
+        ),
+    };
+    let JournalStats { states, oldest_seq, newest_seq, .. } = stats;
+    let mut text = format!("{states} states at positions {oldest_seq} to {newest_seq}; {disk}\n\n");
     let mut table = Table::new(&[
         "SOURCE",
         "STATES",
@@ -155,7 +166,7 @@ fn moment_ms(moment: Moment) -> u64 {
 }
 
 async fn export(args: ExportArgs) -> Ended {
-    let path = file_in(&args.data);
+    let place = place(&args.journal, &args.data)?;
     let query = ExportQuery {
         source: args.source,
         namespace: args.namespace,
@@ -175,38 +186,51 @@ async fn export(args: ExportArgs) -> Ended {
             File::create_new(file).with_context(|| format!("creating {}", file.display()))?,
         )),
     };
-    match kubewitness_journal::export(&path, &query, &mut *out).await {
+    match kubewitness_journal::export(&place, &query, &mut *out).await {
         Ok(done) => {
             eprintln!("{} states", done.states);
             Ok(End::Fine)
         }
         // A reader that has left (`| head`) is not an error.
         Err(ExportError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(End::Fine),
-        Err(error) => Err(error).with_context(|| hint("exporting", &path)),
+        Err(error) => Err(error).with_context(|| hint("exporting", &place)),
     }
 }
 
-async fn import(file: &Path, data: &Path) -> Ended {
-    let is_folder = data.extension().is_none_or(|extension| extension != "db");
-    let path = if is_folder {
-        std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
-        data.join("journal.db")
-    } else {
-        data.to_path_buf()
+/// Where an import goes: nowhere by default, since what is there must be empty.
+fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
+    let is_embedded = journal.journal_file.is_none() && journal.place.0 == EMBEDDED;
+    let Some(data) = data else {
+        return match is_embedded {
+            true => Err(Usage::error(
+                "where to? Name an empty data folder with --data, or a database with --journal",
+            )),
+            false => place(journal, Path::new("")),
+        };
     };
+    if is_embedded && data.extension().is_some_and(|extension| extension == "db") {
+        return Ok(Place::file(&data));
+    }
+    if is_embedded {
+        std::fs::create_dir_all(&data).with_context(|| format!("making {}", data.display()))?;
+    }
+    place(journal, &data)
+}
+
+async fn import(file: &Path, place: &Place) -> Ended {
     let mut input: Box<dyn io::BufRead + Send> = if file.as_os_str() == "-" {
         Box::new(BufReader::new(io::stdin()))
     } else {
         let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
         Box::new(BufReader::new(opened))
     };
-    let journal = kubewitness_journal::Journal::open(&path, JournalOptions::default()).await?;
+    let journal = kubewitness_journal::Journal::open_at(place, JournalOptions::default()).await?;
     let done = journal.import(&mut *input).await;
     let closed = journal.close().await;
     match done {
         Ok(done) => {
             closed.context("closing the journal")?;
-            eprintln!("{} states, in {}", done.states, path.display());
+            eprintln!("{} states, in {place}", done.states);
             Ok(End::Fine)
         }
         Err(error) => bail!("importing {}: {error}", file.display()),

@@ -11,6 +11,7 @@ mod letters;
 pub mod print;
 mod proof;
 mod query;
+mod receipts;
 mod status;
 
 use std::fmt;

@@ -371,6 +371,10 @@ impl Control {
             }
             self.reporter.forget(name).await;
         }
+        // What it left stays for a while; it is only an aid to retention, and is tried again.
+        if let Err(error) = self.plugins.journal.retire_all_but(kept).await {
+            warn!(%error, "the journal can't be told yet which plugins were taken out");
+        }
     }
 
     async fn prune(&self) {

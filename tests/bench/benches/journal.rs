@@ -1,8 +1,10 @@
 //! The journal alone, on a disk: appending at durable settings, in batches as the watch gives them,
-//! beside SQLite's own bulk insert of the same states; and reading back what a source starts from
-//! where each object has lived for some versions.
+//! on each store beside that store's own bulk insert of the same states; and reading back what a
+//! source starts from where each object has lived for some versions.
 
-use std::path::Path;
+mod bulk;
+mod servers;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,21 +14,20 @@ use kubewitness_bench::{JOBS, job, ratio, uid, wanted};
 use kubewitness_core::ports::{Append, Witness, Witnessed};
 use kubewitness_core::status::Rules;
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
-use kubewitness_journal::{Journal, JournalOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+use kubewitness_harness::Service;
+use kubewitness_journal::{Journal, JournalOptions, Place};
+
+use bulk::Bulk;
 
 const BATCHES: [usize; 4] = [1, 64, 256, 1024];
-/// States of one measurement at most, and its end where syncs are slow.
+/// States of one measurement at most, and its end where syncs are slow. Fewer for a first look:
+/// `KUBEWITNESS_BENCH_STATES`.
 const STATES: usize = 64 * 1024;
 const LONGEST: Duration = Duration::from_secs(5);
 
 const OBJECTS: usize = 100_000;
 /// Versions of an object: from 1 to this, so that chains are of every length.
 const VERSIONS: usize = 12;
-
-/// Rows of one statement of the peer.
-const ROWS: usize = 64;
 
 fn main() -> Result<()> {
     if !wanted("journal") {
@@ -39,17 +40,32 @@ fn main() -> Result<()> {
 }
 
 async fn appends() -> Result<()> {
+    let states = std::env::var("KUBEWITNESS_BENCH_STATES").map_or(Ok(STATES), |text| text.parse())?;
     println!("journal: states/s at durable settings, by batch, over {JOBS} Jobs of 2.2 KB");
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str, batch: usize| folder.path().join(format!("{name}-{batch}.db"));
     for batch in BATCHES {
-        let folder = tempfile::tempdir()?;
-        let ours = ours(&folder.path().join("journal.db"), batch).await?;
-        let peer = peer(&folder.path().join("peer.db"), batch).await?;
-        println!(
-            "  batch {batch:>4}  {ours:>8.0}  SQLite's bulk insert of whole documents {peer:>8.0}  {}",
-            ratio(ours, peer)
-        );
+        let ours = ours(&Place::file(&file("journal", batch)), batch, states).await?;
+        let peer = peer(Bulk::sqlite(&file("peer", batch)).await?, batch, states).await?;
+        told("SQLite", batch, ours, peer);
+    }
+    for service in Service::ALL {
+        let Some(server) = servers::start(service)? else { continue };
+        for batch in BATCHES {
+            let place = Place::server(&server.create_database()?).map_err(anyhow::Error::msg)?;
+            let ours = ours(&place, batch, states).await?;
+            let bulk = Bulk::server(service, &server.create_database()?).await?;
+            told(&service.to_string(), batch, ours, peer(bulk, batch, states).await?);
+        }
     }
     Ok(())
+}
+
+fn told(store: &str, batch: usize, ours: f64, peer: f64) {
+    println!(
+        "  {store:<10} batch {batch:>4}  {ours:>8.0}  its bulk insert of whole documents {peer:>8.0}  {}",
+        ratio(ours, peer)
+    );
 }
 
 /// The `index`th state of so many Jobs in turn, with the version before.
@@ -86,8 +102,8 @@ fn append(states: Vec<Witnessed>) -> Append {
     Append { source: "jobs".into(), states, ..Append::default() }
 }
 
-async fn ours(path: &Path, batch: usize) -> Result<f64> {
-    let journal = Journal::open(path, JournalOptions::default()).await?;
+async fn ours(place: &Place, batch: usize, states: usize) -> Result<f64> {
+    let journal = Journal::open_at(place, JournalOptions::default()).await?;
     let rules = Rules::builtin();
     // Every object is known: a stream is what is measured, and not the list before it.
     for first in (0..JOBS).step_by(500) {
@@ -96,11 +112,11 @@ async fn ours(path: &Path, batch: usize) -> Result<f64> {
             .await?;
     }
     let (mut spent, mut next) = (Duration::ZERO, JOBS);
-    while spent < LONGEST && next < JOBS + STATES {
-        let states = (next..next + batch).map(|index| state(&rules, JOBS, index)).collect();
-        next += batch;
+    while spent < LONGEST && next < JOBS + states {
+        let batch: Vec<_> = (next..next + batch).map(|index| state(&rules, JOBS, index)).collect();
+        next += batch.len();
         let begun = Instant::now();
-        journal.append(append(states)).await?;
+        journal.append(append(batch)).await?;
         spent += begun.elapsed();
     }
     journal.close().await?;
@@ -108,44 +124,18 @@ async fn ours(path: &Path, batch: usize) -> Result<f64> {
 }
 
 /// What is simplest: a row a state, with the document as it is and a key.
-async fn peer(path: &Path, batch: usize) -> Result<f64> {
-    let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
-    let options = options.journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full);
-    let mut connection = options.connect().await?;
-    sqlx::raw_sql(
-        "CREATE TABLE states (seq INTEGER PRIMARY KEY, version INTEGER NOT NULL, uid TEXT NOT NULL, \
-         status TEXT NOT NULL, document BLOB NOT NULL, UNIQUE (version, uid))",
-    )
-    .execute(&mut connection)
-    .await?;
+async fn peer(mut bulk: Bulk, batch: usize, states: usize) -> Result<f64> {
     let rules = Rules::builtin();
     let (mut spent, mut next) = (Duration::ZERO, JOBS);
-    while spent < LONGEST && next < JOBS + STATES {
-        let states: Vec<_> = (next..next + batch).map(|index| state(&rules, JOBS, index)).collect();
+    while spent < LONGEST && next < JOBS + states {
+        let batch: Vec<_> = (next..next + batch).map(|index| state(&rules, JOBS, index)).collect();
         let begun = Instant::now();
-        insert(&mut connection, next, &states).await?;
-        next += batch;
+        bulk.insert(next, &batch).await?;
         spent += begun.elapsed();
+        next += batch.len();
     }
-    connection.close().await?;
+    bulk.close().await?;
     Ok((next - JOBS) as f64 / spent.as_secs_f64())
-}
-
-async fn insert(connection: &mut SqliteConnection, first: usize, states: &[Witnessed]) -> Result<()> {
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    for (part, states) in states.chunks(ROWS).enumerate() {
-        let rows = vec!["(?,?,?,?,?)"; states.len()].join(",");
-        let text = format!("INSERT INTO states (seq, version, uid, status, document) VALUES {rows}");
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for (index, state) in states.iter().enumerate() {
-            let seq = (first + part * ROWS + index) as i64;
-            let version: i64 = state.resource_version.as_str().parse()?;
-            query = query.bind(seq).bind(version).bind(&state.object.uid);
-            query = query.bind(serde_json::to_string(&*state.status)?).bind(&state.document[..]);
-        }
-        query.execute(&mut *transaction).await?;
-    }
-    Ok(transaction.commit().await?)
 }
 
 async fn lived_in() -> Result<()> {

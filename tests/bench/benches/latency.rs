@@ -114,7 +114,7 @@ async fn measure(
     for change in 0..CHANGES {
         tokio::time::sleep(PAUSE).await;
         let sent = Instant::now();
-        canned.send_one();
+        canned.send(1);
         let (version, called) = calls.recv().await.context("the plugin is gone")?;
         let expected = (OBJECTS + change + 1).to_string();
         ensure!(version == expected, "the plugin was called with {version}, and {expected} was sent");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use canned::Canned;
-use host::Host;
+use host::{Lab, mib, settings};
 use kubewitness_bench::{PATIENCE, wanted};
 use kubewitness_core::ports::Witness;
 use kubewitness_journal::{Journal, JournalOptions};
@@ -17,16 +17,7 @@ use kubewitness_journal::{Journal, JournalOptions};
 const OBJECTS: usize = 100_000;
 const RESTARTS: usize = 3;
 
-const HOST: &str = r#"kind: ConfigMap
-metadata: {name: host, labels: {kubewitness.dev/host: "true"}}
-data:
-  host.yaml: |
-    apiVersion: kubewitness.dev/v1alpha1
-    kind: Host
-    metadata: {name: host}
-    spec:
-      sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]
-"#;
+const SETTINGS: &str = "sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]";
 
 fn main() -> Result<()> {
     if !wanted("restart") {
@@ -40,11 +31,9 @@ async fn run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let canned = Canned::start(OBJECTS, 0).await?;
     let kubeconfig = canned.kubeconfig(folder.path())?;
-    let (config, data) = (folder.path().join("config"), folder.path().join("data"));
-    std::fs::create_dir(&config)?;
-    std::fs::write(config.join("all.yaml"), HOST)?;
+    let lab = Lab::new(folder.path(), &[settings(SETTINGS)])?;
 
-    let host = Host::start(&kubeconfig, &config, &data)?;
+    let host = lab.start(&kubeconfig)?;
     // The watch is opened once the whole list is durable.
     canned.first_watch(PATIENCE).await.context("the first start never watched")?;
     let checkpoint = OBJECTS.to_string();
@@ -61,7 +50,7 @@ async fn run() -> Result<()> {
     for _ in 0..RESTARTS {
         canned.forget_watches();
         let started = Instant::now();
-        let mut host = Host::start(&kubeconfig, &config, &data)?;
+        let mut host = lab.start(&kubeconfig)?;
         let watching = canned.first_watch(PATIENCE).await.context("it never watched again")?;
         times.push(watching.duration_since(started));
         host.runs()?;
@@ -69,7 +58,7 @@ async fn run() -> Result<()> {
         println!(
             "  until it watches {:>8.0} ms (peak memory {:.0} MiB)",
             ms(watching - started),
-            host.peak_memory()?
+            mib(host.memory()?.peak)
         );
     }
     ensure!(canned.asked().pages.load(Ordering::Relaxed) == pages, "a warm restart listed");
@@ -77,7 +66,7 @@ async fn run() -> Result<()> {
     println!("  median           {:>8.0} ms, no list (goal: 2000)", ms(times[RESTARTS / 2]));
 
     let opening = Instant::now();
-    let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await?;
+    let journal = Journal::open(&lab.data().join("journal.db"), JournalOptions::default()).await?;
     println!("  of it: opening   {:>8.0} ms", ms(opening.elapsed()));
     let reading = Instant::now();
     let warm = journal.warm("jobs").await?;

@@ -134,8 +134,18 @@ impl Kubewitness {
 
 /// Runs `kubewitness ARGS` to its end.
 pub async fn command(args: &[&str]) -> Result<(Option<i32>, String, String)> {
+    command_in(args, &[]).await
+}
+
+/// The same in an environment that has more.
+pub async fn command_in(args: &[&str], env: &[(String, String)]) -> Result<(Option<i32>, String, String)> {
     let mut command = Command::new(kubewitness_binary()?);
-    command.args(args).env_remove("KUBECONFIG").env("NO_COLOR", "1").kill_on_drop(true);
+    command
+        .args(args)
+        .envs(env.iter().cloned())
+        .env_remove("KUBECONFIG")
+        .env("NO_COLOR", "1")
+        .kill_on_drop(true);
     let output = tokio::time::timeout(START_WITHIN, command.output())
         .await
         .with_context(|| format!("`kubewitness {}` does not end", args.join(" ")))??;
@@ -145,7 +155,11 @@ pub async fn command(args: &[&str]) -> Result<(Option<i32>, String, String)> {
 
 /// The same, where it must succeed and answer with JSON.
 pub async fn command_json(args: &[&str]) -> Result<Value> {
-    let (code, stdout, stderr) = command(args).await?;
+    command_json_in(args, &[]).await
+}
+
+pub async fn command_json_in(args: &[&str], env: &[(String, String)]) -> Result<Value> {
+    let (code, stdout, stderr) = command_in(args, env).await?;
     if code != Some(0) {
         bail!("`kubewitness {}` ended with {code:?}: {stdout}{stderr}", args.join(" "));
     }

@@ -19,7 +19,7 @@ mod truth;
 pub use binaries::{kubewitness_binary, plugins_folder, project_root, simulator_binary};
 pub use dice::{Dice, kills, seed};
 pub use kubectl::{Kubectl, Ran};
-pub use kubewitness::{Kubewitness, RunOptions, command, command_json};
+pub use kubewitness::{Kubewitness, RunOptions, command, command_in, command_json, command_json_in};
 pub use platform::{Platform, Row};
 pub use poll::{until, until_ok};
 pub use process::{Ended, Process};

@@ -13,15 +13,22 @@ use crate::services;
 
 /// Where Debian puts the sources of Go packages.
 const PACKAGED: &str = "/usr/share/gocode";
-/// The driver of SQLite within it: without it the peer has no database.
-const DRIVER: &str = "src/github.com/mattn/go-sqlite3";
+/// The drivers of databases within it, each with what it is built by and its package: the peer has
+/// the databases whose drivers are there.
+const DRIVERS: [(&str, &str, &str); 3] = [
+    ("src/github.com/mattn/go-sqlite3", "sqlite libsqlite3", "golang-github-mattn-go-sqlite3-dev"),
+    ("src/github.com/lib/pq", "postgres", "golang-github-lib-pq-dev"),
+    ("src/github.com/go-sql-driver/mysql", "mysql", "golang-github-go-sql-driver-mysql-dev"),
+];
 /// What our program is called within the sources of Kubernetes.
 const INSIDE: &str = "k8s.io/kubernetes/cmd/kubewitness-peer";
 
 /// `None` where it can't be had: why is printed, and the benchmarks say that they go without.
 pub fn client_go() -> Option<PathBuf> {
-    if !services::runs("go") || !Path::new(PACKAGED).join(DRIVER).is_dir() {
-        services::install(&["golang-go", "golang-github-mattn-go-sqlite3-dev"]);
+    let missing = || DRIVERS.iter().filter(|(folder, ..)| !Path::new(PACKAGED).join(folder).is_dir());
+    if !services::runs("go") || missing().next().is_some() {
+        let packages: Vec<_> = missing().map(|(.., package)| *package).chain(["golang-go"]).collect();
+        services::install(&packages);
     }
     if !services::runs("go") {
         return None;
@@ -38,7 +45,7 @@ pub fn client_go() -> Option<PathBuf> {
 fn built() -> Result<PathBuf> {
     let folder = target().join("clientgo");
     let (program, source) = (folder.join("peer"), root().join("tests/bench/peers/clientgo"));
-    let files = ["main.go", "sqlite.go"].map(|name| source.join(name));
+    let files = ["main.go", "sqlite.go", "postgres.go", "mysql.go"].map(|name| source.join(name));
     let age = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     let newest = files.iter().filter_map(|file| age(file).ok()).max();
     if age(&program).is_ok_and(|built| newest.is_some_and(|written| built > written)) {
@@ -62,9 +69,8 @@ fn built() -> Result<PathBuf> {
     step("building the peer on client-go");
     let mut go = Command::new("go");
     go.args(["build", "-o"]).arg(&program);
-    if Path::new(PACKAGED).join(DRIVER).is_dir() {
-        go.args(["-tags", "sqlite libsqlite3"]);
-    }
+    let there = DRIVERS.iter().filter(|(folder, ..)| Path::new(PACKAGED).join(folder).is_dir());
+    go.args(["-tags", &there.map(|(_, tags, _)| *tags).collect::<Vec<_>>().join(" ")]);
     go.arg(what);
     go.env("GO111MODULE", "off").env("GOFLAGS", "").env("GOPATH", gopath);
     run(go.env("GOCACHE", folder.join("cache")))?;

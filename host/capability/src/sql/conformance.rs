@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_core::config::{SecretRef, ServerSpec};
+use kubewitness_core::config::{DatabaseSpec, SecretRef, ServerSpec};
 use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::{Service, shared_server};
 
+use super::claims::{Claim, Claims};
 use super::mysql::Mysql;
 use super::postgres::Postgres;
+use super::proof::{DatabaseProof, ReceiptProof};
 use super::remote::Remote;
 use super::sqlite::Sqlite;
 use super::*;
@@ -43,6 +45,34 @@ impl World {
         }
     }
 
+    /// As the host's settings name it.
+    fn spec(&self) -> DatabaseSpec {
+        let url = self.folder.path().join("url");
+        let spec = match self.dialect {
+            Dialect::Sqlite => serde_json::json!({"name": "platform", "sqlite": {"path": "p.db"}}),
+            Dialect::Postgres => {
+                serde_json::json!({"name": "platform", "postgres": {"urlFrom": {"file": url}}})
+            }
+            Dialect::Mysql => serde_json::json!({"name": "platform", "mysql": {"urlFrom": {"file": url}}}),
+        };
+        serde_json::from_value(spec).unwrap()
+    }
+
+    /// Behind the host's back.
+    async fn run(&self, statement: &str) {
+        if self.dialect == Dialect::Sqlite {
+            let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.folder.path().join("p.db"));
+            let mut connection = sqlx::ConnectOptions::connect(&options).await.unwrap();
+            let text = sqlx::AssertSqlSafe(statement.to_owned());
+            sqlx::raw_sql(text).execute(&mut connection).await.unwrap();
+            return;
+        }
+        let service = if self.dialect == Dialect::Postgres { Service::Postgres } else { Service::MariaDb };
+        let url = std::fs::read_to_string(self.folder.path().join("url")).unwrap();
+        let server = shared_server(service, "a statement beside").unwrap();
+        server.run(url.rsplit('/').next(), statement).unwrap();
+    }
+
     /// With a table `t`.
     async fn prepared(&self) -> Shared {
         let engine = self.open().await;
@@ -67,7 +97,7 @@ impl World {
 
 fn receipt(token: &str, seqs: &[Seq]) -> Receipt {
     let marks = seqs.iter().map(|seq| Mark { seq: *seq, print: 9 }).collect();
-    Receipt { plugin: "p".into(), marks, token: token.into(), at_ms: 1 }
+    Receipt { plugin: "p".into(), marks, token: token.into(), at_ms: 1, claims: Claims::default() }
 }
 
 fn text(text: &str) -> SqlValue {
@@ -110,6 +140,64 @@ async fn rows_and_receipt_are_there_together(world: World) {
     assert_eq!(again.receipts("p", 0).await.unwrap().len(), 2, "a receipt goes as a whole");
     again.forget("p", 5).await.unwrap();
     assert_eq!(again.receipts("p", 0).await.unwrap(), []);
+}
+
+/// A call that writes these rows.
+async fn call(engine: &Shared, token: &str, seq: Seq, written: TableWrite) {
+    let mut transaction = engine.begin("p").await.unwrap();
+    let mut claims = Claims::default();
+    claims.wrote(Claim::of(&written));
+    transaction.write(written).await.unwrap();
+    transaction.commit(&Receipt { claims, ..receipt(token, &[seq]) }).await.unwrap();
+}
+
+async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: World) {
+    let proof = async || proof::database(&world.spec(), world.folder.path()).await;
+    assert_eq!(proof().await.receipts, [], "nothing was made by looking");
+    let engine = world.prepared().await;
+    call(&engine, "p.one", 3, write(OnConflict::Ignore, vec![row("a", 1, "x"), row("b", 2, "y")])).await;
+    call(&engine, "p.two", 4, write(newer(), vec![row("a", 5, "z"), row("it's", 2, "y")])).await;
+    let sound = proof().await;
+    assert_eq!((sound.rows, sound.receipts.len(), &sound.unread), (4, 2, &None));
+    assert_eq!(sound.problems, [] as [String; 0]);
+    assert_eq!(sound.receipts[0], ReceiptProof { plugin: "p".into(), marks: vec![(3, 9)] });
+    // Somebody takes a row away, whom nobody asked.
+    let mut other = engine.begin("p").await.unwrap();
+    other.execute("DELETE FROM t WHERE k = ?", vec![vec![text("b")]]).await.unwrap();
+    other.commit(&receipt("p.three", &[])).await.unwrap();
+    let problems = proof().await.problems;
+    assert!(problems.len() == 1 && problems[0].contains("without its rows: 1 of 2"), "{problems:?}");
+    // The plugin itself takes one away: nothing more is told of what was there until then.
+    let mut own = engine.begin("p").await.unwrap();
+    own.execute("DELETE FROM t WHERE k = ?", vec![vec![text("a")]]).await.unwrap();
+    let mut claims = Claims::default();
+    claims.takes = true;
+    own.commit(&Receipt { claims, ..receipt("p.four", &[6]) }).await.unwrap();
+    let after = proof().await;
+    assert_eq!((after.rows, after.receipts.len(), after.problems), (0, 3, Vec::new()));
+    call(&engine, "p.five", 7, write(OnConflict::Ignore, vec![row("c", 1, "x")])).await;
+    assert_eq!(proof().await.rows, 1);
+    engine.forget("p", 7).await.unwrap();
+    assert_eq!(proof().await, DatabaseProof { database: "platform".into(), ..DatabaseProof::default() });
+}
+
+async fn a_receipt_that_was_changed_is_found(world: World) {
+    let engine = world.prepared().await;
+    let planted = [
+        ("UPDATE kubewitness_receipts SET last = 9 WHERE plugin = 'p'", "is not what was written"),
+        ("UPDATE kubewitness_receipts SET last = 9 WHERE plugin = '/rows'", "do not belong together"),
+        ("DELETE FROM kubewitness_receipts WHERE plugin = 'p'", "without their receipt"),
+        ("UPDATE kubewitness_receipts SET token = 'p.x' WHERE plugin = 'p'", "without their receipt"),
+        ("DROP TABLE t", "can't be looked for in the table `t`"),
+    ];
+    for (statement, expected) in planted {
+        call(&engine, "p.one", 3, write(OnConflict::Ignore, vec![row("a", 1, "x")])).await;
+        world.run(statement).await;
+        let proof = proof::database(&world.spec(), world.folder.path()).await;
+        let is_found = proof.problems.iter().any(|problem| problem.contains(expected));
+        assert!(is_found, "{statement}: {proof:?}");
+        world.run("DELETE FROM kubewitness_receipts").await;
+    }
 }
 
 async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody(world: World) {
@@ -334,6 +422,8 @@ macro_rules! for_each_database {
 
 for_each_database!(
     rows_and_receipt_are_there_together,
+    a_receipt_tells_of_its_rows_until_they_may_be_gone,
+    a_receipt_that_was_changed_is_found,
     a_call_that_goes_away_leaves_nothing_and_blocks_nobody,
     an_older_row_never_replaces_a_newer_one,
     a_write_that_fails_is_undone_alone,

@@ -2,12 +2,15 @@
 //! receipt of its states commits with it.
 //!
 //! [`guard`] reads a plugin's statements, [`write`] builds the host's own, and each database has a
-//! module behind [`Engine`] and [`Transaction`]; those on servers share [`remote`].
+//! module behind [`Engine`] and [`Transaction`]; those on servers share [`remote`]. [`claims`] is what a
+//! receipt tells of its rows, and [`proof`] looks for them.
 
+pub mod claims;
 mod columns;
 pub mod guard;
 pub mod mysql;
 pub mod postgres;
+pub mod proof;
 pub mod remote;
 pub mod sqlite;
 pub mod write;
@@ -20,6 +23,7 @@ use futures::{Stream, TryStreamExt};
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 
+use self::claims::Claims;
 use crate::applied::Mark;
 
 /// The proof, kept with the rows, that these states were applied.
@@ -31,6 +35,8 @@ pub struct Receipt {
     /// Names this very transaction, so that its fate can be looked up: `PLUGIN.RANDOM`.
     pub token: String,
     pub at_ms: u64,
+    /// What is told of the rows that were written with it.
+    pub claims: Claims,
 }
 
 /// One database, shared by the plugins that were granted it.

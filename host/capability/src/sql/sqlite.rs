@@ -22,10 +22,12 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use self::convert::{bind, is_statements_own, refusal, values};
+pub(super) use self::convert::bind;
+use self::convert::{is_statements_own, refusal, values};
 use super::guard::{self, Purpose};
 use super::{
-    CommitError, Engine, QUERY_ROWS, Receipt, Transaction, VALUE_BYTES, check_size, fits_arity, size, write,
+    CommitError, Engine, QUERY_ROWS, Receipt, Transaction, VALUE_BYTES, check_size, claims, fits_arity, size,
+    write,
 };
 use crate::applied::{self, Mark};
 
@@ -64,9 +66,14 @@ const NO_DEADLINE: u64 = u64::MAX;
 const RECEIPTS: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, states BLOB NOT NULL, \
     token TEXT NOT NULL, at INTEGER NOT NULL)";
-/// In one round trip: the second runs only if the first succeeded.
+/// In one round trip: each runs only if the one before succeeded. A receipt, and with it what it tells
+/// of its rows.
 const KEEP: &str = "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
     VALUES (?, ?, ?, ?, ?, ?); COMMIT";
+const KEEP_BOTH: &str = "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
+    VALUES (?, ?, ?, ?, ?, ?), (?, ?, ?, ?, ?, ?); COMMIT";
+/// Rows may be gone: what was told of any is told no longer.
+const TAKE_BACK: &str = "DELETE FROM kubewitness_receipts WHERE plugin = '/rows'; ";
 
 pub struct Sqlite {
     writer: Arc<Mutex<Writer>>,
@@ -230,9 +237,8 @@ impl Engine for Sqlite {
 
     async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
         let mut writer = self.writer().await?;
-        let delete = sqlx::query("DELETE FROM kubewitness_receipts WHERE plugin = ? AND last <= ?")
-            .bind(plugin)
-            .bind(position(through));
+        let text = "DELETE FROM kubewitness_receipts WHERE last <= ?1 AND (plugin = ?2 OR plugin = '/rows' AND token LIKE ?3)";
+        let delete = sqlx::query(text).bind(position(through)).bind(plugin).bind(format!("{plugin}.%"));
         let deleted = delete.execute(writer.connection().map_err(|error| refusal(&error))?).await;
         deleted.map(|_| ()).map_err(|error| refusal(&error))
     }
@@ -369,14 +375,13 @@ impl Transaction for Open {
             self.writer.roll_back().await;
             return Err(CommitError::RolledBack(error));
         }
-        let (statement, arguments) = match (receipt.marks.first(), receipt.marks.last()) {
-            (Some(first), Some(last)) => {
-                (KEEP, keep(receipt, first.seq, last.seq).map_err(CommitError::RolledBack)?)
-            }
-            _ => ("COMMIT", SqliteArguments::default()),
+        let (statement, arguments) = keep(receipt).map_err(CommitError::RolledBack)?;
+        let statement = match receipt.claims.takes {
+            true => format!("{TAKE_BACK}{statement}"),
+            false => statement.to_owned(),
         };
         self.writer.deadline.set(None);
-        let Err(error) = self.writer.run(statement, arguments).await else {
+        let Err(error) = self.writer.run(&statement, arguments).await else {
             self.writer.open = false;
             return Ok(());
         };
@@ -410,15 +415,29 @@ impl Open {
     }
 }
 
-fn keep(receipt: &Receipt, first: Seq, last: Seq) -> Result<SqliteArguments, GrantError> {
-    bind(vec![
-        SqlValue::Text(receipt.plugin.clone()),
-        SqlValue::Integer(position(first)),
-        SqlValue::Integer(position(last)),
-        SqlValue::Blob(applied::encode(&receipt.marks)),
-        SqlValue::Text(receipt.token.clone()),
-        SqlValue::Integer(position(receipt.at_ms)),
-    ])
+fn keep(receipt: &Receipt) -> Result<(&'static str, SqliteArguments), GrantError> {
+    let Receipt { plugin, marks, token, at_ms, claims } = receipt;
+    let (Some(first), Some(last)) = (marks.first(), marks.last()) else {
+        return Ok(("COMMIT", SqliteArguments::default()));
+    };
+    let row = |plugin: &str, states| {
+        [
+            SqlValue::Text(plugin.to_owned()),
+            SqlValue::Integer(position(first.seq)),
+            SqlValue::Integer(position(last.seq)),
+            SqlValue::Blob(states),
+            SqlValue::Text(token.clone()),
+            SqlValue::Integer(position(*at_ms)),
+        ]
+    };
+    let mut values = row(plugin, applied::encode(marks)).to_vec();
+    match claims.encode(marks) {
+        None => Ok((KEEP, bind(values)?)),
+        Some(told) => {
+            values.extend(row(claims::OWNER, told));
+            Ok((KEEP_BOTH, bind(values)?))
+        }
+    }
 }
 
 /// Positions are counted by the journal's own SQLite and fit.

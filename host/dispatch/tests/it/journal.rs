@@ -22,6 +22,8 @@ pub struct Kept {
     /// States given out by `read`.
     pub read: usize,
     pub refuse: Option<fn() -> JournalError>,
+    /// A save is two transactions: a fault that tests must find.
+    pub tears_saves: bool,
     states: BTreeMap<Seq, Arc<State>>,
 }
 
@@ -79,6 +81,15 @@ impl Journal {
         self.with(|kept| kept.states.insert(seq, Arc::new(state)));
         self.newest.send_replace(seq);
         seq
+    }
+
+    /// Announces a state and has it there later: a fault that tests must find.
+    pub async fn append_after(&self, object: usize, later: impl Future<Output = ()>) {
+        let seq = *self.newest.borrow() + 1;
+        self.newest.send_replace(seq);
+        later.await;
+        let state = state(seq, "jobs", &format!("job-{object}"), "Failed");
+        self.with(|kept| kept.states.insert(seq, Arc::new(state)));
     }
 
     pub fn newest_seq(&self) -> Seq {
@@ -191,6 +202,11 @@ impl Backlog for Journal {
             }
             kept.saves += 1;
             kept.progress.insert(plugin.to_owned(), save.progress);
+        });
+        if self.with(|kept| kept.tears_saves) {
+            tokio::task::yield_now().await;
+        }
+        self.with(|kept| {
             for letter in save.parked {
                 kept.letters.insert((plugin.to_owned(), letter.seq), letter);
             }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod breaker;
+mod interleavings;
 mod journal;
 mod letters;
 mod life;

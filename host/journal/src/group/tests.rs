@@ -19,7 +19,7 @@ impl Desk {
         let path = folder.path().join("journal.db");
         let (store, mut writer) = Store::open(&path, 1).await.unwrap();
         let memory = writer.memory().await.unwrap();
-        let recent = Arc::new(RwLock::new(Recent::new(10)));
+        let recent = Arc::new(RwLock::new(Recent::new(10, usize::MAX)));
         Self { folder, group: Group::new(Box::new(writer), memory, recent), store }
     }
 

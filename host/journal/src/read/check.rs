@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use kubewitness_core::ObjectRef;
-use kubewitness_core::ports::JournalError;
+use kubewitness_core::ports::{JournalError, Progress};
 
 use crate::rows::{Envelope, Flags, Key, ObjectRow};
+use crate::seal;
 use crate::store::{Answer, Named, damaged};
 
 /// seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums.
@@ -47,4 +48,13 @@ pub(crate) fn object(row: ObjectRow, sum: i64, kind: (String, String, String)) -
     let (group, version, kind) = kind;
     let object = Arc::new(ObjectRef { group, version, kind, namespace, name, uid });
     Ok((id, Named { object, stream, owner }))
+}
+
+/// What a plugin saved.
+pub(crate) fn progress(plugin: &str, body: &str, sum: i64) -> Answer<Progress> {
+    if seal::plugin(plugin, body) != sum {
+        return Err(JournalError::Fatal(format!("the progress of {plugin} is not what was written")));
+    }
+    let parsed = serde_json::from_str(body);
+    parsed.map_err(|error| JournalError::Fatal(format!("the progress of {plugin} does not decode: {error}")))
 }

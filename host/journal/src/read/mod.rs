@@ -7,5 +7,5 @@ mod reader;
 mod story;
 mod warm;
 
-pub(crate) use names::Names;
+pub(crate) use names::{Names, at};
 pub(crate) use reader::Reader;

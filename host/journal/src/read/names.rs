@@ -9,6 +9,7 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status};
 
 use crate::rows::{Envelope, parse_status};
+use crate::seal;
 use crate::store::{Answer, Fetch, Named, Which, damaged};
 
 /// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
@@ -68,7 +69,7 @@ impl Names {
             return Ok(());
         }
         for (id, body, sum) in rows.statuses(missing).await? {
-            let parsed = parse_status(&body).ok().filter(|_| i64::from(checksum(body.as_bytes())) == sum);
+            let parsed = parse_status(&body).ok().filter(|_| seal::status(id, &body) == sum);
             let status =
                 parsed.ok_or_else(|| JournalError::Fatal(format!("status {id}: not what was written")))?;
             self.lock().statuses.insert(id, Arc::new(status));
@@ -222,7 +223,7 @@ pub(super) async fn after(
 }
 
 /// Single states, in order; unknown positions are left out.
-pub(super) async fn at(rows: &mut dyn Fetch, names: &Names, seqs: &[Seq]) -> Answer<Vec<Arc<State>>> {
+pub(crate) async fn at(rows: &mut dyn Fetch, names: &Names, seqs: &[Seq]) -> Answer<Vec<Arc<State>>> {
     let mut seqs: Vec<_> = seqs.iter().filter_map(|seq| i64::try_from(*seq).ok()).collect();
     seqs.sort_unstable();
     let mut states = Vec::with_capacity(seqs.len());

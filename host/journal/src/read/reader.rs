@@ -14,7 +14,7 @@ use super::names::{self, Names};
 use super::{documents, story, warm};
 use crate::differences;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::{Answer, Connection, Fetch, Past, Store, keeps_everything};
+use crate::store::{Answer, Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;
@@ -34,8 +34,8 @@ impl<'a> Reader<'a> {
     }
 
     /// For retention.
-    pub fn past(&mut self) -> Answer<&mut dyn Past> {
-        self.rows().past().ok_or_else(keeps_everything)
+    pub fn past(&mut self) -> &mut dyn Past {
+        self.rows().past()
     }
 
     pub async fn whole(&mut self, seq: Seq) -> Answer<Option<Bytes>> {
@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
         names::after(self.connection.rows(), self.names, after, limit).await
     }
 
-    /// What is passed over is not read, where the store can tell; then an answer may end early.
+    /// What is passed over is not read; an answer may end early.
     pub async fn outside(
         mut self,
         after: Seq,
@@ -56,10 +56,7 @@ impl<'a> Reader<'a> {
     ) -> Answer<Outside> {
         let end = through.min(after.saturating_add(OUTSIDE)).min(i64::MAX as u64);
         let most = limit.min(i64::MAX as usize) as i64;
-        let Some(seqs) = self.rows().outside(after as i64, end as i64, most, namespaces).await? else {
-            let states = names::after(self.connection.rows(), self.names, after, limit).await?;
-            return Ok(Outside::of(states, through, limit, namespaces));
-        };
+        let seqs = self.rows().outside(after as i64, end as i64, most, namespaces).await?;
         let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
         let looked = seqs.last().copied().filter(|_| seqs.len() >= limit).unwrap_or(end);
         Ok(Outside { states: names::at(self.connection.rows(), self.names, &seqs).await?, looked })

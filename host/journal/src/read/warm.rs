@@ -45,6 +45,7 @@ async fn read(
     let newest =
         rows.streams().await?.into_iter().filter(|stream| stream.source == source).max_by_key(|s| s.epoch);
     let Some(newest) = newest else { return Ok(Warm::default()) };
+    newest.check()?;
     let mut part = gather(rows, names, source, 0).await?;
     loop {
         let Some(after) = part.after else {

@@ -172,7 +172,7 @@ fn progress(cursor: Seq, above: &[(Seq, Seq)], starts: &[(&str, Seq, Option<Seq>
 fn held(progress: &Progress, in_hand: Option<u64>) -> Vec<(Seq, Seq)> {
     let tally = |segment| Tally { segment, states: 1000, bytes: 0 };
     let tallies: Vec<_> = (0..10).map(tally).collect();
-    let holds = holds("p", progress, "jobs", &tallies, in_hand);
+    let holds = holds("p", progress, "jobs", &tallies, in_hand, 0);
     holds.into_iter().map(|hold| (hold.after, hold.through)).collect()
 }
 

@@ -11,6 +11,7 @@ use kubewitness_core::{Gap, Seq, StateId, calendar};
 use super::link::{Param, Row};
 use super::session::Session;
 use crate::plan::SEGMENT;
+use crate::read::check;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::{Act, Answer, damaged};
 
@@ -244,12 +245,9 @@ impl Session {
     }
 
     pub(super) async fn read_progress(&mut self, plugin: &str) -> Answer<Option<Progress>> {
-        let text = "SELECT progress FROM kw_plugins WHERE name = ?";
+        let text = "SELECT progress, sum FROM kw_plugins WHERE name = ?";
         let Some(mut row) = self.fetch(text, vec![plugin.into()]).await?.pop() else { return Ok(None) };
-        let parsed = serde_json::from_str(&row.text(0)?);
-        parsed.map(Some).map_err(|error| {
-            JournalError::Fatal(format!("the progress of {plugin} does not decode: {error}"))
-        })
+        check::progress(plugin, &row.text(0)?, row.int(1)?).map(Some)
     }
 
     pub(super) async fn read_letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {

@@ -13,9 +13,10 @@ use super::session::Session;
 use crate::read::documents::Kept;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::rows::{Envelope, Flags, SnapshotRow};
+use crate::seal::{Cell, Table};
 use crate::store::{
-    Answer, Connection, CurrentRow, Fetch, KeptSnapshot, Link, LiveRow, Named, StoredRow, Stream, Which,
-    damaged,
+    Answer, Connection, CurrentRow, EndRow, Fetch, KeptSnapshot, Link, LiveRow, Named, Past, StoredRow,
+    Stream, Which, damaged,
 };
 
 #[async_trait]
@@ -37,6 +38,16 @@ impl Connection for Session {
 impl Fetch for Session {
     async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
         self.read_after(after, limit).await
+    }
+
+    async fn outside(
+        &mut self,
+        after: i64,
+        through: i64,
+        limit: i64,
+        namespaces: &[String],
+    ) -> Answer<Vec<i64>> {
+        self.read_outside(after, through, limit, namespaces).await
     }
 
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
@@ -193,6 +204,10 @@ impl Fetch for Session {
         self.read_replays(plugin).await
     }
 
+    fn past(&mut self) -> &mut dyn Past {
+        self
+    }
+
     async fn structure(&mut self) -> Answer<Vec<String>> {
         // A server's own files are its operator's to check; each row's sum is compared anyway.
         Ok(Vec::new())
@@ -245,10 +260,24 @@ impl Fetch for Session {
         rows.into_iter().map(row).collect()
     }
 
-    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, Option<i64>)>> {
-        let text = "SELECT id, tail FROM kw_objects WHERE id > ? AND stream > 0 ORDER BY id LIMIT ?";
-        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
-        rows.into_iter().map(|row| Ok((row.int(0)?, row.optional_int(1)?))).collect()
+    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
+        self.read_ends(after, limit).await
+    }
+
+    async fn object_keys(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, i64, i64)>> {
+        self.read_object_keys(after, limit).await
+    }
+
+    async fn sealed(&mut self, table: &Table, after: i64, limit: i64) -> Answer<Vec<Vec<Cell>>> {
+        self.read_sealed(table, after, limit).await
+    }
+
+    async fn misowned(&mut self) -> Answer<Vec<(i64, i64)>> {
+        self.read_misowned().await
+    }
+
+    async fn unowned(&mut self) -> Answer<Vec<i64>> {
+        self.read_unowned().await
     }
 
     async fn tallies(&mut self) -> Answer<Vec<(i64, i64, i64)>> {

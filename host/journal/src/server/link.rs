@@ -9,12 +9,7 @@ use crate::rows::Key;
 use crate::store::Answer;
 
 /// All that the journal's tables hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
-    Null,
-    Int(i64),
-    Bytes(Vec<u8>),
-}
+pub(super) use crate::seal::Cell as Value;
 
 /// What a text is given for its places.
 #[derive(Clone, Debug)]

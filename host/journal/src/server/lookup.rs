@@ -12,6 +12,7 @@ use super::session::Session;
 use crate::memory::{Found, Identity, Memory, Next, Source};
 use crate::plan::Known;
 use crate::rows::{Encoding, Flags, Key, parse_status};
+use crate::seal;
 use crate::store::Answer;
 use crate::tails::Tail;
 use crate::uid;
@@ -25,10 +26,12 @@ pub(super) async fn memory(session: &mut Session) -> Answer<Memory> {
     for mut row in kinds {
         memory.kinds.insert((row.text(1)?, row.text(2)?, row.text(3)?), row.int(0)?);
     }
-    let text = "SELECT id, body FROM kw_statuses ORDER BY id DESC LIMIT ?";
+    let text = "SELECT id, body, sum FROM kw_statuses ORDER BY id DESC LIMIT ?";
     for mut row in session.fetch(text, vec![STATUSES.into()]).await? {
-        if let Ok(status) = parse_status(&row.text(1)?) {
-            memory.statuses.insert(Arc::new(status), row.int(0)?);
+        let (id, body, sum) = (row.int(0)?, row.text(1)?, row.int(2)?);
+        // A damaged one must not be referred to; a new one is made.
+        if let Some(status) = parse_status(&body).ok().filter(|_| seal::status(id, &body) == sum) {
+            memory.statuses.insert(Arc::new(status), id);
         }
     }
     sources(session, &mut memory).await?;
@@ -57,14 +60,17 @@ fn nothing() -> kubewitness_core::ports::JournalError {
 }
 
 async fn sources(session: &mut Session, memory: &mut Memory) -> Answer<()> {
-    let text = "SELECT t.id, t.source, t.epoch, (SELECT max(a.id) FROM kw_anchors a WHERE a.stream = t.id) \
-                FROM kw_streams t ORDER BY t.epoch";
-    for mut row in session.fetch(text, Vec::new()).await? {
-        let (id, epoch, anchor) = (row.int(0)? as u32, row.int(2)? as u32, row.optional_int(3)?);
-        let name = row.text(1)?;
-        let source: &mut Source = memory.sources.entry(name.into()).or_default();
-        source.streams.push((epoch, id));
-        let Some(anchor) = anchor else { continue };
+    let text = "SELECT stream, max(id) FROM kw_anchors GROUP BY stream";
+    let mut newest = HashMap::new();
+    for row in session.fetch(text, Vec::new()).await? {
+        newest.insert(row.int(0)?, row.int(1)?);
+    }
+    // By source and epoch: of a source the last stays.
+    for stream in session.read_streams().await? {
+        let number = stream.id;
+        let source: &mut Source = memory.sources.entry(stream.source.as_str().into()).or_default();
+        source.resume(stream)?;
+        let Some(anchor) = newest.get(&number).copied() else { continue };
         let Some((sum, packed)) = session.read_anchor(anchor).await? else { continue };
         // A damaged one must not be built upon; a new one is made.
         let document = unpack(&packed).ok().filter(|document| i64::from(checksum(document)) == sum);

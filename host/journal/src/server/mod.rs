@@ -8,11 +8,14 @@ mod fetch;
 mod link;
 mod lookup;
 mod mysql;
+mod past;
 mod pool;
 mod postgres;
 mod read;
+mod retain;
 mod save;
 mod schema;
+mod seals;
 mod session;
 mod table;
 mod write;
@@ -66,8 +69,14 @@ async fn take(server: &Server, place: &str, session: &mut Session) -> Result<(),
     // Before any write: a journal of a newer program must stay as it is.
     let mut format = version(session, place).await?;
     if format.is_none() {
-        // Two that begin at once make the same table.
-        make(session, schema::MARK).await.map_err(fail)?;
+        if let Err(error) = make(session, schema::MARK).await {
+            // Two that begin at once make the same table, and PostgreSQL lets one of them fail once the
+            // other's is there.
+            *session = dial(server, place).await?;
+            if version(session, place).await?.is_none() {
+                return Err(fail(error));
+            }
+        }
         format = version(session, place).await?;
     }
     if let Lock::Others(Holder { name, session: number }) = writer::lock(session).await.map_err(fail)? {
@@ -104,6 +113,11 @@ async fn version(session: &mut Session, place: &str) -> Result<Option<i64>, Open
 }
 
 async fn make(session: &mut Session, shared: &str) -> Answer<()> {
+    if let Some((table, column)) = schema::added(shared)
+        && session.has_column(table, column).await?
+    {
+        return Ok(());
+    }
     match schema::statement(session.dialect(), shared) {
         Some(text) => session.script(&text).await,
         None => Ok(()),
@@ -119,6 +133,9 @@ async fn migrate(session: &mut Session, place: &str, from: i64) -> Answer<()> {
         }
         for shared in step {
             make(session, shared).await?;
+        }
+        if version == schema::SEALED {
+            session.fill().await?;
         }
         let text = match version {
             1 => "INSERT INTO kw_journal (id, format, epoch, holder, since_ms) VALUES (1, ?, 0, '', 0)",
@@ -147,12 +164,15 @@ fn explained(error: OpenError, remedy: Option<&'static str>) -> OpenError {
     }
 }
 
-/// A session for `verify`: of a journal of this format.
-pub(crate) async fn open_to_verify(server: &Server) -> Result<Box<dyn store::Connection>, OpenError> {
+/// A connection that only reads a journal of this format, and what that takes on disk.
+pub(crate) async fn open_to_read(server: &Server) -> Result<(Box<dyn store::Connection>, u64), OpenError> {
     let place = server.to_string();
     let mut session = dial(server, &place).await?;
     match version(&mut session, &place).await? {
-        Some(schema::VERSION) => Ok(Box::new(session)),
+        Some(schema::VERSION) => {
+            let bytes = bytes(&mut session).await.map_err(|error| open_error(&place, error))?;
+            Ok((Box::new(session), bytes))
+        }
         Some(found) if found > 0 => {
             Err(OpenError::Older { path: place.into(), found, known: schema::VERSION })
         }
@@ -167,23 +187,26 @@ impl store::Store for Store {
     }
 
     async fn bytes(&self) -> Answer<u64> {
-        let mut lent = self.readers.lend().await?;
-        let session = lent.session();
-        let text = match session.dialect() {
-            Dialect::Postgres => {
-                "SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class \
-                 WHERE relkind = 'r' AND relname LIKE 'kw\\_%' AND pg_table_is_visible(oid)"
-            }
-            Dialect::Mysql => {
-                "SELECT CAST(coalesce(sum(data_length + index_length), 0) AS SIGNED) FROM information_schema.tables \
-                 WHERE table_schema = database() AND table_name LIKE 'kw\\_%'"
-            }
-        };
-        Ok(session.numbers(text, Vec::new()).await?.first().copied().unwrap_or_default() as u64)
+        bytes(self.readers.lend().await?.session()).await
     }
 
     async fn close(&self) -> Answer<()> {
         self.readers.close();
         Ok(())
     }
+}
+
+/// What the journal takes on the server's disk.
+async fn bytes(session: &mut Session) -> Answer<u64> {
+    let text = match session.dialect() {
+        Dialect::Postgres => {
+            "SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class \
+                 WHERE relkind = 'r' AND relname LIKE 'kw\\_%' AND pg_table_is_visible(oid)"
+        }
+        Dialect::Mysql => {
+            "SELECT CAST(coalesce(sum(data_length + index_length), 0) AS SIGNED) FROM information_schema.tables \
+                 WHERE table_schema = database() AND table_name LIKE 'kw\\_%'"
+        }
+    };
+    Ok(session.numbers(text, Vec::new()).await?.first().copied().unwrap_or_default() as u64)
 }

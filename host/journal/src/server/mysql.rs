@@ -80,11 +80,7 @@ fn on_conflict(insert: &Insert) -> String {
     };
     let set = merges.iter().map(|(name, merge)| match merge {
         Merge::New => format!("{name} = VALUES({name})"),
-        Merge::NewUnlessNull => format!("{name} = coalesce(VALUES({name}), {name})"),
         Merge::Sum => format!("{name} = {name} + VALUES({name})"),
-        Merge::Greatest => {
-            format!("{name} = greatest(coalesce({name}, VALUES({name})), coalesce(VALUES({name}), {name}))")
-        }
     });
     format!("ON DUPLICATE KEY UPDATE {}", set.collect::<Vec<_>>().join(", "))
 }

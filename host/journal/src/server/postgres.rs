@@ -113,9 +113,7 @@ fn insert_text(insert: &Insert) -> String {
         Conflict::Merge(merges) => {
             let set = merges.iter().map(|(name, merge)| match merge {
                 Merge::New => format!("{name} = excluded.{name}"),
-                Merge::NewUnlessNull => format!("{name} = coalesce(excluded.{name}, {table}.{name})"),
                 Merge::Sum => format!("{name} = {table}.{name} + excluded.{name}"),
-                Merge::Greatest => format!("{name} = greatest({table}.{name}, excluded.{name})"),
             });
             let set = set.collect::<Vec<_>>().join(", ");
             text.push_str(&format!(" ON CONFLICT ({}) DO UPDATE SET {set}", key.join(", ")));

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use kubewitness_core::Seq;
 use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
-use kubewitness_core::{Seq, StateId};
 
 use super::link::{Link, Param};
 use super::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
 use super::write::{Written, next};
+use crate::seal::{self, Letter};
 use crate::store::{Act, Replay};
 
 const PLUGINS: Insert = Insert {
     table: "kw_plugins",
-    columns: &[bytes("name"), bytes("progress")],
+    columns: &[bytes("name"), bytes("progress"), int("sum")],
     key: &["name"],
-    conflict: Conflict::Merge(&[("progress", Merge::New)]),
+    conflict: Conflict::Merge(&[("progress", Merge::New), ("sum", Merge::New)]),
 };
 const LETTERS: Insert = Insert {
     table: "kw_letters",
@@ -28,23 +29,26 @@ const LETTERS: Insert = Insert {
         int("last_ms"),
         int("replaying"),
         bytes("tries"),
+        int("sum"),
     ],
     key: &["plugin", "seq"],
     conflict: Conflict::Merge(&[
+        ("id", Merge::New),
         ("attempts", Merge::New),
         ("error", Merge::New),
         ("first_ms", Merge::New),
         ("last_ms", Merge::New),
         ("replaying", Merge::New),
         ("tries", Merge::New),
+        ("sum", Merge::New),
     ]),
 };
 const REVIVED: Delete = Delete { table: "kw_letters", key: &[bytes("plugin"), int("seq")] };
 const KV: Insert = Insert {
     table: "kw_kv",
-    columns: &[bytes("plugin"), bytes("name"), bytes("value")],
+    columns: &[bytes("plugin"), bytes("name"), bytes("value"), int("sum")],
     key: &["plugin", "name"],
-    conflict: Conflict::Merge(&[("value", Merge::New)]),
+    conflict: Conflict::Merge(&[("value", Merge::New), ("sum", Merge::New)]),
 };
 const KV_DELETE: Delete = Delete { table: "kw_kv", key: &[bytes("plugin"), bytes("name")] };
 const REPLAYS: Insert = Insert {
@@ -57,6 +61,7 @@ const REPLAYS: Insert = Insert {
         bytes("seqs"),
         int("at_ms"),
         bytes("what"),
+        int("sum"),
     ],
     key: &["id"],
     conflict: Conflict::Refuse,
@@ -78,7 +83,8 @@ pub(super) async fn saves(link: &mut dyn Link, saves: &[(&str, &Save)]) -> Writt
     }
     let progress = Batch::of(progress, |(plugin, progress)| {
         let body = serde_json::to_string(progress).expect("strings and numbers always serialize");
-        [plugin.into(), body.into()]
+        let sum = seal::plugin(plugin, &body);
+        [plugin.into(), body.into(), sum.into()]
     });
     link.insert(&PLUGINS, progress).await?;
     link.delete(&REVIVED, Batch::of(revived, |(plugin, seq)| [plugin.into(), (seq as i64).into()])).await?;
@@ -88,22 +94,37 @@ pub(super) async fn saves(link: &mut dyn Link, saves: &[(&str, &Save)]) -> Writt
             (false, true) => Act::Replay.mark(),
             (false, false) => 0,
         };
+        let tries = serde_json::to_string(&letter.tries).expect("strings and numbers always serialize");
+        let sealed = Letter {
+            plugin,
+            seq: seq as i64,
+            id: letter.id.as_str(),
+            attempts: i64::from(letter.attempts),
+            error: &letter.error,
+            first_ms: letter.first_ms as i64,
+            last_ms: letter.last_ms as i64,
+            tries: &tries,
+        };
+        let sum = sealed.sum(mark);
         [
             plugin.into(),
             (seq as i64).into(),
-            StateId::as_str(&letter.id).into(),
+            letter.id.as_str().into(),
             i64::from(letter.attempts).into(),
             letter.error.as_str().into(),
             (letter.first_ms as i64).into(),
             (letter.last_ms as i64).into(),
             mark.into(),
-            serde_json::to_string(&letter.tries).expect("strings and numbers always serialize").into(),
+            tries.into(),
+            sum.into(),
         ]
     });
     link.insert(&LETTERS, parked).await?;
     let sets = kv.iter().filter_map(|(place, value)| Some((place, (*value)?)));
-    let sets =
-        Batch::of(sets, |((plugin, key), value)| [(*plugin).into(), (*key).into(), value.clone().into()]);
+    let sets = Batch::of(sets, |((plugin, key), value)| {
+        let sum = seal::key_value(plugin, key, value);
+        [(*plugin).into(), (*key).into(), value.clone().into(), sum.into()]
+    });
     link.insert(&KV, sets).await?;
     let deletes = kv.iter().filter(|(_, value)| value.is_none());
     let deletes = Batch::of(deletes, |((plugin, key), _)| [(*plugin).into(), (*key).into()]);
@@ -115,15 +136,20 @@ pub(super) async fn replays(link: &mut dyn Link, replays: &[Replay]) -> Written 
     if replays.is_empty() {
         return Ok(());
     }
-    let text = "UPDATE kw_letters SET replaying = ? WHERE plugin = ? AND seq IN (SELECT q.v FROM @numbers)";
+    let text = "UPDATE kw_letters SET replaying = ?, \
+                sum = mod(sum, 4294967296) + CAST(? AS @BIGINT) * 4294967296 \
+                WHERE plugin = ? AND seq IN (SELECT q.v FROM @numbers)";
     for Replay { act, plugin, seqs, .. } in replays {
         let seqs: Vec<i64> = seqs.iter().map(|seq| *seq as i64).collect();
-        link.fetch(text, vec![act.mark().into(), plugin.as_str().into(), Param::Numbers(seqs)]).await?;
+        let mark = act.mark();
+        let params = vec![mark.into(), mark.into(), plugin.as_str().into(), Param::Numbers(seqs)];
+        link.fetch(text, params).await?;
     }
     let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_replays").await?;
     let records = Batch::of((first..).zip(replays), |(id, replay)| {
         let Replay { act, plugin, seqs, who, why, at_ms } = replay;
         let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
+        let sum = seal::replay(plugin, act.as_str(), who, why, &seqs, *at_ms as i64);
         [
             id.into(),
             plugin.as_str().into(),
@@ -132,6 +158,7 @@ pub(super) async fn replays(link: &mut dyn Link, replays: &[Replay]) -> Written 
             seqs.into(),
             (*at_ms as i64).into(),
             act.as_str().into(),
+            sum.into(),
         ]
     });
     link.insert(&REPLAYS, records).await

@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 2.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 3.
 //!
 //! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
 //! they can lie beside others. They hold the same rows as the embedded journal, under the same
@@ -22,14 +22,18 @@
 //! has the lock, so once it is had, it is decided whether the last transaction was committed.
 //!
 //! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
-//! Version 1 did not keep what audits found.
+//! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
+//! documents and statuses had sums.
 
 use super::dialect::Dialect;
 
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
+
+/// The version from which on rows have sums.
+pub(super) const SEALED: i64 = 3;
 
 /// The statements that make version `n + 1` of version `n`. Those that were released never change.
-pub(super) const STEPS: [&[&str]; VERSION as usize] = [&CREATE, &DISCREPANCIES];
+pub(super) const STEPS: [&[&str]; VERSION as usize] = [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL];
 
 /// Without a transaction around them, as MySQL has none for tables: each may be done twice.
 const CREATE: [&str; 20] = [
@@ -80,6 +84,29 @@ const DISCREPANCIES: [&str; 1] =
     ["CREATE TABLE IF NOT EXISTS kw_discrepancies (stream @INT NOT NULL, number @INT NOT NULL, \
      body @BYTES NOT NULL, PRIMARY KEY (stream, number))@TABLE"];
 
+/// What retention took is counted, and every row has a sum.
+const RETAIN_AND_SEAL: [&str; 13] = [
+    "CREATE TABLE IF NOT EXISTS kw_taken (plugin @KEY(255) PRIMARY KEY, finished @INT NOT NULL, \
+     untold @INT NOT NULL, sum @INT NOT NULL)@TABLE",
+    "@COLUMN kw_streams.taken",
+    "@COLUMN kw_streams.sum",
+    "@COLUMN kw_kinds.sum",
+    "@COLUMN kw_owned.sum",
+    "@COLUMN kw_anchors.sum",
+    "@COLUMN kw_gaps.sum",
+    "@COLUMN kw_poison.sum",
+    "@COLUMN kw_plugins.sum",
+    "@COLUMN kw_letters.sum",
+    "@COLUMN kw_kv.sum",
+    "@COLUMN kw_replays.sum",
+    "@COLUMN kw_discrepancies.sum",
+];
+
+/// A column that a statement adds: its table and its name.
+pub(super) fn added(shared: &str) -> Option<(&str, &str)> {
+    shared.strip_prefix("@COLUMN ")?.split_once('.')
+}
+
 /// Where the version stands; there before anything else.
 pub(super) const MARK: &str = "CREATE TABLE IF NOT EXISTS kw_journal (id @INT PRIMARY KEY, format @INT NOT NULL, \
      epoch @INT NOT NULL, holder @BYTES NOT NULL, since_ms @INT NOT NULL)@TABLE";
@@ -90,6 +117,9 @@ pub(super) fn statement(dialect: Dialect, shared: &str) -> Option<String> {
         Dialect::Postgres => ("bytea", ""),
         Dialect::Mysql => ("LONGBLOB", " ENGINE = InnoDB ROW_FORMAT = DYNAMIC"),
     };
+    if let Some((table, column)) = added(shared) {
+        return Some(format!("ALTER TABLE {table} ADD COLUMN {column} bigint NOT NULL DEFAULT 0"));
+    }
     let text = match (dialect, shared.strip_prefix("@PACKED ")) {
         (Dialect::Postgres, Some(column)) => {
             let (table, column) = column.split_once('.')?;

@@ -9,8 +9,9 @@ use tokio::time::timeout;
 use super::dialect::Dialect;
 use super::fault::{classify, remedy};
 use super::link::{Link, Param, Row};
-use super::write;
+use super::{retain, write};
 use crate::plan::Rows;
+use crate::removal::{Removal, Sweep};
 use crate::store::{Answer, Replay};
 
 /// A server that says nothing for so long is not waited for: its machine or the way to it may be
@@ -102,6 +103,20 @@ impl Session {
     ) -> Answer<()> {
         self.ask()?;
         let done = timeout(WRITING, write::all(&mut *self.link, rows, saves, replays)).await;
+        self.answered(done)
+    }
+
+    /// What retention takes in one transaction.
+    pub async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+        self.ask()?;
+        let done = timeout(WRITING, retain::remove(&mut *self.link, removal)).await;
+        self.answered(done)
+    }
+
+    /// Rows that nothing refers to.
+    pub async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
+        self.ask()?;
+        let done = timeout(WRITING, retain::sweep(&mut *self.link, sweep)).await;
         self.answered(done)
     }
 

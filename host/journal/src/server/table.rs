@@ -26,9 +26,7 @@ pub(super) const fn bytes(name: &'static str) -> Column {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Merge {
     New,
-    NewUnlessNull,
     Sum,
-    Greatest,
 }
 
 /// What happens to a row whose key is there already.

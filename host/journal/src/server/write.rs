@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_core::document::checksum;
 use kubewitness_core::ports::{JournalError, Save};
 
 use super::link::{Link, Value};
@@ -10,7 +9,8 @@ use super::save::{replays, saves};
 use super::table::{Batch, Conflict, Delete, Insert, Merge, Update, bytes, int};
 use crate::differences::{Change, Found};
 use crate::plan::Rows;
-use crate::rows::{Outcome, StreamRow};
+use crate::rows::{Outcome, StateRow, StreamRow};
+use crate::seal;
 use crate::store::Replay;
 use crate::uid;
 
@@ -23,17 +23,19 @@ const STREAMS: Insert = Insert {
         bytes("checkpoint"),
         int("states"),
         int("last_event_ms"),
+        int("sum"),
     ],
     key: &["id"],
     conflict: Conflict::Merge(&[
-        ("checkpoint", Merge::NewUnlessNull),
+        ("checkpoint", Merge::New),
         ("states", Merge::Sum),
-        ("last_event_ms", Merge::Greatest),
+        ("last_event_ms", Merge::New),
+        ("sum", Merge::New),
     ]),
 };
 const KINDS: Insert = Insert {
     table: "kw_kinds",
-    columns: &[int("id"), bytes("api_group"), bytes("version"), bytes("kind")],
+    columns: &[int("id"), bytes("api_group"), bytes("version"), bytes("kind"), int("sum")],
     key: &["id"],
     conflict: Conflict::Refuse,
 };
@@ -56,7 +58,7 @@ const OBJECTS: Insert = Insert {
 };
 const OWNED: Insert = Insert {
     table: "kw_owned",
-    columns: &[int("owner"), int("object")],
+    columns: &[int("owner"), int("object"), int("sum")],
     key: &["owner", "object"],
     conflict: Conflict::Keep,
 };
@@ -68,11 +70,11 @@ const STATUSES: Insert = Insert {
 };
 const ANCHORS: Insert = Insert {
     table: "kw_anchors",
-    columns: &[int("id"), int("stream"), int("checksum"), bytes("document")],
+    columns: &[int("id"), int("stream"), int("checksum"), bytes("document"), int("sum")],
     key: &["id"],
     conflict: Conflict::Refuse,
 };
-const STATES: Insert = Insert {
+pub(super) const STATES: Insert = Insert {
     table: "kw_states",
     columns: &[
         int("seq"),
@@ -113,9 +115,9 @@ const TALLIES: Insert = Insert {
     key: &["segment", "stream"],
     conflict: Conflict::Merge(&[("states", Merge::Sum), ("bytes", Merge::Sum)]),
 };
-const GAPS: Insert = Insert {
+pub(super) const GAPS: Insert = Insert {
     table: "kw_gaps",
-    columns: &[int("id"), int("stream"), int("seq"), bytes("bounds"), bytes("body")],
+    columns: &[int("id"), int("stream"), int("seq"), bytes("bounds"), bytes("body"), int("sum")],
     key: &["id"],
     conflict: Conflict::Keep,
 };
@@ -129,6 +131,7 @@ const POISON: Insert = Insert {
         int("observed_ms"),
         bytes("error"),
         bytes("raw"),
+        int("sum"),
     ],
     key: &["id"],
     conflict: Conflict::Keep,
@@ -136,7 +139,7 @@ const POISON: Insert = Insert {
 
 const DISCREPANCIES: Insert = Insert {
     table: "kw_discrepancies",
-    columns: &[int("stream"), int("number"), bytes("body")],
+    columns: &[int("stream"), int("number"), bytes("body"), int("sum")],
     key: &["stream", "number"],
     conflict: Conflict::Refuse,
 };
@@ -161,6 +164,7 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
     shared(link, &rows).await?;
     let streams = merged(rows.streams);
     let streams = Batch::of(streams, |r| {
+        let sum = r.sum();
         let checkpoint = r.checkpoint.map_or(Value::Null, Value::from);
         [
             r.id.into(),
@@ -169,6 +173,7 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
             checkpoint,
             (r.states as i64).into(),
             r.last_event_ms.into(),
+            sum.into(),
         ]
     });
     link.insert(&STREAMS, streams).await?;
@@ -190,26 +195,12 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
     link.insert(&OBJECTS, objects).await?;
     // The same pair can come from several objects' states.
     let owned: std::collections::BTreeSet<_> = rows.owned.into_iter().collect();
-    link.insert(&OWNED, Batch::of(owned, |(owner, object)| [owner.into(), object.into()])).await?;
-    let states = Batch::of(rows.states, |row| {
-        let e = row.envelope;
-        [
-            (e.seq as i64).into(),
-            e.object.into(),
-            (&e.key).into(),
-            e.flags.pack().into(),
-            (e.back as i64).into(),
-            e.status.into(),
-            e.previous.into(),
-            e.owner.into(),
-            e.observed_ms.into(),
-            e.version.as_ref().into(),
-            e.anchor.into(),
-            e.sums().into(),
-            row.document.into(),
-        ]
-    });
-    link.insert(&STATES, states).await?;
+    link.insert(
+        &OWNED,
+        Batch::of(owned, |(owner, object)| [owner.into(), object.into(), seal::owned(owner, object).into()]),
+    )
+    .await?;
+    link.insert(&STATES, Batch::of(rows.states, state_values)).await?;
     outcomes(link, rows.outcomes.into_iter().collect()).await?;
     let mut snapshots: Vec<_> = rows.snapshots.into_values().collect();
     snapshots.sort_unstable_by_key(|row| row.object);
@@ -224,13 +215,15 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
     if !rows.gaps.is_empty() {
         let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_gaps").await?;
         let gaps = Batch::of((first..).zip(rows.gaps), |(id, r)| {
-            [id.into(), r.stream.into(), (r.seq as i64).into(), r.key.into(), r.body.into()]
+            let sum = r.sum();
+            [id.into(), r.stream.into(), (r.seq as i64).into(), r.key.into(), r.body.into(), sum.into()]
         });
         link.insert(&GAPS, gaps).await?;
     }
     if !rows.poison.is_empty() {
         let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_poison").await?;
         let poison = Batch::of((first..).zip(rows.poison), |(id, r)| {
+            let sum = r.sum();
             [
                 id.into(),
                 r.stream.into(),
@@ -239,6 +232,7 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
                 r.observed_ms.into(),
                 r.error.into(),
                 r.raw.into(),
+                sum.into(),
             ]
         });
         link.insert(&POISON, poison).await?;
@@ -259,8 +253,30 @@ async fn differences(link: &mut dyn Link, found: Found) -> Written {
     }
     let Change { insert, remove } = found.change(&kept);
     link.delete(&OUTDATED, Batch::of(remove, |number| [stream.into(), number.into()])).await?;
-    let fresh = Batch::of(insert, |(number, body)| [stream.into(), number.into(), body.into()]);
+    let fresh = Batch::of(insert, |(number, body)| {
+        let sum = seal::discrepancy(stream, number, &body);
+        [stream.into(), number.into(), body.into(), sum.into()]
+    });
     link.insert(&DISCREPANCIES, fresh).await
+}
+
+pub(super) fn state_values(row: StateRow) -> [Value; 13] {
+    let e = row.envelope;
+    [
+        (e.seq as i64).into(),
+        e.object.into(),
+        (&e.key).into(),
+        e.flags.pack().into(),
+        (e.back as i64).into(),
+        e.status.into(),
+        e.previous.into(),
+        e.owner.into(),
+        e.observed_ms.into(),
+        e.version.as_ref().into(),
+        e.anchor.into(),
+        e.sums().into(),
+        row.document.into(),
+    ]
 }
 
 /// Numbers are ours: a sequence would also count what was there already.
@@ -269,7 +285,7 @@ pub(super) async fn next(link: &mut dyn Link, text: &str) -> Result<i64, sqlx::E
     rows.first().and_then(|row| row.int(0).ok()).ok_or(sqlx::Error::RowNotFound)
 }
 
-/// Several appends of one batch may go to one stream.
+/// Several appends of one batch may go to one stream: the last says how it is.
 fn merged(rows: Vec<StreamRow>) -> Vec<StreamRow> {
     let mut streams: BTreeMap<i64, StreamRow> = BTreeMap::new();
     for row in rows {
@@ -279,8 +295,7 @@ fn merged(rows: Vec<StreamRow>) -> Vec<StreamRow> {
             }
             Some(before) => {
                 before.states += row.states;
-                before.checkpoint = row.checkpoint.or(before.checkpoint.take());
-                before.last_event_ms = before.last_event_ms.max(row.last_event_ms);
+                (before.checkpoint, before.last_event_ms) = (row.checkpoint, row.last_event_ms);
             }
         }
     }
@@ -290,15 +305,17 @@ fn merged(rows: Vec<StreamRow>) -> Vec<StreamRow> {
 /// What other rows point to; rare once the journal has run for a while.
 async fn shared(link: &mut dyn Link, rows: &Rows) -> Written {
     let kinds = Batch::of(rows.kinds.iter().cloned(), |(id, group, version, kind)| {
-        [id.into(), group.into(), version.into(), kind.into()]
+        let sum = seal::kind(id, &group, &version, &kind);
+        [id.into(), group.into(), version.into(), kind.into(), sum.into()]
     });
     link.insert(&KINDS, kinds).await?;
     let statuses = Batch::of(&rows.statuses, |(id, body)| {
-        [(*id).into(), body.as_str().into(), i64::from(checksum(body.as_bytes())).into()]
+        [(*id).into(), body.as_str().into(), seal::status(*id, body).into()]
     });
     link.insert(&STATUSES, statuses).await?;
     let anchors = Batch::of(&rows.anchors, |r| {
-        [r.id.into(), r.stream.into(), i64::from(r.checksum).into(), r.packed.to_vec().into()]
+        let (checksum, sum) = (i64::from(r.checksum), r.sum());
+        [r.id.into(), r.stream.into(), checksum.into(), r.packed.to_vec().into(), sum.into()]
     });
     link.insert(&ANCHORS, anchors).await
 }

@@ -14,11 +14,13 @@ use super::lookup;
 use super::session::Session;
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
+use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{Answer, Replay, Writes};
+use crate::store::{Answer, Past, Replay, Writes};
 
 /// A process that was killed a moment ago has let go of the lock by then.
 const LOCK: Duration = Duration::from_secs(5);
+const COMMIT: &str = "COMMIT";
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Writer {
@@ -160,22 +162,17 @@ impl Writer {
         Ok(())
     }
 
-    async fn transaction(
-        &mut self,
-        rows: Option<Rows>,
-        saves: &[(&str, &Save)],
-        replays: &[Replay],
-    ) -> Answer<()> {
+    /// Begins a transaction, in which nobody else becomes the writer.
+    async fn begin(&mut self) -> Answer<()> {
         let text = "START TRANSACTION; SELECT epoch, holder FROM kw_journal WHERE id = 1 FOR UPDATE";
         let Some(mut fence) = self.session.answers(text).await?.into_iter().next() else {
             return Err(JournalError::Fatal("the row that says who writes is not there".into()));
         };
         let epoch = fence.int(0)?;
-        if epoch != self.epoch {
-            return Err(taken_over(&fence.text(1)?, epoch, self.epoch));
+        match epoch == self.epoch {
+            true => Ok(()),
+            false => Err(taken_over(&fence.text(1)?, epoch, self.epoch)),
         }
-        self.session.write(rows, saves, replays).await?;
-        self.session.script("COMMIT").await
     }
 }
 
@@ -232,7 +229,25 @@ impl Writes for Writer {
         saves: &[(&str, &Save)],
         replays: &[Replay],
     ) -> Answer<()> {
-        self.transaction(rows, saves, replays).await
+        self.begin().await?;
+        self.session.write(rows, saves, replays).await?;
+        self.session.script(COMMIT).await
+    }
+
+    fn past(&mut self) -> &mut dyn Past {
+        &mut self.session
+    }
+
+    async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+        self.begin().await?;
+        self.session.remove(removal).await?;
+        self.session.script(COMMIT).await
+    }
+
+    async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
+        self.begin().await?;
+        self.session.sweep(sweep).await?;
+        self.session.script(COMMIT).await
     }
 
     async fn tend(&mut self) {}

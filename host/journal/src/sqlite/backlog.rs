@@ -8,6 +8,7 @@ use sqlx::SqliteConnection;
 
 use super::fault::classify;
 use crate::plan::SEGMENT;
+use crate::read::check;
 use crate::report::ReplayRecord;
 use crate::store::Act;
 
@@ -15,16 +16,12 @@ pub(super) async fn progress(
     connection: &mut SqliteConnection,
     plugin: &str,
 ) -> Result<Option<Progress>, JournalError> {
-    let body: Option<String> = sqlx::query_scalar("SELECT progress FROM plugins WHERE name = ?")
+    let row: Option<(String, i64)> = sqlx::query_as("SELECT progress, sum FROM plugins WHERE name = ?")
         .bind(plugin)
         .fetch_optional(connection)
         .await
         .map_err(classify)?;
-    let Some(body) = body else { return Ok(None) };
-    let parsed = serde_json::from_str(&body);
-    parsed
-        .map(Some)
-        .map_err(|error| JournalError::Fatal(format!("the progress of {plugin} does not decode: {error}")))
+    row.map(|(body, sum)| check::progress(plugin, &body, sum)).transpose()
 }
 
 /// In order; of all plugins where none is named.

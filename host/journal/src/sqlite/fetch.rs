@@ -10,11 +10,13 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqliteConnection};
 
 use super::fault::classify;
-use super::{backlog, findings, proof, query, read};
+use super::{backlog, findings, proof, query, read, seals};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::rows::Envelope;
+use crate::seal::{Cell, Table};
 use crate::store::{
-    Answer, Connection, CurrentRow, Fetch, KeptSnapshot, Link, LiveRow, Named, Past, StoredRow, Stream, Which,
+    Answer, Connection, CurrentRow, EndRow, Fetch, KeptSnapshot, Link, LiveRow, Named, Past, StoredRow,
+    Stream, Which,
 };
 
 async fn begin(connection: &mut SqliteConnection) -> Answer<()> {
@@ -90,8 +92,8 @@ impl Fetch for SqliteConnection {
         through: i64,
         limit: i64,
         namespaces: &[String],
-    ) -> Answer<Option<Vec<i64>>> {
-        read::outside(self, after, through, limit, namespaces).await.map(Some)
+    ) -> Answer<Vec<i64>> {
+        read::outside(self, after, through, limit, namespaces).await
     }
 
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
@@ -194,8 +196,8 @@ impl Fetch for SqliteConnection {
         backlog::replays(self, plugin).await
     }
 
-    fn past(&mut self) -> Option<&mut dyn Past> {
-        Some(self)
+    fn past(&mut self) -> &mut dyn Past {
+        self
     }
 
     async fn structure(&mut self) -> Answer<Vec<String>> {
@@ -214,8 +216,24 @@ impl Fetch for SqliteConnection {
         proof::snapshots(self, after, limit).await
     }
 
-    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, Option<i64>)>> {
+    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
         proof::ends(self, after, limit).await
+    }
+
+    async fn object_keys(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, i64, i64)>> {
+        proof::object_keys(self, after, limit).await
+    }
+
+    async fn sealed(&mut self, table: &Table, after: i64, limit: i64) -> Answer<Vec<Vec<Cell>>> {
+        seals::sealed(self, table, after, limit).await
+    }
+
+    async fn misowned(&mut self) -> Answer<Vec<(i64, i64)>> {
+        proof::misowned(self).await
+    }
+
+    async fn unowned(&mut self) -> Answer<Vec<i64>> {
+        proof::unowned(self).await
     }
 
     async fn tallies(&mut self) -> Answer<Vec<(i64, i64, i64)>> {

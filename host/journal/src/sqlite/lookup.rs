@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::classify;
-use super::read::{key, object, object_column};
+use super::read::{key, object, object_column, streams};
 use super::uid;
 use crate::memory::{Found, Identity, Memory, Next, Source};
 use crate::plan::Known;
 use crate::rows::{Encoding, Flags, Key, parse_status};
+use crate::seal;
 use crate::tails::Tail;
 
 /// Statuses that are known from the start; the rest come back as they are needed.
@@ -28,13 +29,14 @@ pub(super) async fn memory(connection: &mut SqliteConnection) -> Result<Memory, 
             .await
             .map_err(classify)?;
     memory.kinds = kinds.into_iter().map(|(id, group, version, kind)| ((group, version, kind), id)).collect();
-    let statuses: Vec<(i64, String)> =
-        sqlx::query_as("SELECT id, body FROM statuses ORDER BY id DESC LIMIT ?")
+    let statuses: Vec<(i64, String, i64)> =
+        sqlx::query_as("SELECT id, body, sum FROM statuses ORDER BY id DESC LIMIT ?")
             .bind(STATUSES)
             .fetch_all(&mut *connection)
             .await
             .map_err(classify)?;
-    for (id, body) in statuses {
+    // A damaged one must not be referred to; a new one is made.
+    for (id, body, _) in statuses.into_iter().filter(|(id, body, sum)| seal::status(*id, body) == *sum) {
         if let Ok(status) = parse_status(&body) {
             memory.statuses.insert(Arc::new(status), id);
         }
@@ -60,14 +62,17 @@ async fn next(connection: &mut SqliteConnection) -> Result<Next, JournalError> {
 }
 
 async fn sources(connection: &mut SqliteConnection, memory: &mut Memory) -> Result<(), JournalError> {
-    let text = "SELECT id, source, epoch, (SELECT max(a.id) FROM anchors a WHERE a.stream = streams.id) \
-                FROM streams ORDER BY epoch";
-    let rows: Vec<(u32, String, u32, Option<i64>)> =
-        sqlx::query_as(text).fetch_all(&mut *connection).await.map_err(classify)?;
-    for (id, name, epoch, anchor) in rows {
-        let source: &mut Source = memory.sources.entry(name.into()).or_default();
-        source.streams.push((epoch, id));
-        let Some(anchor) = anchor else { continue };
+    let newest: Vec<(i64, i64)> = sqlx::query_as("SELECT stream, max(id) FROM anchors GROUP BY stream")
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(classify)?;
+    let newest: HashMap<i64, i64> = newest.into_iter().collect();
+    // By source and epoch: of a source the last stays.
+    for stream in streams(connection).await? {
+        let source: &mut Source = memory.sources.entry(stream.source.as_str().into()).or_default();
+        let number = stream.id;
+        source.resume(stream)?;
+        let Some(anchor) = newest.get(&number).copied() else { continue };
         let (sum, packed): (i64, Vec<u8>) =
             sqlx::query_as("SELECT checksum, document FROM anchors WHERE id = ?")
                 .bind(anchor)

@@ -9,6 +9,7 @@ use std::path::Path;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use super::schema::VERSION;
+use super::seals;
 
 /// `STEPS[n]` makes version `n + 2` of version `n + 1`.
 const STEPS: [&str; VERSION as usize - 1] = [
@@ -39,7 +40,24 @@ const STEPS: [&str; VERSION as usize - 1] = [
     "CREATE TABLE discrepancies (
          stream INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (stream, number)
      ) STRICT, WITHOUT ROWID;",
+    // 6: every row has a sum, which `seals` fills in.
+    "ALTER TABLE streams ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE kinds ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE owned ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE anchors ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE gaps ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE poison ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE plugins ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE letters ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE taken ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE kv ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE replays ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE discrepancies ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     UPDATE owned SET sum = 31 * owner + 17 * object;",
 ];
+
+/// The version from which on rows have sums.
+const SEALED: i64 = 6;
 
 /// Brings a file of version `from` to the present one.
 pub(super) async fn migrate(
@@ -52,6 +70,9 @@ pub(super) async fn migrate(
         let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
         let text = format!("{step} PRAGMA user_version = {version};");
         sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *transaction).await?;
+        if version == SEALED {
+            seals::fill(&mut transaction).await?;
+        }
         transaction.commit().await?;
     }
     Ok(())

@@ -14,6 +14,7 @@ mod query;
 mod read;
 mod retain;
 mod schema;
+mod seals;
 mod write;
 
 use std::fs::File;
@@ -103,8 +104,8 @@ impl Writes for Writer {
         transaction.commit().await.map_err(classify)
     }
 
-    fn past(&mut self) -> Option<&mut dyn Past> {
-        Some(&mut self.connection)
+    fn past(&mut self) -> &mut dyn Past {
+        &mut self.connection
     }
 
     async fn remove(&mut self, removal: &Removal) -> Answer<()> {

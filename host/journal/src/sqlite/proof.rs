@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection};
 use super::fault::classify;
 use super::read::{envelope, envelope_column, key};
 use crate::rows::SnapshotRow;
-use crate::store::{Answer, KeptSnapshot, LiveRow, StoredRow};
+use crate::store::{Answer, EndRow, KeptSnapshot, LiveRow, StoredRow};
 
 /// Findings of SQLite's own check.
 const STORE_FINDINGS: u32 = 100;
@@ -69,13 +69,44 @@ pub(super) async fn snapshots(
     Ok(rows.into_iter().map(kept).collect())
 }
 
-pub(super) async fn ends(
+pub(super) async fn ends(connection: &mut SqliteConnection, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
+    let text = "SELECT o.id, o.tail, o.newest, s.object, s.flags, s.version, s.at FROM objects o \
+                LEFT JOIN states s ON s.seq = o.newest WHERE o.id > ? AND o.stream > 0 ORDER BY o.id LIMIT ?";
+    let rows = sqlx::query(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)?;
+    let read = |row: &sqlx::sqlite::SqliteRow| {
+        Ok(EndRow {
+            object: row.try_get(0)?,
+            tail: row.try_get(1)?,
+            newest: row.try_get(2)?,
+            newest_object: row.try_get(3)?,
+            version: EndRow::version_of(row.try_get(4)?, key(row, 5)?, key(row, 6)?),
+        })
+    };
+    rows.iter().map(read).collect::<Result<_, _>>().map_err(classify)
+}
+
+pub(super) async fn object_keys(
     connection: &mut SqliteConnection,
     after: i64,
     limit: i64,
-) -> Answer<Vec<(i64, Option<i64>)>> {
-    let text = "SELECT id, tail FROM objects WHERE id > ? AND stream > 0 ORDER BY id LIMIT ?";
+) -> Answer<Vec<(i64, i64, i64)>> {
+    let text = "SELECT id, uid_key, name_key FROM objects WHERE id > ? ORDER BY id LIMIT ?";
     sqlx::query_as(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)
+}
+
+/// What is told of one kind of findings between rows.
+const SOME: i64 = 100;
+
+pub(super) async fn misowned(connection: &mut SqliteConnection) -> Answer<Vec<(i64, i64)>> {
+    let text = "SELECT d.owner, d.object FROM owned d WHERE d.sum <> 31 * d.owner + 17 * d.object \
+                OR NOT EXISTS (SELECT 1 FROM objects o WHERE o.id = d.owner) LIMIT ?";
+    sqlx::query_as(text).bind(SOME).fetch_all(connection).await.map_err(classify)
+}
+
+pub(super) async fn unowned(connection: &mut SqliteConnection) -> Answer<Vec<i64>> {
+    let text = "SELECT o.id FROM objects o WHERE o.owner > 0 \
+                AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = o.owner AND d.object = o.id) LIMIT ?";
+    sqlx::query_scalar(text).bind(SOME).fetch_all(connection).await.map_err(classify)
 }
 
 pub(super) async fn tallies(connection: &mut SqliteConnection) -> Answer<Vec<(i64, i64, i64)>> {

@@ -171,17 +171,17 @@ pub(super) async fn statuses(
 }
 
 pub(super) async fn streams(connection: &mut SqliteConnection) -> Answer<Vec<Stream>> {
-    type Row = (i64, String, u32, Option<String>, i64, Option<i64>);
-    let text =
-        "SELECT id, source, epoch, checkpoint, states, last_event_ms FROM streams ORDER BY source, epoch";
+    type Row = (i64, String, u32, Option<String>, i64, Option<i64>, i64);
+    let text = "SELECT id, source, epoch, checkpoint, states, last_event_ms, sum FROM streams ORDER BY source, epoch";
     let rows: Vec<Row> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?;
-    let stream = |(id, source, epoch, checkpoint, states, last_event_ms): Row| Stream {
+    let stream = |(id, source, epoch, checkpoint, states, last_event_ms, sum): Row| Stream {
         id,
         source,
         epoch,
         checkpoint,
         states: states as u64,
         last_event_ms,
+        sum,
     };
     Ok(rows.into_iter().map(stream).collect())
 }

@@ -12,9 +12,10 @@ use super::fault::classify;
 use super::multi::Multi;
 use super::proof;
 use super::read::{envelope, envelope_column, key};
-use crate::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken};
+use crate::removal::{LinkRow, Reference, References, Removal, SharedRows, Sweep, Taken};
 use crate::retain::{End, Tally};
 use crate::rows::{Envelope, StateRow};
+use crate::seal;
 use crate::store::{Answer, Past};
 
 fn json<T: serde::Serialize>(values: &[T]) -> String {
@@ -210,22 +211,10 @@ impl Past for SqliteConnection {
     }
 
     async fn references(&mut self, after: Seq, limit: usize) -> Answer<References> {
-        type Row = (i64, i64, Option<i64>, Option<i64>);
         let text = "SELECT seq, status, previous, anchor FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
         let query = sqlx::query_as(text).bind(after as i64).bind(limit as i64);
-        let rows: Vec<Row> = query.fetch_all(self).await.map_err(classify)?;
-        let mut found =
-            References { last: rows.last().map(|(seq, ..)| *seq as Seq), ..References::default() };
-        for (_, status, previous, anchor) in rows {
-            found.statuses.push(status);
-            found.statuses.extend(previous);
-            found.anchors.extend(anchor);
-        }
-        for numbers in [&mut found.statuses, &mut found.anchors] {
-            numbers.sort_unstable();
-            numbers.dedup();
-        }
-        Ok(found)
+        let rows: Vec<Reference> = query.fetch_all(self).await.map_err(classify)?;
+        Ok(References::of(rows))
     }
 
     async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> Answer<Vec<i64>> {
@@ -295,14 +284,15 @@ static STREAMS: Multi = Multi::new(
     ") AS v WHERE streams.id = v.column1",
 );
 static TAKEN: Multi = Multi::new(
-    "INSERT OR FAIL INTO taken (plugin, finished, untold) VALUES",
-    "(?,?,?)",
-    "ON CONFLICT (plugin) DO UPDATE SET finished = finished + excluded.finished, untold = untold + excluded.untold",
+    "INSERT OR FAIL INTO taken (plugin, finished, untold, sum) VALUES",
+    "(?,?,?,?)",
+    "ON CONFLICT (plugin) DO UPDATE SET finished = finished + excluded.finished, untold = untold + excluded.untold, \
+     sum = sum + excluded.sum",
 );
 static GAPS: Multi = Multi::new(
-    "INSERT OR FAIL INTO gaps (stream, seq, key, body) VALUES",
-    "(?,?,?,?)",
-    "ON CONFLICT (stream, seq, key) DO UPDATE SET body = excluded.body",
+    "INSERT OR FAIL INTO gaps (stream, seq, key, body, sum) VALUES",
+    "(?,?,?,?,?)",
+    "ON CONFLICT (stream, seq, key) DO UPDATE SET body = excluded.body, sum = excluded.sum",
 );
 
 /// The whole removal, within a transaction.
@@ -337,7 +327,8 @@ pub(super) async fn remove(connection: &mut SqliteConnection, removal: &Removal)
         .await?;
     figures(connection, removal).await?;
     GAPS.run(connection, removal.gaps.clone(), |b, r| {
-        b.add(r.stream).add(r.seq as i64).add(r.key).add(r.body);
+        let sum = r.sum();
+        b.add(r.stream).add(r.seq as i64).add(r.key).add(r.body).add(sum);
     })
     .await
 }
@@ -366,7 +357,8 @@ async fn figures(connection: &mut SqliteConnection, removal: &Removal) -> Result
     let plugins = removal.plugins.iter().map(|(name, taken)| (name.clone(), *taken)).collect();
     TAKEN
         .run(connection, plugins, |b, (name, taken): (String, Taken)| {
-            b.add(name).add(taken.finished as i64).add(taken.untold as i64);
+            let (finished, untold) = (taken.finished as i64, taken.untold as i64);
+            b.add(name).add(finished).add(untold).add(seal::taken(finished, untold));
         })
         .await
 }

@@ -1,4 +1,4 @@
-//! The format of the file, version 5.
+//! The format of the file, version 6.
 //!
 //! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
 //! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
@@ -43,8 +43,11 @@
 //!
 //! **Versions**: a file of an older version is migrated when it is opened to be written (`migrate`
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
-//! object in `current`, up to version 3 letters did not tell their tries, and up to version 4 what audits
-//! found was not kept.
+//! object in `current`, up to version 3 letters did not tell their tries, up to version 4 what audits found
+//! was not kept, and up to version 5 only states, objects, documents and statuses had sums.
+//!
+//! **Sums**: every row has one, or says nothing that others do not say too (`current` and `snapshots`
+//! of states, `tallies` of how many there are). What each covers stands in [`seal`](crate::seal).
 //!
 //! **Letters**: `replaying` is 0 while one is parked, 1 once it was taken back, 2 once it was
 //! dropped; a dropped one stays, since its state stays accounted for by it.
@@ -65,15 +68,17 @@
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 5;
+pub(super) const VERSION: i64 = 6;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, epoch INTEGER NOT NULL, checkpoint TEXT,
-    states INTEGER NOT NULL, last_event_ms INTEGER, taken INTEGER NOT NULL DEFAULT 0, UNIQUE (source, epoch)
+    states INTEGER NOT NULL, last_event_ms INTEGER, taken INTEGER NOT NULL DEFAULT 0,
+    sum INTEGER NOT NULL DEFAULT 0, UNIQUE (source, epoch)
 ) STRICT;
 CREATE TABLE kinds (
-    id INTEGER PRIMARY KEY, api_group TEXT NOT NULL, version TEXT NOT NULL, kind TEXT NOT NULL
+    id INTEGER PRIMARY KEY, api_group TEXT NOT NULL, version TEXT NOT NULL, kind TEXT NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, kind INTEGER NOT NULL, namespace TEXT NOT NULL,
@@ -83,11 +88,13 @@ CREATE TABLE objects (
 CREATE INDEX objects_by_uid ON objects (uid_key);
 CREATE INDEX objects_by_name ON objects (name_key);
 CREATE TABLE owned (
-    owner INTEGER NOT NULL, object INTEGER NOT NULL, PRIMARY KEY (owner, object)
+    owner INTEGER NOT NULL, object INTEGER NOT NULL, sum INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (owner, object)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE statuses (id INTEGER PRIMARY KEY, body TEXT NOT NULL, sum INTEGER NOT NULL) STRICT;
 CREATE TABLE anchors (
-    id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, checksum INTEGER NOT NULL, document BLOB NOT NULL
+    id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, checksum INTEGER NOT NULL, document BLOB NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE states (
     seq INTEGER PRIMARY KEY, object INTEGER NOT NULL, version ANY NOT NULL, flags INTEGER NOT NULL,
@@ -105,30 +112,37 @@ CREATE TABLE tallies (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE gaps (
     id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, key TEXT NOT NULL,
-    body TEXT NOT NULL, UNIQUE (stream, seq, key)
+    body TEXT NOT NULL, sum INTEGER NOT NULL DEFAULT 0, UNIQUE (stream, seq, key)
 ) STRICT;
 CREATE TABLE poison (
     id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, digest INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    observed_ms INTEGER NOT NULL, error TEXT NOT NULL, raw BLOB NOT NULL, UNIQUE (stream, digest, checksum)
+    observed_ms INTEGER NOT NULL, error TEXT NOT NULL, raw BLOB NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0, UNIQUE (stream, digest, checksum)
 ) STRICT;
 CREATE TABLE discrepancies (
-    stream INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (stream, number)
+    stream INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (stream, number)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE plugins (name TEXT PRIMARY KEY, progress TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE plugins (
+    name TEXT PRIMARY KEY, progress TEXT NOT NULL, sum INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
 CREATE TABLE letters (
     plugin TEXT NOT NULL, seq INTEGER NOT NULL, id TEXT NOT NULL, attempts INTEGER NOT NULL,
     error TEXT NOT NULL, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL, replaying INTEGER NOT NULL,
-    tries TEXT NOT NULL DEFAULT '[]',
+    tries TEXT NOT NULL DEFAULT '[]', sum INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (plugin, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE taken (
-    plugin TEXT PRIMARY KEY, finished INTEGER NOT NULL, untold INTEGER NOT NULL
+    plugin TEXT PRIMARY KEY, finished INTEGER NOT NULL, untold INTEGER NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE kv (
-    plugin TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (plugin, key)
+    plugin TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (plugin, key)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE replays (
     id INTEGER PRIMARY KEY, plugin TEXT NOT NULL, who TEXT NOT NULL, why TEXT NOT NULL,
-    seqs TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL DEFAULT 'replay'
+    seqs TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL DEFAULT 'replay',
+    sum INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 ";

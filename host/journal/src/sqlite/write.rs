@@ -1,9 +1,8 @@
 //! The statements of one transaction. Rows come from `plan`, progress from dispatch; each table
 //! gets one statement a batch.
 
-use kubewitness_core::document::checksum;
+use kubewitness_core::Seq;
 use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
-use kubewitness_core::{Seq, StateId};
 use sqlx::SqliteConnection;
 
 use super::multi::Multi;
@@ -11,28 +10,28 @@ use super::uid;
 use crate::differences::{Change, Found, Numbered};
 use crate::plan::Rows;
 use crate::rows::{ObjectRow, Outcome, SnapshotRow};
+use crate::seal::{self, Letter};
 use crate::store::{Act, Replay};
 
 // `OR FAIL`: the default would keep a journal of each statement, to undo it alone; here an error
 // undoes the whole transaction.
 static STREAMS: Multi = Multi::new(
-    "INSERT OR FAIL INTO streams (id, source, epoch, checkpoint, states, last_event_ms) VALUES",
-    "(?,?,?,?,?,?)",
-    "ON CONFLICT (id) DO UPDATE SET checkpoint = coalesce(excluded.checkpoint, checkpoint), \
-     states = states + excluded.states, \
-     last_event_ms = max(coalesce(last_event_ms, 0), coalesce(excluded.last_event_ms, last_event_ms, 0))",
+    "INSERT OR FAIL INTO streams (id, source, epoch, checkpoint, states, last_event_ms, sum) VALUES",
+    "(?,?,?,?,?,?,?)",
+    "ON CONFLICT (id) DO UPDATE SET checkpoint = excluded.checkpoint, states = states + excluded.states, \
+     last_event_ms = excluded.last_event_ms, sum = excluded.sum",
 );
 static KINDS: Multi =
-    Multi::new("INSERT OR FAIL INTO kinds (id, api_group, version, kind) VALUES", "(?,?,?,?)", "");
+    Multi::new("INSERT OR FAIL INTO kinds (id, api_group, version, kind, sum) VALUES", "(?,?,?,?,?)", "");
 static OBJECTS: Multi = Multi::new(
     "INSERT OR FAIL INTO objects (id, stream, kind, namespace, name, uid, owner, uid_key, name_key, sum) VALUES",
     "(?,?,?,?,?,?,?,?,?,?)",
     "",
 );
-static OWNED: Multi = Multi::new("INSERT OR IGNORE INTO owned (owner, object) VALUES", "(?,?)", "");
+static OWNED: Multi = Multi::new("INSERT OR IGNORE INTO owned (owner, object, sum) VALUES", "(?,?,?)", "");
 static STATUSES: Multi = Multi::new("INSERT OR FAIL INTO statuses (id, body, sum) VALUES", "(?,?,?)", "");
 static ANCHORS: Multi =
-    Multi::new("INSERT OR FAIL INTO anchors (id, stream, checksum, document) VALUES", "(?,?,?,?)", "");
+    Multi::new("INSERT OR FAIL INTO anchors (id, stream, checksum, document, sum) VALUES", "(?,?,?,?,?)", "");
 static STATES: Multi = Multi::new(
     "INSERT OR FAIL INTO states (seq, object, version, flags, back, status, previous, owner, observed_ms, at, \
      anchor, sums, document) VALUES",
@@ -63,14 +62,14 @@ static TALLIES: Multi = Multi::new(
      bytes = bytes + excluded.bytes",
 );
 static GAPS: Multi =
-    Multi::new("INSERT OR IGNORE INTO gaps (stream, seq, key, body) VALUES", "(?,?,?,?)", "");
+    Multi::new("INSERT OR IGNORE INTO gaps (stream, seq, key, body, sum) VALUES", "(?,?,?,?,?)", "");
 static POISON: Multi = Multi::new(
-    "INSERT OR IGNORE INTO poison (stream, digest, checksum, observed_ms, error, raw) VALUES",
-    "(?,?,?,?,?,?)",
+    "INSERT OR IGNORE INTO poison (stream, digest, checksum, observed_ms, error, raw, sum) VALUES",
+    "(?,?,?,?,?,?,?)",
     "",
 );
 static DISCREPANCIES: Multi =
-    Multi::new("INSERT OR FAIL INTO discrepancies (stream, number, body) VALUES", "(?,?,?)", "");
+    Multi::new("INSERT OR FAIL INTO discrepancies (stream, number, body, sum) VALUES", "(?,?,?,?)", "");
 static OUTDATED: Multi =
     Multi::new("DELETE FROM discrepancies WHERE (stream, number) IN (VALUES", "(?,?)", ")");
 
@@ -78,18 +77,20 @@ pub(super) async fn rows(connection: &mut SqliteConnection, rows: Rows) -> Resul
     shared(connection, &rows).await?;
     STREAMS
         .run(connection, rows.streams, |b, r| {
+            let sum = r.sum();
             b.add(r.id)
                 .add(r.source)
                 .add(r.epoch)
                 .add(r.checkpoint)
                 .add(r.states as i64)
-                .add(r.last_event_ms);
+                .add(r.last_event_ms)
+                .add(sum);
         })
         .await?;
     OBJECTS.run(connection, rows.objects, bind_object).await?;
     OWNED
         .run(connection, rows.owned, |b, (owner, object)| {
-            b.add(owner).add(object);
+            b.add(owner).add(object).add(seal::owned(owner, object));
         })
         .await?;
     STATES
@@ -113,12 +114,14 @@ pub(super) async fn rows(connection: &mut SqliteConnection, rows: Rows) -> Resul
         })
         .await?;
     GAPS.run(connection, rows.gaps, |b, r| {
-        b.add(r.stream).add(r.seq as i64).add(r.key).add(r.body);
+        let sum = r.sum();
+        b.add(r.stream).add(r.seq as i64).add(r.key).add(r.body).add(sum);
     })
     .await?;
     POISON
         .run(connection, rows.poison, |b, r| {
-            b.add(r.stream).add(r.digest).add(r.checksum).add(r.observed_ms).add(r.error).add(r.raw);
+            let sum = r.sum();
+            b.add(r.stream).add(r.digest).add(r.checksum).add(r.observed_ms).add(r.error).add(r.raw).add(sum);
         })
         .await?;
     for found in rows.differences {
@@ -141,7 +144,8 @@ async fn differences(connection: &mut SqliteConnection, found: Found) -> Result<
     let fresh = insert.into_iter().map(|(number, body)| (stream, number, body)).collect();
     DISCREPANCIES
         .run(connection, fresh, |b, (stream, number, body): (i64, i64, String)| {
-            b.add(stream).add(number).add(body);
+            let sum = seal::discrepancy(stream, number, &body);
+            b.add(stream).add(number).add(body).add(sum);
         })
         .await
 }
@@ -150,18 +154,19 @@ async fn differences(connection: &mut SqliteConnection, found: Found) -> Result<
 async fn shared(connection: &mut SqliteConnection, rows: &Rows) -> Result<(), sqlx::Error> {
     KINDS
         .run(connection, rows.kinds.clone(), |b, (id, group, version, kind)| {
-            b.add(id).add(group).add(version).add(kind);
+            let sum = seal::kind(id, &group, &version, &kind);
+            b.add(id).add(group).add(version).add(kind).add(sum);
         })
         .await?;
     STATUSES
         .run(connection, rows.statuses.clone(), |b, (id, body)| {
-            let sum = checksum(body.as_bytes());
+            let sum = seal::status(id, &body);
             b.add(id).add(body).add(sum);
         })
         .await?;
     ANCHORS
         .run(connection, rows.anchors.clone(), |b, r| {
-            b.add(r.id).add(r.stream).add(r.checksum).add(r.packed.to_vec());
+            b.add(r.id).add(r.stream).add(r.checksum).add(r.packed.to_vec()).add(r.sum());
         })
         .await
 }
@@ -220,32 +225,32 @@ async fn snapshots(connection: &mut SqliteConnection, mut rows: Vec<SnapshotRow>
 }
 
 static PLUGIN: Multi = Multi::new(
-    "INSERT OR FAIL INTO plugins (name, progress) VALUES",
-    "(?,?)",
-    "ON CONFLICT (name) DO UPDATE SET progress = excluded.progress",
+    "INSERT OR FAIL INTO plugins (name, progress, sum) VALUES",
+    "(?,?,?)",
+    "ON CONFLICT (name) DO UPDATE SET progress = excluded.progress, sum = excluded.sum",
 );
 static LETTERS: Multi = Multi::new(
-    "INSERT OR FAIL INTO letters (plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries) VALUES",
-    "(?,?,?,?,?,?,?,?,?)",
+    "INSERT OR FAIL INTO letters (plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries, sum) VALUES",
+    "(?,?,?,?,?,?,?,?,?,?)",
     "ON CONFLICT (plugin, seq) DO UPDATE SET attempts = excluded.attempts, error = excluded.error, \
-     first_ms = excluded.first_ms, last_ms = excluded.last_ms, replaying = excluded.replaying, \
-     tries = excluded.tries",
+     id = excluded.id, first_ms = excluded.first_ms, last_ms = excluded.last_ms, \
+     replaying = excluded.replaying, tries = excluded.tries, sum = excluded.sum",
 );
 static REVIVED: Multi = Multi::new("DELETE FROM letters WHERE (plugin, seq) IN (VALUES", "(?,?)", ")");
 static MARKED: Multi = Multi::new(
-    "UPDATE letters SET replaying = v.column3 FROM (VALUES",
+    "UPDATE letters SET replaying = v.column3, sum = (sum & 4294967295) | (v.column3 << 32) FROM (VALUES",
     "(?,?,?)",
     ") AS v WHERE letters.plugin = v.column1 AND letters.seq = v.column2",
 );
 static REPLAYS: Multi = Multi::new(
-    "INSERT OR FAIL INTO replays (plugin, what, who, why, seqs, at_ms) VALUES",
-    "(?,?,?,?,?,?)",
+    "INSERT OR FAIL INTO replays (plugin, what, who, why, seqs, at_ms, sum) VALUES",
+    "(?,?,?,?,?,?,?)",
     "",
 );
 static KV: Multi = Multi::new(
-    "INSERT OR FAIL INTO kv (plugin, key, value) VALUES",
-    "(?,?,?)",
-    "ON CONFLICT (plugin, key) DO UPDATE SET value = excluded.value",
+    "INSERT OR FAIL INTO kv (plugin, key, value, sum) VALUES",
+    "(?,?,?,?)",
+    "ON CONFLICT (plugin, key) DO UPDATE SET value = excluded.value, sum = excluded.sum",
 );
 static KV_DELETE: Multi = Multi::new("DELETE FROM kv WHERE (plugin, key) IN (VALUES", "(?,?)", ")");
 
@@ -270,7 +275,8 @@ pub(super) async fn saves(
     }
     PLUGIN
         .run(connection, progress, |b, (plugin, body)| {
-            b.add(plugin).add(body);
+            let sum = seal::plugin(&plugin, &body);
+            b.add(plugin).add(body).add(sum);
         })
         .await?;
     REVIVED
@@ -288,13 +294,26 @@ pub(super) async fn saves(
                 (false, false) => 0,
             };
             let tries = serde_json::to_string(&tries).expect("numbers and texts always serialize");
-            b.add(plugin).add(seq as i64).add(StateId::as_str(&id).to_owned()).add(attempts).add(error);
-            b.add(first_ms as i64).add(last_ms as i64).add(mark).add(tries);
+            let sum = Letter {
+                plugin: &plugin,
+                seq: seq as i64,
+                id: id.as_str(),
+                attempts: i64::from(attempts),
+                error: &error,
+                first_ms: first_ms as i64,
+                last_ms: last_ms as i64,
+                tries: &tries,
+            }
+            .sum(mark);
+            b.add(plugin).add(seq as i64).add(id.as_str().to_owned()).add(attempts).add(error);
+            b.add(first_ms as i64).add(last_ms as i64).add(mark).add(tries).add(sum);
         })
         .await?;
     let (sets, deletes): (Vec<_>, Vec<_>) = kv.into_iter().partition(|(_, value)| value.is_some());
     KV.run(connection, sets, |b, ((plugin, key), value)| {
-        b.add(plugin).add(key).add(value.unwrap_or_default());
+        let value = value.unwrap_or_default();
+        let sum = seal::key_value(&plugin, &key, &value);
+        b.add(plugin).add(key).add(value).add(sum);
     })
     .await?;
     KV_DELETE
@@ -317,7 +336,8 @@ pub(super) async fn marks(connection: &mut SqliteConnection, replay: &Replay) ->
     let record = (plugin.clone(), act.as_str(), who.clone(), why.clone(), seqs, *at_ms as i64);
     REPLAYS
         .run(connection, vec![record], |b, (plugin, what, who, why, seqs, at_ms)| {
-            b.add(plugin).add(what).add(who).add(why).add(seqs).add(at_ms);
+            let sum = seal::replay(&plugin, what, &who, &why, &seqs, at_ms);
+            b.add(plugin).add(what).add(who).add(why).add(seqs).add(at_ms).add(sum);
         })
         .await
 }

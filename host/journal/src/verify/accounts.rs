@@ -50,11 +50,8 @@ pub(super) struct Accounts {
 
 impl Accounts {
     pub async fn load(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<Self> {
-        let (mut taken, mut of_plugins) = (BTreeMap::new(), BTreeMap::new());
-        if let Some(past) = rows.past() {
-            taken = past.taken_of_streams().await?;
-            of_plugins = past.taken().await?;
-        }
+        let taken = rows.past().taken_of_streams().await?;
+        let mut of_plugins = rows.past().taken().await?;
         let mut plugins = Vec::new();
         for (name, body) in rows.plugins().await? {
             findings.report.plugins_checked += 1;
@@ -71,6 +68,10 @@ impl Accounts {
                     );
                 }
             }
+        }
+        for name in of_plugins.into_keys() {
+            let text = format!("retention took states of {name}, which has no progress");
+            findings.add(code::COMPLETENESS, None, text);
         }
         Ok(Self { plugins, tallies: BTreeMap::new(), taken, newest: 0 })
     }
@@ -138,16 +139,11 @@ impl Accounts {
     }
 
     async fn segments(&self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
-        let mut sizes = match rows.past() {
-            Some(past) => Some(past.sizes().await?),
-            None => None,
-        };
+        let mut sizes = rows.past().sizes().await?;
         let mut kept: BTreeMap<(u64, i64), (u64, u64)> = BTreeMap::new();
         for (segment, stream, states) in rows.tallies().await? {
             let place = (segment as u64, stream);
-            let counted = self.tallies.get(&place).map_or(0, |(_, bytes)| *bytes);
-            // A store that keeps everything has no use for sizes.
-            let bytes = sizes.as_mut().map_or(counted, |sizes| sizes.remove(&place).unwrap_or_default());
+            let bytes = sizes.remove(&place).unwrap_or_default();
             kept.insert(place, (states as u64, bytes));
         }
         for place in self.tallies.keys().chain(kept.keys().filter(|place| !self.tallies.contains_key(place)))

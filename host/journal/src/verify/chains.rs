@@ -34,6 +34,8 @@ pub(super) struct Chains {
     /// The last state of an object over all epochs, and the object's number there.
     pub tails: HashMap<Identity, (Seq, i64)>,
     documents: HashMap<Identity, (Seq, Bytes)>,
+    /// States that are gaps, with the checksums of what they say.
+    pub gaps: HashMap<Seq, u32>,
     bytes: usize,
 }
 
@@ -56,6 +58,9 @@ impl Chains {
         findings: &mut Findings,
     ) -> Answer<()> {
         let identity = Identity { source: state.source.clone(), object: state.object.clone() };
+        if state.change == Change::Gap {
+            self.gaps.insert(envelope.seq, envelope.checksum);
+        }
         self.chain(&identity, envelope, findings);
         self.order(&identity, envelope, state, findings);
         self.document(rows, names, identity, envelope, stored, findings).await

@@ -9,7 +9,7 @@ use super::chains::Chains;
 use crate::memory::Identity;
 use crate::report::code;
 use crate::rows::{Key, SnapshotRow};
-use crate::store::{Answer, Fetch, LiveRow};
+use crate::store::{Answer, EndRow, Fetch, LiveRow};
 
 /// Objects of one query.
 const PAGE: i64 = 512;
@@ -97,7 +97,7 @@ async fn ends(
     let mut after = 0;
     loop {
         let page = rows.ends(after, PAGE).await?;
-        for (object, tail) in &page {
+        for EndRow { object, tail, newest, newest_object, version } in &page {
             after = *object;
             let Some(seen) = chains.seen.get(object) else {
                 findings.add(code::CHAIN, None, format!("object {object} has no state"));
@@ -112,6 +112,12 @@ async fn ends(
                     Some(tail) => (code::CHAIN, format!("the chain of {uid} ends here, and {tail} is kept")),
                 };
                 findings.add(code, Some(end), text);
+            }
+            let is_own = newest.is_none() || *newest_object == Some(*object);
+            if number == *object && !is_kept && (!is_own || *version != seen.newest) {
+                let uid = &seen.identity.object.uid;
+                let text = format!("the newest version of {uid} is not that of the state that is kept as it");
+                findings.add(code::CURRENT, newest.map(|newest| newest as u64), text);
             }
         }
         if (page.len() as i64) < PAGE {

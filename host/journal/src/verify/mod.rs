@@ -5,6 +5,7 @@
 //! Memory: about 200 bytes an object, and a bounded cache of documents.
 
 mod accounts;
+mod beside;
 mod chains;
 mod current;
 
@@ -14,7 +15,7 @@ use kubewitness_core::ports::JournalError;
 use self::accounts::Accounts;
 use self::chains::Chains;
 use crate::read::Names;
-use crate::report::{Problem, VerifyReport, code};
+use crate::report::{VerifyReport, code};
 use crate::store::{Answer, Connection, Fetch};
 
 /// States of one query.
@@ -40,11 +41,7 @@ pub(super) struct Findings {
 
 impl Findings {
     pub fn add(&mut self, code: &str, seq: Option<Seq>, message: impl Into<String>) {
-        if self.report.problems.len() < VerifyReport::PROBLEMS {
-            self.report.problems.push(Problem { code: code.to_owned(), seq, message: message.into() });
-        } else {
-            self.report.problems_left_out += 1;
-        }
+        self.report.add(code, seq, message);
     }
 }
 
@@ -60,6 +57,7 @@ async fn whole(connection: &mut dyn Connection, findings: &mut Findings) -> Answ
     states(rows, &names, &mut chains, &mut accounts, findings).await?;
     current::check(rows, &chains, findings).await?;
     accounts.finish(rows, findings).await?;
+    beside::check(rows, chains.gaps, findings).await?;
     connection.end().await
 }
 

@@ -1,13 +1,15 @@
 //! Each kind of damage is planted, and found under its code.
 
 use kubewitness_core::ports::{
-    Append, Backlog, DeadLetter, JournalError, Progress, Save, SourceStart, Witness, Witnessed,
+    Append, Backlog, DeadLetter, JournalError, KvWrite, Poison, Progress, Save, SourceStart, Witness,
+    Witnessed,
 };
-use kubewitness_core::{Change, StateId, Version};
+use kubewitness_core::views::DiscrepancyView;
+use kubewitness_core::{Change, Gap, StateId, Version};
 use kubewitness_journal::{code, verify};
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, SOURCE, document, job, of, open_at, present, state};
+use crate::support::{Desk, SOURCE, document, gap, job, of, open_at, present, state};
 
 /// A journal with something of everything, closed.
 pub async fn sound() -> Desk {
@@ -23,6 +25,22 @@ pub async fn sound() -> Desk {
         desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
     }
     desk.append(vec![state(&job(4), Change::Gone, "300")]).await;
+    let owned = Witnessed { owner: Some(job(20)), controller: Some(job(21)), ..present(&job(7), 301) };
+    desk.append(vec![gap(&job(3), "302", "309"), owned]).await;
+    let poison = vec![Poison { raw: "{".into(), error: "it ends".into(), observed_ms: 1 }];
+    let hole = Gap {
+        source: SOURCE.into(),
+        object: None,
+        epoch: 0,
+        after: "5".into(),
+        before: "9".into(),
+        reason: "Compacted".into(),
+        message: "nobody knows".into(),
+        recorded_ms: 1,
+    };
+    let discrepancies = vec![DiscrepancyView { found_ms: 7, ..DiscrepancyView::default() }];
+    let append = Append { poison, gaps: vec![hole], discrepancies, ..of(SOURCE, 0, Vec::new()) };
+    desk.journal.append(append).await.unwrap();
     let sources = vec![SourceStart { source: SOURCE.into(), after: 0, until: None }];
     let progress = Progress {
         cursor: 100,
@@ -45,7 +63,9 @@ pub async fn sound() -> Desk {
         dropped: false,
         tries: Vec::new(),
     };
-    desk.journal.save("audit", Save { progress, parked: vec![letter], ..Save::default() }).await.unwrap();
+    let kv = vec![KvWrite { key: "k".into(), value: Some(vec![1, 2, 3]) }];
+    desk.journal.save("audit", Save { progress, parked: vec![letter], kv, ..Save::default() }).await.unwrap();
+    desk.journal.mark_replaying("audit", &[50], "ann", "it was mended").await.unwrap();
     desk.assert_sound().await;
     desk.journal.close().await.unwrap();
     desk
@@ -100,6 +120,23 @@ async fn each_kind_of_damage_is_found_under_its_code() {
         (code::COMPLETENESS, "UPDATE plugins SET progress = json_set(progress, '$.cursor', 99)"),
         (code::COMPLETENESS, "UPDATE plugins SET progress = json_set(progress, '$.dead', 2)"),
         (code::COMPLETENESS, "DELETE FROM letters"),
+        (code::COUNT, "UPDATE tallies SET bytes = bytes + 1"),
+        (code::COUNT, "UPDATE streams SET taken = taken + 1"),
+        (code::SEQUENCE, "UPDATE streams SET taken = taken + 1"),
+        (code::COMPLETENESS, "INSERT INTO taken (plugin, finished, untold) VALUES ('audit', 1, 0)"),
+        (code::COMPLETENESS, "INSERT INTO taken (plugin, finished, untold, sum) VALUES ('nobody', 1, 0, 3)"),
+        (code::GAP, "UPDATE gaps SET body = replace(body, '309', '308')"),
+        (code::GAP, "DELETE FROM gaps WHERE seq > 0"),
+        (code::POISON, "UPDATE poison SET raw = CAST('[' AS BLOB)"),
+        (code::POISON, "UPDATE poison SET error = 'none'"),
+        (code::INDEX, "UPDATE objects SET name_key = name_key + 1 WHERE id = 2"),
+        (code::INDEX, "UPDATE objects SET uid_key = uid_key + 1 WHERE id = 2"),
+        (code::INDEX, "DELETE FROM owned"),
+        (code::INDEX, "UPDATE owned SET object = 1"),
+        (code::KEY, "UPDATE kv SET value = x'010204'"),
+        (code::RECORD, "UPDATE replays SET who = 'bob'"),
+        (code::RECORD, "UPDATE replays SET id = 2"),
+        (code::LETTER, "UPDATE letters SET replaying = 2"),
         (code::LETTER, "UPDATE letters SET seq = 5000"),
     ];
     for (expected, sql) in planted {

@@ -8,6 +8,8 @@ mod backlog;
 mod crash;
 mod damage;
 mod export;
+mod flips;
+
 mod migration;
 mod model;
 mod opening;

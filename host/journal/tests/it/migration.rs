@@ -15,13 +15,19 @@ use crate::support::{SOURCE, in_source, job, of, open, options};
 /// objects, one with an owner, then a late version, a hole, an end, one that left, a version that
 /// is no number, a second epoch, poison, and a plugin with a dead letter and a key.
 const VERSION_1: &str = include_str!("../data/journal-1.sql");
+/// The same as format 4 has it; its letter tells two tries and was dropped.
+const VERSION_4: &str = include_str!("../data/journal-4.sql");
 const STATES: u64 = 129;
 
 async fn version_1(path: &Path) {
+    written(path, VERSION_1).await;
+}
+
+async fn written(path: &Path, dump: &'static str) {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
     let options = options.journal_mode(sqlx::sqlite::SqliteJournalMode::Wal);
     let mut connection = options.connect().await.unwrap();
-    sqlx::raw_sql(VERSION_1).execute(&mut connection).await.unwrap();
+    sqlx::raw_sql(dump).execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
 }
 
@@ -41,11 +47,20 @@ async fn content(journal: &Journal) -> (Vec<bytes::Bytes>, Vec<(String, String, 
 
 #[tokio::test]
 async fn a_journal_of_format_1_is_migrated_and_nothing_of_it_is_lost() {
+    is_migrated(1, VERSION_1).await;
+}
+
+#[tokio::test]
+async fn a_journal_of_format_4_gets_sums_and_nothing_of_it_is_lost() {
+    is_migrated(4, VERSION_4).await;
+}
+
+async fn is_migrated(format: i64, dump: &'static str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
-    version_1(&path).await;
+    written(&path, dump).await;
     let error = verify(&path).await.unwrap_err();
-    assert!(matches!(error, OpenError::Older { found: 1, known: 5, .. }), "{error}");
+    assert!(matches!(error, OpenError::Older { found, known: 6, .. } if found == format), "{error}");
 
     let journal = open(path.clone()).await;
     assert_eq!(*journal.newest().borrow(), STATES);
@@ -67,6 +82,9 @@ async fn a_journal_of_format_1_is_migrated_and_nothing_of_it_is_lost() {
     let report = verify(&path).await.unwrap();
     assert!(report.ok, "{:#?}", report.problems);
     assert_eq!((report.states_checked, report.plugins_checked), (STATES, 1));
+    let letters = journal.dead_letters("audit").await.unwrap();
+    let tries = if format < 4 { 0 } else { 2 };
+    assert_eq!((letters.len(), letters[0].tries.len(), letters[0].dropped), (1, tries, format == 4));
 
     let more: Vec<_> = (30..60)
         .map(|version| in_source(SOURCE, 1, &job(2), Change::Present, &version.to_string()))

@@ -11,9 +11,11 @@ use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Seq, StateId, Version};
 use kubewitness_journal::{Retained, Retention};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, SOURCE, gap, job, of, present, state};
+use crate::support::{Desk, Kind, SOURCE, gap, job, of, on_every_store, present, state};
 
 fn keep(count: u64) -> RetentionSpec {
     RetentionSpec { count: Some(count), ..RetentionSpec::default() }
@@ -47,7 +49,13 @@ async fn kept(desk: &Desk) -> Vec<Seq> {
     desk.journal.read(0, 100_000).await.unwrap().iter().map(|state| state.seq).collect()
 }
 
-async fn rows(desk: &Desk, sql: &'static str) -> i64 {
+/// Rows of one of the journal's tables.
+async fn rows_of(desk: &Desk, table: &str) -> i64 {
+    desk.ask(&format!("SELECT count(*) FROM {}{table}", Kind::here().prefix())).await.parse().unwrap()
+}
+
+async fn pages(desk: &Desk) -> i64 {
+    let sql = "SELECT page_count FROM pragma_page_count";
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(desk.path()).read_only(true);
     let mut connection = options.connect().await.unwrap();
     let count = sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap();
@@ -60,7 +68,6 @@ fn subscribed(cursor: Seq, delivered: u64) -> Progress {
     Progress { cursor, delivered, sources, ..Progress::default() }
 }
 
-#[tokio::test]
 async fn the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart() {
     let desk = Desk::new().await;
     history(&desk, 5, 40).await;
@@ -91,7 +98,6 @@ async fn history_from(desk: &Desk, first: u64, states: u64) {
     }
 }
 
-#[tokio::test]
 async fn the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has_ended_leaves_nothing() {
     let desk = Desk::new().await;
     history(&desk, 3, 10).await;
@@ -102,7 +108,7 @@ async fn the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has
     assert_eq!(kept(&desk).await, [30, 33]);
     assert_eq!(told.states, 31);
     desk.assert_sound().await;
-    assert_eq!(rows(&desk, "SELECT count(*) FROM objects").await, 2);
+    assert_eq!(rows_of(&desk, "objects").await, 2);
     let warm = desk.journal.warm(SOURCE).await.unwrap();
     assert_eq!(warm.objects.len(), 2);
     // It moves on: what was its newest may go now.
@@ -112,7 +118,6 @@ async fn the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has
     desk.reopen().await.assert_sound().await;
 }
 
-#[tokio::test]
 async fn what_a_watch_could_be_resumed_before_stays() {
     let desk = Desk::new().await;
     history(&desk, 1, 10).await;
@@ -121,7 +126,6 @@ async fn what_a_watch_could_be_resumed_before_stays() {
     assert_eq!(kept(&desk).await, (11..=20).collect::<Vec<_>>());
 }
 
-#[tokio::test]
 async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
     let desk = Desk::new().await;
     history(&desk, 4, 25).await;
@@ -155,7 +159,6 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
     assert!(desk.journal.gaps().await.unwrap().is_empty());
 }
 
-#[tokio::test]
 async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
     let desk = Desk::new().await;
     for first in (0..6000).step_by(500) {
@@ -206,15 +209,14 @@ async fn what_is_given_back_is_used_again() {
             settled(&desk, states, version + 3).await;
         }
         pass(&desk, &keep(300)).await;
-        sizes.push(rows(&desk, "SELECT page_count FROM pragma_page_count").await);
+        sizes.push(pages(&desk).await);
     }
     desk.assert_sound().await;
     assert_eq!(kept(&desk).await.len(), 300);
-    assert_eq!(rows(&desk, "SELECT count(*) FROM objects").await, 100);
+    assert_eq!(rows_of(&desk, "objects").await, 100);
     assert!(sizes[5] <= sizes[1], "{sizes:?} pages");
 }
 
-#[tokio::test]
 async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() {
     let desk = Desk::new().await;
     let owned = |number: usize, owner: usize, change, version: u64| {
@@ -241,9 +243,9 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     retention.sweep().await.unwrap();
     desk.assert_sound().await;
     // Two Jobs, their owner and its controller; of statuses theirs alone.
-    assert_eq!(rows(&desk, "SELECT count(*) FROM objects").await, 4);
-    assert_eq!(rows(&desk, "SELECT count(*) FROM owned").await, 4);
-    assert_eq!(rows(&desk, "SELECT count(*) FROM statuses").await, 2);
+    assert_eq!(rows_of(&desk, "objects").await, 4);
+    assert_eq!(rows_of(&desk, "owned").await, 4);
+    assert_eq!(rows_of(&desk, "statuses").await, 2);
     // What comes again is there again, whatever the writer remembers of it.
     settled(&desk, vec![owned(105, 1000, Change::Present, 200)], 200).await;
     desk.assert_sound().await;
@@ -337,6 +339,25 @@ async fn run(steps: Vec<Step>) {
         check(&desk, &told, cursor).await;
     }
 }
+
+/// On servers a few: each takes seconds.
+async fn a_few_random_histories_stay_whole() {
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..3 {
+        let steps = proptest::collection::vec(step(), 6..10).new_tree(&mut runner).unwrap().current();
+        run(steps).await;
+    }
+}
+
+on_every_store!(
+    the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart,
+    the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has_ended_leaves_nothing,
+    what_a_watch_could_be_resumed_before_stays,
+    neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter,
+    past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap,
+    statuses_owners_and_the_like_go_with_the_last_state_that_needed_them,
+    a_few_random_histories_stay_whole,
+);
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]

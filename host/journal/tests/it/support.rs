@@ -9,6 +9,7 @@ use kubewitness_core::ports::{Append, Appended, Witness, Witnessed};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, StateId, Status, Version};
 use kubewitness_harness::{DatabaseServer, Service, shared_server, skip};
 use kubewitness_journal::{Journal, JournalOptions, Place, VerifyReport, verify_at};
+use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
 
 pub const SOURCE: &str = "jobs";
@@ -36,6 +37,14 @@ impl Kind {
             Self::Sqlite => None,
             Self::Postgres => Some(Service::Postgres),
             Self::Mysql => Some(Service::MariaDb),
+        }
+    }
+
+    /// What the names of the journal's tables begin with.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Sqlite => "",
+            Self::Postgres | Self::Mysql => "kw_",
         }
     }
 
@@ -102,6 +111,51 @@ impl Desk {
         let Self { folder, place, .. } = self;
         let journal = open_at(&place).await;
         Self { folder, place, journal }
+    }
+
+    /// On the server that the journal is on.
+    fn on_server(&self, sql: &str) -> Option<String> {
+        let place = self.place.to_string();
+        let server = Kind::here().server()?;
+        Some(server.run(place.rsplit('/').next(), sql).unwrap().trim().to_owned())
+    }
+
+    /// The one answer to a question about the store's own rows.
+    pub async fn ask(&self, sql: &str) -> String {
+        if let Some(answer) = self.on_server(sql) {
+            return answer;
+        }
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.path()).read_only(true);
+        let mut connection = options.connect().await.unwrap();
+        let text = sqlx::AssertSqlSafe(format!("SELECT CAST(({sql}) AS TEXT)"));
+        let answer: String = sqlx::query_scalar(text).fetch_one(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        answer
+    }
+
+    /// Changes rows behind the journal's back; `@` stands before the names of its tables.
+    pub async fn run(&self, sql: &str) {
+        let sql = sql.replace('@', Kind::here().prefix());
+        if self.on_server(&sql).is_some() {
+            return;
+        }
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.path());
+        let mut connection = options.connect().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+    }
+
+    /// A copy of a table's rows, to which [`put_back`](Self::put_back) returns.
+    pub async fn keep(&self, table: &str) {
+        self.run(&format!("CREATE TABLE kept AS SELECT * FROM {table}")).await;
+    }
+
+    pub async fn put_back(&self, table: &str) {
+        self.run(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM kept")).await;
+    }
+
+    pub async fn let_go(&self) {
+        self.run("DROP TABLE kept").await;
     }
 
     pub async fn verify(&self) -> VerifyReport {

@@ -286,10 +286,11 @@ async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
     for part in [
         notice("Configuration", "two hosts, a &amp; b"),
         notice("Source pods&quot;\\", "the server refuses: pods is &lt;forbidden&gt;"),
+        notice("Source jobs", "an audit found what the watch had not brought"),
     ] {
         assert!(page.text.contains(&part), "{part} is not in\n{}", page.text);
     }
-    assert!(!page.text.contains("<b>Source jobs"), "a source that is well needs no notice");
+    assert_eq!(page.text.matches("<b>Source ").count(), 2, "a source that is well needs no notice");
     assert!(!get(&portal(Fake::default()), "/plugins").await.text.contains("Configuration. "));
     let fake = Fake { ready: Err("two hosts".into()), problems: vec!["two hosts".into()], ..Fake::default() };
     assert_eq!(get(&portal(fake), "/plugins").await.text.matches("two hosts").count(), 1, "told once");

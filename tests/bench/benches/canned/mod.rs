@@ -68,9 +68,9 @@ impl Canned {
         Self::with(jobs, updates, 0, Some(Semaphore::new(0))).await
     }
 
-    pub fn send_one(&self) {
+    pub fn send(&self, updates: usize) {
         if let Some(pace) = &self.shared.pace {
-            pace.add_permits(1);
+            pace.add_permits(updates);
         }
     }
 

@@ -1,59 +1,127 @@
-//! The real binary as a process, and what it says of itself.
+//! The real binary as a process: what it is configured by, and what it says of itself.
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// Not the default, so that a playground beside the benchmark is not asked instead.
-const PORT: u16 = 18_787;
+/// The manifest of the host's settings.
+pub fn settings(spec: &str) -> String {
+    manifest("host", "host", "Host", spec)
+}
+
+/// The manifest of a shipped plugin, `module` without its ending.
+pub fn plugin(name: &str, module: &str, spec: &str) -> String {
+    manifest(name, "plugin", "Plugin", &format!("module: {{file: {module}.wasm}}\n{spec}"))
+}
+
+fn manifest(name: &str, label: &str, kind: &str, spec: &str) -> String {
+    let spec: String = spec.lines().map(|line| format!("      {line}\n")).collect();
+    format!(
+        "kind: ConfigMap\nmetadata: {{name: {name}, labels: {{kubewitness.dev/{label}: \"true\"}}}}\ndata:\n  \
+         {label}.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: {kind}\n    metadata: {{name: {name}}}\n    \
+         spec:\n{spec}---\n"
+    )
+}
+
+/// A folder with a configuration and what a host leaves behind.
+pub struct Lab {
+    folder: PathBuf,
+}
+
+impl Lab {
+    pub fn new(folder: &Path, manifests: &[String]) -> Result<Self> {
+        std::fs::create_dir_all(folder.join("config"))?;
+        std::fs::write(folder.join("config/all.yaml"), manifests.concat())?;
+        Ok(Self { folder: folder.to_path_buf() })
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    pub fn start(&self, kubeconfig: &Path) -> Result<Host> {
+        let binary = std::env::var_os("KUBEWITNESS_BIN_DIR").context("run it with `cargo xtask bench`")?;
+        let port = free_port()?;
+        let process = Command::new(Path::new(&binary).join("kubewitness"))
+            .args(["run", "--log", "warn", "--listen", &format!("127.0.0.1:{port}"), "--kubeconfig"])
+            .arg(kubeconfig)
+            .arg("--config")
+            .arg(self.folder.join("config"))
+            .arg("--data")
+            .arg(self.data())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("starting kubewitness")?;
+        Ok(Host { process: Process(process), port })
+    }
+}
+
+/// Free when it was asked for; a benchmark may be run again where somebody was faster.
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
 
 /// Ended whatever happens.
-pub struct Host(Child);
+pub struct Process(pub Child);
 
-impl Drop for Host {
+impl Drop for Process {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
     }
 }
 
+/// KiB, as the kernel counts them.
+pub struct Memory {
+    pub resident: u64,
+    pub peak: u64,
+}
+
+impl Memory {
+    pub fn of(pid: u32) -> Result<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let of = |name: &str| -> Result<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            Ok(line.with_context(|| format!("no {name}"))?.trim().trim_end_matches(" kB").trim().parse()?)
+        };
+        Ok(Self { resident: of("VmRSS:")?, peak: of("VmHWM:")? })
+    }
+}
+
+pub fn mib(kib: u64) -> f64 {
+    kib as f64 / 1024.0
+}
+
+pub struct Host {
+    process: Process,
+    port: u16,
+}
+
 impl Host {
-    pub fn start(kubeconfig: &Path, config: &Path, data: &Path) -> Result<Self> {
-        let binary = std::env::var_os("KUBEWITNESS_BIN_DIR").context("run it with `cargo xtask bench`")?;
-        let listening = format!("127.0.0.1:{PORT}");
-        Command::new(Path::new(&binary).join("kubewitness"))
-            .args(["run", "--log", "warn", "--listen", &listening, "--kubeconfig"])
-            .arg(kubeconfig)
-            .arg("--config")
-            .arg(config)
-            .arg("--data")
-            .arg(data)
-            .stdout(Stdio::null())
-            .spawn()
-            .map(Self)
-            .context("starting kubewitness")
+    pub fn pid(&self) -> u32 {
+        self.process.0.id()
     }
 
     /// An error if it has ended by itself.
     pub fn runs(&mut self) -> Result<()> {
-        match self.0.try_wait()? {
+        match self.process.0.try_wait()? {
             None => Ok(()),
             Some(code) => bail!("the host ended with {code}"),
         }
     }
 
     pub async fn status(&self) -> Result<serde_json::Value> {
-        let answer = reqwest::get(format!("http://127.0.0.1:{PORT}/api/v1/status")).await?;
+        let answer = reqwest::get(format!("http://127.0.0.1:{}/api/v1/status", self.port)).await?;
         Ok(answer.json().await?)
     }
 
     /// Of all threads since it started, in user and kernel mode.
     pub fn processor_time(&self) -> Result<Duration> {
         const TICKS: u64 = 100;
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
         // Behind the name, which may hold spaces; the 14th and 15th of the line.
         let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<u64>().ok());
@@ -61,10 +129,12 @@ impl Host {
         Ok(Duration::from_millis((used.0 + used.1) * 1000 / TICKS))
     }
 
-    /// MiB at most, as the kernel counted it.
-    pub fn peak_memory(&self) -> Result<f64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-        Ok(line.trim().trim_end_matches(" kB").trim().parse::<f64>()? / 1024.0)
+    pub fn memory(&self) -> Result<Memory> {
+        Memory::of(self.pid())
     }
+}
+
+/// What the status says of a plugin.
+pub fn plugin_of<'a>(status: &'a serde_json::Value, name: &str) -> Option<&'a serde_json::Value> {
+    status["plugins"].as_array()?.iter().find(|plugin| plugin["name"] == name)
 }

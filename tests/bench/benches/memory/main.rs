@@ -4,15 +4,17 @@
 //! loads them), and compared with its like. In the same run, on the same Jobs: kube-runtime's
 //! reflector.
 
+#[path = "../host/mod.rs"]
+mod host;
 mod jobs;
 mod peer;
 mod server;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
+use host::{Lab, Memory, Process, mib, plugin, settings};
 use kubewitness_bench::{PATIENCE, ratio, wanted};
 
 const JOBS: usize = 50_000;
@@ -22,43 +24,14 @@ const GOAL: f64 = 1_536.0;
 const STILL: u64 = 512;
 const WHILE: Duration = Duration::from_secs(5);
 
-const CONFIG: &str = r#"kind: ConfigMap
-metadata: {name: host, labels: {kubewitness.dev/host: "true"}}
-data:
-  host.yaml: |
-    apiVersion: kubewitness.dev/v1alpha1
-    kind: Host
-    metadata: {name: host}
-    spec:
-      sources:
-      - {name: jobs, apiVersion: batch/v1, kind: Job, indexes: [{name: image, pointer: /spec/template/spec/containers/0/image}]}
-      databases: [{name: platform, sqlite: {path: platform.db}}]
-      ledgers: [{name: trail, path: trail.jsonl}]
----
-kind: ConfigMap
-metadata: {name: persistence, labels: {kubewitness.dev/plugin: "true"}}
-data:
-  plugin.yaml: |
-    apiVersion: kubewitness.dev/v1alpha1
-    kind: Plugin
-    metadata: {name: persistence}
-    spec:
-      module: {file: persistence.wasm}
-      subscribe: [{source: jobs, mode: every, start: beginning}]
-      grants: {sql: [{name: main, database: platform}]}
----
-kind: ConfigMap
-metadata: {name: audit, labels: {kubewitness.dev/plugin: "true"}}
-data:
-  plugin.yaml: |
-    apiVersion: kubewitness.dev/v1alpha1
-    kind: Plugin
-    metadata: {name: audit}
-    spec:
-      module: {file: audit.wasm}
-      subscribe: [{source: jobs, mode: every, start: beginning}]
-      grants: {ledger: [{name: trail, ledger: trail}]}
-"#;
+const SETTINGS: &str = "sources:
+- {name: jobs, apiVersion: batch/v1, kind: Job, indexes: [{name: image, pointer: /spec/template/spec/containers/0/image}]}
+databases: [{name: platform, sqlite: {path: platform.db}}]
+ledgers: [{name: trail, path: trail.jsonl}]";
+const PERSISTENCE: &str = "subscribe: [{source: jobs, mode: every, start: beginning}]
+grants: {sql: [{name: main, database: platform}]}";
+const AUDIT: &str = "subscribe: [{source: jobs, mode: every, start: beginning}]
+grants: {ledger: [{name: trail, ledger: trail}]}";
 
 fn main() -> Result<()> {
     // Any HTTP client asks for one; installing it twice would be harmless.
@@ -115,18 +88,11 @@ impl Start {
     }
 }
 
-/// KiB, as the kernel counts them.
-struct Memory {
-    resident: u64,
-    peak: u64,
-}
-
 fn each(full: &Memory, empty: &Memory, jobs: usize) -> f64 {
     (full.resident as f64 - empty.resident as f64) * 1024.0 / jobs as f64
 }
 
 fn report(what: &str, memory: &Memory, against: Option<(&Memory, usize)>) {
-    let mib = |kib: u64| kib as f64 / 1024.0;
     let each = against.map(|(empty, jobs)| format!(", {:.0} bytes a Job", each(memory, empty, jobs)));
     let (resident, peak) = (mib(memory.resident), mib(memory.peak));
     println!("  {what:<20} {resident:>7.1} MiB at rest, {peak:>7.1} MiB at most{}", each.unwrap_or_default());
@@ -135,20 +101,22 @@ fn report(what: &str, memory: &Memory, against: Option<(&Memory, usize)>) {
 /// Starts the host on a folder and ends it once all is delivered and nothing moves any more.
 async fn measure(folder: &Path, jobs: usize) -> Result<Memory> {
     let address = server::start(jobs).await?;
-    std::fs::create_dir_all(folder.join("config"))?;
-    std::fs::write(folder.join("config/all.yaml"), CONFIG)?;
-    std::fs::write(folder.join("kubeconfig"), server::kubeconfig(address))?;
-    let port = free_port()?;
-    let mut host = Process(start(folder, port)?);
+    let manifests = [
+        settings(SETTINGS),
+        plugin("persistence", "persistence", PERSISTENCE),
+        plugin("audit", "audit", AUDIT),
+    ];
+    let lab = Lab::new(folder, &manifests)?;
+    let kubeconfig = folder.join("kubeconfig");
+    std::fs::write(&kubeconfig, server::kubeconfig(address))?;
+    let mut host = lab.start(&kubeconfig)?;
     let started = Instant::now();
     loop {
         ensure!(started.elapsed() < PATIENCE, "not done after {PATIENCE:?}");
-        if let Some(code) = host.0.try_wait()? {
-            bail!("the host ended with {code}");
-        }
+        host.runs()?;
         tokio::time::sleep(Duration::from_millis(100)).await;
         // It may not listen yet.
-        let Ok(status) = status(port).await else { continue };
+        let Ok(status) = host.status().await else { continue };
         let source = &status["sources"][0];
         let is_there = source["objects"].as_u64() == Some(jobs as u64)
             && source["checkpoint"].as_str().is_some_and(|version| !version.is_empty());
@@ -160,7 +128,7 @@ async fn measure(folder: &Path, jobs: usize) -> Result<Memory> {
             break;
         }
     }
-    rest(host.0.id(), started).await
+    rest(host.pid(), started).await
 }
 
 async fn measure_peer(jobs: usize) -> Result<Memory> {
@@ -170,58 +138,14 @@ async fn measure_peer(jobs: usize) -> Result<Memory> {
 }
 
 async fn rest(pid: u32, started: Instant) -> Result<Memory> {
-    let mut before = memory(pid)?;
+    let mut before = Memory::of(pid)?;
     loop {
         ensure!(started.elapsed() < PATIENCE, "never at rest in {PATIENCE:?}");
         tokio::time::sleep(WHILE).await;
-        let now = memory(pid)?;
+        let now = Memory::of(pid)?;
         if now.resident.abs_diff(before.resident) <= STILL {
             return Ok(now);
         }
         before = now;
     }
-}
-
-fn memory(pid: u32) -> Result<Memory> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let of = |name: &str| -> Result<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        Ok(line.with_context(|| format!("no {name}"))?.trim().trim_end_matches(" kB").trim().parse()?)
-    };
-    Ok(Memory { resident: of("VmRSS:")?, peak: of("VmHWM:")? })
-}
-
-/// Ended whatever happens.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-fn start(folder: &Path, port: u16) -> Result<Child> {
-    let binary = std::env::var_os("KUBEWITNESS_BIN_DIR").context("run it with `cargo xtask bench`")?;
-    let plugins = std::env::var_os("KUBEWITNESS_PLUGINS").context("run it with `cargo xtask bench`")?;
-    Command::new(Path::new(&binary).join("kubewitness"))
-        .args(["run", "--log", "warn", "--listen", &format!("127.0.0.1:{port}"), "--kubeconfig"])
-        .arg(folder.join("kubeconfig"))
-        .arg("--config")
-        .arg(folder.join("config"))
-        .arg("--data")
-        .arg(folder.join("data"))
-        .env("KUBEWITNESS_PLUGINS", plugins)
-        .stdout(Stdio::null())
-        .spawn()
-        .context("starting kubewitness")
-}
-
-/// Free when it was asked for; a benchmark may be run again where somebody was faster.
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-async fn status(port: u16) -> Result<serde_json::Value> {
-    Ok(reqwest::get(format!("http://127.0.0.1:{port}/api/v1/status")).await?.json().await?)
 }

@@ -25,16 +25,11 @@ pub async fn client_go(jobs: usize, updates: usize, patience: Duration) -> Resul
     }
 }
 
-/// The same with an insert into SQLite for each state, as durable as ours; `None` where it is not
-/// built or ends, as it does without Debian's driver.
-pub async fn client_go_into_sqlite(
-    jobs: usize,
-    updates: usize,
-    database: &Path,
-    patience: Duration,
-) -> Option<f64> {
+/// The same with an insert for each state into a database, `DRIVER:ADDRESS`, as durable as ours;
+/// `None` where it is not built or ends, as it does without Debian's driver.
+pub async fn client_go_into(jobs: usize, updates: usize, database: &str, patience: Duration) -> Option<f64> {
     let run = run(&program()?, jobs, updates, Some(database), patience).await;
-    run.inspect_err(|error| println!("  client-go into SQLite skipped: {error:#}")).ok()
+    run.inspect_err(|error| println!("    client-go with a database skipped: {error:#}")).ok()
 }
 
 fn program() -> Option<PathBuf> {
@@ -45,7 +40,7 @@ async fn run(
     program: &Path,
     jobs: usize,
     updates: usize,
-    database: Option<&Path>,
+    database: Option<&str>,
     patience: Duration,
 ) -> Result<f64> {
     let canned = Canned::start(jobs, updates).await?;

@@ -1,7 +1,7 @@
 // The peer on client-go: a shared informer and a workqueue, as in any controller. With nothing
 // behind them, the queue holds keys and a worker looks each up. With a database named, the queue
-// holds (key, version, status), and a worker writes each into SQLite with an insert of its own,
-// as durable as ours. It ends when it has been told of as many states as it was asked for and its
+// holds (key, version, status), and a worker writes each into it with an insert of its own, as
+// durable as ours. A database is DRIVER:ADDRESS, with the driver sqlite3, postgres or mysql. It ends when it has been told of as many states as it was asked for and its
 // queue is empty. Built by `cargo xtask bench` with Debian's packages.
 package main
 
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -25,11 +26,31 @@ type state struct {
 	key, version, status string
 }
 
+// The servers are durable by their own settings.
 const (
 	durable = "?_journal_mode=WAL&_synchronous=FULL"
-	table   = "CREATE TABLE states (key TEXT NOT NULL, version TEXT NOT NULL, status TEXT NOT NULL, UNIQUE (version, key))"
-	insert  = "INSERT INTO states (key, version, status) VALUES (?, ?, ?)"
+	table   = "CREATE TABLE states (object VARCHAR(255) NOT NULL, version VARCHAR(64) NOT NULL, status VARCHAR(255) NOT NULL, UNIQUE (version, object))"
+	insert  = "INSERT INTO states (object, version, status) VALUES "
 )
+
+func open(name string) *sql.Stmt {
+	driver, address, _ := strings.Cut(name, ":")
+	places := "(?, ?, ?)"
+	switch driver {
+	case "sqlite3":
+		address = "file:" + address + durable
+	case "postgres":
+		places = "($1, $2, $3)"
+	}
+	database, err := sql.Open(driver, address)
+	fail(err)
+	database.SetMaxOpenConns(1)
+	_, err = database.Exec(table)
+	fail(err)
+	statement, err := database.Prepare(insert + places)
+	fail(err)
+	return statement
+}
 
 func main() {
 	if len(os.Args) != 3 && len(os.Args) != 4 {
@@ -37,13 +58,7 @@ func main() {
 	}
 	var statement *sql.Stmt
 	if len(os.Args) == 4 {
-		database, err := sql.Open("sqlite3", "file:"+os.Args[3]+durable)
-		fail(err)
-		database.SetMaxOpenConns(1)
-		_, err = database.Exec(table)
-		fail(err)
-		statement, err = database.Prepare(insert)
-		fail(err)
+		statement = open(os.Args[3])
 	}
 	states, err := strconv.ParseInt(os.Args[2], 10, 64)
 	fail(err)

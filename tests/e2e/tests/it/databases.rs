@@ -11,7 +11,7 @@ use kubewitness_harness::{
 };
 
 use crate::support::{
-    AUDIT, Load, SOURCES, create_job, plugin_manifest, proofs, same_story_in, simulator, write,
+    AUDIT, Load, SOURCES, create_job, plugin_manifest, proofs_with, same_story_in, simulator, write,
 };
 
 /// Each way in which something can end comes several times.
@@ -187,7 +187,7 @@ async fn every_state_has_one_effect(
     kubewitness.stop().await?;
     same_story_in(&simulator, Platform::connect(&url).await?).await?;
     Platform::connect(&url).await?.one_effect_each(before).await?;
-    proofs(&options.data).await
+    proofs_with(&options.data, &options.env).await
 }
 
 async fn everything_arrives(kubewitness: &mut Kubewitness, simulator: &Simulator) -> Result<()> {

@@ -16,7 +16,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySqlConnection, PgConnection, SqliteConnection};
 
 use crate::databases::{ADDRESS, configuration, engine};
-use crate::support::{create_job, proofs, same_story_in, simulator};
+use crate::support::{create_job, proofs_with, same_story_in, simulator};
 
 const WITHIN: Duration = Duration::from_secs(120);
 const BUSY: Duration = Duration::from_secs(20);
@@ -242,7 +242,7 @@ async fn killed_between_every_two_steps(scratch: &Scratch, server: Option<Databa
     kubewitness.stop().await?;
     world.store.one_effect_each().await.context("after the verdict")?;
     same_story_in(&world.simulator, world.store.platform().await?).await?;
-    proofs(&world.options.data).await
+    proofs_with(&world.options.data, &world.options.env).await
 }
 
 async fn with_server(service: Service, test: &str) {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kubewitness_harness::{
-    Platform, Scratch, Simulator, SimulatorOptions, command_json, compare, compare_newest, project_root,
+    Platform, Scratch, Simulator, SimulatorOptions, command_json, command_json_in, compare, compare_newest,
+    project_root,
 };
 use kubewitness_playground::workload::{self, WorkloadError, WorkloadOptions, WorkloadReport};
 use serde_json::{Value, json};
@@ -60,6 +61,14 @@ pub async fn same_story_in(simulator: &Simulator, mut platform: Platform) -> Res
 /// What `kubewitness journal verify` and `audit verify` say of a data folder.
 pub async fn proofs(data: &Path) -> Result<()> {
     proofs_of(data, &[]).await
+}
+
+/// The same where granted databases are servers, whose addresses the environment has.
+pub async fn proofs_with(data: &Path, env: &[(String, String)]) -> Result<()> {
+    let folder = data.to_string_lossy();
+    let journal = command_json_in(&["journal", "verify", "--data", &folder, "-o", "json"], env).await?;
+    anyhow::ensure!(journal["ok"] == true, "journal verify said {journal}");
+    Ok(())
 }
 
 /// What `kubewitness journal verify` says; `place` are the flags that say where the journal is.

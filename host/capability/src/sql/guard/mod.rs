@@ -147,6 +147,17 @@ impl<'a> Statement<'a> {
         self.tokens.first().is_some_and(|first| first.is("SELECT") || first.is("VALUES"))
     }
 
+    /// Whether it plainly adds rows or makes a table, and can take no row away.
+    pub fn only_adds(&self) -> bool {
+        let begins = |words: &[&str]| {
+            self.tokens.len() >= words.len()
+                && words.iter().zip(&self.tokens).all(|(word, token)| token.is(word))
+        };
+        let takes = ["REPLACE", "UPDATE", "DELETE", "TRIGGER"];
+        (begins(&["INSERT", "INTO"]) || begins(&["CREATE", "TABLE"]) || begins(&["CREATE", "INDEX"]))
+            && !self.tokens.iter().any(|token| token.is_any(&takes))
+    }
+
     /// Whether it makes, changes or removes tables, indexes or views.
     pub fn shapes(&self) -> bool {
         self.tokens.first().is_some_and(|first| first.is_any(&["CREATE", "DROP", "ALTER"]))

@@ -15,7 +15,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 
 use super::columns::{self, Column, Columns};
 use super::guard::Statement;
-use super::remote::{Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, literal, receipt_values};
+use super::proof::{self, Row as Kept};
+use super::remote::{
+    Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text,
+};
 use super::{Receipt, bounded, write};
 
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -267,13 +270,7 @@ impl Link for Mysql {
     }
 
     fn keep(receipt: &Receipt) -> String {
-        match receipt_values(receipt, |hex| format!("X'{hex}'")) {
-            Some(values) => format!(
-                "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
-                 VALUES ({values}); COMMIT"
-            ),
-            None => "COMMIT".to_owned(),
-        }
+        format!("{}COMMIT", receipt_text(receipt, |hex| format!("X'{hex}'")))
     }
 
     async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, Fault> {
@@ -299,13 +296,24 @@ impl Link for Mysql {
     }
 
     async fn forget(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
-        let delete = sqlx::query("DELETE FROM kubewitness_receipts WHERE plugin = ? AND last <= ?");
-        delete.bind(plugin).bind(through).execute(&mut self.connection).await.map(drop)
+        self.run(&forgotten(plugin, through)).await
     }
 
     async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {
         let select = format!("SELECT 1 FROM kubewitness_receipts WHERE token = {} LIMIT 1", literal(token));
         let found = sqlx::query(AssertSqlSafe(select)).fetch_optional(&mut self.connection).await?;
         Ok(found.is_some())
+    }
+
+    const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+        START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
+
+    async fn kept(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
+        let engine = sqlx::query(ENGINE).bind("kubewitness_receipts");
+        if engine.fetch_optional(&mut self.connection).await?.is_none() {
+            return Ok(None);
+        }
+        let rows: Vec<proof::Columns> = sqlx::query_as(proof::KEPT).fetch_all(&mut self.connection).await?;
+        Ok(Some(rows.into_iter().map(Kept::from).collect()))
     }
 }

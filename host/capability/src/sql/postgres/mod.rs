@@ -15,7 +15,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqlSafeStr, Statement a
 
 use super::columns::{self, Column, Columns};
 use super::guard::{self, Statement};
-use super::remote::{Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, literal, receipt_values};
+use super::proof::{self, Row as Kept};
+use super::remote::{
+    Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text,
+};
 use super::{Receipt, bounded, write};
 
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -197,14 +200,9 @@ impl Link for Postgres {
     }
 
     fn keep(receipt: &Receipt) -> String {
-        match receipt_values(receipt, |hex| format!("'\\x{hex}'::bytea")) {
-            Some(values) => format!(
-                "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
-                 VALUES ({values}); COMMIT"
-            ),
-            // A transaction that failed would take a lone COMMIT for a roll-back, without a word.
-            None => "SELECT 1; COMMIT".to_owned(),
-        }
+        let text = receipt_text(receipt, |hex| format!("'\\x{hex}'::bytea"));
+        // A transaction that failed would take a lone COMMIT for a roll-back, without a word.
+        format!("{}COMMIT", if text.is_empty() { "SELECT 1; " } else { &text })
     }
 
     async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, Fault> {
@@ -231,13 +229,23 @@ impl Link for Postgres {
     }
 
     async fn forget(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
-        let delete = sqlx::query("DELETE FROM kubewitness_receipts WHERE plugin = $1 AND last <= $2");
-        delete.bind(plugin).bind(through).execute(&mut self.connection).await.map(drop)
+        self.run(&forgotten(plugin, through)).await
     }
 
     async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {
         let select = format!("SELECT 1 FROM kubewitness_receipts WHERE token = {} LIMIT 1", literal(token));
         let found = sqlx::query(AssertSqlSafe(select)).fetch_optional(&mut self.connection).await?;
         Ok(found.is_some())
+    }
+
+    const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+    async fn kept(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
+        let there = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");
+        if !there.fetch_one(&mut self.connection).await?.try_get(0)? {
+            return Ok(None);
+        }
+        let rows: Vec<proof::Columns> = sqlx::query_as(proof::KEPT).fetch_all(&mut self.connection).await?;
+        Ok(Some(rows.into_iter().map(Kept::from).collect()))
     }
 }

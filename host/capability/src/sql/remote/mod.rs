@@ -21,7 +21,8 @@ use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use self::open::Open;
 use self::pool::{Held, Pool};
 use super::guard::Statement;
-use super::{Engine, Receipt, Transaction};
+use super::proof::Row;
+use super::{Engine, Receipt, Transaction, claims};
 use crate::applied::{self, Mark};
 
 /// How long things may take. The server has its own, shorter limits ([`STATEMENT`], [`LOCK`]); these
@@ -125,6 +126,11 @@ pub trait Link: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Vec<Vec<u8>>, sqlx::Error>> + Send;
     fn forget(&mut self, plugin: &str, through: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     fn has_token(&mut self, token: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Begins a transaction that sees one moment and writes nothing.
+    const SNAPSHOT: &str;
+    /// All that the host keeps there, of whatever plugin; `None` where it never kept anything.
+    fn kept(&mut self) -> impl Future<Output = Result<Option<Vec<Row>>, sqlx::Error>> + Send;
 }
 
 /// A granted database on a server.
@@ -264,18 +270,43 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The values of a receipt's row as literals; `blob` writes bytes.
-pub fn receipt_values(receipt: &Receipt, blob: impl Fn(&str) -> String) -> Option<String> {
-    let (first, last) = (receipt.marks.first()?, receipt.marks.last()?);
-    Some(format!(
-        "{}, {}, {}, {}, {}, {}",
-        literal(&receipt.plugin),
-        position(first.seq),
-        position(last.seq),
-        blob(&hex(&applied::encode(&receipt.marks))),
-        literal(&receipt.token),
-        position(receipt.at_ms)
-    ))
+/// The statements that keep a receipt and what it tells of its rows, each with a semicolon behind it;
+/// `blob` writes bytes.
+pub fn receipt_text(receipt: &Receipt, blob: impl Fn(&str) -> String) -> String {
+    let Receipt { plugin, marks, token, at_ms, claims } = receipt;
+    let mut text = String::new();
+    if claims.takes {
+        let owner = literal(claims::OWNER);
+        text.push_str(&format!("DELETE FROM kubewitness_receipts WHERE plugin = {owner}; "));
+    }
+    let (Some(first), Some(last)) = (marks.first(), marks.last()) else { return text };
+    let row = |plugin: &str, states: &[u8]| {
+        format!(
+            "({}, {}, {}, {}, {}, {})",
+            literal(plugin),
+            position(first.seq),
+            position(last.seq),
+            blob(&hex(states)),
+            literal(token),
+            position(*at_ms)
+        )
+    };
+    let told = claims.encode(marks).map(|told| format!(", {}", row(claims::OWNER, &told)));
+    let (receipt, told) = (row(plugin, &applied::encode(marks)), told.unwrap_or_default());
+    text.push_str(&format!(
+        "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) VALUES {receipt}{told}; "
+    ));
+    text
+}
+
+/// Which receipts go: those of a plugin up to a position, and what they tell of their rows.
+pub fn forgotten(plugin: &str, through: i64) -> String {
+    let (tokens, owner) = (literal(&format!("{plugin}.%")), literal(claims::OWNER));
+    let plugin = literal(plugin);
+    format!(
+        "DELETE FROM kubewitness_receipts WHERE last <= {through} AND (plugin = {plugin} \
+         OR (plugin = {owner} AND token LIKE {tokens}))"
+    )
 }
 
 #[cfg(test)]

@@ -57,7 +57,13 @@ impl World {
 
 fn receipt(seq: Seq) -> Receipt {
     let marks = vec![Mark { seq, print: 9 }];
-    Receipt { plugin: "p".into(), marks, token: format!("p.{seq}"), at_ms: 1 }
+    Receipt {
+        plugin: "p".into(),
+        marks,
+        token: format!("p.{seq}"),
+        at_ms: 1,
+        claims: crate::sql::claims::Claims::default(),
+    }
 }
 
 fn row(key: Seq) -> TableWrite {

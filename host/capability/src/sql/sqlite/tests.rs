@@ -21,7 +21,13 @@ async fn store() -> Store {
 
 fn receipt(token: &str, seqs: &[Seq]) -> Receipt {
     let marks = seqs.iter().map(|seq| Mark { seq: *seq, print: 9 }).collect();
-    Receipt { plugin: "p".into(), marks, token: token.into(), at_ms: 1 }
+    Receipt {
+        plugin: "p".into(),
+        marks,
+        token: token.into(),
+        at_ms: 1,
+        claims: crate::sql::claims::Claims::default(),
+    }
 }
 
 fn row(key: &str, n: i64) -> Vec<SqlValue> {

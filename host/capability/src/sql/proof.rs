@@ -1,0 +1,240 @@
+//! Receipts of a database as they lie there, and whether the rows are there that were written with
+//! them. Reads only, one moment of it, also beside a running controller.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::config::{DatabaseKind, DatabaseSpec, ServerSpec};
+use kubewitness_core::ports::{Dialect, SqlValue};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, SqliteConnection};
+
+use super::claims::{self, Claim, OWNER};
+use super::guard::{self, Purpose};
+use super::remote::{Fault, Link, PATIENCE};
+use super::sqlite::bind;
+use super::write::quote;
+use crate::applied::{self, Mark};
+use crate::secrets;
+
+/// All that is kept, by its place in what [`Row::from`] takes.
+pub const KEPT: &str = "SELECT plugin, first, last, states, token FROM kubewitness_receipts";
+
+/// Keys of one question.
+const PAGE: usize = 64;
+
+/// One row of the host's own table.
+#[derive(Debug)]
+pub struct Row {
+    plugin: String,
+    first: i64,
+    last: i64,
+    states: Vec<u8>,
+    token: String,
+}
+
+/// What [`KEPT`] answers with.
+pub type Columns = (String, i64, i64, Vec<u8>, String);
+
+impl From<Columns> for Row {
+    fn from((plugin, first, last, states, token): Columns) -> Self {
+        Self { plugin, first, last, states, token }
+    }
+}
+
+/// One receipt: what it is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptProof {
+    pub plugin: String,
+    /// Positions, and the fingerprints of their states' ids.
+    pub marks: Vec<(Seq, u32)>,
+}
+
+/// What was found in one database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatabaseProof {
+    pub database: String,
+    pub receipts: Vec<ReceiptProof>,
+    /// Rows that were looked for.
+    pub rows: u64,
+    /// What is not as it was written.
+    pub problems: Vec<String>,
+    /// Why it, or some of it, could not be looked at.
+    pub unread: Option<String>,
+}
+
+/// A connection that only reads.
+#[async_trait]
+trait Reader: Send {
+    fn dialect(&self) -> Dialect;
+    async fn kept(&mut self) -> Result<Option<Vec<Row>>, String>;
+    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String>;
+}
+
+struct File(SqliteConnection);
+
+#[async_trait]
+impl Reader for File {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    async fn kept(&mut self) -> Result<Option<Vec<Row>>, String> {
+        let there = "SELECT count(*) FROM sqlite_schema WHERE name = 'kubewitness_receipts'";
+        let there: i64 = sqlx::query_scalar(there).fetch_one(&mut self.0).await.map_err(|e| e.to_string())?;
+        if there == 0 {
+            return Ok(None);
+        }
+        let rows: Result<Vec<Columns>, _> = sqlx::query_as(KEPT).fetch_all(&mut self.0).await;
+        let rows = rows.map_err(|error| error.to_string())?;
+        Ok(Some(rows.into_iter().map(Row::from).collect()))
+    }
+
+    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String> {
+        let arguments = bind(values).map_err(|error| error.to_string())?;
+        let query = sqlx::query_scalar_with(AssertSqlSafe(text.to_owned()), arguments);
+        let count: i64 = query.fetch_one(&mut self.0).await.map_err(|error| error.to_string())?;
+        Ok(count as u64)
+    }
+}
+
+struct Served<L>(L);
+
+/// Of a server, whose answer is waited for so long and no longer.
+async fn in_time<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let late = |_| format!("it has not answered for {} s", PATIENCE.answer.as_secs());
+    tokio::time::timeout(PATIENCE.answer, answer).await.map_err(late)?
+}
+
+#[async_trait]
+impl<L: Link> Reader for Served<L> {
+    fn dialect(&self) -> Dialect {
+        L::DIALECT
+    }
+
+    async fn kept(&mut self) -> Result<Option<Vec<Row>>, String> {
+        in_time(async { self.0.kept().await.map_err(|error| L::reason(&error)) }).await
+    }
+
+    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String> {
+        let checked = guard::check(text, Purpose::Query, L::DIALECT).map_err(|error| error.to_string())?;
+        let asked = async {
+            let rows = self.0.query(&checked, values).await;
+            rows.map_err(|fault: Fault| fault.into_error().to_string())
+        };
+        match in_time(asked).await?.first().and_then(|row| row.first()) {
+            Some(SqlValue::Integer(count)) => Ok(*count as u64),
+            _ => Err("it answered something else than a number".into()),
+        }
+    }
+}
+
+async fn file(path: &Path) -> Result<Option<Box<dyn Reader>>, String> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let options = SqliteConnectOptions::new().filename(path).read_only(true).disable_statement_logging();
+    let mut connection = options.connect().await.map_err(|error| error.to_string())?;
+    sqlx::raw_sql("BEGIN").execute(&mut connection).await.map_err(|error| error.to_string())?;
+    Ok(Some(Box::new(File(connection))))
+}
+
+async fn served<L: Link>(spec: &ServerSpec) -> Result<Option<Box<dyn Reader>>, String> {
+    let url = secrets::resolve(&spec.url_from)?;
+    let options = L::options(url.expose())?;
+    let connected = in_time(async {
+        let mut link = L::connect(&options).await.map_err(|error| L::reason(&error))?;
+        link.run(L::SNAPSHOT).await.map_err(|error| L::reason(&error))?;
+        Ok(link)
+    });
+    Ok(Some(Box::new(Served(connected.await?))))
+}
+
+/// What one database that the host's settings name has of receipts. `data` is where relative paths
+/// lie.
+pub async fn database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof {
+    let mut proof = DatabaseProof { database: spec.name.clone(), ..DatabaseProof::default() };
+    let reader = match spec.kind() {
+        Some(DatabaseKind::Sqlite(sqlite)) => file(&data.join(&sqlite.path)).await,
+        Some(DatabaseKind::Postgres(server)) => served::<super::postgres::Postgres>(server).await,
+        Some(DatabaseKind::Mysql(server)) => served::<super::mysql::Mysql>(server).await,
+        None => Ok(None),
+    };
+    let read = match reader {
+        // Nothing was ever written there.
+        Ok(None) => Ok(()),
+        Ok(Some(mut reader)) => whole(&mut *reader, &mut proof).await,
+        Err(error) => Err(error),
+    };
+    proof.unread = read.err().or(proof.unread);
+    proof
+}
+
+async fn whole(reader: &mut dyn Reader, proof: &mut DatabaseProof) -> Result<(), String> {
+    let Some(rows) = reader.kept().await? else { return Ok(()) };
+    let (told, receipts): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.plugin == OWNER);
+    let mut told: HashMap<String, Row> = told.into_iter().map(|row| (row.token.clone(), row)).collect();
+    for row in receipts {
+        let said = told.remove(&row.token);
+        let Row { plugin, first, last, states, .. } = row;
+        let name = format!("the receipt of {plugin} for positions {first} to {last}");
+        match marks(&states, first, last) {
+            None => proof.problems.push(format!("{name} is not what was written")),
+            Some(marks) => proof.receipts.push(ReceiptProof { plugin, marks }),
+        }
+        let Some(said) = said else { continue };
+        let is_same = (said.first, said.last) == (first, last);
+        let Some(claims) = claims::decode(&said.states, &states).filter(|_| is_same) else {
+            proof.problems.push(format!("{name} and what it tells of its rows do not belong together"));
+            continue;
+        };
+        for claim in claims {
+            let wanted = claim.keys.len() as u64;
+            proof.rows += wanted;
+            match found(reader, &claim).await {
+                Ok(found) if found == wanted => {}
+                Ok(found) => proof.problems.push(format!(
+                    "{name} is there without its rows: {} of {wanted} are not in the table `{}`",
+                    wanted - found.min(wanted),
+                    claim.table
+                )),
+                // Its table may be gone, or its columns: the rows are.
+                Err(why) => proof.problems.push(format!(
+                    "{name}: its rows can't be looked for in the table `{}`: {why}",
+                    claim.table
+                )),
+            }
+        }
+    }
+    for row in told.into_values() {
+        let Row { first, last, .. } = row;
+        proof.problems.push(format!("rows of positions {first} to {last} are there without their receipt"));
+    }
+    Ok(())
+}
+
+fn marks(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, u32)>> {
+    let marks = applied::decode(states)?;
+    let at = |mark: Option<&Mark>| mark.and_then(|mark| i64::try_from(mark.seq).ok());
+    let is_whole = at(marks.first()) == Some(first) && at(marks.last()) == Some(last);
+    let ascends = marks.windows(2).all(|pair| pair[0].seq < pair[1].seq);
+    (is_whole && ascends).then(|| marks.into_iter().map(|mark| (mark.seq, mark.print)).collect())
+}
+
+/// How many of the rows are there.
+async fn found(reader: &mut dyn Reader, claim: &Claim) -> Result<u64, String> {
+    let dialect = reader.dialect();
+    let names: Vec<_> =
+        claim.columns.iter().map(|column| format!("{} = ?", quote(column, dialect))).collect();
+    let one = format!("({})", names.join(" AND "));
+    let mut found = 0;
+    for keys in claim.keys.chunks(PAGE) {
+        let all = vec![one.as_str(); keys.len()].join(" OR ");
+        let text = format!("SELECT count(*) FROM {} WHERE {all}", quote(&claim.table, dialect));
+        let values = keys.iter().flatten().map(claims::Part::value).collect();
+        found += reader.count(&text, values).await?;
+    }
+    Ok(found)
+}

@@ -1,0 +1,235 @@
+//! A dispatcher under every order in which it, the journal, its plugin's calls, operators, the stop
+//! and time itself can take their turns: shuttle chooses who goes on wherever one waits.
+//!
+//! Time is tokio's, which stands still: it moves on a little whenever the one task that moves it
+//! has its turn, so that a pause may end before or after anything else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::Seq;
+use kubewitness_core::config::OnDeadLetter;
+use kubewitness_core::ports::{CallError, Delivery, Verdict};
+use kubewitness_dispatch::{DispatchHandle, Dispatcher};
+use shuttle::future::{JoinHandle, block_on, spawn, yield_now};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::journal::Journal;
+use crate::plugin::Plugin;
+use crate::{SimulatedClock, assert_adds_up, options};
+
+/// Orders that are tried, of both kinds of schedules together.
+const ORDERS: usize = 600;
+/// The objects of the states, in order: 1 has the most.
+const STATES: [usize; 9] = [0, 1, 2, 1, 1, 0, 1, 2, 1];
+/// How far time moves in one turn.
+const STEP: Duration = Duration::from_millis(20);
+
+/// Faults of the journal that the judge has to find.
+#[derive(Clone, Copy, Default)]
+struct Planted {
+    /// A state is announced before it is there.
+    announces_early: bool,
+    /// Progress and dead letters are two transactions.
+    tears_saves: bool,
+}
+
+/// Some succeed at once; 3 is refused for good, 4 needs three tries, 5 is poison until an operator
+/// has taken it back, and 7 finds its sink away.
+fn script(batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
+    let has = |seq: Seq, attempt: u32| {
+        batch.iter().any(|delivery| delivery.state.seq == seq && delivery.attempt <= attempt)
+    };
+    if has(5, 3) {
+        return (1, Err(CallError::Trap("poison".into())));
+    }
+    if has(7, 1) && thread_rng().gen_range(0..3) > 0 {
+        return (0, Err(CallError::Unavailable("the sink is away".into())));
+    }
+    let verdict = |delivery: &Delivery| match (delivery.state.seq, delivery.attempt) {
+        (3, 1) => Verdict::Reject("never".into()),
+        (4, ..3) => Verdict::Retry { after_ms: None, reason: "not yet".into() },
+        _ => Verdict::Done,
+    };
+    (thread_rng().gen_range(0..2), Ok(batch.iter().map(verdict).collect()))
+}
+
+struct Stage {
+    journal: Arc<Journal>,
+    plugin: Arc<Plugin>,
+}
+
+struct Life {
+    handle: DispatchHandle,
+    drain: CancellationToken,
+    abort: CancellationToken,
+    kill: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Stage {
+    fn live(&self) -> Life {
+        let mut options = options("p");
+        (options.concurrency, options.delivery.batch, options.delivery.retries) = (2, 3, 2);
+        options.delivery.on_dead_letter = OnDeadLetter::Hold;
+        let clock = Arc::new(SimulatedClock(Instant::now()));
+        let (dispatcher, handle) = Dispatcher::new(options, self.journal.clone(), self.plugin.clone(), clock);
+        let (drain, abort, kill) = Default::default();
+        let (draining, aborting, killing): (CancellationToken, CancellationToken, CancellationToken) = (
+            CancellationToken::clone(&drain),
+            CancellationToken::clone(&abort),
+            CancellationToken::clone(&kill),
+        );
+        let task = spawn(async move {
+            let ended = killing.run_until_cancelled_owned(dispatcher.run(draining, aborting)).await;
+            assert!(ended.is_none_or(|ended| ended.is_ok()), "nothing refused");
+        });
+        Life { handle, drain, abort, kill, task }
+    }
+
+    async fn witness(self: Arc<Self>, planted: Planted) {
+        for object in STATES {
+            turns(4).await;
+            if planted.announces_early {
+                self.journal.append_after(object, yield_now()).await;
+            } else {
+                self.journal.append([object]);
+            }
+        }
+    }
+
+    /// All that was witnessed has had its effect, in order, and the accounts say so.
+    fn judge(&self, handle: &DispatchHandle) {
+        let stats = handle.stats();
+        assert_adds_up(&stats);
+        let count = STATES.len() as u64;
+        assert_eq!((stats.observed, stats.delivered, stats.dead), (count, count, 0), "{stats:?}");
+        assert_eq!(self.plugin.applied(), (1..=count).collect::<Vec<_>>());
+        let kept = self.journal.with(|kept| kept.progress["p"].clone());
+        assert_eq!((kept.cursor, kept.delivered, kept.dead), (count, count, 0));
+        assert_eq!(self.journal.dead("p"), [0; 0]);
+        self.plugin.with(|seen| {
+            for applied in seen.applied.values() {
+                let mut first = applied.clone();
+                let mut seen = std::collections::HashSet::new();
+                first.retain(|seq| seen.insert(*seq));
+                assert!(first.is_sorted(), "out of order: {applied:?}");
+            }
+        });
+    }
+}
+
+async fn turns(most: u32) {
+    for _ in 0..thread_rng().gen_range(0..=most) {
+        yield_now().await;
+    }
+}
+
+/// Takes dead letters back as long as it is asked to, and looks at the figures.
+async fn operate(handle: DispatchHandle, until: CancellationToken) {
+    while !until.is_cancelled() {
+        assert_adds_up(&handle.stats());
+        if handle.stats().dead > 0 {
+            // One that is stopped answers that.
+            drop(handle.replay(Vec::new(), "ada", "again").await);
+        }
+        yield_now().await;
+    }
+}
+
+async fn story(runtime: Arc<Runtime>, planted: Planted) {
+    let (over, journal) = (CancellationToken::new(), Journal::new(1, 0));
+    journal.with(|kept| kept.tears_saves = planted.tears_saves);
+    let plugin = Plugin::new("p", &journal, script);
+    let stage = Arc::new(Stage { journal, plugin });
+    let passing = over.clone();
+    let time = spawn(async move {
+        while !passing.is_cancelled() {
+            runtime.block_on(tokio::time::sleep(STEP));
+            yield_now().await;
+        }
+    });
+    let witness = spawn(Arc::clone(&stage).witness(planted));
+    for _ in 0..2 {
+        let life = stage.live();
+        let operator = spawn(operate(life.handle.clone(), life.kill.clone()));
+        turns(60).await;
+        match thread_rng().gen_range(0..3) {
+            0 => {}
+            1 => life.drain.cancel(),
+            _ => {
+                life.drain.cancel();
+                turns(3).await;
+                life.abort.cancel();
+            }
+        }
+        turns(6).await;
+        life.kill.cancel();
+        life.task.await.unwrap();
+        operator.await.unwrap();
+    }
+    let life = stage.live();
+    let (done, handle) = (CancellationToken::new(), life.handle.clone());
+    let operator = spawn(operate(handle.clone(), done.clone()));
+    witness.await.unwrap();
+    let is_idle = || {
+        let stats = handle.stats();
+        stats.started && stats.observed == STATES.len() as u64 && stats.waiting == 0 && stats.dead == 0
+    };
+    for turn in 0.. {
+        if is_idle() {
+            break;
+        }
+        assert!(turn < 20_000, "it comes to no rest: {:?}", handle.stats());
+        yield_now().await;
+    }
+    done.cancel();
+    operator.await.unwrap();
+    life.drain.cancel();
+    life.task.await.unwrap();
+    stage.judge(&life.handle);
+    over.cancel();
+    time.await.unwrap();
+}
+
+/// The usual stack is for less than a whole dispatcher.
+fn config() -> Config {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    config
+}
+
+fn try_orders(planted: Planted) -> bool {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = Arc::new(runtime);
+    let _inside = runtime.enter();
+    let run = |runtime: &Arc<Runtime>| {
+        let runtime = Arc::clone(runtime);
+        move || block_on(story(Arc::clone(&runtime), planted))
+    };
+    let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        Runner::new(RandomScheduler::new(ORDERS * 2 / 3), config()).run(run(&runtime));
+        Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(run(&runtime));
+    }));
+    tried.is_ok()
+}
+
+#[test]
+fn in_every_order_nothing_is_lost_and_each_object_keeps_its_own() {
+    assert!(try_orders(Planted::default()), "shuttle prints the order above");
+}
+
+#[test]
+fn a_journal_that_announces_what_is_not_there_yet_is_found() {
+    assert!(!try_orders(Planted { announces_early: true, ..Planted::default() }));
+}
+
+#[test]
+fn a_journal_that_tears_a_save_is_found() {
+    assert!(!try_orders(Planted { tears_saves: true, ..Planted::default() }));
+}

@@ -1,0 +1,98 @@
+//! The states that follow what goes: each becomes the first of its object.
+
+use std::collections::{HashMap, HashSet};
+
+use kubewitness_core::Seq;
+use kubewitness_core::document::pack;
+use kubewitness_core::ports::JournalError;
+
+use crate::plan::SEGMENT;
+use crate::read::Reader;
+use crate::removal::Removal;
+use crate::retain::Run;
+use crate::rows::{Encoding, Flags, StateRow};
+
+/// Steps from an object's end, and positions of one look, in search of the state after another.
+const STEPS: usize = 256;
+const WINDOW: u64 = 16 * SEGMENT;
+
+/// Finds the state that follows each run and makes it the first of its object.
+pub(super) async fn successors(
+    reader: &mut Reader<'_>,
+    runs: &[Run],
+    newest: Seq,
+    removal: &mut Removal,
+) -> Result<(), JournalError> {
+    let taken: HashSet<Seq> = removal.taken.iter().map(|link| link.seq).collect();
+    let followed: HashSet<Seq> = removal.taken.iter().map(|link| link.before).collect();
+    let mut far = Vec::new();
+    let mut found: Vec<(Seq, Seq)> = Vec::new();
+    for run in runs {
+        let Some(last) = run.links.last() else { continue };
+        let mut has_later = followed.contains(&last.seq);
+        if !has_later {
+            let behind = reader.past().behind(&removal.streams, last.object, last.seq, STEPS).await?;
+            let next = behind.iter().find(|(_, before)| *before == last.seq).map(|(seq, _)| *seq);
+            has_later = next.is_some() || behind.len() >= STEPS;
+            match next {
+                Some(next) => found.push((next, run.root)),
+                None if has_later => far.push((last.seq, run.root)),
+                None => {}
+            }
+        }
+        if run.is_all() {
+            removal.ends.push((last.object, last.seq, has_later));
+            removal.objects.push(last.object);
+        } else if !has_later {
+            return Err(JournalError::Fatal(format!("state {}: nothing of its object follows it", last.seq)));
+        }
+    }
+    found.extend(search(reader, far, newest).await?);
+    for (seq, root) in found.into_iter().filter(|(seq, _)| !taken.contains(seq)) {
+        let (row, stream, growth) = rebased(reader, seq, root).await?;
+        removal.growth.push((seq, stream, growth));
+        removal.rebased.push(row);
+    }
+    Ok(())
+}
+
+/// The states that point back to these, where they lie far from the ends of their chains: of
+/// objects that change so often, the next is near.
+async fn search(
+    reader: &mut Reader<'_>,
+    ends: Vec<(Seq, Seq)>,
+    newest: Seq,
+) -> Result<Vec<(Seq, Seq)>, JournalError> {
+    let mut found = Vec::new();
+    let roots: HashMap<Seq, Seq> = ends.iter().copied().collect();
+    let mut seqs: Vec<Seq> = ends.iter().map(|(seq, _)| *seq).collect();
+    let mut after = seqs.iter().copied().min().unwrap_or(newest);
+    while !seqs.is_empty() && after < newest {
+        for (before, seq) in reader.past().pointing(&seqs, after, after + WINDOW).await? {
+            seqs.retain(|seq| *seq != before);
+            found.push((seq, roots.get(&before).copied().unwrap_or_default()));
+        }
+        after += WINDOW;
+    }
+    match seqs.first() {
+        None => Ok(found),
+        Some(seq) => Err(JournalError::Fatal(format!("state {seq}: nothing of its object follows it"))),
+    }
+}
+
+/// A state as the first of its object, or the first behind a hole: it needs none before it.
+/// Also its stream, and by how many bytes it grows.
+async fn rebased(reader: &mut Reader<'_>, seq: Seq, root: Seq) -> Result<(StateRow, i64, i64), JournalError> {
+    let missing = || JournalError::Fatal(format!("state {seq}: it is not there"));
+    let (mut envelope, mut document, stream) = reader.past().stored_at(seq).await?.ok_or_else(missing)?;
+    let before = document.len() as i64;
+    if envelope.flags.encoding == Encoding::Delta {
+        let whole = reader.whole(seq).await?.ok_or_else(missing)?;
+        document = pack(&whole).to_vec();
+        envelope.flags = Flags { encoding: Encoding::Full, depth: 0, ..envelope.flags };
+        envelope.anchor = None;
+    }
+    envelope.back = if root == 0 { 0 } else { seq - root };
+    let growth = document.len() as i64 - before;
+    Ok((StateRow { envelope, document }, stream, growth))
+}

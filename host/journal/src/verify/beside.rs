@@ -1,0 +1,151 @@
+//! What lies beside the states: rows with sums of their own, records of gaps, bytes that did not
+//! decode, and what objects are found by.
+
+use std::collections::HashMap;
+
+use kubewitness_core::document::checksum;
+use kubewitness_core::{Gap, Seq};
+
+use super::{Findings, text_of};
+use crate::report::code;
+use crate::seal::{self, Cell, Table};
+use crate::store::{Answer, Fetch, Which};
+use crate::uid;
+
+/// Rows of one question.
+const PAGE: i64 = 512;
+
+/// `gaps` are the states that are gaps, with the checksums of what they say.
+pub(super) async fn check(
+    rows: &mut dyn Fetch,
+    gaps: HashMap<Seq, u32>,
+    findings: &mut Findings,
+) -> Answer<()> {
+    let mut records = Records { gaps, last_replay: 0 };
+    for table in &seal::TABLES {
+        // Numbers begin with 1, and one that was changed may lie before.
+        let mut after = if table.is_numbered() { i64::MIN } else { 0 };
+        loop {
+            let page = rows.sealed(table, after, PAGE).await?;
+            for cells in &page {
+                if !table.is_sound(cells) {
+                    let text = format!("{} is not what was written", table.place(cells));
+                    findings.add(table.code, None, text);
+                }
+                records.row(rows, table, cells, findings).await?;
+            }
+            after = match page.last().and_then(|cells| cells[0].int()) {
+                Some(number) if table.is_numbered() => number,
+                _ => after + page.len() as i64,
+            };
+            if (page.len() as i64) < PAGE {
+                break;
+            }
+        }
+    }
+    for seq in records.gaps.into_keys() {
+        findings.add(code::GAP, Some(seq), "its gap is not recorded");
+    }
+    indexes(rows, findings).await?;
+    owners(rows, findings).await
+}
+
+/// What some of these rows have to agree with beside their sums.
+struct Records {
+    /// States whose record was not found yet.
+    gaps: HashMap<Seq, u32>,
+    last_replay: i64,
+}
+
+impl Records {
+    async fn row(
+        &mut self,
+        rows: &mut dyn Fetch,
+        table: &Table,
+        cells: &[Cell],
+        findings: &mut Findings,
+    ) -> Answer<()> {
+        match table.name {
+            "gaps" => self.gap(cells, findings),
+            "replays" => self.replay(cells, findings),
+            "poison" => poison(rows, cells, findings).await?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A gap of an object is the document of its state once more.
+    fn gap(&mut self, cells: &[Cell], findings: &mut Findings) {
+        let (id, seq, body) = (cells[0].int().unwrap_or_default(), cells[2].int(), cells[4].text());
+        if body.is_none_or(|body| serde_json::from_str::<Gap>(body).is_err()) {
+            findings.add(code::GAP, None, format!("gap {id} does not decode"));
+        }
+        let Some(seq) = seq.filter(|seq| *seq != 0).map(|seq| seq as Seq) else { return };
+        let said = self.gaps.remove(&seq);
+        if said.is_none() || said != body.map(|body| checksum(body.as_bytes())) {
+            findings.add(code::GAP, Some(seq), format!("gap {id} is not what its state says"));
+        }
+    }
+
+    /// Nobody ever takes one away.
+    fn replay(&mut self, cells: &[Cell], findings: &mut Findings) {
+        let id = cells[0].int().unwrap_or_default();
+        if id != self.last_replay + 1 {
+            let last = self.last_replay;
+            findings.add(code::RECORD, None, format!("no record lies between {last} and {id}"));
+        }
+        self.last_replay = id;
+    }
+}
+
+/// One at a time: each may be as large as a frame.
+async fn poison(rows: &mut dyn Fetch, cells: &[Cell], findings: &mut Findings) -> Answer<()> {
+    let id = cells[0].int().unwrap_or_default();
+    let raw = rows.poison_raw(id as u64).await?;
+    if raw.map(|raw| i64::from(checksum(&raw))) != cells[3].int() {
+        findings.add(code::POISON, None, format!("the bytes of poison {id} are not those that came"));
+    }
+    Ok(())
+}
+
+/// An object is found by keys that are made of its uid and its name.
+async fn indexes(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+    let mut after = 0;
+    loop {
+        let page = rows.object_keys(after, PAGE).await?;
+        let numbers: Vec<i64> = page.iter().map(|(id, ..)| *id).collect();
+        let known = match rows.objects(Which::Numbers(&numbers)).await {
+            Ok(known) => known,
+            Err(error) => {
+                findings.add(code::ENVELOPE, None, text_of(error));
+                Vec::new()
+            }
+        };
+        let known: HashMap<i64, _> = known.into_iter().map(|(id, named)| (id, named.object)).collect();
+        for (id, uid_key, name_key) in &page {
+            after = *id;
+            let keys = known.get(id).map(|object| (uid::key(&object.uid), uid::key(&object.name)));
+            let keys = keys.map(|(uid, name)| (i64::from(uid), i64::from(name)));
+            if keys.is_some_and(|keys| keys != (*uid_key, *name_key)) {
+                let text = format!("object {id} is not found by its uid or its name");
+                findings.add(code::INDEX, None, text);
+            } else if keys.is_none() && !known.is_empty() {
+                findings.add(code::ENVELOPE, None, format!("object {id} is of a kind that is not there"));
+            }
+        }
+        if (page.len() as i64) < PAGE {
+            return Ok(());
+        }
+    }
+}
+
+async fn owners(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+    for (owner, object) in rows.misowned().await? {
+        let text = format!("that {owner} owns {object} is not what was written, or {owner} is not there");
+        findings.add(code::INDEX, None, text);
+    }
+    for object in rows.unowned().await? {
+        findings.add(code::INDEX, None, format!("object {object} is not found by its owner"));
+    }
+    Ok(())
+}
