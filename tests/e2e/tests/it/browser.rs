@@ -112,10 +112,9 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
 }
 
 async fn some_running_job(portal: &str) -> Result<Option<Value>> {
-    let Ok(answer) = http().get(format!("{portal}/api/v1/objects?kind=Job&phase=Running")).send().await
-    else {
-        return Ok(None);
-    };
+    let answer = http().get(format!("{portal}/api/v1/objects?kind=Job&phase=Running")).send().await;
+    // While it starts, it answers that it does.
+    let Ok(answer) = answer.and_then(reqwest::Response::error_for_status) else { return Ok(None) };
     let jobs: Vec<Value> = answer.json().await?;
     Ok(jobs.into_iter().next())
 }
