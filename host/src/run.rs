@@ -36,11 +36,12 @@ async fn run_until(args: RunArgs, asked: CancellationToken, abort: CancellationT
         () = asked.cancelled() => return Ok(()),
         controller = start(args, stop, abort) => controller?,
     };
+    let Some(controller) = controller else { return Ok(()) };
     info!("portal and API on http://{}", controller.address);
     controller.finish().await
 }
 
-async fn start(args: RunArgs, stop: CancellationToken, abort: CancellationToken) -> Result<Controller> {
+async fn start(args: RunArgs, stop: CancellationToken, abort: CancellationToken) -> Result<Option<Controller>> {
     let journal = place::place(&args.journal, &args.data)?;
     let options = ConnectOptions { kubeconfig: args.kubeconfig, context: args.context };
     let connection = connect(&options).await?;

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, Place};
@@ -68,7 +68,12 @@ pub struct Controller {
 }
 
 impl Controller {
-    pub async fn start(options: Options, stop: CancellationToken, abort: CancellationToken) -> Result<Self> {
+    /// `None`: stopped before the journal was there, so that there is nothing to drain.
+    pub async fn start(
+        options: Options,
+        stop: CancellationToken,
+        abort: CancellationToken,
+    ) -> Result<Option<Self>> {
         let listener = options.listener;
         let address = listener.local_addr().context("asking for the address of the portal")?;
         std::fs::create_dir_all(&options.data)
@@ -80,7 +85,7 @@ impl Controller {
         let Some(journal) = opening.journal(&options.journal, &stop).await? else {
             after.cancel();
             tasks.finish().await?;
-            bail!("told to stop before the journal was there");
+            return Ok(None);
         };
         let engine = Engine::new(EngineOptions { cache: Some(options.data.join("cache")) })?;
         let (ticker, ticking) = (engine.clone(), after.clone());
@@ -107,7 +112,7 @@ impl Controller {
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         let control = Control::new(options.data, sources, plugins, Reporter::new(cluster), last_good)?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop));
-        Ok(Self { tasks, after, control, abort, journal, views, address })
+        Ok(Some(Self { tasks, after, control, abort, journal, views, address }))
     }
 
     /// Waits for `stop` and for everything to drain; after `abort` for no longer than the grace

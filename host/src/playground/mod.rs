@@ -69,8 +69,9 @@ async fn play(
     let draining = CancellationToken::new();
     let controller = tokio::select! {
         controller = start(args, listener, &draining, abort) => controller?,
-        () = stop.cancelled() => return before_the_first_job(world).await,
+        () = stop.cancelled() => None,
     };
+    let Some(controller) = controller else { return before_the_first_job(world).await };
     summary::greet(args, controller.address);
     // A version that came and went before the first list was nobody's to witness.
     tokio::select! {
@@ -109,7 +110,7 @@ async fn start(
     listener: TcpListener,
     draining: &CancellationToken,
     abort: &CancellationToken,
-) -> Result<Controller> {
+) -> Result<Option<Controller>> {
     let kubeconfig = args.data.join("kubeconfig");
     let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
     let options = Options {
