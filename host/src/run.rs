@@ -41,7 +41,11 @@ async fn run_until(args: RunArgs, asked: CancellationToken, abort: CancellationT
     controller.finish().await
 }
 
-async fn start(args: RunArgs, stop: CancellationToken, abort: CancellationToken) -> Result<Option<Controller>> {
+async fn start(
+    args: RunArgs,
+    stop: CancellationToken,
+    abort: CancellationToken,
+) -> Result<Option<Controller>> {
     let journal = place::place(&args.journal, &args.data)?;
     let options = ConnectOptions { kubeconfig: args.kubeconfig, context: args.context };
     let connection = connect(&options).await?;

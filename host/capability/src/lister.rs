@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kubewitness_core::ObjectRef;
 use kubewitness_core::document;
-use kubewitness_core::ports::{GrantError, Lister, SelectError, Selection};
+use kubewitness_core::ports::{Delivery, GrantError, Lister, SelectError, Selection};
+use tokio::time::timeout;
 
 /// Objects that one listing may return.
 const LIST_OBJECTS: usize = 10_000;
+/// A state is in the cache a moment after it is durable. At a start the journal is read first: who
+/// can't have it by then asks again later.
+const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 
 pub struct Granted {
     lister: Arc<dyn Lister>,
@@ -28,9 +33,23 @@ impl Granted {
         Err(crate::denied("source", source, "spec.grants.lister"))
     }
 
+    /// Waits until what a call is about is there, so that whoever is handed a state finds it, or
+    /// what came after it.
+    pub async fn shows(&self, batch: &[Delivery]) -> Result<(), GrantError> {
+        for source in &self.sources {
+            let of_source = batch.iter().map(|one| &one.state).filter(|state| *state.source == **source);
+            let newest = of_source.map(|state| state.seq).max().unwrap_or_default();
+            if timeout(SHOWN_WITHIN, self.lister.shows(source, newest)).await.is_err() {
+                return Err(refusal(SelectError::Loading(source.clone())));
+            }
+        }
+        Ok(())
+    }
+
     pub fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
         self.allow(source)?;
-        let Some(current) = self.lister.get(source, namespace, name) else { return Ok(None) };
+        let found = self.lister.get(source, namespace, name).map_err(refusal)?;
+        let Some(current) = found else { return Ok(None) };
         match document::unpack(&current.packed) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) => {
@@ -50,13 +69,18 @@ impl Granted {
         self.allow(source)?;
         let index = (!index.is_empty()).then(|| (index.to_owned(), key.to_owned()));
         let selection = Selection { index, limit: limit.min(LIST_OBJECTS), ..Selection::default() };
-        let found = self.lister.select(source, &selection).map_err(|error| match error {
-            SelectError::Index(error) => GrantError::Invalid(error.to_string()),
-            // Granted, so configured: it is on its way, or its kind is not there now.
-            SelectError::Source { .. } => {
-                GrantError::Unavailable(format!("the source `{source}` does not run now"))
-            }
-        })?;
+        let found = self.lister.select(source, &selection).map_err(refusal)?;
         Ok(found.objects.into_iter().map(|current| (*current.object).clone()).collect())
+    }
+}
+
+fn refusal(error: SelectError) -> GrantError {
+    match error {
+        SelectError::Index(error) => GrantError::Invalid(error.to_string()),
+        SelectError::Loading(_) => GrantError::Unavailable(error.to_string()),
+        // Granted, so configured: it is on its way, or its kind is not there now.
+        SelectError::Source { source_name, .. } => {
+            GrantError::Unavailable(format!("the source `{source_name}` does not run now"))
+        }
     }
 }

@@ -151,6 +151,7 @@ impl Grants for PluginGrants {
             let message = "too many states are finished above the plugin's cursor: a lane holds it";
             return Err(GrantError::Unavailable(message.into()));
         }
+        self.0.lister.shows(batch).await?;
         let marks: HashMap<Seq, Mark> =
             batch.iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect();
         let applied =

@@ -89,6 +89,8 @@ pub struct Warm {
     pub checkpoint: Option<Version>,
     /// Present objects only: the gone and the left are history.
     pub objects: Vec<Current>,
+    /// All states of the source up to this position are in it; later ones have greater ones.
+    pub through: Seq,
 }
 
 /// What audits of a source have found since its journal began.
@@ -581,6 +583,8 @@ pub struct Selected {
 pub enum SelectError {
     #[error("no source `{source_name}` runs here; there is {}", list(known))]
     Source { source_name: String, known: Vec<String> },
+    #[error("the source `{0}` is being read from the journal: ask again in a moment")]
+    Loading(String),
     #[error(transparent)]
     Index(#[from] IndexError),
 }
@@ -590,8 +594,12 @@ fn list(names: &[String]) -> String {
 }
 
 /// Reads of what is there now; no request reaches the API server.
+#[async_trait]
 pub trait Lister: Send + Sync {
-    fn get(&self, source: &str, namespace: &str, name: &str) -> Option<Current>;
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError>;
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError>;
     fn count(&self, source: &str) -> usize;
+    /// Returns once the source is loaded and shows its state at this position, or what came after
+    /// that; at once where the source doesn't run.
+    async fn shows(&self, source: &str, seq: Seq);
 }

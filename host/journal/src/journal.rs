@@ -244,7 +244,9 @@ impl Witness for Journal {
         source: &str,
         parts: mpsc::Sender<Vec<Current>>,
     ) -> Result<Warm, JournalError> {
-        self.reader().await?.warm(source, parts).await
+        let warm = self.reader().await?.warm(source, parts).await?;
+        // Nobody writes of the source before it has this: all that is of it is below the newest.
+        Ok(Warm { through: *self.inner.group.newest().borrow(), ..warm })
     }
 
     async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {

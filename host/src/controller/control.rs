@@ -90,6 +90,7 @@ impl Control {
         stop: &CancellationToken,
     ) -> Result<()> {
         let mut housekeeping = tokio::time::interval(RETRY);
+        let mut is_first = true;
         loop {
             tokio::select! {
                 // Whoever watches the configuration stops with us: that is no failure then.
@@ -100,7 +101,10 @@ impl Control {
                         return Ok(());
                     }
                     changed.context("the configuration is not watched any more")?;
-                    tokio::time::sleep(DEBOUNCE).await;
+                    // Nothing runs yet that half a change could end: a restart doesn't wait.
+                    if !std::mem::take(&mut is_first) {
+                        tokio::time::sleep(DEBOUNCE).await;
+                    }
                 }
                 _ = housekeeping.tick() => {
                     self.prune().await;

@@ -75,6 +75,10 @@ impl Sources {
             .collect();
         for name in names {
             self.stop(&name).await;
+            // One that starts again is asked meanwhile, and what it had is better than no answer.
+            if wanted.iter().all(|spec| spec.name != name) {
+                self.shared.remove_source(&name);
+            }
         }
         self.rules = Arc::new(rules);
         for spec in wanted {
@@ -114,7 +118,6 @@ impl Sources {
             info!(source = name, "stopping");
             running.stop.cancel();
             running.ended().await;
-            self.shared.remove_source(name);
         }
     }
 

@@ -87,6 +87,8 @@ impl Views for HostViews {
                 continue;
             }
             match self.shared.listers.select(source, &selection) {
+                // Less than all would be taken for all.
+                Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 Ok(selected) => {
                     answered = true;
                     found.extend(selected.objects.into_iter().map(|current| (source.to_string(), current)));

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use kubewitness_core::Seq;
 use kubewitness_core::config::IndexSpec;
 use kubewitness_core::index::Indexes;
 use kubewitness_core::limits::DISCREPANCIES;
 use kubewitness_core::ports::Discrepancies;
 use kubewitness_core::views::{DiscrepancyView, SourceCounts};
+use tokio::sync::watch;
 
 use crate::cache::Cache;
 use crate::landmark::Landmarks;
@@ -108,6 +110,8 @@ pub(crate) struct Live {
 pub(crate) struct Shared {
     pub name: Arc<str>,
     cache: RwLock<Cache>,
+    /// The cache has the source's states up to this position. `None` before it was filled.
+    shown: watch::Sender<Option<Seq>>,
     live: Mutex<Live>,
     /// By which the history of this epoch is known again.
     landmarks: Mutex<Landmarks>,
@@ -119,6 +123,7 @@ impl Shared {
         Self {
             name: name.into(),
             cache: RwLock::new(Cache::new(Indexes::new(indexes))),
+            shown: watch::Sender::new(None),
             live: Mutex::default(),
             landmarks: Mutex::default(),
             counters: Counters::default(),
@@ -131,6 +136,21 @@ impl Shared {
 
     pub fn write(&self) -> RwLockWriteGuard<'_, Cache> {
         self.cache.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn shown(&self) -> Option<Seq> {
+        *self.shown.borrow()
+    }
+
+    pub fn set_shown(&self, through: Seq) {
+        self.shown.send_modify(|shown| *shown = (*shown).max(Some(through)));
+    }
+
+    /// Waits until it has what is at this position.
+    pub async fn shows(&self, seq: Seq) {
+        let mut shown = self.shown.subscribe();
+        // The sender is our own: it can't be gone.
+        shown.wait_for(|shown| shown.is_some_and(|shown| shown >= seq)).await.ok();
     }
 
     pub fn live(&self) -> MutexGuard<'_, Live> {

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use async_trait::async_trait;
+use kubewitness_core::Seq;
 use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection};
 use kubewitness_core::state::ObjectRef;
 
@@ -60,20 +62,30 @@ impl Listers {
     fn source(&self, name: &str) -> Option<SourceHandle> {
         self.read().iter().find(|handle| handle.name() == name).cloned()
     }
+
+    /// A source whose cache can be read.
+    fn loaded(&self, name: &str) -> Result<SourceHandle, SelectError> {
+        let Some(handle) = self.source(name) else {
+            let known = self.read().iter().map(|handle| handle.name().to_owned()).collect();
+            return Err(SelectError::Source { source_name: name.into(), known });
+        };
+        if handle.shared.shown().is_none() {
+            return Err(SelectError::Loading(name.into()));
+        }
+        Ok(handle)
+    }
 }
 
+#[async_trait]
 impl Lister for Listers {
-    fn get(&self, source: &str, namespace: &str, name: &str) -> Option<Current> {
-        self.source(source)?.shared.read().by_name(namespace, name)
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError> {
+        Ok(self.loaded(source)?.shared.read().by_name(namespace, name))
     }
 
     /// The lock is held for a page at a time. What changes meanwhile is there before or after its
     /// change; what is there throughout is found once.
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
-        let Some(handle) = self.source(source) else {
-            let known = self.read().iter().map(|handle| handle.name().to_owned()).collect();
-            return Err(SelectError::Source { source_name: source.into(), known });
-        };
+        let handle = self.loaded(source)?;
         let indexes = handle.shared.read().indexes();
         let mut search = Search::new(selection, &indexes)?;
         let plan = handle.shared.read().plan(&search);
@@ -93,6 +105,12 @@ impl Lister for Listers {
 
     fn count(&self, source: &str) -> usize {
         self.source(source).map(|handle| handle.shared.read().len()).unwrap_or_default()
+    }
+
+    async fn shows(&self, source: &str, seq: Seq) {
+        if let Some(handle) = self.source(source) {
+            handle.shared.shows(seq).await;
+        }
     }
 }
 
@@ -126,6 +144,7 @@ mod tests {
             };
             shared.write().put(&current, None);
         }
+        shared.set_shown(1);
         SourceHandle { shared }
     }
 
@@ -195,6 +214,7 @@ mod tests {
         let shared = Arc::new(Shared::new("jobs", &[]));
         listers.add(SourceHandle { shared: Arc::clone(&shared) });
         (0..OBJECTS).for_each(|name| shared.write().put(&version(name, 1), None));
+        shared.set_shown(1);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|threads| {
             for reader in 0..3 {
@@ -212,7 +232,7 @@ mod tests {
                         let names: HashSet<_> = found.iter().map(|current| &current.object.name).collect();
                         assert_eq!((names.len(), found.len()), (OBJECTS, OBJECTS));
                         found.iter().for_each(assert_whole);
-                        assert_whole(&listers.get("jobs", "n0", "0").unwrap());
+                        assert_whole(&listers.get("jobs", "n0", "0").unwrap().unwrap());
                         rounds += 1;
                     }
                 });
@@ -233,6 +253,25 @@ mod tests {
             ..Selection::default()
         };
         assert!(listers.select("jobs", &odd).unwrap().objects.is_empty(), "{ROUNDS} is even");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_loaded_yet_is_told_apart_from_what_is_not_there_and_can_be_waited_for() {
+        let listers = Listers::default();
+        let shared = Arc::new(Shared::new("jobs", &[]));
+        listers.add(SourceHandle { shared: Arc::clone(&shared) });
+        let loading = || SelectError::Loading("jobs".into());
+        assert_eq!(listers.get("jobs", "ml", "a").unwrap_err(), loading());
+        assert_eq!(listers.select("jobs", &Selection::default()).unwrap_err(), loading());
+        let soon = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(soon, listers.shows("jobs", 0)).await.is_err());
+        shared.set_shown(7);
+        assert_eq!(listers.get("jobs", "ml", "a").unwrap().map(|current| current.seq), None);
+        listers.shows("jobs", 7).await;
+        assert!(tokio::time::timeout(soon, listers.shows("jobs", 8)).await.is_err());
+        shared.set_shown(9);
+        listers.shows("jobs", 8).await;
+        listers.shows("pods", 99).await;
     }
 
     #[test]

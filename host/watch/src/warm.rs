@@ -1,6 +1,7 @@
 //! From the journal's memory of a source to its cache, with nothing asked of the server. One task
 //! reads the journal, and another puts what was read in its place meanwhile.
 
+use kubewitness_core::Seq;
 use kubewitness_core::document::unpack;
 use kubewitness_core::ports::{Current, JournalError, Warm};
 use tokio::sync::{mpsc, oneshot};
@@ -19,8 +20,8 @@ const AHEAD: usize = 2;
 pub(crate) enum Load {
     /// A try to read all; what came before was not all.
     Objects(mpsc::Receiver<Vec<Current>>),
-    /// It was all. Answered once it is in its place.
-    Whole(oneshot::Sender<()>),
+    /// It was all, up to this position. Answered once it is in its place.
+    Whole(Seq, oneshot::Sender<()>),
 }
 
 /// Reads the journal. `None`: stopped before that could be done.
@@ -41,7 +42,8 @@ pub(crate) async fn read(
                 parts.shared.live().stalled = None;
                 remember_discrepancies(parts).await;
                 let (filled, is_filled) = oneshot::channel();
-                let whole = loads.send(Load::Whole(filled)).await.is_ok() && is_filled.await.is_ok();
+                let whole =
+                    loads.send(Load::Whole(warm.through, filled)).await.is_ok() && is_filled.await.is_ok();
                 return Ok(whole.then_some(warm));
             }
             Err(JournalError::Unavailable(why)) => why,
@@ -79,10 +81,11 @@ pub(crate) async fn fill(parts: &Parts, mut loads: mpsc::Receiver<Load>) -> bool
                     filling.add(part);
                 }
             }
-            Load::Whole(filled) => {
+            Load::Whole(through, filled) => {
                 let cache = filling.finish();
                 *parts.shared.landmarks() = landmarks(&cache);
                 *parts.shared.write() = cache;
+                parts.shared.set_shown(through);
                 return filled.send(()).is_ok();
             }
         }

@@ -132,7 +132,7 @@ impl Witness for Journal {
             }
         };
         let checkpoint = Some(Version::new(&OBJECTS.to_string()));
-        Ok(Warm { epoch: 0, checkpoint, objects: (0..OBJECTS).map(current).collect() })
+        Ok(Warm { checkpoint, objects: (0..OBJECTS).map(current).collect(), ..Warm::default() })
     }
 }
 

@@ -27,9 +27,10 @@ impl Documents for Papers {
 
 struct Cache;
 
+#[async_trait]
 impl Lister for Cache {
-    fn get(&self, _: &str, _: &str, _: &str) -> Option<Current> {
-        None
+    fn get(&self, source: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
+        self.select(source, &Selection::default()).map(|_| None)
     }
 
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
@@ -44,6 +45,13 @@ impl Lister for Cache {
 
     fn count(&self, _: &str) -> usize {
         0
+    }
+
+    /// It never has what is at 99.
+    async fn shows(&self, source: &str, seq: Seq) {
+        if source == "jobs" && seq == 99 {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -432,6 +440,16 @@ fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
     assert!(matches!(label, Err(GrantError::Invalid(why)) if why.contains("`key=value`")));
     assert!(matches!(granted.list("pods", "", "", 9), Err(GrantError::Unavailable(_))));
     assert!(matches!(granted.list("nodes", "", "", 9), Err(GrantError::Denied(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_waits_for_the_cache_to_show_its_states_and_no_longer_than_a_moment() {
+    let granted = crate::lister::Granted::new(Arc::new(Cache), &["jobs".to_string()]);
+    assert_eq!(granted.shows(&[delivery(98, "a")]).await, Ok(()));
+    let late = granted.shows(&[delivery(98, "a"), delivery(99, "b")]).await;
+    assert!(matches!(late, Err(GrantError::Unavailable(why)) if why.contains("`jobs`")));
+    let elsewhere = crate::lister::Granted::new(Arc::new(Cache), &["pods".to_string()]);
+    assert_eq!(elsewhere.shows(&[delivery(99, "b")]).await, Ok(()));
 }
 
 /// A server that can't be had, or that takes its time to say what was applied.

@@ -52,7 +52,7 @@ async fn read(
             // Nobody may be there any more to take it.
             parts.send(part.objects()?).await.ok();
             let checkpoint = newest.checkpoint.as_deref().map(Version::new);
-            return Ok(Warm { epoch: newest.epoch, checkpoint, objects: Vec::new() });
+            return Ok(Warm { epoch: newest.epoch, checkpoint, ..Warm::default() });
         };
         // The store looks for the next part while the documents of this one are put together.
         let given = async { Ok(parts.send(part.objects()?).await) };

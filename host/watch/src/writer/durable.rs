@@ -120,6 +120,9 @@ impl Writer {
         let newest = append.states.iter().map(|state| state.observed_ms).max();
         self.mark(&append.states);
         self.show(append.states, appended);
+        if let Some(newest) = appended.seqs.iter().flatten().max() {
+            self.parts.shared.set_shown(*newest);
+        }
         self.parts.shared.differs(append.discrepancies);
         let mut live = self.parts.shared.live();
         live.epoch = append.epoch;

@@ -170,7 +170,12 @@ impl Witness for Memory {
     async fn warm(&self, _source: &str) -> Result<Warm, JournalError> {
         let kept = self.kept.lock().unwrap();
         let checkpoint = kept.checkpoints.get(&kept.epoch).cloned();
-        Ok(Warm { epoch: kept.epoch, checkpoint, objects: kept.current.values().cloned().collect() })
+        Ok(Warm {
+            epoch: kept.epoch,
+            checkpoint,
+            objects: kept.current.values().cloned().collect(),
+            ..Warm::default()
+        })
     }
     async fn warm_by_parts(
         &self,

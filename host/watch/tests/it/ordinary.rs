@@ -88,7 +88,7 @@ async fn a_warm_start_makes_no_list_and_misses_nothing() {
     level(&world, &memory).await;
     assert_eq!(world.requests("limit=3").len(), lists);
     assert_eq!(running.handle.view().objects, 3);
-    assert_eq!(running.listers.get("jobs", "ml", "a").unwrap().resource_version.as_str(), "105");
+    assert_eq!(running.listers.get("jobs", "ml", "a").unwrap().unwrap().resource_version.as_str(), "105");
     running.stop().await;
     assert_eq!(memory.story_of("a"), ["present a 101", "present a 105"]);
     assert_eq!(memory.story_of("b"), ["present b 102", "gone b 106"]);

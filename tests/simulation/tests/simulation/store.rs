@@ -282,7 +282,7 @@ impl Witness for Store {
         self.reading("warm").await?;
         let inner = self.inner();
         let checkpoint = inner.disk.checkpoints.get(source).cloned();
-        Ok(Warm { epoch: 0, checkpoint, objects: inner.disk.warm(source) })
+        Ok(Warm { checkpoint, objects: inner.disk.warm(source), ..Warm::default() })
     }
 
     async fn has_ended(&self, source: &str, _epoch: u32, uid: &str) -> Result<bool, JournalError> {
