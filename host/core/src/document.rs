@@ -20,7 +20,9 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use thiserror::Error;
-use zstd::zstd_safe::{CCtx, CDict, DCtx, DDict, compress_bound, get_error_name, get_frame_content_size};
+use zstd::zstd_safe::{
+    CCtx, CDict, DCtx, DDict, SafeResult, compress_bound, get_error_name, get_frame_content_size,
+};
 
 /// A document compressed on its own, shared between the cache and the journal.
 pub type Packed = Arc<[u8]>;
@@ -37,6 +39,8 @@ const ON_BASE: u8 = 2;
 const DELTA_LEVEL: i32 = 1;
 /// What is listed or has been quiet is packed, not each state: fewer bytes are worth a slower level.
 const PACK_LEVEL: i32 = 4;
+/// Of what is packed while somebody waits for all of it.
+const QUICK_LEVEL: i32 = 1;
 
 const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 /// A base that begins like this would be taken for a trained dictionary. No JSON does.
@@ -44,6 +48,7 @@ const DICTIONARY_MAGIC: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
 
 static DICTIONARY: &[u8] = include_bytes!("document/kubernetes-1.dict");
 static PACK_DICTIONARY: LazyLock<CDict<'static>> = LazyLock::new(|| CDict::create(DICTIONARY, PACK_LEVEL));
+static QUICK_DICTIONARY: LazyLock<CDict<'static>> = LazyLock::new(|| CDict::create(DICTIONARY, QUICK_LEVEL));
 static UNPACK_DICTIONARY: LazyLock<DDict<'static>> = LazyLock::new(|| DDict::create(DICTIONARY));
 
 #[derive(Debug, Error)]
@@ -78,7 +83,12 @@ enum Dictionary<'a> {
 
 /// Compresses a document on its own.
 pub fn pack(document: &[u8]) -> Packed {
-    write(document, ON_DICTIONARY, Dictionary::Builtin).into()
+    on_dictionary(document, &PACK_DICTIONARY).into()
+}
+
+/// As [`pack`] gives it, but larger, and in a fraction of the time.
+pub fn pack_quickly(document: &[u8]) -> Packed {
+    on_dictionary(document, &QUICK_DICTIONARY).into()
 }
 
 /// As [`pack`] gives it, but not compressed: for one that is read soon and not kept.
@@ -94,9 +104,9 @@ pub fn unpack(packed: &[u8]) -> Result<Bytes, DocumentError> {
 /// Compresses a document against the version before it. Decoding needs the same base.
 pub fn delta(base: &[u8], document: &[u8]) -> Vec<u8> {
     if base.is_empty() || base.starts_with(&DICTIONARY_MAGIC) || base.len() > DOCUMENT_BYTES {
-        return write(document, ON_DICTIONARY, Dictionary::Builtin);
+        return on_dictionary(document, &PACK_DICTIONARY);
     }
-    write(document, ON_BASE, Dictionary::Base(base))
+    write(document, ON_BASE, |pack, packed| pack.compress_using_dict(packed, document, base, DELTA_LEVEL))
 }
 
 /// The exact document of [`delta`]. A base that is not the one that the delta was made against
@@ -110,7 +120,15 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-fn write(document: &[u8], format: u8, dictionary: Dictionary<'_>) -> Vec<u8> {
+fn on_dictionary(document: &[u8], dictionary: &CDict<'_>) -> Vec<u8> {
+    write(document, ON_DICTIONARY, |pack, packed| pack.compress_using_cdict(packed, document, dictionary))
+}
+
+fn write(
+    document: &[u8],
+    format: u8,
+    compress: impl FnOnce(&mut CCtx<'static>, &mut Vec<u8>) -> SafeResult,
+) -> Vec<u8> {
     let plain = || [&[PLAIN], document].concat();
     if document.len() > DOCUMENT_BYTES {
         return plain();
@@ -119,11 +137,7 @@ fn write(document: &[u8], format: u8, dictionary: Dictionary<'_>) -> Vec<u8> {
         let Contexts { pack, scratch, .. } = contexts;
         scratch.clear();
         scratch.reserve(compress_bound(document.len()));
-        let written = match dictionary {
-            Dictionary::Builtin => pack.compress_using_cdict(scratch, document, &PACK_DICTIONARY),
-            Dictionary::Base(base) => pack.compress_using_dict(scratch, document, base, DELTA_LEVEL),
-        };
-        let stored = match written {
+        let stored = match compress(pack, scratch) {
             Ok(_) if scratch.len() <= document.len() && scratch.starts_with(&FRAME_MAGIC) => {
                 let mut stored = Vec::with_capacity(scratch.len() - FRAME_MAGIC.len() + 1);
                 stored.push(format);

@@ -79,7 +79,9 @@ const SOURCES: [OfSource; 27] = [
         Some(s.walking as f64)
     }),
     ("frames_total", "Lines of watches.", Counter, |s| Some(s.counts.frames as f64)),
-    ("received_bytes_total", "Bytes that came from the server.", Counter, |s| Some(s.counts.bytes as f64)),
+    ("received_bytes_total", "Bytes that came on watches and streamed lists.", Counter, |s| {
+        Some(s.counts.bytes as f64)
+    }),
     ("discarded_bytes_total", "Of the received bytes, those of frames that were cut off.", Counter, |s| {
         Some(s.counts.discarded_bytes as f64)
     }),

@@ -135,7 +135,12 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
         Some(at) => format!("the journal begins at {}", clean(at)),
         None => "the journal has no state yet".into(),
     };
-    let unseen = |source: &&&SourceView| blind(source).is_some();
+    if sources.is_empty() || !status.problems.is_empty() {
+        return format!(
+            "no gap{about} so far, but not all is watched: `kubewitness status` tells why ({since})\n"
+        );
+    }
+    let unseen = |source: &&&SourceView| blind(source).is_some() || source.doubt.is_some();
     let blind: Vec<_> = sources.iter().filter(unseen).map(|source| clean(&source.name).to_string()).collect();
     if !blind.is_empty() {
         return format!(
@@ -414,9 +419,13 @@ mod tests {
         );
         assert!(text.contains("2026-11-20T11:00:00.000Z"), "{text}");
         let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
-        for blind in
-            [held_up, SourceView { synced: false, ..seen.clone() }, SourceView { walking: 1, ..seen }]
-        {
+        let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
+        let unseen = SourceView { synced: false, ..seen.clone() };
+        let refused = StatusView { problems: vec!["two hosts".into()], ..status.clone() };
+        for text in [none("", &refused, &[&seen]), none("", &status, &[])] {
+            assert!(text.starts_with("no gap so far, but not all is watched"), "{text}");
+        }
+        for blind in [held_up, doubted, unseen, SourceView { walking: 1, ..seen }] {
             let text = none("", &status, &[&blind]);
             assert!(
                 text.starts_with("no gap so far, but not all is seen now") && text.contains("jobs"),

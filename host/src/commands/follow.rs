@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_core::views::{ObjectQuery, ObjectView};
+use kubewitness_core::views::{ObjectQuery, ObjectView, StatusView};
 use kubewitness_core::{Change, Seq, State, calendar};
 use reqwest::Response;
 use serde::Serialize;
@@ -36,11 +36,13 @@ struct Event<'a> {
 }
 
 pub(super) async fn follow(client: &Client, asked: &Asked) -> Ended {
+    // Where a controller that restarts goes on from, if nothing changes before.
+    let status: StatusView = client.get("api/v1/status", &()).await?;
+    let mut last = status.journal.newest_seq;
     let mut stream = Some(Stream::open(client, None).await?);
     let mut shown = Shown::new(client, asked);
     shown.first().await?;
     tell_blind(client, &asked.query).await;
-    let mut last = None;
     loop {
         let Some(open) = &mut stream else {
             stream = Some(again(client, last).await?);
@@ -48,7 +50,7 @@ pub(super) async fn follow(client: &Client, asked: &Asked) -> Ended {
         };
         match open.next().await {
             Ok(Some(state)) => {
-                last = Some(state.seq);
+                last = state.seq;
                 shown.changed(&state).await?;
             }
             Ok(None) => stream = None,
@@ -60,11 +62,11 @@ pub(super) async fn follow(client: &Client, asked: &Asked) -> Ended {
     }
 }
 
-async fn again(client: &Client, last: Option<Seq>) -> Result<Stream> {
+async fn again(client: &Client, last: Seq) -> Result<Stream> {
     let mut tries = 0;
     loop {
         tokio::time::sleep(RETRY_AFTER).await;
-        match Stream::open(client, last).await {
+        match Stream::open(client, Some(last)).await {
             Ok(stream) => return Ok(stream),
             Err(error) if tries >= RETRIES => return Err(error),
             Err(_) => tries += 1,

@@ -2,34 +2,32 @@
 //! What still differs once the watch has passed the list's version was never sent, or was lost:
 //! it is read back, journaled and counted.
 
+use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
 use kubewitness_core::Version;
-use kubewitness_core::document::pack;
-use kubewitness_core::project;
+use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Dice;
-use crate::budget::Budget;
-use crate::compare::is_absent;
+use crate::compare::{fetch, is_absent};
 use crate::discovery::{Resource, resolve};
 use crate::document::with_kind;
-use crate::exact::Exact;
-use crate::frontier::Frontier;
 use crate::handle::count;
-use crate::input::{Input, Story};
+use crate::input::Input;
 use crate::maker::{check, matches, reference};
+use crate::mender::{discrepancy, tell};
 use crate::reader::{Closed, settled};
 use crate::request::Failure;
-use crate::round::{Job, Moved, Uids, Vanished, newest};
+use crate::round::{Job, Moved, Uids, Vanished};
 use crate::source::Parts;
-use crate::walker::walk;
 
 /// Differences that one audit follows up. More is an outage, not a lost event; the next audit
 /// finds the others.
@@ -48,6 +46,8 @@ enum Broken {
     Failed(Failure),
     /// The watch is not there, so that nothing can be said.
     NotWatching,
+    /// The server was restored since it listed.
+    OtherHistory,
 }
 
 impl From<Closed> for Broken {
@@ -128,6 +128,10 @@ impl Auditor {
                 Err(Broken::NotWatching) => {
                     tracing::info!(source = %self.parts.spec.name, "not audited: it is not watched now");
                 }
+                Err(Broken::OtherHistory) => {
+                    let source = &self.parts.spec.name;
+                    tracing::warn!(%source, "not audited: the server has less than it had a moment ago");
+                }
                 Err(Broken::Failed(failure)) => {
                     tracing::warn!(source = %self.parts.spec.name, "not audited, the next one will tell: {failure}");
                 }
@@ -154,7 +158,10 @@ impl Auditor {
         if !found.is_empty() {
             self.send(Input::Differs(found)).await?;
         }
-        self.tell(epoch, jobs, &resource).await?;
+        for job in &jobs {
+            self.send(Input::Hold(job.object(), Some(epoch))).await?;
+        }
+        tell(&self.parts, &self.inputs, epoch, jobs, &resource).await?;
         Ok(discrepancies)
     }
 
@@ -194,15 +201,48 @@ impl Auditor {
         let known = self.known(&envelope.uid);
         let differs = difference(&version, known.as_ref(), matches).is_some();
         if differs && seen.candidates.len() < CANDIDATES {
-            let spec = &self.parts.spec;
-            let document = with_kind(bytes.slice_ref(item), &envelope, &spec.api_version, &spec.kind);
+            let document = self.with_kind(&bytes.slice_ref(item), &envelope);
             let object = Arc::new(reference(&self.parts, &envelope));
             seen.candidates.push(Candidate { object, version, document: pack(&document), matches });
         }
     }
 
+    fn with_kind(&self, document: &Bytes, envelope: &Envelope<'_>) -> Bytes {
+        let spec = &self.parts.spec;
+        with_kind(document.clone(), envelope, &spec.api_version, &spec.kind)
+    }
+
     fn known(&self, uid: &str) -> Option<Version> {
         self.parts.shared.read().brief(uid).map(|held| held.resource_version)
+    }
+
+    /// Whether an object still is there. A server that shows less of it than it listed, or
+    /// something else at that version, was restored meanwhile: what it listed is of the past.
+    async fn is_there(
+        &self,
+        resource: &Resource,
+        object: &ObjectRef,
+        listed: &Version,
+        document: &[u8],
+    ) -> Result<bool, Broken> {
+        let Some(now) = fetch(&self.parts, resource, object).await? else { return Ok(false) };
+        let Ok(envelope) = project::envelope(&now) else { return Ok(true) };
+        if envelope.uid != *object.uid {
+            return Ok(false);
+        }
+        match Version::new(&envelope.resource_version).compare(listed) {
+            Some(Ordering::Less) => Err(Broken::OtherHistory),
+            Some(Ordering::Equal) if !is_same(&self.with_kind(&now, &envelope), document) => {
+                Err(Broken::OtherHistory)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Another object that has its name, by what was witnessed.
+    fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, Version)> {
+        let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
+        (held.object.uid != object.uid).then_some((held.object, held.resource_version))
     }
 
     /// Objects that are known and were not listed, unless they are newer than the list.
@@ -239,66 +279,46 @@ impl Auditor {
         resource: &Resource,
     ) -> Result<Differing, Broken> {
         let Differing { mut found, mut jobs } = Differing::default();
+        let mut succeeded = HashSet::new();
         for Candidate { object, version, document, matches } in candidates {
             let known = self.known(&object.uid);
             let Some(difference) = difference(&version, known.as_ref(), matches) else { continue };
             // It came and went with the watch.
-            if difference == Difference::Unknown && is_absent(&self.parts, resource, &object).await? {
+            let is_there = self.is_there(resource, &object, &version, &document).await?;
+            if difference == Difference::Unknown && !is_there {
                 continue;
             }
+            // One story for one name: the end of its bearer before comes first.
+            let rival = if known.is_none() { self.rival(&object) } else { None };
+            if let Some((rival, floor)) = &rival {
+                found.push(discrepancy(&self.parts, rival, Some(floor), None));
+                succeeded.insert(rival.uid.clone());
+            }
             let witnessed = known.is_some();
-            let floor = known.unwrap_or_else(|| Version::new("1"));
-            found.push(self.found(&object, witnessed.then_some(&floor), Some(&version)));
-            jobs.push(Job::Moved(Moved { object, floor, version, document, witnessed, rival: None }));
+            let floor = known.or_else(|| Some(rival.as_ref()?.1.clone()));
+            let floor = floor.unwrap_or_else(|| Version::new("1"));
+            found.push(discrepancy(&self.parts, &object, witnessed.then_some(&floor), Some(&version)));
+            jobs.push(Job::Moved(Moved { object, floor, version, document, witnessed, rival }));
         }
         for (object, before) in missing {
             let Some(floor) = self.known(&object.uid).filter(|known| *known == before) else { continue };
-            if is_absent(&self.parts, resource, &object).await? {
-                found.push(self.found(&object, Some(&floor), None));
+            if !succeeded.contains(&object.uid) && is_absent(&self.parts, resource, &object).await? {
+                found.push(discrepancy(&self.parts, &object, Some(&floor), None));
                 jobs.push(Job::Vanished(Vanished { object, floor, absent: listed.clone() }));
             }
         }
         Ok(Differing { found, jobs })
     }
 
-    /// `listed`: `None` where it was not listed.
-    fn found(
-        &self,
-        object: &ObjectRef,
-        witnessed: Option<&Version>,
-        listed: Option<&Version>,
-    ) -> DiscrepancyView {
-        let text = |version: Option<&Version>| version.map(ToString::to_string).unwrap_or_default();
-        let (witnessed, listed) = (text(witnessed), text(listed));
-        let what = if listed.is_empty() { "its deletion was missed" } else { "a version was missed" };
-        let ObjectRef { namespace, name, uid, .. } = object;
-        let source = &self.parts.spec.name;
-        tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the audit found a difference: {what}");
-        let (object, found_ms) = (object.clone(), self.parts.clock.now_ms());
-        DiscrepancyView { object, witnessed, listed, found_ms }
-    }
-
-    async fn tell(&self, epoch: u32, jobs: Vec<Job>, resource: &Resource) -> Result<(), Closed> {
-        let budget = &self.parts.tuning.walk;
-        let limits = Budget::new(budget.requests, budget.time, budget.rate);
-        let frontier = Arc::new(Frontier::new(newest(&jobs)));
-        let exact = Exact::new(Arc::clone(&self.parts), resource.clone(), limits, frontier);
-        for job in &jobs {
-            self.send(Input::Hold(job.object())).await?;
-        }
-        let walking = jobs.into_iter().map(|job| walk(&exact, job, None));
-        let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
-        while let Some(walk) = walking.next().await {
-            let release = Some(Arc::clone(&walk.tale.object));
-            let story = Story { round: None, epoch: Some(epoch), steps: walk.tale.steps(), release };
-            self.send(Input::Story(story)).await?;
-        }
-        Ok(())
-    }
-
     async fn send(&self, input: Input) -> Result<(), Closed> {
         self.inputs.send(input).await.map_err(|_| Closed)
     }
+}
+
+/// Whether they say the same, in whatever order.
+fn is_same(now: &[u8], packed: &[u8]) -> bool {
+    let parse = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).ok();
+    unpack(packed).is_ok_and(|listed| *listed == *now || parse(&listed) == parse(now))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use kubewitness_core::Version;
 use kubewitness_core::document::{pack, unpack};
 use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ use crate::document::with_kind;
 use crate::input::{Hole, Input, Step, Story, reason};
 use crate::judge::{Compared, compare};
 use crate::maker::{check, matches, reference};
+use crate::mender::discrepancy;
 use crate::reader::Closed;
 use crate::request::Failure;
 use crate::round::{Job, Moved, Outage, Round, RoundId, Uids, Vanished};
@@ -215,6 +217,10 @@ impl Comparison {
             Compared::Behind => return Err(Broken::OtherHistory(version)),
             Compared::Moved => known.map(|known| self.floor(&known.resource_version)),
             Compared::New if !matches(&self.parts, envelope) && rival.is_none() => None,
+            // An event of it may have been lost before anything that is certain.
+            Compared::New if self.reason == ListReason::Doubted => {
+                Some(rival.as_ref().map_or_else(|| Version::new("1"), |(_, floor)| floor.clone()))
+            }
             // It began after the baseline, or after the last that was seen of its name's bearer
             // before; before the first list there is no story to be told whole.
             Compared::New => self.baseline.clone().or_else(|| rival.as_ref().map(|(_, floor)| floor.clone())),
@@ -229,7 +235,9 @@ impl Comparison {
     /// which the watch was complete.
     fn floor(&self, witnessed: &Version) -> Version {
         match &self.baseline {
-            Some(baseline) if baseline.is_newer_than(witnessed) => baseline.clone(),
+            Some(baseline) if self.reason != ListReason::Doubted && baseline.is_newer_than(witnessed) => {
+                baseline.clone()
+            }
             _ => witnessed.clone(),
         }
     }
@@ -241,6 +249,7 @@ impl Comparison {
         absent: &Version,
         id: RoundId,
     ) -> Result<Option<Round>, Broken> {
+        let is_whole = *listed == *absent;
         for Unseen(object) in std::mem::take(&mut self.unseen) {
             let held = self.parts.shared.read().brief(&object.uid).map(|held| held.resource_version);
             let Some(witnessed) = held else { continue };
@@ -261,10 +270,17 @@ impl Comparison {
             self.send(Input::SourceHole(None, replaced(self.baseline.as_ref(), listed))).await?;
         }
         self.say(listed);
-        let after = self.baseline.filter(|_| self.reason == ListReason::Expired);
+        if self.reason == ListReason::Doubted {
+            self.expected = None;
+            let found = self.jobs.iter().map(|job| self.differs(job)).collect();
+            self.send(Input::Differs(found)).await?;
+        }
+        let goes_on = matches!(self.reason, ListReason::Expired | ListReason::Doubted);
+        let after = self.baseline.filter(|_| goes_on);
         let sweep = after.map(|after| Outage {
             after,
             listed: listed.clone(),
+            is_whole,
             known: self.known,
             expected: self.expected,
         });
@@ -273,6 +289,16 @@ impl Comparison {
         }
         let (resource, jobs, cancel) = (self.resource, self.jobs, CancellationToken::new());
         Ok(Some(Round { id, resource, jobs, sweep, cancel }))
+    }
+
+    fn differs(&self, job: &Job) -> DiscrepancyView {
+        let (object, witnessed, listed) = match job {
+            Job::Moved(moved) => {
+                (&moved.object, moved.witnessed.then_some(&moved.floor), Some(&moved.version))
+            }
+            Job::Vanished(vanished) => (&vanished.object, Some(&vanished.floor), None),
+        };
+        discrepancy(&self.parts, object, witnessed, listed)
     }
 
     fn say(&self, listed: &Version) {
@@ -294,10 +320,20 @@ pub(crate) async fn is_absent(
     resource: &Resource,
     object: &ObjectRef,
 ) -> Result<bool, Failure> {
+    let now = fetch(parts, resource, object).await?;
+    Ok(now.is_none_or(|now| project::envelope(&now).is_ok_and(|found| found.uid != *object.uid)))
+}
+
+/// Who has a name now.
+pub(crate) async fn fetch(
+    parts: &Parts,
+    resource: &Resource,
+    object: &ObjectRef,
+) -> Result<Option<Bytes>, Failure> {
     let collection = resource.collection_of(&object.namespace);
-    match parts.api.get(&format!("{}/{}", collection.as_str(), object.name)).await {
-        Ok(bytes) => Ok(project::envelope(&bytes).is_ok_and(|found| found.uid != *object.uid)),
-        Err(failure) if failure.code() == Some(404) => Ok(true),
+    match parts.api.get(collection.member(&object.name).as_str()).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(failure) if failure.code() == Some(404) => Ok(None),
         Err(failure) => Err(failure),
     }
 }

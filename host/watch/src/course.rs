@@ -23,6 +23,9 @@ pub(crate) enum ListReason {
     First,
     /// The server no longer has the checkpoint's version.
     Expired,
+    /// The server has something else there than the watch brought, and everything that was
+    /// witnessed as well: events were lost, or it was restored from a backup of that time.
+    Doubted,
     /// The server's history is another one; the epoch has grown.
     Replaced,
 }
@@ -120,6 +123,11 @@ impl Course {
     /// A list proves where the server is, so that no probe is needed.
     pub fn listed() -> Step {
         at_once(Action::Watch)
+    }
+
+    /// What is there is more than was witnessed, and contradicts none of it.
+    pub fn doubted() -> Step {
+        at_once(Action::List(ListReason::Doubted))
     }
 
     /// A list showed less than was witnessed.

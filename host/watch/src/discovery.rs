@@ -47,11 +47,23 @@ impl Resource {
     /// Who had a name at one version: an exact list of it.
     pub fn of_name_at(&self, object: &ObjectRef, at: &Version) -> Address {
         self.collection_of(&object.namespace)
-            .with("fieldSelector", &format!("metadata.name={}", object.name))
+            .with("fieldSelector", &format!("metadata.name={}", field_value(&object.name)))
             .with("resourceVersion", at.as_str())
             .with("resourceVersionMatch", "Exact")
             .with("limit", "1")
     }
+}
+
+/// In a field selector these characters have a meaning of their own.
+fn field_value(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '\\' | ',' | '=') {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
 }
 
 /// `batch/v1` → (`batch`, `v1`), `v1` → (``, `v1`).

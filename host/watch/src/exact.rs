@@ -19,7 +19,7 @@ use crate::input::reason;
 use crate::request::Address;
 use crate::source::Parts;
 use crate::sweep::{Told, number};
-use crate::walkback::{Answer, Met, Next, Search, Sought, Walk, Walked, between};
+use crate::walkback::{Answer, Met, Next, Search, Sought, Walk, Walked, after, between};
 
 /// Versions of one object at most, whatever the budget says: so many are in memory at once.
 const STORY: u32 = 4096;
@@ -66,10 +66,14 @@ impl Life {
     pub fn told(&self) -> Told {
         let found = self.walked.iter().flat_map(|walked| &walked.found);
         let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();
-        let whole = self.walked.first().is_some_and(|below| below.hole.is_none());
-        let born = versions.first().copied().filter(|_| whole);
-        let unsure = versions.first().copied().filter(|_| !whole);
+        let born = versions.first().copied().filter(|_| self.is_whole());
+        let unsure = versions.first().copied().filter(|_| !self.is_whole());
         Told { born, died: self.died.as_ref().and_then(number), unsure, versions }
+    }
+
+    /// Nothing is missing below the oldest version that is known of it.
+    pub fn is_whole(&self) -> bool {
+        self.walked.first().is_some_and(|below| below.hole.is_none())
     }
 
     /// The oldest version that is known of it.
@@ -82,6 +86,17 @@ impl Life {
     pub fn states(&self) -> usize {
         self.walked.iter().map(|walked| walked.found.len() + 1).sum::<usize>() + 1
     }
+}
+
+/// A name in a time in which nobody looked at it.
+#[derive(Clone, Copy)]
+pub(crate) struct Span<'a> {
+    /// Somebody of this name.
+    pub like: &'a ObjectRef,
+    pub floor: &'a Version,
+    pub until: &'a Version,
+    /// Nobody unknown has the name at its end. Otherwise that is asked.
+    pub is_over: bool,
 }
 
 /// Until when one object may be read back, in the round's own time.
@@ -188,57 +203,62 @@ impl Exact {
     }
 
     /// The whole life, above a floor, of an object of which nothing was witnessed, and of those
-    /// unknown ones who had its name after it and before `absent`.
+    /// unknown ones who had its name after it.
     pub async fn lives(
         &self,
         errand: Errand,
         met: Met,
-        like: &ObjectRef,
-        floor: &Version,
-        absent: &Version,
+        span: Span<'_>,
         known: &(dyn Fn(&str) -> bool + Sync),
     ) -> Vec<Life> {
         let (mut seen, mut waiting) = (HashSet::from([met.uid.clone()]), VecDeque::from([met]));
         let mut lives = Vec::new();
         while let Some(met) = waiting.pop_front() {
-            let object = ObjectRef { uid: met.uid.clone(), ..like.clone() };
-            let below = self.below(errand, &object, &met, floor).await;
-            let ended = self.end(errand, &object, &met.at, absent).await;
-            lives.push(Life {
-                object,
-                walked: above(below, ended.walked),
-                died: ended.version,
-                survives: false,
-            });
-            let unknown = ended.met.into_iter().filter(|met| !known(&met.uid));
+            let (life, others) = self.life(errand, met, span).await;
+            lives.push(life);
+            let unknown = others.into_iter().filter(|met| !known(&met.uid));
             waiting.extend(unknown.filter(|met| seen.insert(met.uid.clone())));
         }
         lives
     }
 
-    /// The same of one object that may still be there at the end: one that was in the source's
-    /// selector for a while.
-    pub async fn life_within(
+    /// One life, and others that were seen under its name.
+    async fn life(&self, errand: Errand, met: Met, span: Span<'_>) -> (Life, Vec<Met>) {
+        let object = ObjectRef { uid: met.uid.clone(), ..span.like.clone() };
+        let below = self.below(errand, &object, &met, span.floor).await;
+        if !span.is_over
+            && let Some(since) = self.survived(errand, &object, &met, span.until).await
+        {
+            return (Life { object, walked: vec![below, since], died: None, survives: true }, Vec::new());
+        }
+        let ended = self.end(errand, &object, &met.at, span.until).await;
+        let walked = above(below, ended.walked);
+        (Life { object, walked, died: ended.version, survives: false }, ended.met)
+    }
+
+    /// What became of an object since it was met, if it still is there. Where nobody can tell, it
+    /// is: an end that is made up would stand in the way of the real one, and an audit finds out
+    /// who is not there.
+    async fn survived(
         &self,
         errand: Errand,
-        met: Met,
-        like: &ObjectRef,
-        floor: &Version,
+        object: &ObjectRef,
+        met: &Met,
         until: &Version,
-    ) -> Life {
-        let object = ObjectRef { uid: met.uid.clone(), ..like.clone() };
-        let below = self.below(errand, &object, &met, floor).await;
-        if let Answer::Item { uid, version, document } = self.ask(&object, until).await
-            && uid == object.uid
-        {
-            let mut since = self.versions(errand, &object, &met.at, &version).await;
-            if version.is_newer_than(&met.at) {
-                since.found.push((version, document));
+    ) -> Option<Walked> {
+        let untold = |reason, why: &str| Some(missing(&met.at, &Version::new(&after(until)), reason, why));
+        match self.ask(object, until).await {
+            Answer::Item { uid, version, document } if uid == object.uid => {
+                let mut since = self.versions(errand, object, &met.at, &version).await;
+                if version.is_newer_than(&met.at) {
+                    since.found.push((version, document));
+                }
+                Some(since)
             }
-            return Life { object, walked: vec![below, since], died: None, survives: true };
+            Answer::Item { .. } | Answer::Nobody => None,
+            Answer::Compacted => untold(reason::COMPACTED, "compaction has removed them"),
+            Answer::Refused(why) => untold(reason::UNREADABLE, &why),
         }
-        let ended = self.end(errand, &object, &met.at, until).await;
-        Life { object, walked: above(below, ended.walked), died: ended.version, survives: false }
     }
 
     /// What was met, and the versions below it.

@@ -13,6 +13,8 @@ pub(crate) struct Held {
     pub permit: Option<OwnedSemaphorePermit>,
     /// Up to where everything had come when it came.
     pub complete: Option<Version>,
+    /// Where the watch that brought it began.
+    pub opened: Option<Version>,
 }
 
 #[derive(Default)]
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     fn event(text: &str) -> Held {
-        Held { line: Bytes::copy_from_slice(text.as_bytes()), permit: None, complete: None }
+        Held { line: Bytes::copy_from_slice(text.as_bytes()), permit: None, complete: None, opened: None }
     }
 
     #[test]

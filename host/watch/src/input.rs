@@ -45,8 +45,9 @@ pub(crate) enum Input {
         document: Bytes,
         anew: bool,
     },
-    /// What comes of this name waits until its story is told.
-    Hold(Arc<ObjectRef>),
+    /// What comes of this name waits until its story is told: that of an audit has the epoch
+    /// in which it was made.
+    Hold(Arc<ObjectRef>, Option<u32>),
     /// What was missed of one name, in order; with it, or with its last part, the name passes.
     Story(Story),
     /// What an audit found to differ; its stories follow.
@@ -82,6 +83,8 @@ pub(crate) enum Step {
     Missed(Bytes),
     /// The version that was listed.
     Version(Bytes),
+    /// A version of an object that has ended, if it was not witnessed before.
+    Late(Bytes),
     /// An object has ended. The version of its deletion is there where walking back showed it.
     Ended(Arc<ObjectRef>, Option<Version>),
     /// Of an object of which nothing was witnessed.

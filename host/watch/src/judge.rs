@@ -22,6 +22,9 @@ pub(crate) struct Seen<'a> {
     pub matches: bool,
     /// Up to here everything was witnessed, or lies in a gap; `None` where it isn't known.
     pub complete: Option<&'a Version>,
+    /// Where the watch that brought it began. What lies between the two came in another order than
+    /// that of its versions, if it comes now.
+    pub opened: Option<&'a Version>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,11 @@ pub(crate) enum Meaning {
     /// Of an object that had its name before the one that is known. It was missed: the newer one
     /// had been read back when a kill came, and now the watch brings what lay before.
     Past,
+    /// An older version than the one that is known, which came in the wrong order. It may have been
+    /// witnessed: the journal knows.
+    Late,
+    /// An object that isn't known, by an event that came in the wrong order. It may have ended.
+    Unheard,
     /// Not, and never was, in the selector.
     Outside,
 }
@@ -68,12 +76,20 @@ pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Ver
     }
     // Everything up to here was witnessed: an object that isn't known has ended, or left, since.
     if known.is_none() && seen.complete.is_some_and(|complete| is_upto(seen.version, complete)) {
-        return alone(if seen.event == Event::Deleted { Meaning::Duplicate } else { Meaning::Stale });
+        return alone(match seen.event {
+            Event::Deleted => Meaning::Duplicate,
+            _ if seen.matches && is_out_of_order(seen) => Meaning::Unheard,
+            _ => Meaning::Stale,
+        });
     }
     if seen.event == Event::Deleted {
         return alone(deleted(seen, known));
     }
     Judgement { rival_gone: rival.is_some(), meaning: present(seen, known) }
+}
+
+fn is_out_of_order(seen: &Seen<'_>) -> bool {
+    seen.opened.is_some_and(|opened| seen.version.is_newer_than(opened))
 }
 
 fn is_upto(version: &Version, bound: &Version) -> bool {
@@ -94,6 +110,7 @@ fn present(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
     if let Some(known) = known.filter(|_| seen.event != Event::Anew) {
         match seen.version.compare(known) {
             Some(Ordering::Equal) => return Meaning::Duplicate,
+            Some(Ordering::Less) if seen.matches && is_out_of_order(seen) => return Meaning::Late,
             Some(Ordering::Less) => return Meaning::Stale,
             Some(Ordering::Greater) | None => {}
         }
@@ -140,7 +157,9 @@ mod tests {
         let version = Version::new(version);
         let (known, rival) = (known.map(Version::new), rival.map(Version::new));
         let complete = Version::new("9");
-        let seen = Seen { event, version: &version, matches, complete: Some(&complete) };
+        let opened = Version::new("9");
+        let seen =
+            Seen { event, version: &version, matches, complete: Some(&complete), opened: Some(&opened) };
         let judgement = judge(&seen, known.as_ref(), rival.as_ref());
         (judgement.rival_gone, judgement.meaning)
     }
@@ -151,6 +170,23 @@ mod tests {
         assert_eq!(judged(Event::Present, "9", true, Some("10"), None), (false, Meaning::Stale));
         assert_eq!(judged(Event::Deleted, "9", true, Some("10"), None), (false, Meaning::Stale));
         assert_eq!(judged(Event::Present, "11", true, Some("10"), None), (false, Meaning::Present));
+    }
+
+    #[test]
+    fn what_comes_in_the_wrong_order_on_one_watch_is_not_taken_for_stale() {
+        let judged = |event, version: &str, matches, known: Option<&str>| {
+            let (version, known) = (Version::new(version), known.map(Version::new));
+            let (complete, opened) = (Version::new("19"), Version::new("9"));
+            let seen =
+                Seen { event, version: &version, matches, complete: Some(&complete), opened: Some(&opened) };
+            judge(&seen, known.as_ref(), None).meaning
+        };
+        assert_eq!(judged(Event::Present, "19", true, Some("20")), Meaning::Late);
+        assert_eq!(judged(Event::Present, "9", true, Some("20")), Meaning::Stale);
+        assert_eq!(judged(Event::Present, "19", true, None), Meaning::Unheard);
+        assert_eq!(judged(Event::Present, "9", true, None), Meaning::Stale);
+        assert_eq!(judged(Event::Present, "19", false, None), Meaning::Stale);
+        assert_eq!(judged(Event::Deleted, "19", true, None), Meaning::Duplicate);
     }
 
     #[test]

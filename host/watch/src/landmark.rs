@@ -46,6 +46,11 @@ impl Landmarks {
         self.newest.as_ref().is_none_or(|held| held.number < number)
     }
 
+    /// Up to which everything that was witnessed can be known again.
+    pub fn newest(&self) -> Option<Version> {
+        self.newest.as_ref().map(|landmark| landmark.version.clone())
+    }
+
     pub fn note(&mut self, landmark: &Landmark) {
         let Some(before) = self.newest.replace(landmark.clone()) else { return };
         for (older, round) in self.older.iter_mut().zip(ROUND) {
@@ -114,12 +119,13 @@ impl Landmark {
     async fn found(&self, parts: &Parts, resource: &Resource) -> Found {
         let address = resource.of_name_at(&self.object, &self.version);
         match ask(parts, &address, &self.version).await {
-            Some(answer) => self.compared(&answer),
+            Some(answer) => self.compared(&answer, &parts.spec.api_version),
             None => Found::Untold,
         }
     }
 
-    fn compared(&self, answer: &[u8]) -> Found {
+    /// `api_version` is what was asked for.
+    fn compared(&self, answer: &[u8], api_version: &str) -> Found {
         let Ok(page) = project::list_page(answer) else { return Found::Untold };
         // A server that doesn't know the parameters answers with what is there now.
         if page.resource_version != self.version.as_str() {
@@ -135,6 +141,12 @@ impl Landmark {
         }
         let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
         let (Some(found), Some(held)) = (read(item), read(&self.document)) else { return Found::Untold };
+        // The items of a list may not say what they are; then they are what was asked for.
+        let held_as = held.get("apiVersion").and_then(Value::as_str).unwrap_or(api_version);
+        if held_as != api_version {
+            // The same version of it, converted: the source asks for another version of the API now.
+            return Found::Same;
+        }
         let marks = ["/metadata/labels", "/metadata/annotations"];
         let is_other =
             marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held);
@@ -207,7 +219,7 @@ mod tests {
         let held = job("u", "7", "x", 1).to_string();
         let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
         let answer = json!({"kind": "JobList", "metadata": {"resourceVersion": at}, "items": items});
-        landmark.compared(answer.to_string().as_bytes())
+        landmark.compared(answer.to_string().as_bytes(), "batch/v1")
     }
 
     #[test]
@@ -260,6 +272,20 @@ mod tests {
         assert_eq!(chosen, kept(&watched));
         assert_eq!(Landmarks::chosen(&std::iter::empty()), Vec::<u128>::new());
         assert_eq!(Landmarks::chosen(&[9].into_iter()), [9]);
+    }
+
+    #[test]
+    fn what_is_served_in_another_version_of_the_api_is_the_same_object() {
+        let object =
+            ObjectRef { namespace: "n".into(), name: "a".into(), uid: "u".into(), ..ObjectRef::default() };
+        let mut held = job("u", "7", "x", 1);
+        held["apiVersion"] = json!("example.com/v1beta1");
+        let document = held.to_string();
+        let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), document.as_bytes()).unwrap();
+        let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [job("u", "7", "x", 2)]});
+        let compared = |as_what: &str| landmark.compared(answer.to_string().as_bytes(), as_what);
+        assert_eq!(compared("example.com/v1"), Found::Same);
+        assert_eq!(compared("example.com/v1beta1"), Found::Other);
     }
 
     #[test]

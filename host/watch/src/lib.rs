@@ -33,6 +33,7 @@ mod known;
 mod landmark;
 mod listers;
 mod maker;
+mod mender;
 mod owners;
 mod reader;
 mod relist;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
+use kubewitness_core::document::pack;
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{Poison, Witnessed};
 use kubewitness_core::project::{self, Envelope, Outline};
@@ -22,6 +23,7 @@ use crate::input::Hole;
 use crate::judge::{Event, Meaning, Seen, judge};
 use crate::known::Known;
 use crate::owners::{Owners, owners};
+use crate::round::Moved;
 use crate::source::Parts;
 
 pub(crate) struct Maker {
@@ -38,8 +40,26 @@ pub(crate) struct Maker {
 pub(crate) enum Came<'a> {
     /// With all others, or from the past: the next version is not expected soon.
     Listed,
-    /// As a change, with the outline of its bytes.
-    Watched(&'a Outline),
+    /// As a change.
+    Watched(Watched<'a>),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Watched<'a> {
+    /// Of its bytes.
+    pub outline: &'a Outline,
+    /// MODIFIED, and not ADDED.
+    pub modifies: bool,
+    /// Where the watch began.
+    pub opened: Option<&'a Version>,
+}
+
+/// What became of an event.
+pub(crate) enum Counted {
+    Poison,
+    Taken(Version),
+    /// It waits until what lies before it was read back.
+    Waits(Version, Moved),
 }
 
 /// One event's object, read as far as needed.
@@ -91,7 +111,21 @@ impl Maker {
         let bytes = document.clone();
         match project::envelope(&bytes) {
             Ok(envelope) => {
+                // What was missed before it, if anything, has been looked for.
                 self.seen(&bytes, document, envelope, Came::Listed, event, None);
+            }
+            Err(error) => self.poison(document, &error.to_string()),
+        }
+    }
+
+    /// A version that came behind the end of its object. The journal has each version once.
+    pub fn late(&mut self, document: Bytes) {
+        let bytes = document.clone();
+        match project::envelope(&bytes) {
+            Ok(envelope) => {
+                let version = Version::new(&envelope.resource_version);
+                let (came, event, past) = (Came::Listed, Event::Present, Some(Past::default()));
+                self.stated(Change::Present, Object { envelope, version, document, came, event, past }, None);
             }
             Err(error) => self.poison(document, &error.to_string()),
         }
@@ -107,16 +141,18 @@ impl Maker {
         came: Came<'_>,
         event: Event,
         complete: Option<&Version>,
-    ) -> Option<Version> {
+    ) -> Counted {
         if let Err(error) = check(&self.parts, &envelope) {
             self.poison(raw.clone(), &error);
-            return None;
+            return Counted::Poison;
         }
         let version = Version::new(&envelope.resource_version);
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
         let seen = Object { envelope, version: version.clone(), document, came, event, past: None };
-        self.judged(seen, complete);
-        Some(version)
+        match self.judged(seen, complete) {
+            None => Counted::Taken(version),
+            Some(moved) => Counted::Waits(version, moved),
+        }
     }
 
     /// Bytes that were not an object: kept as they are, and counted.
@@ -180,25 +216,43 @@ impl Maker {
         }
     }
 
-    fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) {
+    /// `Some`: it was not taken, since it shows that the end of its name's bearer never came.
+    fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) -> Option<Moved> {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = self.draft.met(&self.parts.shared.read(), uid, namespace, name);
+        let watched = match seen.came {
+            Came::Watched(watched) => Some(watched),
+            Came::Listed => None,
+        };
         let judgement = judge(
             &Seen {
                 event: seen.event,
                 version: &seen.version,
                 matches: matches(&self.parts, &seen.envelope),
                 complete,
+                opened: watched.and_then(|watched| watched.opened),
             },
             known.as_ref().map(|known| &known.version),
             rival.as_ref().map(|rival| &rival.version),
         );
         if let Some(rival) = rival.filter(|_| judgement.rival_gone) {
-            // Its deletion was missed, so that neither a version nor a last content is known.
+            if watched.is_some() {
+                let floor = rival.version.clone();
+                return Some(self.missed(seen, floor, Some((rival.object, rival.version))));
+            }
+            // What another history did to it is not known.
             self.gone(&rival, Version::new(""));
         }
         let counters = &self.parts.shared.counters;
+        let opened =
+            || watched.and_then(|watched| watched.opened).cloned().unwrap_or_else(|| Version::new("1"));
+        // Without a selector an object is seen from its beginning.
+        let is_unborn = watched.is_some_and(|watched| watched.modifies)
+            && known.is_none()
+            && self.parts.spec.match_labels.is_empty();
         match judgement.meaning {
+            Meaning::Unheard => return Some(self.missed(seen, opened(), None)),
+            Meaning::Present if is_unborn => return Some(self.missed(seen, opened(), None)),
             Meaning::Present => self.stated(Change::Present, seen, known.as_ref()),
             Meaning::Left => self.stated(Change::Left, seen, known.as_ref()),
             Meaning::Gone => self.stated(Change::Gone, seen, known.as_ref()),
@@ -208,8 +262,20 @@ impl Maker {
                 let change = if seen.event == Event::Deleted { Change::Gone } else { Change::Present };
                 self.stated(change, Object { past: Some(Past::default()), ..seen }, None);
             }
+            Meaning::Late => {
+                count(&counters.stale, 1);
+                self.stated(Change::Present, Object { past: Some(Past::default()), ..seen }, None);
+            }
             Meaning::Outside => {}
         }
+        None
+    }
+
+    /// An object of which something was missed below what came of it.
+    fn missed(&self, seen: Object<'_>, floor: Version, rival: Option<(Arc<ObjectRef>, Version)>) -> Moved {
+        let object = Arc::new(reference(&self.parts, &seen.envelope));
+        let (version, document) = (seen.version, pack(&seen.document));
+        Moved { object, floor, version, document, witnessed: false, rival }
     }
 
     /// An object of which nothing was witnessed, from its beginning to its end, in one draft.
@@ -276,7 +342,11 @@ impl Maker {
         let made;
         let outline = match seen.came {
             // An envelope without a kind is of a document that was given one since.
-            Came::Watched(outline) if !outline.is_empty() && !seen.envelope.kind.is_empty() => Some(outline),
+            Came::Watched(Watched { outline, .. })
+                if !outline.is_empty() && !seen.envelope.kind.is_empty() =>
+            {
+                Some(outline)
+            }
             _ => {
                 made = Outline::of(&seen.document).ok();
                 made.as_ref()

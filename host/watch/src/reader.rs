@@ -38,6 +38,9 @@ const _: () = assert!(LARGE_IN_FLIGHT > FRAME_BYTES, "one frame must always fit"
 /// A stream that came this far was no failed attempt, even if nothing happened on it.
 const LIVED: Duration = Duration::from_secs(5);
 
+/// A streamed list that never comes to its end is asked for so often before pages are.
+const STREAMED_TRIES: u32 = 3;
+
 /// The writer has ended, and the reader ends with it.
 pub(crate) struct Closed;
 
@@ -58,6 +61,8 @@ pub(crate) struct Reader {
     /// Whether lists are asked for as streams; a server that refused is not asked again.
     streams: bool,
     refuses_streams: bool,
+    /// Streamed lists in a row that did not come to their end.
+    cut_short: u32,
     /// Pages expire faster than this server gives them.
     in_one_piece: bool,
     /// The server may be another one than before: the connection was lost, or the process is new.
@@ -88,6 +93,7 @@ impl Reader {
             just_listed: false,
             streams: parts.tuning.stream_lists,
             refuses_streams: false,
+            cut_short: 0,
             in_one_piece: false,
             parts,
         }
@@ -152,7 +158,8 @@ impl Reader {
         // The list before must be settled: what it left is older than what this one will leave,
         // and compaction eats from the oldest.
         let standing = settled(&self.inputs).await?;
-        if *reason == ListReason::Expired && self.is_another_history().await {
+        let goes_on = matches!(reason, ListReason::Expired | ListReason::Doubted);
+        if goes_on && self.is_another_history().await {
             return Ok(match self.server_version().await {
                 Ok(server) => Course::replaced(server),
                 Err(failure) => Course::failed(action, &failure),
@@ -161,14 +168,29 @@ impl Reader {
         self.round += 1;
         let after = standing.resume.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!(source = %self.parts.spec.name, ?reason, %after, "listing");
-        let asked = Asked { resource, reason: reason.clone(), baseline: standing.resume, id: self.round };
+        let baseline = match reason {
+            // Beyond it nothing is certain.
+            ListReason::Doubted => self.parts.shared.landmarks().newest(),
+            _ => standing.resume,
+        };
+        let asked = Asked { resource, reason: reason.clone(), baseline, id: self.round };
         if self.streams {
             match self.streamed(&asked).await {
                 Err(Broken::NotStreamed(why)) => {
                     tracing::info!(source = %self.parts.spec.name, "lists are not streamed but paged: {why}");
                     (self.streams, self.refuses_streams) = (false, true);
                 }
-                listed => return Self::listed(action, listed),
+                listed => {
+                    // A server that can't be reached, or refuses everything, says nothing of streams.
+                    let is_cut = matches!(&listed, Err(Broken::Again))
+                        || matches!(&listed, Err(Broken::Failed(failure)) if self.is_listing(failure).await);
+                    self.cut_short = if is_cut { self.cut_short + 1 } else { 0 };
+                    if self.cut_short >= STREAMED_TRIES {
+                        tracing::info!(source = %self.parts.spec.name, "lists are paged: streamed ones don't end");
+                        (self.streams, self.cut_short) = (false, 0);
+                    }
+                    return Self::listed(action, listed);
+                }
             }
         }
         let relist = Relist::new(Arc::clone(&self.parts), self.inputs.clone(), asked);
@@ -194,8 +216,13 @@ impl Reader {
         if step.action != Action::Watch {
             return Ok(step);
         }
-        if self.is_another_history().await || self.is_contradicted(&standing, &server).await {
+        if self.is_another_history().await {
             return Ok(Course::replaced(server));
+        }
+        if self.is_contradicted(&standing, &server).await {
+            let source = &self.parts.spec.name;
+            tracing::warn!(%source, "the server has what the watch never brought: it is read back");
+            return Ok(Course::doubted());
         }
         self.is_unsure = false;
         Ok(step)
@@ -247,7 +274,7 @@ impl Reader {
     /// Watching goes on at once; only the names that are read back wait.
     async fn complete(&mut self, version: Version, round: Option<Round>) -> Result<(), Closed> {
         for job in round.iter().flat_map(|round| &round.jobs) {
-            self.send(Input::Hold(job.object())).await?;
+            self.send(Input::Hold(job.object(), None)).await?;
         }
         self.send(Input::Listed(version, round.as_ref().map(|round| round.id))).await?;
         // Nothing that is listed is watched before it is durable.
@@ -269,6 +296,11 @@ impl Reader {
         let page = self.parts.api.get(resource.collection().with("limit", "1").as_str()).await?;
         let page = project::list_page(&page).map_err(|error| Failure::Answer(error.to_string()))?;
         Ok(Version::new(&page.resource_version))
+    }
+
+    /// Whether the server, which failed to stream a list, gives a page.
+    async fn is_listing(&self, failure: &Failure) -> bool {
+        !matches!(failure.code(), Some(401 | 403 | 429)) && self.server_version().await.is_ok()
     }
 
     async fn watch(&mut self) -> Result<Step, Closed> {

@@ -123,6 +123,8 @@ pub(crate) fn count_list(parts: &Parts, reason: &ListReason) {
         ListReason::First => &counters.lists_first,
         ListReason::Expired => &counters.lists_expired,
         ListReason::Replaced => &counters.lists_replaced,
+        // An audit, ahead of its time.
+        ListReason::Doubted => &counters.lists_audit,
     };
     count(counter, 1);
 }

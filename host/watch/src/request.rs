@@ -121,6 +121,18 @@ impl Address {
         self.has_query = true;
         self.text.push_str(key);
         self.text.push('=');
+        self.escaped(value);
+        self
+    }
+
+    /// One of a collection. Names of roles and bindings may have any character but `/` and `%`.
+    pub fn member(mut self, name: &str) -> Self {
+        self.text.push('/');
+        self.escaped(name);
+        self
+    }
+
+    fn escaped(&mut self, value: &str) {
         for byte in value.bytes() {
             if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
                 self.text.push(byte as char);
@@ -128,7 +140,6 @@ impl Address {
                 write!(self.text, "%{byte:02X}").expect("writing to a string cannot fail");
             }
         }
-        self
     }
 
     pub fn as_str(&self) -> &str {

@@ -48,6 +48,8 @@ pub(crate) struct Outage {
     pub after: Version,
     /// Here everything was listed.
     pub listed: Version,
+    /// Nothing of it was listed later.
+    pub is_whole: bool,
     pub known: Uids,
     /// How many objects there were at `after`, where that is certain.
     pub expected: Option<u64>,

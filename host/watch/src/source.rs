@@ -18,6 +18,7 @@ use crate::connect::Connection;
 use crate::handle::{Shared, SourceHandle};
 use crate::input::Input;
 use crate::listers::Listers;
+use crate::mender::{Mender, Unended};
 use crate::reader::Reader;
 use crate::request::Api;
 use crate::tuning::Tuning;
@@ -91,9 +92,10 @@ impl Source {
         let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
         let (full, is_full) = watch::channel(false);
         let (loads, loading) = mpsc::channel(1);
+        let (unended, is_unended) = mpsc::unbounded_channel();
         // Reader, walker and auditor end with the stop or with the writer; the writer with them.
         let halt = stop.child_token();
-        let read = read(Arc::clone(&parts), inputs, is_full, loading);
+        let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);
         let reading = halt.clone().run_until_cancelled_owned(read).map(|_| ());
         let writing = async move {
             let _halted = halt.drop_guard();
@@ -104,7 +106,7 @@ impl Source {
                 live.epoch = warm.epoch;
                 live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
             }
-            Writer::new(parts, warm.epoch, checkpoint, full).run(received, &stop).await
+            Writer::new(parts, warm.epoch, checkpoint, full, unended).run(received, &stop).await
         };
         (reading, writing)
     }
@@ -116,6 +118,7 @@ async fn read(
     inputs: mpsc::Sender<Input>,
     is_full: watch::Receiver<bool>,
     loading: mpsc::Receiver<Load>,
+    unended: mpsc::UnboundedReceiver<Unended>,
 ) {
     if !warm::fill(&parts, loading).await {
         return;
@@ -123,6 +126,7 @@ async fn read(
     let (rounds, walks) = mpsc::channel(ROUNDS);
     let walker = Walker::new(Arc::clone(&parts), inputs.clone());
     let auditor = Auditor::new(Arc::clone(&parts), inputs.clone());
+    let mender = Mender::new(Arc::clone(&parts), inputs.clone());
     let reader = Reader::new(parts, inputs, rounds, is_full);
-    tokio::join!(reader.run(), walker.run(walks), auditor.run());
+    tokio::join!(reader.run(), walker.run(walks), auditor.run(), mender.run(unended));
 }

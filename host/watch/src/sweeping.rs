@@ -10,7 +10,7 @@ use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
 
 use crate::exact::asking::is_of;
-use crate::exact::{CONTRADICTED, Exact, Life};
+use crate::exact::{CONTRADICTED, Exact, Life, Span};
 use crate::handle::Limit;
 use crate::input::{Hole, reason};
 use crate::maker::{check, matches, reference};
@@ -263,12 +263,12 @@ impl<'a> Sweeping<'a> {
                 continue;
             }
             let errand = self.exact.errand();
-            let lives = if self.by_names {
-                vec![self.exact.life_within(errand, met, &object, &after, &listed).await]
-            } else {
-                // Whoever had the name after it is found in its turn.
-                self.exact.lives(errand, met, &object, &after, &listed, &|_| true).await
-            };
+            // One that was in the source's selector for a while may be there still, and so may one
+            // of a part that was listed later.
+            let is_over = !self.by_names && self.outage.is_whole;
+            let span = Span { like: &object, floor: &after, until: &listed, is_over };
+            // Whoever had the name after it is found in its turn.
+            let lives = self.exact.lives(errand, met, span, &|_| true).await;
             sweep.learn(lives.iter().map(Life::told));
             for life in lives {
                 self.outage.known.insert(&life.object.uid);
@@ -325,7 +325,7 @@ impl<'a> Sweeping<'a> {
         match self.exact.read(address).await {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(Miss::Compacted),
-            Err(why) => Err(Miss::Over(reason::UNREADABLE, why)),
+            Err(why) => Err(Miss::Over(reason::UNREADABLE, self.exact.refuse(Limit::Exact, why))),
         }
     }
 

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
 
 use crate::budget::Budget;
-use crate::exact::{Ended, Exact, Life};
+use crate::exact::{Ended, Exact, Life, Span};
 use crate::frontier::Frontier;
 use crate::handle::read;
 use crate::input::{Input, Step};
@@ -143,20 +142,29 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
     if let Some((rival, floor)) = rival {
         let ended = exact.end(errand, &rival, &floor, &begins).await;
         told.push(end_of(&ended));
-        between = met_back(exact, &ended.met, &rival, &floor, &begins, outage).await;
+        // Here it has the name itself.
+        let span = Span { like: &rival, floor: &floor, until: &begins, is_over: true };
+        let known = |uid: &str| *uid == *object.uid || is_known(outage, uid);
+        between = met_back(exact, &ended.met, span, &known).await;
+        between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
         before = ending(rival, ended);
     }
     told.extend(between.iter().map(Life::told));
-    let mut after = missed(&object, walked);
-    // What can't be unpacked is kept as poison.
-    after.push(Step::Version(unpack(&document).unwrap_or_else(|error| Bytes::from(error.to_string()))));
+    let mut after = Vec::new();
+    if witnessed || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
+        after = missed(&object, walked);
+        after.push(version_of(&document));
+    }
     Walk { tale: Tale { object, before, between, after, waits }, told }
 }
 
 async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage>) -> Walk {
     let Vanished { object, floor, absent } = vanished;
     let ended = exact.end(exact.errand(), &object, &floor, &absent).await;
-    let between = met_back(exact, &ended.met, &object, &floor, &absent, outage).await;
+    let is_over = outage.is_some_and(|outage| outage.is_whole);
+    let span = Span { like: &object, floor: &floor, until: &absent, is_over };
+    let mut between = met_back(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
+    between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
     let mut told = vec![end_of(&ended)];
     told.extend(between.iter().map(Life::told));
     let before = ending(Arc::clone(&object), ended);
@@ -169,20 +177,32 @@ async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage
 async fn met_back(
     exact: &Exact,
     met: &[Met],
-    like: &ObjectRef,
-    floor: &Version,
-    absent: &Version,
-    outage: Option<&Outage>,
+    span: Span<'_>,
+    known: &(dyn Fn(&str) -> bool + Sync),
 ) -> Vec<Life> {
     let mut lives: Vec<Life> = Vec::new();
     for met in met {
         let told = lives.iter().any(|life| life.object.uid == met.uid);
-        if !told && !outage.is_some_and(|outage| outage.known.contains(&met.uid)) {
-            let known = |uid: &str| outage.is_some_and(|outage| outage.known.contains(uid));
-            lives.extend(exact.lives(exact.errand(), met.clone(), like, floor, absent, &known).await);
+        if !told && !known(&met.uid) {
+            lives.extend(exact.lives(exact.errand(), met.clone(), span, known).await);
         }
     }
     lives
+}
+
+/// Of a part that was listed later, what began since comes with the watch, and so do all others
+/// who had its name by then: in order.
+fn is_watched(outage: Option<&Outage>, begins: Option<u128>) -> bool {
+    outage.is_some_and(|outage| begins > number(&outage.listed))
+}
+
+fn is_known(outage: Option<&Outage>, uid: &str) -> bool {
+    outage.is_some_and(|outage| outage.known.contains(uid))
+}
+
+/// The version that was listed. What can't be unpacked is kept as poison.
+pub(crate) fn version_of(document: &[u8]) -> Step {
+    Step::Version(unpack(document).unwrap_or_else(|error| Bytes::from(error.to_string())))
 }
 
 /// The last versions of an object, and its end.

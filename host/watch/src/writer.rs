@@ -24,7 +24,8 @@ use crate::hold::{Held, Holds};
 use crate::input::{Hole, Input, Standing, Step, Story, reason};
 use crate::judge::Event;
 use crate::landmark::Landmarks;
-use crate::maker::{Came, Maker, matches};
+use crate::maker::{Came, Counted, Maker, Watched, matches};
+use crate::mender::Unended;
 use crate::request::{Failure, status_failure};
 use crate::round::RoundId;
 use crate::source::Parts;
@@ -47,6 +48,8 @@ pub(crate) struct Writer {
     /// The stream that is being read, and what its ERROR frame said.
     stream: Option<CancellationToken>,
     told: Option<Failure>,
+    /// Where it began.
+    opened: Option<Version>,
     waiting: Vec<oneshot::Sender<Standing>>,
     /// Those who wait until everything is settled.
     patient: Vec<oneshot::Sender<Standing>>,
@@ -67,6 +70,9 @@ pub(crate) struct Writer {
     /// The round whose missed versions are being read back: until it is settled, the checkpoint
     /// on disk stays where it was.
     round: Option<RoundId>,
+    /// What the mender is to look into: one for each name that is held for it, and held names are
+    /// bounded.
+    unended: mpsc::UnboundedSender<Unended>,
     /// Tells the reader not to read on.
     full: watch::Sender<bool>,
     dice: Dice,
@@ -85,6 +91,7 @@ impl Writer {
         epoch: u32,
         checkpoint: Option<Version>,
         full: watch::Sender<bool>,
+        unended: mpsc::UnboundedSender<Unended>,
     ) -> Self {
         Self {
             maker: Maker::new(Arc::clone(&parts), epoch),
@@ -95,6 +102,7 @@ impl Writer {
             listed: false,
             stream: None,
             told: None,
+            opened: None,
             waiting: Vec::new(),
             patient: Vec::new(),
             holds: Holds::new(parts.tuning.held_events, parts.tuning.held_bytes),
@@ -107,6 +115,7 @@ impl Writer {
             release: None,
             round: None,
             full,
+            unended,
             dice: Dice::new(parts.tuning.seed),
             parts,
         }
@@ -186,7 +195,7 @@ impl Writer {
             let more = match &step {
                 Step::Life(life) => life.states(),
                 Step::Hole(..) => 1 + EVENT_STATES,
-                Step::Missed(_) | Step::Version(_) | Step::Ended(..) => EVENT_STATES,
+                Step::Missed(_) | Step::Version(_) | Step::Late(_) | Step::Ended(..) => EVENT_STATES,
             };
             if self.is_full(more) && self.write(stop).await? == Written::Stopped {
                 return Ok(Written::Stopped);
@@ -221,6 +230,7 @@ impl Writer {
         match step {
             Step::Hole(object, hole) => self.maker.object_hole(object, &hole),
             Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
+            Step::Late(document) => self.maker.late(document),
             Step::Ended(object, version) => self.maker.vanished(&object, version),
             Step::Life(life) => self.maker.life(life),
         }
@@ -231,11 +241,12 @@ impl Writer {
             Input::Opened(stream) => {
                 self.stream = Some(stream);
                 self.told = None;
+                self.opened = self.checkpoint.safe().cloned();
             }
             Input::Line(line, permit) => {
                 count(&self.parts.shared.counters.frames, 1);
-                let complete = self.checkpoint.safe().cloned();
-                self.line(Held { line, permit, complete });
+                let (complete, opened) = (self.checkpoint.safe().cloned(), self.opened.clone());
+                self.line(Held { line, permit, complete, opened });
             }
             Input::Oversized(kept) => {
                 let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
@@ -245,7 +256,12 @@ impl Writer {
             Input::Item { document, anew } => {
                 self.maker.item(document, if anew { Event::Anew } else { Event::Present });
             }
-            Input::Hold(object) => self.holds.hold(&object.namespace, &object.name),
+            Input::Hold(object, epoch) => {
+                // In another one its story won't be heard, and would never release it.
+                if epoch.is_none_or(|epoch| epoch == self.maker.epoch) {
+                    self.holds.hold(&object.namespace, &object.name);
+                }
+            }
             Input::Story(story) if self.is_told_in_time(&story) => {
                 self.steps = story.steps.into();
                 self.release = story.release;
@@ -289,7 +305,7 @@ impl Writer {
     }
 
     fn outlined(&mut self, held: Held, outline: &mut Outline) {
-        let Held { line, permit, complete } = held;
+        let Held { line, permit, complete, opened } = held;
         let bytes = line.clone();
         let (frame, envelope) = match project::project_into(&bytes, outline) {
             Ok(projected) => projected,
@@ -302,17 +318,28 @@ impl Writer {
                 }
                 if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {
                     self.checkpoint.event(&Version::new(&envelope.resource_version));
-                    let held = Held { line, permit, complete };
+                    let held = Held { line, permit, complete, opened };
                     return self.holds.push(&envelope.namespace, &envelope.name, held);
                 }
-                self.maker.draft.permits.extend(permit);
                 let deleted = frame.kind == EventType::Deleted;
                 let event = if deleted { Event::Deleted } else { Event::Present };
                 let document = line.slice_ref(frame.object);
-                let came = Came::Watched(outline);
-                let complete = complete.as_ref();
-                if let Some(version) = self.maker.seen(&line, document, envelope, came, event, complete) {
-                    self.checkpoint.event(&version);
+                let modifies = frame.kind == EventType::Modified;
+                let came = Came::Watched(Watched { outline, modifies, opened: opened.as_ref() });
+                match self.maker.seen(&line, document, envelope, came, event, complete.as_ref()) {
+                    Counted::Waits(version, moved) => {
+                        self.checkpoint.event(&version);
+                        self.maker.draft.permits.extend(permit);
+                        // It comes with its story.
+                        self.holds.hold(&moved.object.namespace, &moved.object.name);
+                        // Who would take it has ended where a stop was seen first.
+                        self.unended.send(Unended { epoch: self.maker.epoch, moved }).ok();
+                    }
+                    Counted::Taken(version) => {
+                        self.maker.draft.permits.extend(permit);
+                        self.checkpoint.event(&version);
+                    }
+                    Counted::Poison => self.maker.draft.permits.extend(permit),
                 }
             }
             (EventType::Bookmark, _) => match project::bookmark_version(frame.object) {

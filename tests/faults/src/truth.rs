@@ -101,4 +101,6 @@ pub struct Told {
     /// Holes may be larger than they need be, since what could be read was not, within its budget
     /// or on a server that doesn't read old versions.
     pub unread_allowed: bool,
+    /// Events came in the wrong order: a state that says of itself that it is late may be.
+    pub unordered: bool,
 }

@@ -10,6 +10,18 @@ fn jobs() -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn what_is_packed_quickly_is_the_same_document_and_little_larger() {
+    let (mut slowly, mut quickly) = (0, 0);
+    for document in jobs() {
+        let packed = pack_quickly(&document);
+        assert_eq!(unpack(&packed).unwrap(), document);
+        slowly += pack(&document).len();
+        quickly += packed.len();
+    }
+    assert!(quickly * 2 <= slowly * 3, "{slowly} bytes, quickly {quickly}");
+}
+
+#[test]
 fn the_dictionary_is_part_of_what_is_stored_and_must_not_change() {
     assert_eq!(
         checksum(DICTIONARY),

@@ -34,7 +34,7 @@ pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
                 has_items = true;
                 if !is_null(value)? {
                     value.elements(|value| {
-                        page.items.push(value.value()?);
+                        page.items.push(value.element()?);
                         Ok(())
                     })?;
                 }

@@ -218,6 +218,45 @@ impl<'a> Scanner<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
+    /// The bytes of the next element of a list, which may be as deep as one that comes in a frame.
+    /// One that is deeper is not understood by anybody here, and must not hide the others.
+    pub(crate) fn element(&mut self) -> Result<&'a [u8], ProjectError> {
+        self.peek();
+        let (start, depth) = (self.at, std::mem::replace(&mut self.depth, 1));
+        let skipped = self.skip();
+        self.depth = depth;
+        match skipped {
+            Err(ProjectError::TooDeep { .. }) => {
+                self.at = start;
+                self.skip_unchecked()?;
+            }
+            skipped => skipped?,
+        }
+        Ok(&self.bytes[start..self.at])
+    }
+
+    /// Over an object or array of any depth, of which nothing but its end is looked for.
+    fn skip_unchecked(&mut self) -> Result<(), ProjectError> {
+        let mut depth = 0usize;
+        loop {
+            match self.peek() {
+                b'"' => {
+                    self.at += 1;
+                    self.skip_text()?;
+                    continue;
+                }
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                0 => return Err(self.wrong("the end of the value")),
+                _ => {}
+            }
+            self.at += 1;
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
     /// What `read` makes of the next value, and that value's bytes.
     pub(crate) fn taken<T>(
         &mut self,

@@ -140,6 +140,27 @@ fn nesting_is_bounded_where_other_readers_bound_it() {
 }
 
 #[test]
+fn an_item_that_is_too_deep_hides_no_other_and_one_that_a_frame_may_hold_is_none() {
+    let object = |name: &str, levels: usize| {
+        let nested = format!("{}\"]}}\"{}", "[".repeat(levels), "]".repeat(levels));
+        format!(r#"{{"metadata":{{"name":"{name}","uid":"u","resourceVersion":"1"}},"spec":{nested}}}"#)
+    };
+    let (before, fits, deep, after) =
+        (object("a", 1), object("b", 125), object("c", 100_000), object("d", 2));
+    let text = format!(
+        r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{before},{fits},{deep},{after}],"kind":"JobList"}}"#
+    );
+    let page = list_page(text.as_bytes()).unwrap();
+    assert_eq!(page.items, [before.as_bytes(), fits.as_bytes(), deep.as_bytes(), after.as_bytes()]);
+    assert_eq!(page.kind, "JobList");
+    let read = |item: &[u8]| envelope(item).map(|envelope| envelope.name.into_owned()).ok();
+    let names: Vec<_> = page.items.iter().map(|item| read(item)).collect();
+    assert_eq!(names, [Some("a".into()), Some("b".into()), None, Some("d".into())]);
+    let cut = &text.as_bytes()[..text.len() / 2];
+    assert!(list_page(cut).is_err());
+}
+
+#[test]
 fn bookmarks_have_a_version_and_may_end_the_initial_events() {
     let plain =
         br#"{"kind":"Job","metadata":{"resourceVersion":"12","creationTimestamp":null,"annotations":null}}"#;

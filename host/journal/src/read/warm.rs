@@ -171,6 +171,7 @@ impl Chain {
             let anchor = link.kept.anchor.and_then(|id| anchors.get(&id));
             base = Some(put_together(link.kept, &link.stored, base.as_ref(), anchor)?);
         }
-        Ok(document::pack(&base.unwrap_or_default()))
+        // A start waits for all of them, and what changes again is packed anew.
+        Ok(document::pack_quickly(&base.unwrap_or_default()))
     }
 }

@@ -207,7 +207,7 @@ impl FieldSelector {
     /// `known` are the fields of the kind beside its name and namespace.
     pub fn parse(text: &str, known: &[String], kind: &str) -> Result<Self, ApiError> {
         let mut terms = Vec::new();
-        for part in text.split(',').filter(|p| !p.is_empty()) {
+        for part in terms_of(text).into_iter().filter(|p| !p.is_empty()) {
             let (field, equal, value) = part
                 .split_once("!=")
                 .map(|(f, v)| (f, false, v))
@@ -219,7 +219,7 @@ impl FieldSelector {
             if !matches!(field, "metadata.name" | "metadata.namespace") && !known.iter().any(|k| k == field) {
                 return Err(unknown_field(field, known, kind));
             }
-            terms.push((field.to_owned(), equal, value.to_owned()));
+            terms.push((field.to_owned(), equal, unescaped(value)?));
         }
         Ok(FieldSelector(terms))
     }
@@ -236,6 +236,48 @@ impl FieldSelector {
     pub fn required(&self, field: &str) -> Option<&str> {
         self.0.iter().find(|(name, equal, _)| name == field && *equal).map(|(_, _, value)| value.as_str())
     }
+}
+
+/// Cut at commas, but for those behind a backslash.
+fn terms_of(text: &str) -> Vec<&str> {
+    let (mut terms, mut begin, mut is_escaped) = (Vec::new(), 0, false);
+    for (at, character) in text.char_indices() {
+        match character {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            ',' => {
+                terms.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.push(&text[begin..]);
+    terms
+}
+
+/// A backslash stands before a backslash, a comma or an equals sign, and these behind nothing else.
+fn unescaped(value: &str) -> Result<String, ApiError> {
+    let invalid = |sequence: &str| {
+        ApiError::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))
+    };
+    let (mut plain, mut characters) = (String::with_capacity(value.len()), value.chars());
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(meant @ ('\\' | ',' | '=')) => plain.push(meant),
+                Some(other) => return Err(invalid(&format!("\\{other}"))),
+                None => return Err(invalid("\\")),
+            },
+            '=' => {
+                return Err(ApiError::bad_request(format!(
+                    "invalid field selector: unescaped character in value: {character}"
+                )));
+            }
+            other => plain.push(other),
+        }
+    }
+    Ok(plain)
 }
 
 fn unknown_field(field: &str, known: &[String], kind: &str) -> ApiError {
@@ -289,6 +331,16 @@ mod tests {
         assert_eq!(error.message, "unable to parse requirement: found 'x', expected: '('");
         for broken in ["a in x", "a in (x", "a,", "a b", "(a)"] {
             assert_eq!(LabelSelector::parse(broken).unwrap_err().code, 400, "{broken}");
+        }
+    }
+
+    #[test]
+    fn values_of_fields_may_have_any_character_behind_a_backslash() {
+        let parse = |text: &str| FieldSelector::parse(text, &[], "ConfigMap");
+        let named = |text: &str| parse(text).unwrap().required("metadata.name").map(str::to_owned);
+        assert_eq!(named(r"metadata.name=a\,b\=c\\d,metadata.namespace=n").as_deref(), Some(r"a,b=c\d"));
+        for broken in [r"metadata.name=a\b", r"metadata.name=a\", "metadata.name=a=b"] {
+            assert_eq!(parse(broken).unwrap_err().code, 400, "{broken}");
         }
     }
 

@@ -46,10 +46,22 @@ impl Exact {
                     self.parts.shared.set_limitation(Limit::Exact, None);
                     answer
                 }
-                Err(why) => Answer::Refused(self.refuse(Limit::Exact, why)),
+                Err(why) => Answer::Refused(self.refused_at(at, why).await),
             },
             Ok(None) => Answer::Compacted,
-            Err(why) => Answer::Refused(why),
+            Err(why) => Answer::Refused(self.refused_at(at, why).await),
+        }
+    }
+
+    /// One object could not be asked for. Where all of them together can't be either, nobody is
+    /// asked for any more.
+    async fn refused_at(&self, at: &Version, why: String) -> String {
+        let Some(number) = number(at).filter(|_| !self.is_refused()) else {
+            return self.refuse(Limit::Exact, why);
+        };
+        match self.is_gone(number).await {
+            Ok(_) => why,
+            Err(_) => self.refuse(Limit::Exact, why),
         }
     }
 
@@ -113,7 +125,7 @@ impl Exact {
         match self.patiently(address.as_str(), within).await {
             Ok(bytes) => Ok(Some(bytes)),
             Err(failure) if failure.is_expired() => Ok(None),
-            Err(failure) => Err(self.refuse(Limit::Exact, failure.to_string())),
+            Err(failure) => Err(failure.to_string()),
         }
     }
 

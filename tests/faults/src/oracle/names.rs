@@ -24,6 +24,9 @@ pub(super) fn judge(history: &History, told: &Told, epoch: u32, faults: &mut Fau
     }
     let mut names: HashMap<(&str, &str), Vec<Bearer<'_>>> = HashMap::new();
     for state in told.states.iter().filter(|state| state.epoch == epoch && state.change != Change::Gap) {
+        if told.unordered && state.late {
+            continue;
+        }
         let object = &*state.object;
         let bearers = names.entry((&object.namespace, &object.name)).or_default();
         let over = matches!(state.change, Change::Gone | Change::Left);

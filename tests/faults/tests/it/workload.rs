@@ -29,6 +29,14 @@ pub const JOBS: Kind = Kind { api_version: "batch/v1", kind: "Job", group: "batc
 pub const WIDGETS: Kind =
     Kind { api_version: "example.com/v1", kind: "Widget", group: "example.com", resource: "widgets" };
 
+/// Their names may have nearly any character.
+pub const ROLES: Kind = Kind {
+    api_version: "rbac.authorization.k8s.io/v1",
+    kind: "Role",
+    group: "rbac.authorization.k8s.io",
+    resource: "roles",
+};
+
 impl Kind {
     pub fn collection(&self, namespace: &str) -> String {
         let root = if self.group.is_empty() { "api" } else { "apis" };
@@ -95,7 +103,8 @@ impl Herd {
     }
 
     fn path(&self, name: &str) -> String {
-        format!("{}/{name}", self.kind.collection(NAMESPACE))
+        let escaped: String = name.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        format!("{}/{escaped}", self.kind.collection(NAMESPACE))
     }
 
     fn wrote(&mut self, object: Value) -> Result<()> {

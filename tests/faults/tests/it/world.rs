@@ -110,6 +110,7 @@ pub struct World {
     /// uid and version of what was made unreadable on its way.
     pub poisoned: HashSet<(String, u64)>,
     pub unread_allowed: bool,
+    pub unordered: bool,
     killed: bool,
     pub running: Option<Running>,
     /// Of each history.
@@ -161,6 +162,7 @@ impl World {
             clock: Arc::default(),
             poisoned: HashSet::new(),
             unread_allowed: false,
+            unordered: false,
             killed: false,
             running: None,
             floors: vec![Vec::new()],

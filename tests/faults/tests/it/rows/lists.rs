@@ -66,6 +66,56 @@ fn inconsistent(target: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_07_names_that_are_given_anew_between_two_pages_live_on() {
+    let row = Row { seeds: 12, sometimes: &["a name ended again"], ..Row::new("row_07_names") };
+    row.run(async |world, marks| {
+        world.wire.refuse_streamed_lists();
+        world.herd.create_some(8).await?;
+        world.start_synced().await?;
+        world.level().await?;
+        world.away().await?;
+        let ended: Vec<String> =
+            (0..8).filter(|_| world.dice.one_in(2)).map(|n| format!("job-{n}")).collect();
+        for name in &ended {
+            world.herd.delete(name).await?;
+        }
+        let before = world.wire.asked(|asked| asked.is_later_page()).len();
+        let gate = world.wire.hold(|asked| asked.is_later_page(), inconsistent);
+        world.back_expired();
+        world
+            .until("the second page is asked for, or there is none", |world| {
+                world.wire.asked(|asked| asked.is_later_page()).len() > before
+                    || world.wire.open_watches() > 0
+            })
+            .await?;
+        for name in &ended {
+            world.herd.create(name).await?;
+        }
+        let again = ended.first().filter(|_| world.dice.one_in(2));
+        marks.when(again.is_some(), "a name ended again");
+        if let Some(name) = again {
+            world.herd.delete(name).await?;
+            world.herd.create(name).await?;
+        }
+        let steps = world.dice.below(30);
+        world.herd.live_on(steps).await?;
+        drop(gate);
+        // Pages of old versions are left alone.
+        world.wire.no_rules();
+        world.level().await?;
+        for name in ended {
+            if world.herd.live.contains_key(&name) {
+                world.herd.delete(&name).await?;
+            }
+        }
+        let told = world.finish().await?;
+        ensure!(told.gaps.is_empty(), "{:?}", told.gaps);
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_07_after_an_inconsistent_page_the_watch_begins_where_the_first_page_was() {
     let row = Row::new("row_07");
     row.run(async |world, _| {

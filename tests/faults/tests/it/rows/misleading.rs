@@ -1,6 +1,7 @@
 //! Servers that say a thing twice, say old things, or say what nobody understands.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anyhow::ensure;
@@ -50,6 +51,43 @@ async fn row_15_what_a_stale_server_repeats_is_refused_and_counted() {
         world.herd.live_on(40).await?;
         world.level().await?;
         marks.when(world.view().counts.stale > 0, "a stale event was counted");
+        let told = world.finish().await?;
+        ensure!(told.gaps.is_empty(), "{:?}", told.gaps);
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_15_events_in_the_wrong_order_are_all_witnessed() {
+    let row = Row { seeds: 8, sometimes: &["an event was overtaken"], ..Row::new("row_15_events") };
+    row.run(async |world, marks| {
+        world.herd.create_some(4).await?;
+        world.start_synced().await?;
+        world.unordered = true;
+        // Every now and then one event is overtaken by the next.
+        let (mut dice, mut waiting) = (Dice::new(world.dice.throw()), None::<Bytes>);
+        let overtaken = Arc::new(AtomicBool::new(false));
+        let overtakes = Arc::clone(&overtaken);
+        world.wire.tap(move |line| {
+            let is_bookmark = line.starts_with(b"{\"type\":\"BOOKMARK\"");
+            Passed::As(match waiting.take() {
+                Some(overtaken) if is_bookmark => vec![overtaken, line],
+                Some(overtaken) => {
+                    overtakes.store(true, Ordering::Relaxed);
+                    vec![line, overtaken]
+                }
+                None if !is_bookmark && dice.one_in(3) => {
+                    waiting = Some(line);
+                    Vec::new()
+                }
+                None => vec![line],
+            })
+        });
+        world.herd.live_on(40).await?;
+        world.level().await?;
+        world.wire.no_tap();
+        marks.when(overtaken.load(Ordering::Relaxed), "an event was overtaken");
         let told = world.finish().await?;
         ensure!(told.gaps.is_empty(), "{:?}", told.gaps);
         Ok(())

@@ -145,6 +145,7 @@ impl World {
             up_to,
             late_allowed: self.killed,
             unread_allowed: self.unread_allowed,
+            unordered: self.unordered,
         };
         journal.close().await?;
         Ok(told)

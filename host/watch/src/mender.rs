@@ -1,0 +1,153 @@
+//! What is proven to have been missed is read back beside the watch, name by name: what an audit
+//! found, and what an event shows by itself. A new object under the name of one that lives, by what
+//! was witnessed, is news of a deletion that never came, and a change of an object that isn't known
+//! is news of its beginning.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use kubewitness_core::Version;
+use kubewitness_core::document::unpack;
+use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::DiscrepancyView;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use crate::backoff::{Backoff, Dice};
+use crate::budget::Budget;
+use crate::discovery::{Resource, resolve};
+use crate::exact::Exact;
+use crate::frontier::Frontier;
+use crate::input::{Input, Step, Story, reason};
+use crate::reader::Closed;
+use crate::request::Failure;
+use crate::round::{Job, Moved, newest};
+use crate::source::Parts;
+use crate::walkback::between;
+use crate::walker::{version_of, walk};
+
+/// An object of which something was missed, with the epoch in which that was seen. Its name is held
+/// until its story is told.
+pub(crate) struct Unended {
+    pub epoch: u32,
+    pub moved: Moved,
+}
+
+pub(crate) struct Mender {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+}
+
+impl Mender {
+    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+        Self { parts, inputs }
+    }
+
+    /// Ends only with the writer; it is dropped to stop it.
+    pub async fn run(self, mut found: mpsc::UnboundedReceiver<Unended>) {
+        while let Some(unended) = found.recv().await {
+            if self.mend(unended).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn mend(&self, Unended { epoch, moved }: Unended) -> Result<(), Closed> {
+        let found = match &moved.rival {
+            Some((rival, floor)) => discrepancy(&self.parts, rival, Some(floor), None),
+            // Overtaken by its end, or said again: the journal knows.
+            None if self.has_ended(epoch, &moved.object.uid).await => {
+                let (steps, release) = (unpack(&moved.document).ok().map(Step::Late), Some(moved.object));
+                let steps = steps.into_iter().collect();
+                return self
+                    .send(Input::Story(Story { round: None, epoch: Some(epoch), steps, release }))
+                    .await;
+            }
+            None => discrepancy(&self.parts, &moved.object, None, Some(&moved.version)),
+        };
+        self.send(Input::Differs(vec![found])).await?;
+        match self.resource().await {
+            Ok(resource) => tell(&self.parts, &self.inputs, epoch, vec![Job::Moved(moved)], &resource).await,
+            Err(failure) => self.give_up(epoch, moved, &failure).await,
+        }
+    }
+
+    async fn has_ended(&self, epoch: u32, uid: &str) -> bool {
+        let ended = self.parts.witness.has_ended(&self.parts.spec.name, epoch, uid).await;
+        // Where it can't be asked, the server is.
+        ended.unwrap_or(false)
+    }
+
+    async fn resource(&self) -> Result<Resource, Failure> {
+        let tuning = &self.parts.tuning;
+        let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
+        let (mut dice, until) = (Dice::new(tuning.seed), Instant::now() + tuning.walk.time);
+        loop {
+            match resolve(&self.parts.api, &self.parts.spec).await {
+                Err(failure) if failure.is_passing() && Instant::now() < until => {
+                    sleep(backoff.next(&mut dice, failure.retry_after())).await;
+                }
+                resolved => return resolved,
+            }
+        }
+    }
+
+    /// Nothing can be read back: what is missing is a hole, and the name goes on.
+    async fn give_up(&self, epoch: u32, moved: Moved, failure: &Failure) -> Result<(), Closed> {
+        let Moved { object, floor, version, document, rival, .. } = moved;
+        let mut steps = Vec::new();
+        if let Some((rival, floor)) = rival {
+            let hole = between(&floor, &version, reason::UNREADABLE, &failure.to_string());
+            steps.extend(hole.map(|hole| Step::Hole(Arc::clone(&rival), hole)));
+            steps.push(Step::Ended(rival, None));
+        }
+        let hole = between(&floor, &version, reason::UNREADABLE, &failure.to_string());
+        steps.extend(hole.map(|hole| Step::Hole(Arc::clone(&object), hole)));
+        steps.push(version_of(&document));
+        let story = Story { round: None, epoch: Some(epoch), steps, release: Some(object) };
+        self.send(Input::Story(story)).await
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Closed> {
+        self.inputs.send(input).await.map_err(|_| Closed)
+    }
+}
+
+/// Says what was missed. `listed`: `None` where it was not listed.
+pub(crate) fn discrepancy(
+    parts: &Parts,
+    object: &ObjectRef,
+    witnessed: Option<&Version>,
+    listed: Option<&Version>,
+) -> DiscrepancyView {
+    let text = |version: Option<&Version>| version.map(ToString::to_string).unwrap_or_default();
+    let (witnessed, listed) = (text(witnessed), text(listed));
+    let what = if listed.is_empty() { "its deletion was missed" } else { "a version was missed" };
+    let ObjectRef { namespace, name, uid, .. } = object;
+    let source = &parts.spec.name;
+    tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the watch has not brought all: {what}");
+    let (object, found_ms) = (object.clone(), parts.clock.now_ms());
+    DiscrepancyView { object, witnessed, listed, found_ms }
+}
+
+/// Reads names back that belong to no round and are held, and tells the writer.
+pub(crate) async fn tell(
+    parts: &Arc<Parts>,
+    inputs: &mpsc::Sender<Input>,
+    epoch: u32,
+    jobs: Vec<Job>,
+    resource: &Resource,
+) -> Result<(), Closed> {
+    let budget = &parts.tuning.walk;
+    let limits = Budget::new(budget.requests, budget.time, budget.rate);
+    let frontier = Arc::new(Frontier::new(newest(&jobs)));
+    let exact = Exact::new(Arc::clone(parts), resource.clone(), limits, frontier);
+    let walking = jobs.into_iter().map(|job| walk(&exact, job, None));
+    let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
+    while let Some(walk) = walking.next().await {
+        let release = Some(Arc::clone(&walk.tale.object));
+        let story = Story { round: None, epoch: Some(epoch), steps: walk.tale.steps(), release };
+        inputs.send(Input::Story(story)).await.map_err(|_| Closed)?;
+    }
+    Ok(())
+}
