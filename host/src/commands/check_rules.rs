@@ -423,7 +423,7 @@ mod tests {
         let text = told(pod, None);
         assert!(text.starts_with("Pod team/train-0: Preempted (terminal)\n  reason   Evicted   from @status.reason\n  message  low on·[2Jmemory"), "{text}");
         let decided = text.lines().find(|line| line.contains("decided")).unwrap();
-        assert!(decided.contains("pod.json:") && decided.contains("case 3 of 14"), "{decided}");
+        assert!(decided.contains("pod.json:") && decided.contains("case 3 of 15"), "{decided}");
         assert!(text.contains("✓ status.phase is Failed (\"Failed\")\n"), "{text}");
         assert!(
             text.contains("   1 Succeeded  ✗ status.phase is Succeeded (\"Failed\")   pod.json:"),

@@ -6,6 +6,10 @@
 //! server can be asked what was there at the checkpoint, and that is known exactly: a bookmark says
 //! that everything up to there has come.
 //!
+//! Nothing that was witnessed is contradicted by more than that. Whether events were lost or the
+//! history was replaced by one that shares all of it can't be told apart, and makes no difference to
+//! what has to be done: what is there is read back.
+//!
 //! One page is compared, object by object: all there is of most quiet sources. Of a longer list the
 //! count is compared as well, and where that differs, the rest. Versions that changed behind the
 //! first page, and nothing else, are left to the audit.
