@@ -30,10 +30,12 @@ impl Requests {
 }
 
 /// Such as `list jobs.batch`, `watch pods` or `patch jobs.batch/status`. A list of one item, which asks how far
-/// the server is or for one old version, is a `list-one`; a watch that begins with what is there, a `list-stream`.
+/// the server is or for one old version, is a `list-one`; a longer one of an old version, a `list-exact`; a watch
+/// that begins with what is there, a `list-stream`.
 pub fn key(request: &Incoming) -> String {
     let verb = match request.verb() {
         "list" if request.query.get("limit") == "1" => "list-one",
+        "list" if request.query.get("resourceVersionMatch") == "Exact" => "list-exact",
         "watch" if request.query.get("sendInitialEvents") == "true" => "list-stream",
         verb => verb,
     };
