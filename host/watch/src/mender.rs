@@ -10,7 +10,7 @@ use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::{Backoff, Dice};
@@ -31,7 +31,12 @@ use crate::walker::{version_of, walk};
 pub(crate) struct Unended {
     pub epoch: u32,
     pub moved: Moved,
+    /// Its place among those that wait.
+    pub place: Option<OwnedSemaphorePermit>,
 }
+
+/// So many names wait to be looked into before nothing more is read from the server.
+pub(crate) const PLACES: usize = 256;
 
 pub(crate) struct Mender {
     parts: Arc<Parts>,
@@ -52,7 +57,9 @@ impl Mender {
         }
     }
 
-    async fn mend(&self, Unended { epoch, moved }: Unended) -> Result<(), Closed> {
+    async fn mend(&self, Unended { epoch, moved, place }: Unended) -> Result<(), Closed> {
+        // Given back before its story is told, by which the writer sees that there is one.
+        drop(place);
         let found = match &moved.rival {
             Some((rival, floor)) => discrepancy(&self.parts, rival, Some(floor), None),
             // Overtaken by its end, or said again: the journal knows.

@@ -12,7 +12,7 @@ use kubewitness_core::Version;
 use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
 use kubewitness_core::project::{self, Envelope, EventType, Outline};
 use kubewitness_core::state::ObjectRef;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +25,7 @@ use crate::input::{Hole, Input, Standing, Step, Story, reason};
 use crate::judge::Event;
 use crate::landmark::Landmarks;
 use crate::maker::{Came, Counted, Maker, Watched, matches};
-use crate::mender::Unended;
+use crate::mender::{PLACES, Unended};
 use crate::request::{Failure, status_failure};
 use crate::round::RoundId;
 use crate::source::Parts;
@@ -70,9 +70,10 @@ pub(crate) struct Writer {
     /// The round whose missed versions are being read back: until it is settled, the checkpoint
     /// on disk stays where it was.
     round: Option<RoundId>,
-    /// What the mender is to look into: one for each name that is held for it, and held names are
-    /// bounded.
+    /// What the mender is to look into. Its length is bounded by the places, and by what had been
+    /// read when there were none left.
     unended: mpsc::UnboundedSender<Unended>,
+    places: Arc<Semaphore>,
     /// Tells the reader not to read on.
     full: watch::Sender<bool>,
     dice: Dice,
@@ -116,6 +117,7 @@ impl Writer {
             round: None,
             full,
             unended,
+            places: Arc::new(Semaphore::new(PLACES)),
             dice: Dice::new(parts.tuning.seed),
             parts,
         }
@@ -216,7 +218,8 @@ impl Writer {
             }
             self.line(held);
         }
-        self.full.send_if_modified(|full| std::mem::replace(full, self.holds.is_full()) != *full);
+        let is_full = self.holds.is_full() || self.places.available_permits() == 0;
+        self.full.send_if_modified(|full| std::mem::replace(full, is_full) != *full);
         Ok(Written::Durable)
     }
 
@@ -332,8 +335,10 @@ impl Writer {
                         self.maker.draft.permits.extend(permit);
                         // It comes with its story.
                         self.holds.hold(&moved.object.namespace, &moved.object.name);
+                        let (epoch, place) =
+                            (self.maker.epoch, Arc::clone(&self.places).try_acquire_owned().ok());
                         // Who would take it has ended where a stop was seen first.
-                        self.unended.send(Unended { epoch: self.maker.epoch, moved }).ok();
+                        self.unended.send(Unended { epoch, moved, place }).ok();
                     }
                     Counted::Taken(version) => {
                         self.maker.draft.permits.extend(permit);

@@ -235,3 +235,29 @@ async fn row_13_names_of_any_characters_are_read_back_and_found_by_audits() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_13_more_beginnings_that_never_came_than_may_wait_are_all_read_back() {
+    /// More than wait at a time.
+    const MANY: u64 = 300;
+    let row = Row { seeds: 1, ..Row::new("row_13_more_beginnings") };
+    row.run(async |world, _| {
+        world.start_synced().await?;
+        world.wire.tap(|line| {
+            let is_added = line.starts_with(b"{\"type\":\"ADDED\"");
+            Passed::As(if is_added { Vec::new() } else { vec![line] })
+        });
+        for number in 0..MANY {
+            world.herd.create(&format!("job-{number}")).await?;
+        }
+        for number in 0..MANY {
+            world.herd.touch(&format!("job-{number}")).await?;
+        }
+        world.until("all are read back", |world| world.view().counts.discrepancies >= MANY).await?;
+        world.wire.no_tap();
+        let told = world.finish().await?;
+        ensure!(told.gaps.is_empty(), "{:?}", told.gaps);
+        Ok(())
+    })
+    .await;
+}
