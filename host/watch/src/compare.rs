@@ -275,8 +275,7 @@ impl Comparison {
             let found = self.jobs.iter().map(|job| self.differs(job)).collect();
             self.send(Input::Differs(found)).await?;
         }
-        let goes_on = matches!(self.reason, ListReason::Expired | ListReason::Doubted);
-        let after = self.baseline.filter(|_| goes_on);
+        let after = self.baseline.filter(|_| self.reason.goes_on());
         let sweep = after.map(|after| Outage {
             after,
             listed: listed.clone(),

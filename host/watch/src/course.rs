@@ -30,6 +30,13 @@ pub(crate) enum ListReason {
     Replaced,
 }
 
+impl ListReason {
+    /// What was witnessed belongs to this history: what lies between is read back.
+    pub fn goes_on(&self) -> bool {
+        matches!(self, Self::Expired | Self::Doubted)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Resolve,

@@ -216,7 +216,8 @@ impl Maker {
         }
     }
 
-    /// `Some`: it was not taken, since it shows that the end of its name's bearer never came.
+    /// `Some`: it was not taken, since it shows that something before it never came, or came in the
+    /// wrong order.
     fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) -> Option<Moved> {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = self.draft.met(&self.parts.shared.read(), uid, namespace, name);

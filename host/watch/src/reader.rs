@@ -158,8 +158,7 @@ impl Reader {
         // The list before must be settled: what it left is older than what this one will leave,
         // and compaction eats from the oldest.
         let standing = settled(&self.inputs).await?;
-        let goes_on = matches!(reason, ListReason::Expired | ListReason::Doubted);
-        if goes_on && self.is_another_history().await {
+        if reason.goes_on() && self.is_another_history().await {
             return Ok(match self.server_version().await {
                 Ok(server) => Course::replaced(server),
                 Err(failure) => Course::failed(action, &failure),

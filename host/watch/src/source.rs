@@ -93,7 +93,7 @@ impl Source {
         let (full, is_full) = watch::channel(false);
         let (loads, loading) = mpsc::channel(1);
         let (unended, is_unended) = mpsc::unbounded_channel();
-        // Reader, walker and auditor end with the stop or with the writer; the writer with them.
+        // Reader, walker, auditor and mender end with the stop or with the writer; the writer with them.
         let halt = stop.child_token();
         let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);
         let reading = halt.clone().run_until_cancelled_owned(read).map(|_| ());
