@@ -57,7 +57,7 @@ pub struct Append {
     pub poison: Vec<Poison>,
     /// Holes of the whole source; those of one object are states.
     pub gaps: Vec<Gap>,
-    /// What an audit found to differ. Of many only the newest are kept one by one, but all are counted.
+    /// What was found to differ. Of many only the newest are kept one by one, but all are counted.
     pub discrepancies: Vec<DiscrepancyView>,
     /// The version from which a watch may safely be resumed once this is on disk.
     pub checkpoint: Option<Version>,
@@ -120,7 +120,7 @@ pub trait Witness: Send + Sync {
     /// Returns when it is durable. Idempotent by id.
     async fn append(&self, append: Append) -> Result<Appended, JournalError>;
     async fn warm(&self, source: &str) -> Result<Warm, JournalError>;
-    /// What audits found before; nothing where that is not kept.
+    /// What was found to differ before; nothing where that is not kept.
     async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {
         Ok(Discrepancies::default())
     }

@@ -50,6 +50,11 @@ impl Version {
         self.compare(other) == Some(Ordering::Greater)
     }
 
+    /// Below what nothing was, in a history that has this version: empty where there is no order.
+    pub fn beginning(&self) -> Self {
+        Self::new(if self.is_comparable() { "1" } else { "" })
+    }
+
     /// The version that comes just before, for walking back; `None` at 1 or where not comparable.
     pub fn before(&self) -> Option<Self> {
         if !self.is_comparable() || &*self.0 == "1" {

@@ -47,12 +47,12 @@ pub struct SourceView {
     /// be written; absent while all is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// What this server can't do, so that a hole may be larger than it need be; absent where it
-    /// can do all.
+    /// What this server can't do, or won't, so that a hole may be larger than it need be, or is not
+    /// found; absent where it can do all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limitation: Option<String>,
-    /// Why the watch alone would not be enough: an audit found something to differ, and none since
-    /// then has found nothing. Absent while audits agree.
+    /// Why the watch alone would not be enough: an audit or an event showed that something was missed,
+    /// and no audit since then has found nothing. Absent while audits agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
     /// Objects whose missed versions are being read back now.
@@ -62,7 +62,7 @@ pub struct SourceView {
     pub last_audit_at: Option<String>,
     #[serde(default)]
     pub counts: SourceCounts,
-    /// Objects that audits found to differ since the journal began.
+    /// Objects that audits or events showed to differ from what was witnessed, since the journal began.
     #[serde(default)]
     pub differed: u64,
     /// The newest of them first, up to [`DISCREPANCIES`](crate::limits::DISCREPANCIES).
@@ -73,7 +73,7 @@ pub struct SourceView {
     pub epochs: Vec<EpochView>,
 }
 
-/// An object that an audit found to differ from what was witnessed. What was missed was read back
+/// An object that an audit or an event showed to differ from what was witnessed. What was missed was read back
 /// then, or lies in a gap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiscrepancyView {
@@ -125,7 +125,7 @@ pub struct SourceCounts {
     pub expired: u64,
     /// Histories that were found to be replaced.
     pub epochs: u64,
-    /// Objects that an audit found to differ from what was witnessed.
+    /// Objects that an audit or an event showed to differ from what was witnessed.
     pub discrepancies: u64,
     /// Requests to read missed versions back, and the versions that they found.
     pub walk_back_requests: u64,

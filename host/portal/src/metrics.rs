@@ -62,9 +62,12 @@ const SOURCES: [OfSource; 27] = [
     ("poison", "Frames that the journal keeps raw because they did not decode.", Gauge, |s| {
         Some(s.poison as f64)
     }),
-    ("differed", "Objects that audits found to differ, as the journal has them.", Gauge, |s| {
-        Some(s.differed as f64)
-    }),
+    (
+        "differed",
+        "Objects that were found to differ from what was witnessed, as the journal has them.",
+        Gauge,
+        |s| Some(s.differed as f64),
+    ),
     ("last_event_age_seconds", "Time since the last event.", Gauge, |s| s.last_event_age_seconds),
     ("last_event_timestamp_seconds", "When the last event was observed, since 1970.", Gauge, |s| {
         seconds(s.last_event_at.as_deref()?)
@@ -108,9 +111,12 @@ const SOURCES: [OfSource; 27] = [
     ("audits_total", "Lists that were compared with the journal.", Counter, |s| {
         Some(s.counts.lists_audit as f64)
     }),
-    ("discrepancies_total", "Objects that an audit found to differ from what was witnessed.", Counter, |s| {
-        Some(s.counts.discrepancies as f64)
-    }),
+    (
+        "discrepancies_total",
+        "Objects that an audit or an event showed to differ from what was witnessed.",
+        Counter,
+        |s| Some(s.counts.discrepancies as f64),
+    ),
     ("epochs_total", "Histories that were found to be replaced.", Counter, |s| Some(s.counts.epochs as f64)),
 ];
 

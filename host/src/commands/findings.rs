@@ -240,16 +240,13 @@ fn beside(sources: &[&SourceView]) -> String {
         let more = source.differed.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);
         if more > 0 {
             let objects = plural(more, "object", "objects");
-            told.push((
-                name,
-                format!("audits found {more} more {objects} to differ from what was witnessed"),
-            ));
+            told.push((name, format!("{more} more {objects} differed from what was witnessed")));
         }
     }
     remarks(told)
 }
 
-/// What one audit found of one object; `-o json` of the status has them all.
+/// What was found of one object; `-o json` of the status has them all.
 fn differed(found: &DiscrepancyView) -> String {
     let DiscrepancyView { object, witnessed, listed, found_ms } = found;
     let (date, time) = calendar::parts(*found_ms);
@@ -258,7 +255,7 @@ fn differed(found: &DiscrepancyView) -> String {
         (witnessed, "") => format!("was last witnessed at version {witnessed}, and no longer listed"),
         (witnessed, listed) => format!("was last witnessed at version {witnessed}, and listed at {listed}"),
     };
-    format!("the audit of {date}T{time}Z found that {} {what}: it was read back", of(object))
+    format!("found at {date}T{time}Z: {} {what}, and was read back", of(object))
 }
 
 // ---- poison ------------------------------------------------------------------------------
@@ -453,9 +450,9 @@ mod tests {
             "its first list is not complete",
             "2 states were no object of its kind",
             "1 missed version was read back, in 3 requests",
-            "audit of 2026-11-20T13:45:11Z found that Job/x was last witnessed at version 7, and listed at 9",
-            "and no longer listed: it was read back",
-            "audits found 1 more object to differ",
+            "found at 2026-11-20T13:45:11Z: Job/x was last witnessed at version 7, and listed at 9, and was read back",
+            "and no longer listed, and was read back",
+            "1 more object differed",
         ] {
             assert!(lines.contains(part), "{part} is not in\n{lines}");
         }

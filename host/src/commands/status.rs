@@ -139,7 +139,7 @@ fn audited(source: &SourceView) -> Option<(&str, String)> {
     let count = source.differed;
     let objects = plural(count, "object", "objects");
     let text = format!(
-        "audits found {count} {objects} to differ, the last at {date}T{time}Z: `kubewitness gaps` lists them"
+        "{count} {objects} differed from what was witnessed, the last at {date}T{time}Z: `kubewitness gaps` lists them"
     );
     Some((source.name.as_str(), text))
 }

@@ -323,8 +323,8 @@ fn source_view(spec: &SourceSpec, view: SourceSnapshot, counters: SourceCounters
 fn doubt(last: Option<&DiscrepancyView>) -> String {
     let at = last.map(|found| format!(" at {}", calendar::rfc3339(found.found_ms))).unwrap_or_default();
     format!(
-        "an audit{at} found what the watch had not brought, and none since then has found nothing: events get \
-         lost between the server and here; what was missed was read back"
+        "something that the watch had not brought was found{at}, and no audit since then has found nothing: \
+         events get lost between the server and here; what was missed was read back"
     )
 }
 

@@ -20,7 +20,7 @@ use crate::backoff::Dice;
 use crate::compare::{fetch, is_absent};
 use crate::discovery::{Resource, resolve};
 use crate::document::with_kind;
-use crate::handle::count;
+use crate::handle::{Limit, count};
 use crate::input::Input;
 use crate::maker::{check, matches, reference};
 use crate::mender::{discrepancy, tell};
@@ -32,6 +32,8 @@ use crate::source::Parts;
 /// Differences that one audit follows up. More is an outage, not a lost event; the next audit
 /// finds the others.
 const CANDIDATES: usize = 10_000;
+/// Audits that fail in a row before people are told: one alone is made up for by the next.
+const FAILURES: u32 = 2;
 /// How often it is looked whether the watch has come to the list's version.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -113,13 +115,15 @@ impl Auditor {
     /// Ends only with the writer; it is dropped to stop it.
     pub async fn run(self) {
         let every = self.parts.spec.audit.0;
-        let mut dice = Dice::new(self.parts.tuning.seed);
+        let (mut dice, mut failures) = (Dice::new(self.parts.tuning.seed), 0);
         while !every.is_zero() {
             // Between nine and eleven tenths, so that many sources don't list at once.
             sleep(every.mul_f64(dice.between(90, 110) as f64 / 100.0)).await;
             let begun = Instant::now();
             match self.audit().await {
                 Ok(discrepancies) => {
+                    failures = 0;
+                    self.parts.shared.set_limitation(Limit::Audits, None);
                     self.parts.shared.audited(self.parts.clock.now_ms(), discrepancies == 0);
                     let took = begun.elapsed();
                     tracing::debug!(source = %self.parts.spec.name, discrepancies, ?took, "audited");
@@ -133,7 +137,12 @@ impl Auditor {
                     tracing::warn!(%source, "not audited: the server has less than it had a moment ago");
                 }
                 Err(Broken::Failed(failure)) => {
-                    tracing::warn!(source = %self.parts.spec.name, "not audited, the next one will tell: {failure}");
+                    failures += 1;
+                    tracing::warn!(source = %self.parts.spec.name, failures, "not audited, the next one will tell: {failure}");
+                    if failures >= FAILURES {
+                        let why = format!("the last one with: {failure}");
+                        self.parts.shared.set_limitation(Limit::Audits, Some(&why));
+                    }
                 }
             }
         }
@@ -296,7 +305,7 @@ impl Auditor {
             }
             let witnessed = known.is_some();
             let floor = known.or_else(|| Some(rival.as_ref()?.1.clone()));
-            let floor = floor.unwrap_or_else(|| Version::new("1"));
+            let floor = floor.unwrap_or_else(|| version.beginning());
             found.push(discrepancy(&self.parts, &object, witnessed.then_some(&floor), Some(&version)));
             jobs.push(Job::Moved(Moved { object, floor, version, document, witnessed, rival }));
         }

@@ -219,7 +219,7 @@ impl Comparison {
             Compared::New if !matches(&self.parts, envelope) && rival.is_none() => None,
             // An event of it may have been lost before anything that is certain.
             Compared::New if self.reason == ListReason::Doubted => {
-                Some(rival.as_ref().map_or_else(|| Version::new("1"), |(_, floor)| floor.clone()))
+                Some(rival.as_ref().map_or_else(|| version.beginning(), |(_, floor)| floor.clone()))
             }
             // It began after the baseline, or after the last that was seen of its name's bearer
             // before; before the first list there is no story to be told whole.
@@ -337,14 +337,16 @@ pub(crate) async fn fetch(
     }
 }
 
-fn replaced(baseline: Option<&Version>, listed: &Version) -> Hole {
+/// `fork`: up to where both histories are one, if that is known.
+fn replaced(fork: Option<&Version>, listed: &Version) -> Hole {
+    let begin = fork.map(|fork| format!("after {fork} and ")).unwrap_or_default();
     Hole {
-        after: baseline.map(ToString::to_string).unwrap_or_default(),
+        after: fork.map(ToString::to_string).unwrap_or_default(),
         before: after(listed),
         reason: reason::REPLACED,
         message: format!(
-            "the server's history was replaced: its versions up to {listed} were not watched, and what \
-             the old history still had to say is lost"
+            "the server's history was replaced: its versions {begin}up to {listed} were not watched, and \
+             what the old history still had to say is lost"
         ),
     }
 }

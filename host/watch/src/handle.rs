@@ -231,6 +231,7 @@ pub(crate) enum Limit {
     Exact,
     Counts,
     Order,
+    Audits,
 }
 
 impl Limit {
@@ -239,6 +240,7 @@ impl Limit {
             Self::Exact => "missed versions can't be read back",
             Self::Counts => "what came and went unseen can't be found",
             Self::Order => "missed versions can't be told apart",
+            Self::Audits => "audits fail, so that what the watch never brought is not found",
         }
     }
 }

@@ -77,6 +77,21 @@ impl Landmarks {
         all
     }
 
+    /// The newest that the server has as well, with all before it: one alone may be the same by
+    /// chance.
+    pub async fn common(&self, parts: &Parts, resource: &Resource, server: &Version) -> Option<Version> {
+        let mut common = None;
+        for landmark in self.all().into_iter().filter(|landmark| !landmark.version.is_newer_than(server)) {
+            match landmark.found(parts, resource).await {
+                Found::Same => common = common.or_else(|| Some(landmark.version.clone())),
+                Found::Other => common = None,
+                // Nor are the ones before it.
+                Found::Untold => return None,
+            }
+        }
+        common
+    }
+
     /// Whether the server has something else at the place of one of them.
     pub async fn are_elsewhere(&self, parts: &Parts, resource: &Resource) -> bool {
         for landmark in self.all() {

@@ -238,22 +238,19 @@ impl Maker {
         );
         if let Some(rival) = rival.filter(|_| judgement.rival_gone) {
             if watched.is_some() {
-                let floor = rival.version.clone();
-                return Some(self.missed(seen, floor, Some((rival.object, rival.version))));
+                return Some(self.missed(seen, Some((rival.object, rival.version))));
             }
             // What another history did to it is not known.
             self.gone(&rival, Version::new(""));
         }
         let counters = &self.parts.shared.counters;
-        let opened =
-            || watched.and_then(|watched| watched.opened).cloned().unwrap_or_else(|| Version::new("1"));
         // Without a selector an object is seen from its beginning.
         let is_unborn = watched.is_some_and(|watched| watched.modifies)
             && known.is_none()
             && self.parts.spec.match_labels.is_empty();
         match judgement.meaning {
-            Meaning::Unheard => return Some(self.missed(seen, opened(), None)),
-            Meaning::Present if is_unborn => return Some(self.missed(seen, opened(), None)),
+            Meaning::Unheard => return Some(self.missed(seen, None)),
+            Meaning::Present if is_unborn => return Some(self.missed(seen, None)),
             Meaning::Present => self.stated(Change::Present, seen, known.as_ref()),
             Meaning::Left => self.stated(Change::Left, seen, known.as_ref()),
             Meaning::Gone => self.stated(Change::Gone, seen, known.as_ref()),
@@ -273,7 +270,14 @@ impl Maker {
     }
 
     /// An object of which something was missed below what came of it.
-    fn missed(&self, seen: Object<'_>, floor: Version, rival: Option<(Arc<ObjectRef>, Version)>) -> Moved {
+    fn missed(&self, seen: Object<'_>, rival: Option<(Arc<ObjectRef>, Version)>) -> Moved {
+        // The watch brings everything from where it began.
+        let opened = match seen.came {
+            Came::Watched(watched) => watched.opened.cloned(),
+            Came::Listed => None,
+        };
+        let last = rival.as_ref().map(|(_, version)| version.clone());
+        let floor = last.or(opened).unwrap_or_else(|| seen.version.beginning());
         let object = Arc::new(reference(&self.parts, &seen.envelope));
         let (version, document) = (seen.version, pack(&seen.document));
         Moved { object, floor, version, document, witnessed: false, rival }

@@ -1,5 +1,5 @@
 //! What could not be witnessed as it should have been: holes, bytes that were no object, histories
-//! that were replaced, and what audits found.
+//! that were replaced, and what differed.
 
 use axum::extract::State;
 use axum::http::Uri;

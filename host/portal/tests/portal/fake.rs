@@ -224,7 +224,7 @@ fn well_travelled(source: SourceView) -> SourceView {
         walking: 4,
         limitation: Some("this server does not read old versions: what a watch missed is a gap".into()),
         last_audit_at: Some("2026-11-20T13:55:00.000Z".into()),
-        doubt: Some("an audit found what the watch had not brought".into()),
+        doubt: Some("something that the watch had not brought was found".into()),
         differed: 3,
         discrepancies: vec![DiscrepancyView {
             object: ObjectRef {

@@ -286,7 +286,7 @@ async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
     for part in [
         notice("Configuration", "two hosts, a &amp; b"),
         notice("Source pods&quot;\\", "the server refuses: pods is &lt;forbidden&gt;"),
-        notice("Source jobs", "an audit found what the watch had not brought"),
+        notice("Source jobs", "something that the watch had not brought was found"),
     ] {
         assert!(page.text.contains(&part), "{part} is not in\n{}", page.text);
     }

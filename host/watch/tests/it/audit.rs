@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kubewitness_core::ports::Witnessed;
+
 use super::*;
 
 fn quick() -> Tuning {
@@ -103,4 +105,51 @@ async fn an_audit_of_none_is_never_made() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(running.handle.view().counts.lists_audit, 0);
     running.stop().await;
+}
+
+#[tokio::test]
+async fn an_audit_that_fails_again_and_again_is_said_and_so_is_one_that_works() {
+    let (world, memory, running) = started(&["a"]).await;
+    let fails = Arc::new(AtomicBool::new(true));
+    let spoils = Arc::clone(&fails);
+    world.spoil(move |request| {
+        let is_audit = request.contains("limit=3") && spoils.load(Ordering::SeqCst);
+        is_audit.then(|| Reply::status(403, "Forbidden"))
+    });
+    let limitation = || running.handle.view().limitation;
+    until("it is said", || limitation().is_some_and(|text| text.contains("audits fail"))).await;
+    world.update("a");
+    level(&world, &memory).await;
+    assert_eq!(running.handle.view().condition, None, "it is watched all the same");
+    fails.store(false, Ordering::SeqCst);
+    until("it is said no longer", || limitation().is_none()).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_audit_listed_before_the_server_was_restored_is_not_taken_for_news() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("a", json!({}));
+    let tuning = Tuning { audit_grace: Duration::from_secs(2), ..tuning() };
+    let running = Running::start_with(&world, &memory, spec(json!({"audit": "100ms"})), tuning).await;
+    running.watching(&world).await;
+    // Of this the watch brings nothing, and the audit lists it.
+    world.quiet(true);
+    world.change("a", |object| object["spec"]["of"] = json!("the old history"));
+    let before = world.requests("limit=3").len();
+    until("it is listed", || world.requests("limit=3").len() > before).await;
+    world.restore(101);
+    world.change("a", |object| object["spec"]["of"] = json!("the new history"));
+    world.quiet(false);
+    until("that audit is over, and found another history or what is there now", || {
+        world.requests("limit=3").len() > before + 1
+    })
+    .await;
+    world.update("a");
+    level(&world, &memory).await;
+    running.stop().await;
+    let told = |state: &Witnessed| String::from_utf8_lossy(&state.document).into_owned();
+    let old: Vec<_> =
+        memory.states().iter().map(told).filter(|text| text.contains("the old history")).collect();
+    assert_eq!(old, Vec::<String>::new());
 }

@@ -168,3 +168,24 @@ async fn row_7_an_expired_page_goes_on_inconsistently_and_the_watch_begins_at_th
     assert_eq!(memory.story_of("d"), ["present d 107"]);
     assert_eq!(memory.story_of("e"), ["present e 105"]);
 }
+
+#[tokio::test]
+async fn a_streamed_list_that_is_always_cut_is_asked_for_by_pages() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.stream_lists(true);
+    for name in ["a", "b", "c", "d"] {
+        world.create(name, json!({}));
+    }
+    let first = world.log()[0].line();
+    world.spoil(move |request| {
+        let cut = Reply { status: 200, headers: String::new(), body: first.clone() };
+        request.contains("sendInitialEvents=true").then_some(cut)
+    });
+    let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
+    running.watching(&world).await;
+    level(&world, &memory).await;
+    assert_eq!(running.handle.view().counts.lists_streamed, 0);
+    running.stop().await;
+    assert_eq!(world.requests("sendInitialEvents=true").len(), 3);
+    assert_eq!(memory.story_of("a"), ["present a 101"]);
+}

@@ -364,3 +364,30 @@ async fn a_search_whose_budget_runs_out_leaves_one_exact_gap() {
     assert_eq!(found, told);
     assert_eq!(memory.object_gaps(), []);
 }
+
+#[tokio::test]
+async fn one_question_that_is_refused_costs_one_object_and_no_other() {
+    let (world, memory, running) = started(&["a", "b", "c"]).await;
+    away(&world).await;
+    for name in ["a", "b", "c", "a", "b", "c"] {
+        world.update(name);
+    }
+    world.forget();
+    let mut refused = false;
+    world.spoil(move |request| {
+        let is_hit = !refused && request.contains("metadata.name%3Db") && request.contains("Exact");
+        refused |= is_hit;
+        is_hit.then(|| Reply::status(400, "BadRequest"))
+    });
+    level(&world, &memory).await;
+    settled(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a"), ["present a 101", "present a 104", "present a 107"]);
+    assert_eq!(memory.story_of("b"), ["present b 102", "present b 108"]);
+    assert_eq!(memory.story_of("c"), ["present c 103", "present c 106", "present c 109"]);
+    let gaps = memory.object_gaps();
+    let told: Vec<_> = gaps.iter().map(|(name, gap)| (&**name, &*gap.after, &*gap.before)).collect();
+    // The watch was complete up to the checkpoint.
+    assert_eq!(told, [("b", "103", "108")]);
+    assert_eq!(memory.source_gaps(), []);
+}
