@@ -114,6 +114,29 @@ pub enum JournalError {
     Invalid(String),
 }
 
+/// How what was witnessed of an object that is not there ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing was witnessed of it, or not its last.
+    Unknown,
+    /// It left the selector at this version.
+    Left(Version),
+    /// With its end, so that all of its story is there.
+    Ended,
+}
+
+impl Fate {
+    /// From its states in whatever order: what came late says nothing about the end.
+    pub fn of<'a>(states: impl Iterator<Item = (Change, &'a Version)>) -> Self {
+        states.fold(Self::Unknown, |fate, (change, version)| match (fate, change) {
+            (Self::Ended, _) | (_, Change::Gone) => Self::Ended,
+            (Self::Left(held), Change::Left) if held.is_newer_than(version) => Self::Left(held),
+            (_, Change::Left) => Self::Left(version.clone()),
+            (fate, _) => fate,
+        })
+    }
+}
+
 /// What the watch writes to.
 #[async_trait]
 pub trait Witness: Send + Sync {
@@ -137,11 +160,10 @@ pub trait Witness: Send + Sync {
         }
         Ok(warm)
     }
-    /// Whether the end of an object was witnessed, so that all of its story is there. Asked for
-    /// objects that are found once more after a kill. One that can't be asked says no: the story
-    /// is told again, and the ids are the same.
-    async fn has_ended(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<bool, JournalError> {
-        Ok(false)
+    /// What became of an object that is not there by what was witnessed. One that can't be asked
+    /// knows nothing: the story is told again, and the ids are the same.
+    async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<Fate, JournalError> {
+        Ok(Fate::Unknown)
     }
 }
 

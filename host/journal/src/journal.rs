@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, JournalError, Outside, Present,
-    Progress, Save, Warm, Witness,
+    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, JournalError, Outside,
+    Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
@@ -253,12 +253,11 @@ impl Witness for Journal {
         self.reader().await?.discrepancies(source).await
     }
 
-    async fn has_ended(&self, source: &str, epoch: u32, uid: &str) -> Result<bool, JournalError> {
+    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
         let query = TimelineQuery { uid: Some(uid.to_string()), ..TimelineQuery::default() };
         let story = self.timeline(&query).await?.states;
-        Ok(story.iter().any(|state| {
-            *state.source == *source && state.epoch == epoch && state.change == kubewitness_core::Change::Gone
-        }))
+        let of_epoch = story.iter().filter(|state| *state.source == *source && state.epoch == epoch);
+        Ok(Fate::of(of_epoch.map(|state| (state.change, &state.resource_version))))
     }
 }
 

@@ -148,7 +148,9 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
             blind.join(", ")
         );
     }
-    format!("no gap{about}: every version since the first list was witnessed ({since})\n")
+    format!(
+        "no gap{about}: every version since the first list was witnessed, as far as can be told ({since})\n"
+    )
 }
 
 fn table(gaps: &[Gap], wide: bool) -> String {
@@ -251,11 +253,12 @@ fn differed(found: &DiscrepancyView) -> String {
     let DiscrepancyView { object, witnessed, listed, found_ms } = found;
     let (date, time) = calendar::parts(*found_ms);
     let what = match (witnessed.as_str(), listed.as_str()) {
+        ("", "") => "was not known, and its deletion came".to_string(),
         ("", listed) => format!("was not known, and listed at version {listed}"),
         (witnessed, "") => format!("was last witnessed at version {witnessed}, and no longer listed"),
         (witnessed, listed) => format!("was last witnessed at version {witnessed}, and listed at {listed}"),
     };
-    format!("found at {date}T{time}Z: {} {what}, and was read back", of(object))
+    format!("found at {date}T{time}Z: {} {what}: it is read back", of(object))
 }
 
 // ---- poison ------------------------------------------------------------------------------
@@ -450,8 +453,8 @@ mod tests {
             "its first list is not complete",
             "2 states were no object of its kind",
             "1 missed version was read back, in 3 requests",
-            "found at 2026-11-20T13:45:11Z: Job/x was last witnessed at version 7, and listed at 9, and was read back",
-            "and no longer listed, and was read back",
+            "found at 2026-11-20T13:45:11Z: Job/x was last witnessed at version 7, and listed at 9: it is read back",
+            "and no longer listed: it is read back",
             "1 more object differed",
         ] {
             assert!(lines.contains(part), "{part} is not in\n{lines}");

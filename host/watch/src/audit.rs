@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Dice;
-use crate::compare::{fetch, is_absent};
+use crate::compare::{fetch, is_absent, left_at};
 use crate::discovery::{Resource, resolve};
 use crate::document::with_kind;
 use crate::handle::{Limit, count};
@@ -26,7 +26,7 @@ use crate::maker::{check, matches, reference};
 use crate::mender::{discrepancy, tell};
 use crate::reader::{Closed, settled};
 use crate::request::Failure;
-use crate::round::{Job, Moved, Uids, Vanished};
+use crate::round::{Job, Moved, Since, Uids, Vanished};
 use crate::source::Parts;
 
 /// Differences that one audit follows up. More is an outage, not a lost event; the next audit
@@ -249,9 +249,9 @@ impl Auditor {
     }
 
     /// Another object that has its name, by what was witnessed.
-    fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, Version)> {
+    fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, Since)> {
         let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
-        (held.object.uid != object.uid).then_some((held.object, held.resource_version))
+        (held.object.uid != object.uid).then_some((held.object, Since::at(held.resource_version)))
     }
 
     /// Objects that are known and were not listed, unless they are newer than the list.
@@ -299,21 +299,32 @@ impl Auditor {
             }
             // One story for one name: the end of its bearer before comes first.
             let rival = if known.is_none() { self.rival(&object) } else { None };
-            if let Some((rival, floor)) = &rival {
-                found.push(discrepancy(&self.parts, rival, Some(floor), None));
+            if let Some((rival, since)) = &rival {
+                found.push(discrepancy(&self.parts, rival, Some(&since.floor), None));
                 succeeded.insert(rival.uid.clone());
             }
             let witnessed = known.is_some();
-            let floor = known.or_else(|| Some(rival.as_ref()?.1.clone()));
-            let floor = floor.unwrap_or_else(|| version.beginning());
-            found.push(discrepancy(&self.parts, &object, witnessed.then_some(&floor), Some(&version)));
-            jobs.push(Job::Moved(Moved { object, floor, version, document, witnessed, rival }));
+            let since = match known.or_else(|| Some(rival.as_ref()?.1.floor.clone())) {
+                Some(floor) => Since::at(floor),
+                None => Since::at(left_at(&self.parts, &object.uid, &version).await),
+            };
+            found.push(discrepancy(&self.parts, &object, witnessed.then_some(&since.floor), Some(&version)));
+            jobs.push(Job::Moved(Moved {
+                object,
+                since,
+                version,
+                document,
+                witnessed,
+                is_end: false,
+                rival,
+            }));
         }
         for (object, before) in missing {
             let Some(floor) = self.known(&object.uid).filter(|known| *known == before) else { continue };
             if !succeeded.contains(&object.uid) && is_absent(&self.parts, resource, &object).await? {
                 found.push(discrepancy(&self.parts, &object, Some(&floor), None));
-                jobs.push(Job::Vanished(Vanished { object, floor, absent: listed.clone() }));
+                let (since, absent) = (Since::at(floor), listed.clone());
+                jobs.push(Job::Vanished(Vanished { object, since, absent }));
             }
         }
         Ok(Differing { found, jobs })

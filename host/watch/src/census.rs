@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
+use kubewitness_core::ports::Fate;
 use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::ObjectRef;
 
@@ -117,8 +118,8 @@ impl Census<'_> {
         if !spec.match_labels.is_empty() || !matches(self.parts, envelope) {
             return false;
         }
-        let ended = self.parts.witness.has_ended(&spec.name, self.epoch, &envelope.uid).await;
-        matches!(ended, Ok(false))
+        let fate = self.parts.witness.fate(&spec.name, self.epoch, &envelope.uid).await;
+        matches!(fate, Ok(Fate::Unknown))
     }
 
     /// Whether somebody who was there by what was witnessed was not listed.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::ports::Fate;
 use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
@@ -25,7 +26,7 @@ use crate::maker::{check, matches, reference};
 use crate::mender::discrepancy;
 use crate::reader::Closed;
 use crate::request::Failure;
-use crate::round::{Job, Moved, Outage, Round, RoundId, Uids, Vanished};
+use crate::round::{Job, Moved, Outage, Round, RoundId, Since, Uids, Vanished};
 use crate::source::Parts;
 use crate::walkback::after;
 
@@ -184,7 +185,10 @@ impl Comparison {
                 self.at_once += 1;
                 self.send(Input::Item { document, anew }).await?;
             }
-            Some(Found::ReadBack(moved)) => {
+            Some(Found::ReadBack(mut moved)) => {
+                if !moved.witnessed && moved.rival.is_none() {
+                    moved.since = self.beginning(&moved).await;
+                }
                 if let Some((rival, _)) = &moved.rival {
                     self.unseen.remove(rival.uid.as_str());
                 }
@@ -211,35 +215,46 @@ impl Comparison {
         let rival = cache
             .brief_of_name(&envelope.namespace, &envelope.name)
             .filter(|held| *held.object.uid != *envelope.uid)
-            .map(|held| (held.object, self.floor(&held.resource_version)));
-        let floor = match compare(&version, known.map(|known| &known.resource_version)) {
+            .map(|held| (held.object, self.since(&held.resource_version)));
+        let since = match compare(&version, known.map(|known| &known.resource_version)) {
             Compared::Same => return Ok(None),
             Compared::Behind => return Err(Broken::OtherHistory(version)),
-            Compared::Moved => known.map(|known| self.floor(&known.resource_version)),
+            Compared::Moved => known.map(|known| self.since(&known.resource_version)),
             Compared::New if !matches(&self.parts, envelope) && rival.is_none() => None,
-            // An event of it may have been lost before anything that is certain.
-            Compared::New if self.reason == ListReason::Doubted => {
-                Some(rival.as_ref().map_or_else(|| version.beginning(), |(_, floor)| floor.clone()))
-            }
-            // It began after the baseline, or after the last that was seen of its name's bearer
-            // before; before the first list there is no story to be told whole.
-            Compared::New => self.baseline.clone().or_else(|| rival.as_ref().map(|(_, floor)| floor.clone())),
+            // It began after the last that was seen of its name's bearer before, or after the baseline;
+            // before the first list there is no story to be told whole.
+            Compared::New => match &rival {
+                Some((_, since)) => Some(since.clone()),
+                None => self.baseline.clone().map(Since::at),
+            },
         };
-        let Some(floor) = floor else { return Ok(Some(Found::Item(document))) };
+        let Some(since) = since else { return Ok(Some(Found::Item(document))) };
         let object = Arc::new(reference(&self.parts, envelope));
         let (document, witnessed) = (pack(&document), known.is_some());
-        Ok(Some(Found::ReadBack(Moved { object, floor, version, document, witnessed, rival })))
+        let moved = Moved { object, since, version, document, witnessed, is_end: false, rival };
+        Ok(Some(Found::ReadBack(moved)))
     }
 
-    /// Below what nothing of an object is missing: its witnessed version, or the baseline, up to
-    /// which the watch was complete.
-    fn floor(&self, witnessed: &Version) -> Version {
-        match &self.baseline {
-            Some(baseline) if self.reason != ListReason::Doubted && baseline.is_newer_than(witnessed) => {
-                baseline.clone()
-            }
-            _ => witnessed.clone(),
+    /// Of an object that was witnessed: nothing is missing up to the baseline, unless something in
+    /// between comes to light.
+    fn since(&self, witnessed: &Version) -> Since {
+        let baseline = self.baseline.as_ref().filter(|baseline| baseline.is_newer_than(witnessed));
+        let floor = baseline.filter(|_| self.reason != ListReason::Doubted).unwrap_or(witnessed).clone();
+        Since { floor, last: Some(witnessed.clone()) }
+    }
+
+    /// Of an object that isn't known.
+    async fn beginning(&self, moved: &Moved) -> Since {
+        let Moved { object, since, version, .. } = moved;
+        let lowest = || left_at(&self.parts, &object.uid, version);
+        if self.reason == ListReason::Doubted {
+            return Since::at(lowest().await);
         }
+        let floor = since.floor.clone();
+        // With a selector it may have been there without being in it.
+        let is_certain = self.parts.spec.match_labels.is_empty() || !version.is_newer_than(&floor);
+        let last = if is_certain { Some(lowest().await) } else { None };
+        Since { floor, last }
     }
 
     /// The list is complete at `listed`; what it didn't show was no longer there at `absent`.
@@ -253,7 +268,8 @@ impl Comparison {
         for Unseen(object) in std::mem::take(&mut self.unseen) {
             let held = self.parts.shared.read().brief(&object.uid).map(|held| held.resource_version);
             let Some(witnessed) = held else { continue };
-            if self.unread > 0 && !is_absent(&self.parts, &self.resource, &object).await? {
+            let is_doubtful = self.unread > 0 || self.reason == ListReason::Replaced;
+            if is_doubtful && !is_absent(&self.parts, &self.resource, &object).await? {
                 continue;
             }
             if self.reason == ListReason::Replaced {
@@ -263,8 +279,8 @@ impl Comparison {
                 self.send(Input::Story(Story { round: None, epoch: None, steps, release: None })).await?;
                 continue;
             }
-            let (floor, absent) = (self.floor(&witnessed), absent.clone());
-            self.jobs.push(Job::Vanished(Vanished { object, floor, absent }));
+            let (since, absent) = (self.since(&witnessed), absent.clone());
+            self.jobs.push(Job::Vanished(Vanished { object, since, absent }));
         }
         if self.reason == ListReason::Replaced {
             self.send(Input::SourceHole(None, replaced(self.baseline.as_ref(), listed))).await?;
@@ -293,9 +309,9 @@ impl Comparison {
     fn differs(&self, job: &Job) -> DiscrepancyView {
         let (object, witnessed, listed) = match job {
             Job::Moved(moved) => {
-                (&moved.object, moved.witnessed.then_some(&moved.floor), Some(&moved.version))
+                (&moved.object, moved.witnessed.then_some(&moved.since.floor), Some(&moved.version))
             }
-            Job::Vanished(vanished) => (&vanished.object, Some(&vanished.floor), None),
+            Job::Vanished(vanished) => (&vanished.object, Some(&vanished.since.floor), None),
         };
         discrepancy(&self.parts, object, witnessed, listed)
     }
@@ -311,6 +327,30 @@ impl Comparison {
     async fn send(&self, input: Input) -> Result<(), Closed> {
         self.inputs.send(input).await.map_err(|_| Closed)
     }
+}
+
+/// Up to where an object that isn't there by what was witnessed is known: to where it left the
+/// selector.
+pub(crate) async fn left_at(parts: &Parts, uid: &str, version: &Version) -> Version {
+    // Without one nobody leaves.
+    if parts.spec.match_labels.is_empty() {
+        return version.beginning();
+    }
+    let epoch = parts.shared.live().epoch;
+    match fate(parts, epoch, uid).await {
+        Fate::Left(left) if version.is_newer_than(&left) => left,
+        _ => version.beginning(),
+    }
+}
+
+/// How what was witnessed of an object ends.
+pub(crate) async fn fate(parts: &Parts, epoch: u32, uid: &str) -> Fate {
+    let fate = parts.witness.fate(&parts.spec.name, epoch, uid).await;
+    // Where it can't be asked, it is told again: that is the same states.
+    fate.unwrap_or_else(|error| {
+        tracing::debug!(source = %parts.spec.name, uid, "asked in vain what was witnessed of it: {error}");
+        Fate::Unknown
+    })
 }
 
 /// Asked for by name: because a list had items that could not be read, or to be sure.

@@ -17,6 +17,7 @@ use crate::frontier::Frontier;
 use crate::handle::count;
 use crate::input::reason;
 use crate::request::Address;
+use crate::round::Since;
 use crate::source::Parts;
 use crate::sweep::{Told, number};
 use crate::walkback::{Answer, Met, Next, Search, Sought, Walk, Walked, after, between};
@@ -41,6 +42,7 @@ pub(crate) struct Exact {
 }
 
 /// How an object that is no longer there came to its end.
+#[derive(Default)]
 pub(crate) struct Ended {
     /// Of its deletion, where it could be found.
     pub version: Option<Version>,
@@ -48,6 +50,8 @@ pub(crate) struct Ended {
     pub walked: Vec<Walked>,
     /// Others that were seen under its name.
     pub met: Vec<Met>,
+    /// Something of it was lost where the watch was taken to be complete.
+    pub was_lost: bool,
 }
 
 /// An object of which nothing was witnessed.
@@ -126,16 +130,17 @@ impl Exact {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The versions strictly between two of one object.
+    /// The versions of one object that are missing below one.
     pub async fn versions(
         &self,
         errand: Errand,
         object: &ObjectRef,
-        floor: &Version,
+        since: Since,
         newest: &Version,
     ) -> Walked {
         let most = self.parts.tuning.walk.requests_per_object.min(STORY);
-        let mut walk = Walk::new(&object.uid, floor.clone(), newest.clone(), most);
+        let lowest = since.last.as_ref().unwrap_or(&since.floor).clone();
+        let mut walk = Walk::new(&object.uid, since, newest.clone(), most);
         loop {
             let at = match walk.next(self.frontier.gone()) {
                 Next::Ask(at) => at,
@@ -148,7 +153,8 @@ impl Exact {
                 return walk.end(Some((reason::BUDGET, TOO_LONG)));
             }
             let answer = self.ask(object, &at).await;
-            let is_found = |uid: &str, version: &Version| *uid == *object.uid && version.is_newer_than(floor);
+            let is_found =
+                |uid: &str, version: &Version| *uid == *object.uid && version.is_newer_than(&lowest);
             if matches!(&answer, Answer::Item { uid, version, .. } if is_found(uid, version)) {
                 count(&self.parts.shared.counters.walked_back, 1);
             }
@@ -158,32 +164,64 @@ impl Exact {
         }
     }
 
-    /// The end of an object that was there at `floor` and no longer at `absent`.
-    pub async fn end(&self, errand: Errand, object: &ObjectRef, floor: &Version, absent: &Version) -> Ended {
+    /// The end of an object that was no longer there at `absent`.
+    pub async fn end(&self, errand: Errand, object: &ObjectRef, since: Since, absent: &Version) -> Ended {
+        let (since, was_lost) = self.checked(object, since).await;
+        let mut ended = self.end_since(errand, object, &since, absent).await;
+        ended.was_lost = was_lost;
+        ended
+    }
+
+    /// Whether an object was at the floor what was witnessed of it last. If the floor lies at or
+    /// above its end already, that end was lost.
+    async fn checked(&self, object: &ObjectRef, mut since: Since) -> (Since, bool) {
+        let Some(last) = since.last.clone().filter(|last| since.floor.is_newer_than(last)) else {
+            return (since, false);
+        };
+        let is_as_witnessed = match self.at(object, &since.floor).await {
+            Some(Answer::Item { uid, version, .. }) => uid == object.uid && version == last,
+            Some(Answer::Nobody) => false,
+            Some(Answer::Compacted | Answer::Refused(_)) | None => true,
+        };
+        if !is_as_witnessed {
+            since.sink();
+        }
+        (since, !is_as_witnessed)
+    }
+
+    /// Who has a name at a version, if the budget has a question left.
+    pub async fn at(&self, object: &ObjectRef, at: &Version) -> Option<Answer> {
+        if self.take() { Some(self.ask(object, at).await) } else { None }
+    }
+
+    async fn end_since(&self, errand: Errand, object: &ObjectRef, since: &Since, absent: &Version) -> Ended {
+        let floor = &since.floor;
         let lost = |reason, why: &str, search: Search| {
             // What could be asked for has shown that it had ended by then.
             let walked = missing(floor, &search.absent(), reason, why);
-            Ended { version: None, walked: vec![walked], met: search.into_met() }
+            Ended { walked: vec![walked], met: search.into_met(), ..Ended::default() }
         };
         let Some(mut search) = Search::new(&object.uid, floor, absent) else {
             let walked = missing(floor, absent, reason::UNREADABLE, "the server's versions have no order");
-            return Ended { version: None, walked: vec![walked], met: Vec::new() };
+            return Ended { walked: vec![walked], ..Ended::default() };
         };
         loop {
             let at = match search.next(self.frontier.gone()) {
                 Sought::Ask(at) => at,
                 Sought::Ended { version, last: Some((last, document)) } => {
-                    let mut walked = vec![self.versions(errand, object, floor, &last).await];
+                    let mut walked = vec![self.versions(errand, object, since.clone(), &last).await];
                     if version.is_none() {
                         walked.push(missing(&last, &search.absent(), reason::COMPACTED, END_COMPACTED));
                     }
                     if last.is_newer_than(floor) {
+                        count(&self.parts.shared.counters.walked_back, 1);
                         walked[0].found.push((last, document));
                     }
-                    return Ended { version, walked, met: search.into_met() };
+                    return Ended { version, walked, met: search.into_met(), ..Ended::default() };
                 }
                 Sought::Ended { version: Some(version), last: None } => {
-                    return Ended { version: Some(version), walked: Vec::new(), met: search.into_met() };
+                    let met = search.into_met();
+                    return Ended { version: Some(version), met, ..Ended::default() };
                 }
                 Sought::Ended { version: None, last: None } => {
                     return lost(reason::COMPACTED, END_COMPACTED, search);
@@ -231,7 +269,7 @@ impl Exact {
         {
             return (Life { object, walked: vec![below, since], died: None, survives: true }, Vec::new());
         }
-        let ended = self.end(errand, &object, &met.at, span.until).await;
+        let ended = self.end(errand, &object, Since::at(met.at), span.until).await;
         let walked = above(below, ended.walked);
         (Life { object, walked, died: ended.version, survives: false }, ended.met)
     }
@@ -249,7 +287,7 @@ impl Exact {
         let untold = |reason, why: &str| Some(missing(&met.at, &Version::new(&after(until)), reason, why));
         match self.ask(object, until).await {
             Answer::Item { uid, version, document } if uid == object.uid => {
-                let mut since = self.versions(errand, object, &met.at, &version).await;
+                let mut since = self.versions(errand, object, Since::at(met.at.clone()), &version).await;
                 if version.is_newer_than(&met.at) {
                     since.found.push((version, document));
                 }
@@ -263,7 +301,7 @@ impl Exact {
 
     /// What was met, and the versions below it.
     async fn below(&self, errand: Errand, object: &ObjectRef, met: &Met, floor: &Version) -> Walked {
-        let mut below = self.versions(errand, object, floor, &met.version).await;
+        let mut below = self.versions(errand, object, Since::at(floor.clone()), &met.version).await;
         below.found.push((met.version.clone(), met.document.clone()));
         below
     }

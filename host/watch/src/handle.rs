@@ -98,7 +98,9 @@ pub(crate) struct Live {
     pub condition: Option<String>,
     pub stalled: Option<String>,
     pub limitations: BTreeMap<Limit, String>,
+    /// Objects that are read back: of the last round, and those that an event showed.
     pub walking: usize,
+    pub mending: usize,
     pub last_audit_ms: Option<u64>,
     pub differed: u64,
     pub disagrees: bool,
@@ -270,7 +272,7 @@ impl SourceHandle {
             stalled: live.stalled.clone(),
             limitation: (!live.limitations.is_empty())
                 .then(|| live.limitations.values().cloned().collect::<Vec<_>>().join("; ")),
-            walking: live.walking,
+            walking: live.walking + live.mending,
             last_audit_ms: live.last_audit_ms,
             differed: live.differed,
             disagrees: live.disagrees,

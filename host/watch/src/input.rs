@@ -83,8 +83,10 @@ pub(crate) enum Step {
     Missed(Bytes),
     /// The version that was listed.
     Version(Bytes),
-    /// A version of an object that has ended, if it was not witnessed before.
+    /// A version of an object that has ended or left, if it was not witnessed before.
     Late(Bytes),
+    /// The end of an object, as it came.
+    Gone(Bytes),
     /// An object has ended. The version of its deletion is there where walking back showed it.
     Ended(Arc<ObjectRef>, Option<Version>),
     /// Of an object of which nothing was witnessed.

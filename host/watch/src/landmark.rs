@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use crate::backoff::{Backoff, Dice};
 use crate::discovery::Resource;
-use crate::request::Address;
+use crate::request::{Address, Failure};
 use crate::source::Parts;
 use crate::sweep::number;
 
@@ -181,7 +181,9 @@ pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> 
             Err(failure) => failure,
         };
         let source = &parts.spec.name;
-        if !failure.is_passing() || failure.code() == Some(501) {
+        // One that hangs would hang again, and the source is not watched meanwhile.
+        let hangs = matches!(failure, Failure::TimedOut(_));
+        if hangs || !failure.is_passing() || failure.code() == Some(501) {
             tracing::debug!(%source, %version, "the history can't be compared: {failure}");
             return None;
         }

@@ -23,7 +23,7 @@ use crate::input::Hole;
 use crate::judge::{Event, Meaning, Seen, judge};
 use crate::known::Known;
 use crate::owners::{Owners, owners};
-use crate::round::Moved;
+use crate::round::{Moved, Since};
 use crate::source::Parts;
 
 pub(crate) struct Maker {
@@ -238,19 +238,18 @@ impl Maker {
         );
         if let Some(rival) = rival.filter(|_| judgement.rival_gone) {
             if watched.is_some() {
-                return Some(self.missed(seen, Some((rival.object, rival.version))));
+                return Some(self.missed(seen, Some((rival.object, Since::at(rival.version)))));
             }
             // What another history did to it is not known.
             self.gone(&rival, Version::new(""));
         }
         let counters = &self.parts.shared.counters;
         // Without a selector an object is seen from its beginning.
-        let is_unborn = watched.is_some_and(|watched| watched.modifies)
-            && known.is_none()
-            && self.parts.spec.match_labels.is_empty();
+        let is_later = watched.is_some_and(|watched| watched.modifies || seen.event == Event::Deleted);
+        let is_unborn = is_later && known.is_none() && self.parts.spec.match_labels.is_empty();
         match judgement.meaning {
             Meaning::Unheard => return Some(self.missed(seen, None)),
-            Meaning::Present if is_unborn => return Some(self.missed(seen, None)),
+            Meaning::Present | Meaning::Gone if is_unborn => return Some(self.missed(seen, None)),
             Meaning::Present => self.stated(Change::Present, seen, known.as_ref()),
             Meaning::Left => self.stated(Change::Left, seen, known.as_ref()),
             Meaning::Gone => self.stated(Change::Gone, seen, known.as_ref()),
@@ -269,18 +268,16 @@ impl Maker {
         None
     }
 
-    /// An object of which something was missed below what came of it.
-    fn missed(&self, seen: Object<'_>, rival: Option<(Arc<ObjectRef>, Version)>) -> Moved {
-        // The watch brings everything from where it began.
-        let opened = match seen.came {
-            Came::Watched(watched) => watched.opened.cloned(),
-            Came::Listed => None,
-        };
-        let last = rival.as_ref().map(|(_, version)| version.clone());
-        let floor = last.or(opened).unwrap_or_else(|| seen.version.beginning());
+    /// An object of which something was missed below what came of it: its beginning may have been lost
+    /// on any watch.
+    fn missed(&self, seen: Object<'_>, rival: Option<(Arc<ObjectRef>, Since)>) -> Moved {
         let object = Arc::new(reference(&self.parts, &seen.envelope));
-        let (version, document) = (seen.version, pack(&seen.document));
-        Moved { object, floor, version, document, witnessed: false, rival }
+        let since = match &rival {
+            Some((_, since)) => since.clone(),
+            None => Since::at(seen.version.beginning()),
+        };
+        let (version, document, is_end) = (seen.version, pack(&seen.document), seen.event == Event::Deleted);
+        Moved { object, since, version, document, witnessed: false, is_end, rival }
     }
 
     /// An object of which nothing was witnessed, from its beginning to its end, in one draft.

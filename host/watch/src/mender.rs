@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures::{StreamExt, stream};
 use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
+use kubewitness_core::ports::Fate;
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -15,16 +16,18 @@ use tokio::time::{Instant, sleep};
 
 use crate::backoff::{Backoff, Dice};
 use crate::budget::Budget;
+use crate::compare::fate;
 use crate::discovery::{Resource, resolve};
 use crate::exact::Exact;
 use crate::frontier::Frontier;
+use crate::handle::count;
 use crate::input::{Input, Step, Story, reason};
-use crate::reader::Closed;
+use crate::reader::{Closed, sync};
 use crate::request::Failure;
-use crate::round::{Job, Moved, newest};
+use crate::round::{Job, Moved, Since, newest};
 use crate::source::Parts;
 use crate::walkback::between;
-use crate::walker::{version_of, walk};
+use crate::walker::{came_of, walk};
 
 /// An object of which something was missed, with the epoch in which that was seen. Its name is held
 /// until its story is told.
@@ -35,7 +38,8 @@ pub(crate) struct Unended {
     pub place: Option<OwnedSemaphorePermit>,
 }
 
-/// So many names wait to be looked into before nothing more is read from the server.
+/// So many names wait to be looked into, and as many are looked into, before nothing more is read
+/// from the server.
 pub(crate) const PLACES: usize = 256;
 
 pub(crate) struct Mender {
@@ -50,39 +54,77 @@ impl Mender {
 
     /// Ends only with the writer; it is dropped to stop it.
     pub async fn run(self, mut found: mpsc::UnboundedReceiver<Unended>) {
-        while let Some(unended) = found.recv().await {
-            if self.mend(unended).await.is_err() {
+        let mut unended = Vec::new();
+        while found.recv_many(&mut unended, PLACES).await > 0 {
+            self.parts.shared.live().mending = unended.len();
+            let mended = self.mend(std::mem::take(&mut unended)).await;
+            self.parts.shared.live().mending = 0;
+            if mended.is_err() {
                 return;
             }
         }
     }
 
-    async fn mend(&self, Unended { epoch, moved, place }: Unended) -> Result<(), Closed> {
-        // Given back before its story is told, by which the writer sees that there is one.
-        drop(place);
-        let found = match &moved.rival {
-            Some((rival, floor)) => discrepancy(&self.parts, rival, Some(floor), None),
-            // Overtaken by its end, or said again: the journal knows.
-            None if self.has_ended(epoch, &moved.object.uid).await => {
-                let (steps, release) = (unpack(&moved.document).ok().map(Step::Late), Some(moved.object));
-                let steps = steps.into_iter().collect();
-                return self
-                    .send(Input::Story(Story { round: None, epoch: Some(epoch), steps, release }))
-                    .await;
+    async fn mend(&self, unended: Vec<Unended>) -> Result<(), Closed> {
+        // What came with it is known, too: it may be the end that it was overtaken by.
+        let epoch = sync(&self.inputs).await?.epoch;
+        let mut jobs = Vec::new();
+        for Unended { epoch: of, mut moved, place } in unended {
+            // Given back before its story is told, by which the writer sees that there is one.
+            drop(place);
+            // Its history is over, and its name is no longer held.
+            if of != epoch {
+                continue;
             }
-            None => discrepancy(&self.parts, &moved.object, None, Some(&moved.version)),
-        };
-        self.send(Input::Differs(vec![found])).await?;
+            match fate(&self.parts, epoch, &moved.object.uid).await {
+                Fate::Ended => self.late(epoch, moved).await?,
+                Fate::Left(left) if !moved.version.is_newer_than(&left) => self.late(epoch, moved).await?,
+                Fate::Left(left) if moved.rival.is_none() => {
+                    moved.since = Since::at(left);
+                    moved.witnessed = true;
+                    jobs.push(moved);
+                }
+                Fate::Left(_) | Fate::Unknown => jobs.push(moved),
+            }
+        }
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        self.send(Input::Differs(jobs.iter().map(|moved| self.differs(moved)).collect())).await?;
         match self.resource().await {
-            Ok(resource) => tell(&self.parts, &self.inputs, epoch, vec![Job::Moved(moved)], &resource).await,
-            Err(failure) => self.give_up(epoch, moved, &failure).await,
+            Ok(resource) => {
+                let jobs = jobs.into_iter().map(Job::Moved).collect();
+                tell(&self.parts, &self.inputs, epoch, jobs, &resource).await
+            }
+            Err(failure) => {
+                for moved in jobs {
+                    self.give_up(epoch, moved, &failure).await?;
+                }
+                Ok(())
+            }
         }
     }
 
-    async fn has_ended(&self, epoch: u32, uid: &str) -> bool {
-        let ended = self.parts.witness.has_ended(&self.parts.spec.name, epoch, uid).await;
-        // Where it can't be asked, the server is.
-        ended.unwrap_or(false)
+    fn differs(&self, moved: &Moved) -> DiscrepancyView {
+        match &moved.rival {
+            Some((rival, since)) => discrepancy(&self.parts, rival, Some(&since.floor), None),
+            None => {
+                let witnessed = moved.witnessed.then_some(&moved.since.floor);
+                discrepancy(&self.parts, &moved.object, witnessed, moved.listed())
+            }
+        }
+    }
+
+    /// Overtaken by its end, or said again: the journal knows.
+    async fn late(&self, epoch: u32, moved: Moved) -> Result<(), Closed> {
+        let mut steps = Vec::new();
+        if moved.is_end {
+            count(&self.parts.shared.counters.duplicates, 1);
+        } else {
+            steps.extend(unpack(&moved.document).ok().map(Step::Late));
+        }
+        let release = Some(moved.object);
+        self.send(Input::Story(Story { round: None, epoch: Some(epoch), steps, release })).await
     }
 
     async fn resource(&self) -> Result<Resource, Failure> {
@@ -101,16 +143,16 @@ impl Mender {
 
     /// Nothing can be read back: what is missing is a hole, and the name goes on.
     async fn give_up(&self, epoch: u32, moved: Moved, failure: &Failure) -> Result<(), Closed> {
-        let Moved { object, floor, version, document, rival, .. } = moved;
+        let Moved { object, since, version, document, is_end, rival, .. } = moved;
         let mut steps = Vec::new();
-        if let Some((rival, floor)) = rival {
-            let hole = between(&floor, &version, reason::UNREADABLE, &failure.to_string());
+        if let Some((rival, since)) = rival {
+            let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
             steps.extend(hole.map(|hole| Step::Hole(Arc::clone(&rival), hole)));
             steps.push(Step::Ended(rival, None));
         }
-        let hole = between(&floor, &version, reason::UNREADABLE, &failure.to_string());
+        let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
         steps.extend(hole.map(|hole| Step::Hole(Arc::clone(&object), hole)));
-        steps.push(version_of(&document));
+        steps.push(came_of(&document, is_end));
         let story = Story { round: None, epoch: Some(epoch), steps, release: Some(object) };
         self.send(Input::Story(story)).await
     }

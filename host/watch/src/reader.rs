@@ -1,6 +1,7 @@
 //! Talks to the API server for one source and hands what comes to the writer, in order. What to
 //! do next is decided by [`Course`]; what an object means, by the writer.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::round::{Round, RoundId};
 use crate::source::Parts;
 use crate::stream::Stream;
 use crate::streamed::{Streamed, StreamedList};
+use crate::sweep::number;
 use kubewitness_core::frames::Line;
 
 /// Frames up to this size are bounded by their number alone (16 MiB in flight at most).
@@ -37,6 +39,9 @@ const _: () = assert!(LARGE_IN_FLIGHT > FRAME_BYTES, "one frame must always fit"
 
 /// A stream that came this far was no failed attempt, even if nothing happened on it.
 const LIVED: Duration = Duration::from_secs(5);
+
+/// A list waits this long for what is being read back before people are told.
+const UNSAID: Duration = Duration::from_secs(2);
 
 /// A streamed list that never comes to its end is asked for so often before pages are.
 const STREAMED_TRIES: u32 = 3;
@@ -161,7 +166,7 @@ impl Reader {
         let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
         // The list before must be settled: what it left is older than what this one will leave,
         // and compaction eats from the oldest.
-        let standing = settled(&self.inputs).await?;
+        let standing = self.all_read_back().await?;
         if reason.goes_on() && self.is_another_history().await {
             return Ok(match self.server_version().await {
                 Ok(server) => Course::replaced(server),
@@ -173,7 +178,7 @@ impl Reader {
         tracing::info!(source = %self.parts.spec.name, ?reason, %after, "listing");
         let baseline = match reason {
             // Beyond it nothing is certain.
-            ListReason::Doubted => self.parts.shared.landmarks().newest(),
+            ListReason::Doubted => self.newest_certain(),
             ListReason::Replaced => self.fork.clone(),
             ListReason::First | ListReason::Expired => standing.resume,
         };
@@ -211,6 +216,29 @@ impl Reader {
                 Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
             }
         }
+    }
+
+    /// Waits until nothing is being read back any more. A server that gives no old versions for a
+    /// while can make that long, and nobody should wonder why nothing is listed.
+    async fn all_read_back(&self) -> Result<Standing, Closed> {
+        let mut settled = pin!(settled(&self.inputs));
+        tokio::select! {
+            standing = &mut settled => return standing,
+            () = sleep(UNSAID) => {}
+        }
+        let why = "before it is listed again, what was missed is read back, which takes long";
+        self.parts.shared.set_condition(Some(why.to_string()));
+        settled.await
+    }
+
+    /// Up to where everything that was witnessed can be known again, or at least was witnessed.
+    fn newest_certain(&self) -> Option<Version> {
+        let newest = self.parts.shared.landmarks().newest();
+        newest.or_else(|| {
+            let cache = self.parts.shared.read();
+            let witnessed = cache.all().filter_map(|held| number(&held.resource_version)).max();
+            witnessed.map(|number| Version::new(&number.to_string()))
+        })
     }
 
     /// The server is there and not behind; but it may be another one than before.

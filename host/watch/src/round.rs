@@ -88,23 +88,65 @@ impl Job {
     }
 }
 
+/// Up to where nothing of an object is missing, as far as is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Since {
+    /// Up to here the watch was complete.
+    pub floor: Version,
+    /// What was witnessed of it last, where that is known: anything between it and the floor shows
+    /// that the watch was not complete.
+    pub last: Option<Version>,
+}
+
+impl Since {
+    pub fn at(floor: Version) -> Self {
+        Self { floor, last: None }
+    }
+
+    /// Whether something at this version was lost, if it is of this object.
+    pub fn lost(&self, version: &Version) -> bool {
+        let is_beyond = self.last.as_ref().is_some_and(|last| version.is_newer_than(last));
+        is_beyond && !version.is_newer_than(&self.floor)
+    }
+
+    /// Nothing that could come to light would show more.
+    pub fn settle(mut self) -> Self {
+        self.last = self.last.filter(|last| self.floor.is_newer_than(last));
+        self
+    }
+
+    /// The floor is no longer believed.
+    pub fn sink(&mut self) {
+        self.floor = self.last.take().unwrap_or_else(|| self.floor.clone());
+    }
+}
+
 /// A listed object of which versions may be missing below.
 pub(crate) struct Moved {
     pub object: Arc<ObjectRef>,
-    pub floor: Version,
+    pub since: Since,
     pub version: Version,
     /// As it was listed.
     pub document: Packed,
-    /// Whether it was witnessed before, at the floor or below it.
+    /// Whether it was witnessed before.
     pub witnessed: bool,
-    /// Another uid that had its name, with the version below which nothing of it is missing.
-    pub rival: Option<(Arc<ObjectRef>, Version)>,
+    /// What came of it was its end.
+    pub is_end: bool,
+    /// Another uid that had its name.
+    pub rival: Option<(Arc<ObjectRef>, Since)>,
+}
+
+impl Moved {
+    /// The version at which it is there.
+    pub fn listed(&self) -> Option<&Version> {
+        (!self.is_end).then_some(&self.version)
+    }
 }
 
 /// An object that was no longer listed.
 pub(crate) struct Vanished {
     pub object: Arc<ObjectRef>,
-    pub floor: Version,
+    pub since: Since,
     /// Here it was no longer there.
     pub absent: Version,
 }

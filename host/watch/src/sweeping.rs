@@ -6,9 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::join_all;
 use kubewitness_core::Version;
+use kubewitness_core::ports::Fate;
 use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
 
+use crate::compare::fate;
 use crate::exact::asking::is_of;
 use crate::exact::{CONTRADICTED, Exact, Life, Span};
 use crate::handle::Limit;
@@ -281,12 +283,7 @@ impl<'a> Sweeping<'a> {
     /// Told in a round that a kill ended: what compaction has removed since is no hole.
     async fn was_told(&self, uid: &str) -> bool {
         let epoch = self.parts.shared.live().epoch;
-        let told = self.parts.witness.has_ended(&self.parts.spec.name, epoch, uid).await;
-        // Where it can't be asked, it is told again: that is the same states.
-        told.unwrap_or_else(|error| {
-            tracing::debug!(source = %self.parts.spec.name, uid, "asked in vain whether it was told: {error}");
-            false
-        })
+        fate(&self.parts, epoch, uid).await == Fate::Ended
     }
 
     // ---- requests ------------------------------------------------------------------------

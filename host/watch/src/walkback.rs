@@ -11,6 +11,7 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 
 use crate::input::{Hole, reason};
+use crate::round::Since;
 use crate::sweep::number;
 
 const COMPACTED: &str = "compaction has removed them";
@@ -37,13 +38,15 @@ pub(crate) struct Walked {
     pub found: Vec<(Version, Bytes)>,
     /// What is missing below them.
     pub hole: Option<Hole>,
+    /// Something came to light where the watch was taken to be complete.
+    pub lost: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Walk {
     uid: String,
-    /// The newest version that was witnessed before: nothing at or below it is missing.
-    floor: Version,
+    since: Since,
+    lost: bool,
     /// The oldest version that is known above the floor.
     oldest: Version,
     found: Vec<(Version, Bytes)>,
@@ -58,19 +61,33 @@ pub(crate) enum Next {
 }
 
 impl Walk {
-    pub fn new(uid: &str, floor: Version, newest: Version, budget: u32) -> Self {
-        Self { uid: uid.to_string(), floor, oldest: newest, found: Vec::new(), budget }
+    pub fn new(uid: &str, since: Since, newest: Version, budget: u32) -> Self {
+        let since = since.settle();
+        let mut walk =
+            Self { uid: uid.to_string(), since, lost: false, oldest: newest, found: Vec::new(), budget };
+        walk.doubt();
+        walk
+    }
+
+    /// What came to light may show that the floor is none.
+    fn doubt(&mut self) {
+        if self.since.lost(&self.oldest) {
+            self.since.sink();
+            self.lost = true;
+        }
     }
 
     /// Everything up to `gone` is known to be compacted, and isn't asked for.
     pub fn next(&mut self, gone: u128) -> Next {
         let Some(ask) = self.oldest.before() else {
             // Versions without order can't be counted back; version 1 has none before it.
-            let ordered = self.oldest.is_comparable() && self.floor.is_comparable();
+            let ordered = self.oldest.is_comparable() && self.since.floor.is_comparable();
             return self
                 .done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
         };
-        if ask.compare(&self.floor).is_none_or(Ordering::is_le) {
+        // Right above the floor, what was there at the floor itself still tells whether it is one.
+        let is_doubtful = ask == self.since.floor && self.since.last.is_some();
+        if !is_doubtful && ask.compare(&self.since.floor).is_none_or(Ordering::is_le) {
             return self.done(None);
         }
         if number(&ask).is_some_and(|ask| ask <= gone) {
@@ -92,10 +109,11 @@ impl Walk {
                         self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))),
                     );
                 }
-                if version.compare(&self.floor).is_none_or(Ordering::is_le) {
+                self.oldest = version.clone();
+                self.doubt();
+                if version.compare(&self.since.floor).is_none_or(Ordering::is_le) {
                     return Some(self.end(None));
                 }
-                self.oldest = version.clone();
                 self.found.push((version, document));
                 None
             }
@@ -114,8 +132,8 @@ impl Walk {
     pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> Walked {
         let mut found = std::mem::take(&mut self.found);
         found.reverse();
-        let hole = hole.and_then(|(reason, why)| between(&self.floor, &self.oldest, reason, why));
-        Walked { found, hole }
+        let hole = hole.and_then(|(reason, why)| between(&self.since.floor, &self.oldest, reason, why));
+        Walked { found, hole, lost: self.lost }
     }
 }
 
@@ -269,7 +287,7 @@ mod tests {
         budget: u32,
         gone: u128,
     ) -> (Vec<u64>, Option<(u64, u64)>, u32) {
-        let mut walk = Walk::new("u", v(floor), v(newest), budget);
+        let mut walk = Walk::new("u", Since::at(v(floor)), v(newest), budget);
         let mut asked = 0;
         let walked = loop {
             let at = match walk.next(gone) {
@@ -370,10 +388,38 @@ mod tests {
     }
 
     #[test]
+    fn what_shows_at_or_below_the_floor_is_read_back_down_to_what_was_witnessed() {
+        let walk = |newest, last| {
+            let since = Since { floor: v(9), last };
+            let mut walk = Walk::new("u", since, v(newest), 100);
+            let mut asked = Vec::new();
+            loop {
+                let at = match walk.next(0) {
+                    Next::Ask(at) => at,
+                    Next::Done(walked) => return (asked, walked.found.len(), walked.lost),
+                };
+                asked.push(at.to_string().parse::<u64>().unwrap());
+                let version = [3, 5, 8].into_iter().rfind(|version| !v(*version).is_newer_than(&at)).unwrap();
+                let answer = Answer::Item { uid: "u".into(), version: v(version), document: Bytes::new() };
+                if let Some(walked) = walk.answered(answer) {
+                    return (asked, walked.found.len(), walked.lost);
+                }
+            }
+        };
+        assert_eq!(walk(12, Some(v(3))), (vec![11, 7, 4], 2, true), "5 and 8 were lost");
+        assert_eq!(walk(12, Some(v(8))), (vec![11], 0, false));
+        assert_eq!(walk(12, None), (vec![11], 0, false));
+        assert_eq!(walk(10, Some(v(5))), (vec![9, 7], 1, true), "the neighbour is asked for");
+        assert_eq!(walk(10, Some(v(8))), (vec![9], 0, false));
+        assert_eq!(walk(10, Some(v(9))), (vec![], 0, false));
+        assert_eq!(walk(9, Some(v(5))), (vec![8, 7], 1, true), "it was listed as of before the floor");
+    }
+
+    #[test]
     fn what_is_known_to_be_compacted_is_not_asked_for_and_says_so_whatever_the_budget() {
         assert_eq!(walked_knowing(&[5, 7, 9, 12], 5, 12, 9, 100, 8), (vec![9], Some((5, 9)), 1));
         assert_eq!(walked_knowing(&[12], 5, 12, 12, 100, 11), (vec![], Some((5, 12)), 0));
-        let mut walk = Walk::new("u", v(5), v(12), 0);
+        let mut walk = Walk::new("u", Since::at(v(5)), v(12), 0);
         let Next::Done(walked) = walk.next(11) else { panic!("it is known") };
         assert_eq!(walked.hole.unwrap().reason, reason::COMPACTED);
     }
@@ -397,7 +443,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_go_back_ends_the_walk() {
-        let mut walk = Walk::new("u", v(1), v(9), 100);
+        let mut walk = Walk::new("u", Since::at(v(1)), v(9), 100);
         assert_eq!(walk.next(0), Next::Ask(v(8)));
         let same = Answer::Item { uid: "u".into(), version: v(9), document: Bytes::new() };
         assert_eq!(walk.answered(same).unwrap().hole.unwrap().reason, reason::UNREADABLE);
@@ -405,7 +451,7 @@ mod tests {
 
     #[test]
     fn versions_without_order_are_a_hole_at_once() {
-        let mut walk = Walk::new("u", Version::new("abc"), Version::new("xyz"), 100);
+        let mut walk = Walk::new("u", Since::at(Version::new("abc")), Version::new("xyz"), 100);
         let Next::Done(walked) = walk.next(0) else { panic!("nothing can be asked for") };
         assert_eq!(walked.hole.unwrap().after, "abc");
     }

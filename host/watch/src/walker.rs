@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use kubewitness_core::document::unpack;
+use kubewitness_core::document::{pack, unpack};
 use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 
 use crate::budget::Budget;
@@ -14,13 +15,14 @@ use crate::exact::{Ended, Exact, Life, Span};
 use crate::frontier::Frontier;
 use crate::handle::read;
 use crate::input::{Input, Step};
+use crate::mender::discrepancy;
 use crate::reader::{Closed, sync};
-use crate::round::{Job, Moved, Outage, Round, Vanished};
+use crate::round::{Job, Moved, Outage, Round, Since, Vanished};
 use crate::source::Parts;
 use crate::sweep::{Told, number};
 use crate::sweeping::Sweeping;
 use crate::teller::{Tale, Teller};
-use crate::walkback::{Met, Walked};
+use crate::walkback::{Answer, Met, Walked};
 
 /// Rounds that wait to be worked off; a list waits until the one before is settled.
 pub(crate) const ROUNDS: usize = 1;
@@ -34,6 +36,8 @@ pub(crate) struct Walker {
 pub(crate) struct Walk {
     pub tale: Tale,
     told: Vec<Told>,
+    /// What came to light of the time in which the watch was taken to be complete.
+    lost: Vec<DiscrepancyView>,
 }
 
 impl Walker {
@@ -69,9 +73,10 @@ impl Walker {
         let before = self.counted();
         let mut teller = Teller::new(&self.parts, &self.inputs, round.id, objects);
         let frontier = Arc::new(Frontier::new(round.newest(&jobs)));
-        let (told, met) = self.walk_all(&round, jobs, &frontier, &mut teller).await?;
+        let (told, met, was_lost) = self.walk_all(&round, jobs, &frontier, &mut teller).await?;
         let holes = match round.sweep.take() {
-            Some(outage) => {
+            Some(mut outage) => {
+                outage.expected = outage.expected.filter(|_| !was_lost);
                 let budget = &self.parts.tuning.walk;
                 let limits = Budget::new(budget.sweep_requests, budget.sweep_time, budget.rate);
                 let exact = Exact::new(Arc::clone(&self.parts), round.resource, limits, frontier);
@@ -95,27 +100,32 @@ impl Walker {
         [&counters.walk_back_requests, &counters.walked_back, &counters.gaps].map(read)
     }
 
-    /// Reads all names back; gives what the sweep is told, and uids that were met on the way.
+    /// Reads all names back; gives what the sweep is told, uids that were met on the way, and whether
+    /// anything had been lost before.
     async fn walk_all(
         &self,
         round: &Round,
         jobs: Vec<Job>,
         frontier: &Arc<Frontier>,
         teller: &mut Teller,
-    ) -> Result<(Vec<Told>, Vec<String>), Closed> {
+    ) -> Result<(Vec<Told>, Vec<String>, bool), Closed> {
         let budget = &self.parts.tuning.walk;
         let limits = Budget::new(budget.requests, budget.time, budget.rate);
         let exact = Exact::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(frontier));
-        let (mut told, mut met) = (Vec::new(), Vec::new());
+        let (mut told, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
         let outage = round.sweep.as_ref();
         let walking = jobs.into_iter().map(|job| walk(&exact, job, outage));
         let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
         while let Some(mut walk) = walking.next().await {
             told.append(&mut walk.told);
             met.extend(walk.tale.between.iter().map(|life| life.object.uid.clone()));
+            if !walk.lost.is_empty() {
+                was_lost = true;
+                self.inputs.send(Input::Differs(walk.lost)).await.map_err(|_| Closed)?;
+            }
             teller.read_back(walk.tale).await?;
         }
-        Ok((told, met))
+        Ok((told, met, was_lost))
     }
 }
 
@@ -129,8 +139,13 @@ pub(crate) async fn walk(exact: &Exact, job: Job, outage: Option<&Outage>) -> Wa
 /// What lies below a listed object, and how the bearer of its name before it ended.
 async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Walk {
     let errand = exact.errand();
-    let Moved { object, floor, version, document, witnessed, rival } = moved;
-    let walked = exact.versions(errand, &object, &floor, &version).await;
+    let Moved { object, since, version, document, witnessed, is_end, rival } = moved;
+    let last = since.last.clone();
+    let walked = exact.versions(errand, &object, since, &version).await;
+    let mut lost = Vec::new();
+    if walked.lost {
+        lost.push(discrepancy(&exact.parts(), &object, last.as_ref().filter(|_| witnessed), Some(&version)));
+    }
     let begins = walked.found.first().map_or(&version, |(oldest, _)| oldest).clone();
     let mut told = story_of([&walked]);
     told.versions.extend(number(&version));
@@ -139,8 +154,11 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
     let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
     // Who was there before the outage had its name all the time.
     let waits = outage.and(number(&begins)).filter(|_| !witnessed);
-    if let Some((rival, floor)) = rival {
-        let ended = exact.end(errand, &rival, &floor, &begins).await;
+    if let Some((rival, since)) = rival {
+        let Since { floor, last } = since.clone();
+        let ended = exact.end(errand, &rival, since, &begins).await;
+        lost.extend(ended.was_lost.then(|| discrepancy(&exact.parts(), &rival, last.as_ref(), None)));
+        let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
         told.push(end_of(&ended));
         // Here it has the name itself.
         let span = Span { like: &rival, floor: &floor, until: &begins, is_over: true };
@@ -153,14 +171,21 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
     let mut after = Vec::new();
     if witnessed || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
         after = missed(&object, walked);
-        after.push(version_of(&document));
+        after.push(came_of(&document, is_end));
     }
-    Walk { tale: Tale { object, before, between, after, waits }, told }
+    Walk { tale: Tale { object, before, between, after, waits }, told, lost }
 }
 
 async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage>) -> Walk {
-    let Vanished { object, floor, absent } = vanished;
-    let ended = exact.end(exact.errand(), &object, &floor, &absent).await;
+    let vanished = match still_there(exact, vanished).await {
+        Err(moved) => return Box::pin(moved_back(exact, moved, outage)).await,
+        Ok(vanished) => vanished,
+    };
+    let Vanished { object, since, absent } = vanished;
+    let Since { floor, last } = since.clone();
+    let ended = exact.end(exact.errand(), &object, since, &absent).await;
+    let lost = ended.was_lost.then(|| discrepancy(&exact.parts(), &object, last.as_ref(), None));
+    let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
     let is_over = outage.is_some_and(|outage| outage.is_whole);
     let span = Span { like: &object, floor: &floor, until: &absent, is_over };
     let mut between = met_back(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
@@ -170,7 +195,24 @@ async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage
     let before = ending(Arc::clone(&object), ended);
     // To its very end others may have come and gone under its name.
     let waits = outage.map(|_| u128::MAX);
-    Walk { tale: Tale { object, before, between, after: Vec::new(), waits }, told }
+    Walk {
+        tale: Tale { object, before, between, after: Vec::new(), waits },
+        told,
+        lost: lost.into_iter().collect(),
+    }
+}
+
+/// A list can lack an object that was there: what the server has at the list's own version says so.
+async fn still_there(exact: &Exact, vanished: Vanished) -> Result<Vanished, Moved> {
+    let Vanished { object, since, absent } = &vanished;
+    let answer = if absent.is_comparable() { exact.at(object, absent).await } else { None };
+    match answer {
+        Some(Answer::Item { uid, version, document }) if uid == object.uid => {
+            let (object, since, document) = (Arc::clone(object), since.clone(), pack(&document));
+            Err(Moved { object, since, version, document, witnessed: true, is_end: false, rival: None })
+        }
+        _ => Ok(vanished),
+    }
 }
 
 /// Those who were seen under a name and of whom nothing was witnessed.
@@ -200,9 +242,10 @@ fn is_known(outage: Option<&Outage>, uid: &str) -> bool {
     outage.is_some_and(|outage| outage.known.contains(uid))
 }
 
-/// The version that was listed. What can't be unpacked is kept as poison.
-pub(crate) fn version_of(document: &[u8]) -> Step {
-    Step::Version(unpack(document).unwrap_or_else(|error| Bytes::from(error.to_string())))
+/// What was listed, or came. What can't be unpacked is kept as poison.
+pub(crate) fn came_of(document: &[u8], is_end: bool) -> Step {
+    let document = unpack(document).unwrap_or_else(|error| Bytes::from(error.to_string()));
+    if is_end { Step::Gone(document) } else { Step::Version(document) }
 }
 
 /// The last versions of an object, and its end.

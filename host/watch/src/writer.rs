@@ -197,7 +197,9 @@ impl Writer {
             let more = match &step {
                 Step::Life(life) => life.states(),
                 Step::Hole(..) => 1 + EVENT_STATES,
-                Step::Missed(_) | Step::Version(_) | Step::Late(_) | Step::Ended(..) => EVENT_STATES,
+                Step::Missed(_) | Step::Version(_) | Step::Late(_) | Step::Gone(_) | Step::Ended(..) => {
+                    EVENT_STATES
+                }
             };
             if self.is_full(more) && self.write(stop).await? == Written::Stopped {
                 return Ok(Written::Stopped);
@@ -234,6 +236,7 @@ impl Writer {
             Step::Hole(object, hole) => self.maker.object_hole(object, &hole),
             Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
             Step::Late(document) => self.maker.late(document),
+            Step::Gone(document) => self.maker.item(document, Event::Deleted),
             Step::Ended(object, version) => self.maker.vanished(&object, version),
             Step::Life(life) => self.maker.life(life),
         }

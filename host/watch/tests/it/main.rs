@@ -7,6 +7,7 @@ mod audit;
 mod compaction;
 mod lists;
 mod logs;
+mod lost;
 mod memory;
 mod model;
 mod ordinary;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
 use kubewitness_core::ports::{
-    Append, Appended, Current, Discrepancies, JournalError, Poison, Warm, Witness, Witnessed,
+    Append, Appended, Current, Discrepancies, Fate, JournalError, Poison, Warm, Witness, Witnessed,
 };
 use kubewitness_core::state::{Change, Gap, ObjectRef};
 use kubewitness_core::views::DiscrepancyView;
@@ -124,7 +124,16 @@ impl Witness for Memory {
             }
             let seq = kept.states.len() as u64 + 1;
             appended.seqs.push(Some(seq));
+            let epoch = append.epoch;
+            let of = |held: &&Witnessed| {
+                held.object.uid == state.object.uid && held.id.as_str().starts_with(&format!("jobs/{epoch}/"))
+            };
+            let is_newer = |held: &Witnessed| {
+                held.change != Change::Gap && held.resource_version.is_newer_than(&state.resource_version)
+            };
+            let is_late = kept.states.iter().filter(of).any(is_newer);
             match state.change {
+                Change::Present if is_late => {}
                 Change::Present => {
                     let current = Current {
                         object: state.object.clone(),
@@ -154,11 +163,11 @@ impl Witness for Memory {
         Ok(appended)
     }
 
-    async fn has_ended(&self, _source: &str, epoch: u32, uid: &str) -> Result<bool, JournalError> {
+    async fn fate(&self, _source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
         let kept = self.kept.lock().unwrap();
         let of_epoch = |state: &&Witnessed| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
-        let mut ends = kept.states.iter().filter(|state| state.change == Change::Gone).filter(of_epoch);
-        Ok(ends.any(|state| state.object.uid == uid))
+        let states = kept.states.iter().filter(of_epoch).filter(|state| state.object.uid == uid);
+        Ok(Fate::of(states.map(|state| (state.change, &state.resource_version))))
     }
 
     async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{Append, Appended, JournalError, Warm, Witness};
+use kubewitness_core::ports::{Append, Appended, Fate, JournalError, Warm, Witness};
 use kubewitness_journal::Journal;
 use tokio::sync::Notify;
 
@@ -70,7 +70,7 @@ impl Witness for Mortal {
         self.journal.warm(source).await
     }
 
-    async fn has_ended(&self, source: &str, epoch: u32, uid: &str) -> Result<bool, JournalError> {
-        self.journal.has_ended(source, epoch, uid).await
+    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
+        self.journal.fate(source, epoch, uid).await
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, DeadLetter, JournalError, Present, Progress, Save, Warm, Witness,
+    Append, Appended, Backlog, DeadLetter, Fate, JournalError, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::{Seq, State};
 use kubewitness_faults::delivery::Breach;
@@ -285,9 +285,10 @@ impl Witness for Store {
         Ok(Warm { checkpoint, objects: inner.disk.warm(source), ..Warm::default() })
     }
 
-    async fn has_ended(&self, source: &str, _epoch: u32, uid: &str) -> Result<bool, JournalError> {
-        self.reading("has ended").await?;
-        Ok(self.inner().disk.has_ended(source, uid))
+    async fn fate(&self, source: &str, _epoch: u32, uid: &str) -> Result<Fate, JournalError> {
+        self.reading("fate").await?;
+        let has_ended = self.inner().disk.has_ended(source, uid);
+        Ok(if has_ended { Fate::Ended } else { Fate::Unknown })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Append, JournalError, Witness, Witnessed};
+use kubewitness_core::ports::{Append, Fate, JournalError, Witness, Witnessed};
 use kubewitness_core::{Change, Gap, StateId, Version};
 use kubewitness_faults::{Entry, Event};
 
@@ -144,7 +144,7 @@ impl Watcher {
             if last.version <= at || known == Some(last.version) {
                 continue;
             }
-            if known.is_none() && self.store.has_ended(self.source, 0, &last.uid).await? {
+            if known.is_none() && self.store.fate(self.source, 0, &last.uid).await? == Fate::Ended {
                 continue;
             }
             match self.rest(&life, known, at, floor) {
