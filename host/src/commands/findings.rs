@@ -233,10 +233,11 @@ fn beside(sources: &[&SourceView]) -> String {
         if counts.walk_back_requests > 0 {
             let versions = plural(counts.walked_back, "version was", "versions were");
             let requests = counts.walk_back_requests;
-            told.push((
-                name,
-                format!("{} missed {versions} read back, in {requests} requests", counts.walked_back),
-            ));
+            let what = match counts.walked_back {
+                0 => "what was missed was looked for".to_string(),
+                count => format!("{count} missed {versions} read back"),
+            };
+            told.push((name, format!("{what}, in {requests} requests")));
         }
         told.extend(source.discrepancies.iter().take(DIFFERENCES).map(|found| (name, differed(found))));
         let more = source.differed.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);

@@ -302,6 +302,7 @@ impl Exact {
     /// What was met, and the versions below it.
     async fn below(&self, errand: Errand, object: &ObjectRef, met: &Met, floor: &Version) -> Walked {
         let mut below = self.versions(errand, object, Since::at(floor.clone()), &met.version).await;
+        count(&self.parts.shared.counters.walked_back, 1);
         below.found.push((met.version.clone(), met.document.clone()));
         below
     }

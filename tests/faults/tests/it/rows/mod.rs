@@ -5,6 +5,7 @@ mod compacted;
 mod expired;
 mod kills;
 mod lists;
+mod lost;
 mod misleading;
 mod opaque;
 mod outages;
