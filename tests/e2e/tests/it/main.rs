@@ -14,6 +14,7 @@ mod playground;
 mod receipts;
 mod restart;
 mod resync;
+mod retention;
 mod rules;
 mod run;
 mod signals;
