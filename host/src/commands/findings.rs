@@ -140,13 +140,19 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
             "no gap{about} so far, but not all is watched: `kubewitness status` tells why ({since})\n"
         );
     }
-    let unseen = |source: &&&SourceView| blind(source).is_some() || source.doubt.is_some();
-    let blind: Vec<_> = sources.iter().filter(unseen).map(|source| clean(&source.name).to_string()).collect();
+    let named = |of: &dyn Fn(&SourceView) -> bool| {
+        let of = sources.iter().filter(|source| of(source));
+        of.map(|source| clean(&source.name).to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let blind = named(&|source| blind(source).is_some());
     if !blind.is_empty() {
         return format!(
-            "no gap{about} so far, but not all is seen now: `kubewitness status` tells what holds up {} ({since})\n",
-            blind.join(", ")
+            "no gap{about} so far, but not all is seen now: `kubewitness status` tells what holds up {blind} ({since})\n"
         );
+    }
+    let doubted = named(&|source| source.doubt.is_some());
+    if !doubted.is_empty() {
+        return format!("no gap{about} is known, but events of {doubted} get lost ({since})\n");
     }
     format!(
         "no gap{about}: every version since the first list was witnessed, as far as can be told ({since})\n"
@@ -259,7 +265,7 @@ fn differed(found: &DiscrepancyView) -> String {
         (witnessed, "") => format!("was last witnessed at version {witnessed}, and no longer listed"),
         (witnessed, listed) => format!("was last witnessed at version {witnessed}, and listed at {listed}"),
     };
-    format!("found at {date}T{time}Z: {} {what}: it is read back", of(object))
+    format!("found at {date}T{time}Z: {} {what}: it is read back, or lies in a gap", of(object))
 }
 
 // ---- poison ------------------------------------------------------------------------------
@@ -426,7 +432,9 @@ mod tests {
         for text in [none("", &refused, &[&seen]), none("", &status, &[])] {
             assert!(text.starts_with("no gap so far, but not all is watched"), "{text}");
         }
-        for blind in [held_up, doubted, unseen, SourceView { walking: 1, ..seen }] {
+        let text = none("", &status, &[&doubted]);
+        assert!(text.starts_with("no gap is known, but events of jobs get lost ("), "{text}");
+        for blind in [held_up, unseen, SourceView { walking: 1, ..seen }] {
             let text = none("", &status, &[&blind]);
             assert!(
                 text.starts_with("no gap so far, but not all is seen now") && text.contains("jobs"),
@@ -454,8 +462,8 @@ mod tests {
             "its first list is not complete",
             "2 states were no object of its kind",
             "1 missed version was read back, in 3 requests",
-            "found at 2026-11-20T13:45:11Z: Job/x was last witnessed at version 7, and listed at 9: it is read back",
-            "and no longer listed: it is read back",
+            "found at 2026-11-20T13:45:11Z: Job/x was last witnessed at version 7, and listed at 9: it is read back, or lies in a gap",
+            "and no longer listed: it is read back, or lies in a gap",
             "1 more object differed",
         ] {
             assert!(lines.contains(part), "{part} is not in\n{lines}");

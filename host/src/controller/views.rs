@@ -324,7 +324,7 @@ fn doubt(last: Option<&DiscrepancyView>) -> String {
     let at = last.map(|found| format!(" at {}", calendar::rfc3339(found.found_ms))).unwrap_or_default();
     format!(
         "something that the watch had not brought was found{at}, and no audit since then has found nothing: \
-         events get lost between the server and here; what was missed was read back"
+         events get lost between the server and here; what was missed is read back, or lies in a gap"
     )
 }
 

@@ -21,7 +21,7 @@ use crate::course::ListReason;
 use crate::discovery::Resource;
 use crate::document::with_kind;
 use crate::input::{Hole, Input, Step, Story, reason};
-use crate::judge::{Compared, compare};
+use crate::judge::{Compared, compare, is_upto};
 use crate::maker::{check, matches, reference};
 use crate::mender::discrepancy;
 use crate::reader::Closed;
@@ -283,7 +283,7 @@ impl Comparison {
             self.jobs.push(Job::Vanished(Vanished { object, since, absent }));
         }
         if self.reason == ListReason::Replaced {
-            self.send(Input::SourceHole(None, replaced(self.baseline.as_ref(), listed))).await?;
+            self.send(Input::SourceHole(None, replaced(listed))).await?;
         }
         self.say(listed);
         if self.reason == ListReason::Doubted {
@@ -338,7 +338,7 @@ pub(crate) async fn left_at(parts: &Parts, uid: &str, version: &Version) -> Vers
     }
     let epoch = parts.shared.live().epoch;
     match fate(parts, epoch, uid).await {
-        Fate::Left(left) if version.is_newer_than(&left) => left,
+        Fate::Left(left) if !is_upto(version, &left) => left,
         _ => version.beginning(),
     }
 }
@@ -377,16 +377,15 @@ pub(crate) async fn fetch(
     }
 }
 
-/// `fork`: up to where both histories are one, if that is known.
-fn replaced(fork: Option<&Version>, listed: &Version) -> Hole {
-    let begin = fork.map(|fork| format!("after {fork} and ")).unwrap_or_default();
+/// From where on both histories differ is not known: a version can be the same in both by chance.
+fn replaced(listed: &Version) -> Hole {
     Hole {
-        after: fork.map(ToString::to_string).unwrap_or_default(),
+        after: String::new(),
         before: after(listed),
         reason: reason::REPLACED,
         message: format!(
-            "the server's history was replaced: its versions {begin}up to {listed} were not watched, and \
-             what the old history still had to say is lost"
+            "the server's history was replaced: its versions up to {listed} were not watched, and what \
+             the old history still had to say is lost"
         ),
     }
 }

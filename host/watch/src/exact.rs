@@ -12,11 +12,12 @@ use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
 
 use crate::budget::Budget;
+use crate::compare::is_absent;
 use crate::discovery::Resource;
 use crate::frontier::Frontier;
 use crate::handle::count;
 use crate::input::reason;
-use crate::request::Address;
+use crate::request::{Address, Failure};
 use crate::round::Since;
 use crate::source::Parts;
 use crate::sweep::{Told, number};
@@ -30,6 +31,7 @@ const STORY: u32 = 4096;
 pub(crate) const CONTRADICTED: u32 = 3;
 
 const TOO_LONG: &str = "reading them back would have taken too long";
+const END_UNKNOWN: &str = "the version of its deletion can't be told";
 const END_COMPACTED: &str = "compaction has removed them, and the version of its deletion";
 
 pub(crate) struct Exact {
@@ -52,6 +54,13 @@ pub(crate) struct Ended {
     pub met: Vec<Met>,
     /// Something of it was lost where the watch was taken to be complete.
     pub was_lost: bool,
+}
+
+/// Whether an object was there at its floor.
+enum Floor {
+    Firm,
+    Sunk,
+    Untold(&'static str),
 }
 
 /// An object of which nothing was witnessed.
@@ -166,27 +175,45 @@ impl Exact {
 
     /// The end of an object that was no longer there at `absent`.
     pub async fn end(&self, errand: Errand, object: &ObjectRef, since: Since, absent: &Version) -> Ended {
-        let (since, was_lost) = self.checked(object, since).await;
+        let (since, floor) = self.checked(object, since).await;
         let mut ended = self.end_since(errand, object, &since, absent).await;
-        ended.was_lost = was_lost;
+        let is_next = ended.version.as_ref().is_some_and(|end| end.before().as_ref() == Some(&since.floor));
+        match floor {
+            Floor::Sunk => ended.was_lost = true,
+            // It may as well have ended before the floor, and this be somebody else's version.
+            Floor::Untold(reason) if is_next && ended.walked.is_empty() => {
+                let last = since.last.as_ref().unwrap_or(&since.floor);
+                let before = Version::new(&after(ended.version.as_ref().unwrap_or(&since.floor)));
+                ended.walked = vec![missing(last, &before, reason, END_UNKNOWN)];
+                ended.version = None;
+            }
+            Floor::Untold(_) | Floor::Firm => {}
+        }
         ended
     }
 
     /// Whether an object was at the floor what was witnessed of it last. If the floor lies at or
     /// above its end already, that end was lost.
-    async fn checked(&self, object: &ObjectRef, mut since: Since) -> (Since, bool) {
+    async fn checked(&self, object: &ObjectRef, mut since: Since) -> (Since, Floor) {
         let Some(last) = since.last.clone().filter(|last| since.floor.is_newer_than(last)) else {
-            return (since, false);
+            return (since, Floor::Firm);
         };
-        let is_as_witnessed = match self.at(object, &since.floor).await {
-            Some(Answer::Item { uid, version, .. }) => uid == object.uid && version == last,
-            Some(Answer::Nobody) => false,
-            Some(Answer::Compacted | Answer::Refused(_)) | None => true,
+        let floor = match self.at(object, &since.floor).await {
+            Some(Answer::Item { uid, version, .. }) if uid == object.uid && version == last => Floor::Firm,
+            Some(Answer::Item { .. } | Answer::Nobody) => Floor::Sunk,
+            Some(Answer::Compacted) => Floor::Untold(reason::COMPACTED),
+            Some(Answer::Refused(_)) => Floor::Untold(reason::UNREADABLE),
+            None => Floor::Untold(reason::BUDGET),
         };
-        if !is_as_witnessed {
+        if matches!(floor, Floor::Sunk) {
             since.sink();
         }
-        (since, !is_as_witnessed)
+        (since, floor)
+    }
+
+    /// Whether an object is not there now.
+    pub async fn is_absent(&self, object: &ObjectRef) -> Result<bool, Failure> {
+        is_absent(&self.parts, &self.resource, object).await
     }
 
     /// Who has a name at a version, if the budget has a question left.

@@ -83,7 +83,8 @@ pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Ver
         });
     }
     if seen.event == Event::Deleted {
-        return alone(deleted(seen, known));
+        // Whoever has ended had the name until then.
+        return Judgement { rival_gone: known.is_none() && rival.is_some(), meaning: deleted(seen, known) };
     }
     Judgement { rival_gone: rival.is_some(), meaning: present(seen, known) }
 }
@@ -92,7 +93,7 @@ fn is_out_of_order(seen: &Seen<'_>) -> bool {
     seen.opened.is_some_and(|opened| seen.version.is_newer_than(opened))
 }
 
-fn is_upto(version: &Version, bound: &Version) -> bool {
+pub(crate) fn is_upto(version: &Version, bound: &Version) -> bool {
     version.compare(bound).is_some_and(Ordering::is_le)
 }
 

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use crate::backoff::{Backoff, Dice};
 use crate::discovery::Resource;
-use crate::request::{Address, Failure};
+use crate::request::Address;
 use crate::source::Parts;
 use crate::sweep::number;
 
@@ -75,21 +75,6 @@ impl Landmarks {
         let mut all: Vec<_> = self.newest.iter().chain(self.older.iter().flatten()).collect();
         all.dedup_by_key(|landmark| landmark.number);
         all
-    }
-
-    /// The newest that the server has as well, with all before it: one alone may be the same by
-    /// chance.
-    pub async fn common(&self, parts: &Parts, resource: &Resource, server: &Version) -> Option<Version> {
-        let mut common = None;
-        for landmark in self.all().into_iter().filter(|landmark| !landmark.version.is_newer_than(server)) {
-            match landmark.found(parts, resource).await {
-                Found::Same => common = common.or_else(|| Some(landmark.version.clone())),
-                Found::Other => common = None,
-                // Nor are the ones before it.
-                Found::Untold => return None,
-            }
-        }
-        common
     }
 
     /// Whether the server has something else at the place of one of them.
@@ -162,7 +147,8 @@ impl Landmark {
             // The same version of it, converted: the source asks for another version of the API now.
             return Found::Same;
         }
-        let marks = ["/metadata/labels", "/metadata/annotations"];
+        // Maps without a schema: nothing adds defaults to them.
+        let marks = ["/metadata/labels", "/metadata/annotations", "/data", "/binaryData"];
         let is_other =
             marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held);
         if is_other { Found::Other } else { Found::Same }
@@ -181,9 +167,7 @@ pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> 
             Err(failure) => failure,
         };
         let source = &parts.spec.name;
-        // One that hangs would hang again, and the source is not watched meanwhile.
-        let hangs = matches!(failure, Failure::TimedOut(_));
-        if hangs || !failure.is_passing() || failure.code() == Some(501) {
+        if !failure.is_passing() || failure.code() == Some(501) {
             tracing::debug!(%source, %version, "the history can't be compared: {failure}");
             return None;
         }
@@ -247,6 +231,25 @@ mod tests {
         assert!(contradicted("7", &[job("u", "5", "x", 1)]));
         assert!(contradicted("7", &[job("u", "7", "y", 1)]));
         assert!(contradicted("7", &[job("u", "7", "x", 2)]));
+    }
+
+    #[test]
+    fn another_key_in_a_map_without_a_schema_is_another_content() {
+        let map = |key: &str| {
+            let mut map = job("u", "7", "x", 1);
+            map["data"] = json!({key: "1"});
+            map
+        };
+        let object =
+            ObjectRef { namespace: "n".into(), name: "a".into(), uid: "u".into(), ..ObjectRef::default() };
+        let held = map("n").to_string();
+        let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
+        let compared = |item: Value| {
+            let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [item]});
+            landmark.compared(answer.to_string().as_bytes(), "v1")
+        };
+        assert_eq!(compared(map("n")), Found::Same);
+        assert_eq!(compared(map("m")), Found::Other);
     }
 
     fn landmark(version: u128) -> Landmark {

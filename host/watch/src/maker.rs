@@ -244,9 +244,11 @@ impl Maker {
             self.gone(&rival, Version::new(""));
         }
         let counters = &self.parts.shared.counters;
-        // Without a selector an object is seen from its beginning.
-        let is_later = watched.is_some_and(|watched| watched.modifies || seen.event == Event::Deleted);
-        let is_unborn = is_later && known.is_none() && self.parts.spec.match_labels.is_empty();
+        // Without a selector an object is seen from its beginning; what ends in one was in it.
+        let is_later = watched.is_some_and(|watched| {
+            seen.event == Event::Deleted || watched.modifies && self.parts.spec.match_labels.is_empty()
+        });
+        let is_unborn = is_later && known.is_none();
         match judgement.meaning {
             Meaning::Unheard => return Some(self.missed(seen, None)),
             Meaning::Present | Meaning::Gone if is_unborn => return Some(self.missed(seen, None)),
@@ -272,9 +274,13 @@ impl Maker {
     /// on any watch.
     fn missed(&self, seen: Object<'_>, rival: Option<(Arc<ObjectRef>, Since)>) -> Moved {
         let object = Arc::new(reference(&self.parts, &seen.envelope));
-        let since = match &rival {
-            Some((_, since)) => since.clone(),
-            None => Since::at(seen.version.beginning()),
+        let is_beginning =
+            seen.event == Event::Present && matches!(seen.came, Came::Watched(watched) if !watched.modifies);
+        let below = seen.version.before().filter(|_| is_beginning);
+        let since = match (&rival, below) {
+            (_, Some(below)) => Since::at(below),
+            (Some((_, since)), None) => since.clone(),
+            (None, None) => Since::at(seen.version.beginning()),
         };
         let (version, document, is_end) = (seen.version, pack(&seen.document), seen.event == Event::Deleted);
         Moved { object, since, version, document, witnessed: false, is_end, rival }

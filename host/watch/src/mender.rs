@@ -4,6 +4,7 @@
 //! is news of its beginning.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use kubewitness_core::Version;
@@ -19,9 +20,11 @@ use crate::budget::Budget;
 use crate::compare::fate;
 use crate::discovery::{Resource, resolve};
 use crate::exact::Exact;
+use crate::exact::asking::may_pass;
 use crate::frontier::Frontier;
 use crate::handle::count;
 use crate::input::{Input, Step, Story, reason};
+use crate::judge::is_upto;
 use crate::reader::{Closed, sync};
 use crate::request::Failure;
 use crate::round::{Job, Moved, Since, newest};
@@ -41,6 +44,9 @@ pub(crate) struct Unended {
 /// So many names wait to be looked into, and as many are looked into, before nothing more is read
 /// from the server.
 pub(crate) const PLACES: usize = 256;
+
+/// How often it is looked whether the epoch is over.
+const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct Mender {
     parts: Arc<Parts>,
@@ -78,7 +84,7 @@ impl Mender {
             }
             match fate(&self.parts, epoch, &moved.object.uid).await {
                 Fate::Ended => self.late(epoch, moved).await?,
-                Fate::Left(left) if !moved.version.is_newer_than(&left) => self.late(epoch, moved).await?,
+                Fate::Left(left) if is_upto(&moved.version, &left) => self.late(epoch, moved).await?,
                 Fate::Left(left) if moved.rival.is_none() => {
                     moved.since = Since::at(left);
                     moved.witnessed = true;
@@ -91,7 +97,11 @@ impl Mender {
             return Ok(());
         }
         self.send(Input::Differs(jobs.iter().map(|moved| self.differs(moved)).collect())).await?;
-        match self.resource().await {
+        let resource = tokio::select! {
+            resource = self.resource() => resource,
+            () = is_over(&self.parts, epoch) => return Ok(()),
+        };
+        match resource {
             Ok(resource) => {
                 let jobs = jobs.into_iter().map(Job::Moved).collect();
                 tell(&self.parts, &self.inputs, epoch, jobs, &resource).await
@@ -133,7 +143,7 @@ impl Mender {
         let (mut dice, until) = (Dice::new(tuning.seed), Instant::now() + tuning.walk.time);
         loop {
             match resolve(&self.parts.api, &self.parts.spec).await {
-                Err(failure) if failure.is_passing() && Instant::now() < until => {
+                Err(failure) if may_pass(&failure) && Instant::now() < until => {
                     sleep(backoff.next(&mut dice, failure.retry_after())).await;
                 }
                 resolved => return resolved,
@@ -179,8 +189,28 @@ pub(crate) fn discrepancy(
     DiscrepancyView { object, witnessed, listed, found_ms }
 }
 
-/// Reads names back that belong to no round and are held, and tells the writer.
+/// Reads names back that belong to no round and are held, and tells the writer. Ends with its epoch:
+/// what another history did can't be asked of this one, and nobody is held for it any more.
 pub(crate) async fn tell(
+    parts: &Arc<Parts>,
+    inputs: &mpsc::Sender<Input>,
+    epoch: u32,
+    jobs: Vec<Job>,
+    resource: &Resource,
+) -> Result<(), Closed> {
+    tokio::select! {
+        told = read_back(parts, inputs, epoch, jobs, resource) => told,
+        () = is_over(parts, epoch) => Ok(()),
+    }
+}
+
+async fn is_over(parts: &Parts, epoch: u32) {
+    while parts.shared.live().epoch == epoch {
+        sleep(LOOK).await;
+    }
+}
+
+async fn read_back(
     parts: &Arc<Parts>,
     inputs: &mpsc::Sender<Input>,
     epoch: u32,

@@ -72,8 +72,6 @@ pub(crate) struct Reader {
     in_one_piece: bool,
     /// The server may be another one than before: the connection was lost, or the process is new.
     is_unsure: bool,
-    /// Up to where the history of this epoch is that of the one before, where that is known.
-    fork: Option<Version>,
     /// No watch has lived since the last list: one that expires again must not list at once.
     just_listed: bool,
 }
@@ -97,7 +95,6 @@ impl Reader {
             dice: Dice::new(parts.tuning.seed),
             resource: None,
             is_unsure: true,
-            fork: None,
             just_listed: false,
             streams: parts.tuning.stream_lists,
             refuses_streams: false,
@@ -151,7 +148,6 @@ impl Reader {
                 let checkpoint = self.sync().await?.resume.unwrap_or_else(|| Version::new(""));
                 // What another history did can't be asked of this one.
                 self.cancel.cancel();
-                self.fork = self.common(server).await;
                 self.send(Input::NewEpoch).await?;
                 let epoch = self.sync().await?.epoch;
                 let source = &self.parts.spec.name;
@@ -179,8 +175,7 @@ impl Reader {
         let baseline = match reason {
             // Beyond it nothing is certain.
             ListReason::Doubted => self.newest_certain(),
-            ListReason::Replaced => self.fork.clone(),
-            ListReason::First | ListReason::Expired => standing.resume,
+            _ => standing.resume,
         };
         let asked = Asked { resource, reason: reason.clone(), baseline, id: self.round };
         if self.streams {
@@ -276,12 +271,6 @@ impl Reader {
             Some(resource) => landmarks.are_elsewhere(&self.parts, resource).await,
             None => false,
         }
-    }
-
-    /// Up to where the server's history is the one that was witnessed.
-    async fn common(&self, server: &Version) -> Option<Version> {
-        let landmarks = self.parts.shared.landmarks().clone();
-        landmarks.common(&self.parts, self.resource.as_ref()?, server).await
     }
 
     /// A list that goes on as a watch. The step is what follows that.

@@ -232,12 +232,14 @@ pub(crate) fn between(after: &Version, before: &Version, reason: &'static str, w
     if before.before().is_some_and(|last| last.compare(after).is_some_and(Ordering::is_le)) {
         return None;
     }
-    Some(Hole {
-        after: after.to_string(),
-        before: before.to_string(),
-        reason,
-        message: format!("versions between {after} and {before} are missing: {why}"),
-    })
+    let which = match (after.as_str(), before.as_str()) {
+        ("", "") => "versions".to_string(),
+        ("", before) => format!("versions before {before}"),
+        (after, "") => format!("versions after {after}"),
+        (after, before) => format!("versions between {after} and {before}"),
+    };
+    let message = format!("{which} are missing: {why}");
+    Some(Hole { after: after.to_string(), before: before.to_string(), reason, message })
 }
 
 /// The number after a version: the bound of a hole that includes it. One without order has none,
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_not_looked_for_where_compaction_is_known_to_have_been() {
+    fn the_end_is_not_looked_for_whichcompaction_is_known_to_have_been() {
         let mut search = Search::new("u", &v(5), &v(40)).unwrap();
         assert_eq!(search.next(19), Sought::Ask(v(29)));
         search.answered(&v(29), Answer::Nobody).unwrap();

@@ -40,6 +40,14 @@ pub(crate) struct Walk {
     lost: Vec<DiscrepancyView>,
 }
 
+impl Walk {
+    /// There is nothing to be told of it.
+    fn nothing(object: Arc<ObjectRef>) -> Self {
+        let tale = Tale { object, before: Vec::new(), between: Vec::new(), after: Vec::new(), waits: None };
+        Self { tale, told: Vec::new(), lost: Vec::new() }
+    }
+}
+
 impl Walker {
     pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
         Self { parts, inputs }
@@ -178,8 +186,9 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
 
 async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage>) -> Walk {
     let vanished = match still_there(exact, vanished).await {
-        Err(moved) => return Box::pin(moved_back(exact, moved, outage)).await,
-        Ok(vanished) => vanished,
+        There::Listed(moved) => return Box::pin(moved_back(exact, moved, outage)).await,
+        There::Since(object) => return Walk::nothing(object),
+        There::No(vanished) => vanished,
     };
     let Vanished { object, since, absent } = vanished;
     let Since { floor, last } = since.clone();
@@ -202,16 +211,39 @@ async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage
     }
 }
 
-/// A list can lack an object that was there: what the server has at the list's own version says so.
-async fn still_there(exact: &Exact, vanished: Vanished) -> Result<Vanished, Moved> {
+/// Whether one who was not listed is there all the same.
+enum There {
+    No(Vanished),
+    /// At the list's version, with what it was then.
+    Listed(Moved),
+    /// Now. What it was then is not known, and an audit compares it again.
+    Since(Arc<ObjectRef>),
+}
+
+/// A list can lack an object that was there: what the server has at the list's own version says so,
+/// or at least what it has now. An end that is made up would stand in the way of the real one.
+async fn still_there(exact: &Exact, vanished: Vanished) -> There {
     let Vanished { object, since, absent } = &vanished;
     let answer = if absent.is_comparable() { exact.at(object, absent).await } else { None };
     match answer {
         Some(Answer::Item { uid, version, document }) if uid == object.uid => {
             let (object, since, document) = (Arc::clone(object), since.clone(), pack(&document));
-            Err(Moved { object, since, version, document, witnessed: true, is_end: false, rival: None })
+            There::Listed(Moved {
+                object,
+                since,
+                version,
+                document,
+                witnessed: true,
+                is_end: false,
+                rival: None,
+            })
         }
-        _ => Ok(vanished),
+        Some(Answer::Item { .. } | Answer::Nobody) => There::No(vanished),
+        Some(Answer::Compacted | Answer::Refused(_)) | None => match exact.is_absent(object).await {
+            Ok(false) => There::Since(Arc::clone(object)),
+            // Where nobody can tell, the list is believed.
+            Ok(true) | Err(_) => There::No(vanished),
+        },
     }
 }
 

@@ -216,3 +216,82 @@ async fn lose_x(world: &World) {
     world.update("x");
     until("it is asked for", || !world.requests("resourceVersionMatch=Exact").is_empty()).await;
 }
+
+#[tokio::test]
+async fn an_end_that_shows_a_lost_end_before_it_under_the_same_name_brings_both_stories() {
+    let (world, memory, running) = started(&["other", "a"]).await;
+    lose(&world, &memory, || {
+        world.update("a");
+        world.delete("a");
+        world.create("a", json!({}));
+    })
+    .await;
+    world.delete("a");
+    until("both ends", || memory.story_of("a").len() == 5).await;
+    running.stop().await;
+    assert_eq!(
+        memory.story_of("a"),
+        ["present a 102", "present a 103", "gone a 104", "present a 105", "gone a 107"]
+    );
+    no_gaps(&memory);
+}
+
+#[tokio::test]
+async fn an_end_in_a_selector_shows_that_its_object_was_in_it() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("other", json!({"team": "ml"}));
+    world.create("x", json!({"team": "another"}));
+    let running =
+        Running::start_with(&world, &memory, spec(json!({"matchLabels": {"team": "ml"}})), tuning()).await;
+    running.watching(&world).await;
+    lose(&world, &memory, || world.change("x", |x| x["metadata"]["labels"]["team"] = json!("ml"))).await;
+    world.delete("x");
+    until("its end", || memory.story_of("x").len() == 2).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("x"), ["present x 103", "gone x 105"]);
+    no_gaps(&memory);
+}
+
+#[tokio::test]
+async fn a_list_that_lacks_an_object_ends_nobody_where_old_versions_cannot_be_read_either() {
+    let (world, memory, running) = started(&["a", "other"]).await;
+    away(&world).await;
+    world.update("other");
+    world.forget();
+    let other = world.log().into_iter().rfind(|entry| entry.uid() == "uid-2").unwrap().object;
+    let version = world.version().to_string();
+    let mut left = 1;
+    world.spoil(move |request| {
+        if request.contains("resourceVersionMatch=Exact") {
+            return Some(Reply::status(400, "BadRequest"));
+        }
+        let is_list = request.contains("limit=3") && left > 0;
+        left -= i32::from(is_list);
+        let list = json!({"kind": "JobList", "apiVersion": "batch/v1",
+            "metadata": {"resourceVersion": version}, "items": [other]});
+        is_list.then(|| Reply { status: 200, headers: String::new(), body: list.to_string() })
+    });
+    settled(&world, &memory).await;
+    world.delete("a");
+    level(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a"), ["present a 101", "gone a 104"]);
+}
+
+#[tokio::test]
+async fn what_is_read_back_of_a_history_that_was_replaced_holds_nobody_up() {
+    let (world, memory, running) = started(&["other"]).await;
+    world.spoil(|request| {
+        // A version that the restored server doesn't have yet.
+        let is_hit = request.contains("resourceVersionMatch=Exact") && request.contains("metadata.name");
+        is_hit.then(|| Reply::status(504, "Timeout"))
+    });
+    lose_x(&world).await;
+    world.restore(101);
+    world.cut();
+    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    until("nothing is read back any more", || running.handle.view().walking == 0).await;
+    world.create("x", json!({}));
+    level(&world, &memory).await;
+    running.stop().await;
+}

@@ -332,22 +332,3 @@ async fn a_server_that_never_tells_of_old_versions_is_watched_all_the_same() {
     assert_eq!(running.handle.view().epoch, 0);
     running.stop().await;
 }
-
-#[tokio::test]
-async fn a_restored_history_begins_its_gap_where_both_are_known_to_be_one() {
-    let (world, memory, running) = started(&["a", "b"]).await;
-    world.pass(30);
-    world.update("a");
-    world.update("a");
-    level(&world, &memory).await;
-    // The backup is from between b and the changes of a.
-    world.restore(120);
-    world.cut();
-    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
-    level(&world, &memory).await;
-    running.stop().await;
-    let gaps = memory.source_gaps();
-    let told: Vec<_> = gaps.iter().map(|gap| (gap.epoch, &*gap.after, &*gap.before)).collect();
-    assert_eq!(told[1..], [(1, "102", "121")]);
-    assert!(gaps[1].message.contains("after 102 and up to 120"), "{}", gaps[1].message);
-}
