@@ -98,7 +98,7 @@ pub(crate) struct Live {
     pub condition: Option<String>,
     pub stalled: Option<String>,
     pub limitations: BTreeMap<Limit, String>,
-    /// Objects that are read back: of the last round, and those that an event showed.
+    /// Objects that are read back, or wait for it: of the last round, and those that an event showed.
     pub walking: usize,
     pub mending: usize,
     pub last_audit_ms: Option<u64>,

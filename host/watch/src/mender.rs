@@ -62,9 +62,9 @@ impl Mender {
     pub async fn run(self, mut found: mpsc::UnboundedReceiver<Unended>) {
         let mut unended = Vec::new();
         while found.recv_many(&mut unended, PLACES).await > 0 {
-            self.parts.shared.live().mending = unended.len();
+            let names = unended.len();
             let mended = self.mend(std::mem::take(&mut unended)).await;
-            self.parts.shared.live().mending = 0;
+            self.parts.shared.live().mending -= names;
             if mended.is_err() {
                 return;
             }

@@ -340,6 +340,7 @@ impl Writer {
                         self.holds.hold(&moved.object.namespace, &moved.object.name);
                         let (epoch, place) =
                             (self.maker.epoch, Arc::clone(&self.places).try_acquire_owned().ok());
+                        self.parts.shared.live().mending += 1;
                         // Who would take it has ended where a stop was seen first.
                         self.unended.send(Unended { epoch, moved, place }).ok();
                     }
