@@ -79,7 +79,7 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
     }
     empty(
         "No gaps",
-        &html! { "Every version since the first list was witnessed. A hole would be listed here with its exact bounds." },
+        &html! { "Every version since the first list was witnessed, as far as can be told. A hole would be listed here with its exact bounds." },
     )
 }
 
