@@ -37,6 +37,10 @@ const _: () = assert!(LARGE_IN_FLIGHT > FRAME_BYTES, "one frame must always fit"
 /// A stream that came this far was no failed attempt, even if nothing happened on it.
 const LIVED: Duration = Duration::from_secs(5);
 
+/// One small answer, while nothing is watched: a question that is lost on a dying connection is asked
+/// again soon.
+const PROBE_TIME: Duration = Duration::from_secs(20);
+
 /// The writer has ended, and the reader ends with it.
 pub(crate) struct Closed;
 
@@ -191,7 +195,8 @@ impl Reader {
         let Some(resource) = &self.resource else {
             return Err(Failure::Answer("the kind is not known".into()));
         };
-        let page = self.parts.api.get(resource.collection().with("limit", "1").as_str()).await?;
+        let address = resource.collection().with("limit", "1");
+        let page = self.parts.api.get_within(address.as_str(), PROBE_TIME).await?;
         let page = project::list_page(&page).map_err(|error| Failure::Answer(error.to_string()))?;
         Ok(Version::new(&page.resource_version))
     }
