@@ -19,6 +19,18 @@ async fn lose(world: &World, memory: &Memory, lost: impl FnOnce()) {
     .await;
 }
 
+/// Of `other`, which is in the selector, and `x`, which is of that team.
+async fn selected(team: &str, more: Value, tuning: Tuning) -> (World, Arc<Memory>, Running) {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("other", json!({"team": "ml"}));
+    world.create("x", json!({"team": team}));
+    let mut spec = spec(more);
+    spec.match_labels.insert("team".into(), "ml".into());
+    let running = Running::start_with(&world, &memory, spec, tuning).await;
+    running.watching(&world).await;
+    (world, memory, running)
+}
+
 fn no_gaps(memory: &Memory) {
     assert_eq!((memory.source_gaps(), memory.object_gaps()), (Vec::new(), Vec::new()));
 }
@@ -89,13 +101,8 @@ async fn what_was_lost_before_an_outage_is_read_back_with_what_was_missed_in_it(
 
 #[tokio::test]
 async fn an_object_that_left_and_came_back_unseen_has_no_gap_over_what_was_witnessed() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    world.create("other", json!({"team": "ml"}));
-    world.create("x", json!({"team": "ml"}));
-    let selected = spec(json!({"audit": "100ms", "matchLabels": {"team": "ml"}}));
     let tuning = Tuning { audit_grace: Duration::from_millis(150), ..tuning() };
-    let running = Running::start_with(&world, &memory, selected, tuning).await;
-    running.watching(&world).await;
+    let (world, memory, running) = selected("ml", json!({"audit": "100ms"}), tuning).await;
     let team = |name: &'static str| move |x: &mut Value| x["metadata"]["labels"]["team"] = json!(name);
     world.change("x", team("another"));
     until("it left", || memory.story_of("x").len() == 2).await;
@@ -138,12 +145,7 @@ async fn what_is_overtaken_by_the_end_of_its_object_brings_nobody_back() {
 
 #[tokio::test]
 async fn what_is_overtaken_by_the_leaving_of_its_object_brings_nobody_back() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    world.create("other", json!({"team": "ml"}));
-    world.create("x", json!({"team": "ml"}));
-    let selected = spec(json!({"matchLabels": {"team": "ml"}}));
-    let running = Running::start_with(&world, &memory, selected, tuning()).await;
-    running.watching(&world).await;
+    let (world, memory, running) = selected("ml", json!({}), tuning()).await;
     world.quiet(true);
     world.update("x");
     world.change("x", |x| x["metadata"]["labels"]["team"] = json!("another"));
@@ -238,12 +240,7 @@ async fn an_end_that_shows_a_lost_end_before_it_under_the_same_name_brings_both_
 
 #[tokio::test]
 async fn an_end_in_a_selector_shows_that_its_object_was_in_it() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    world.create("other", json!({"team": "ml"}));
-    world.create("x", json!({"team": "another"}));
-    let running =
-        Running::start_with(&world, &memory, spec(json!({"matchLabels": {"team": "ml"}})), tuning()).await;
-    running.watching(&world).await;
+    let (world, memory, running) = selected("another", json!({}), tuning()).await;
     lose(&world, &memory, || world.change("x", |x| x["metadata"]["labels"]["team"] = json!("ml"))).await;
     world.delete("x");
     until("its end", || memory.story_of("x").len() == 2).await;
