@@ -73,8 +73,8 @@ pub struct SourceView {
     pub epochs: Vec<EpochView>,
 }
 
-/// An object that an audit or an event showed to differ from what was witnessed. What was missed was read back
-/// then, or lies in a gap.
+/// An object that an audit or an event showed to differ from what was witnessed. What was missed was
+/// read back then, or lies in a gap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiscrepancyView {
     pub object: ObjectRef,

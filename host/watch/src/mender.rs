@@ -172,7 +172,7 @@ impl Mender {
     }
 }
 
-/// Says what was missed. `listed`: `None` where it was not listed.
+/// Says what was missed. `listed`: `None` where it was not listed, or came with its end.
 pub(crate) fn discrepancy(
     parts: &Parts,
     object: &ObjectRef,
@@ -181,7 +181,8 @@ pub(crate) fn discrepancy(
 ) -> DiscrepancyView {
     let text = |version: Option<&Version>| version.map(ToString::to_string).unwrap_or_default();
     let (witnessed, listed) = (text(witnessed), text(listed));
-    let what = if listed.is_empty() { "its deletion was missed" } else { "a version was missed" };
+    let is_end = listed.is_empty() && !witnessed.is_empty();
+    let what = if is_end { "its deletion was missed" } else { "a version was missed" };
     let ObjectRef { namespace, name, uid, .. } = object;
     let source = &parts.spec.name;
     tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the watch has not brought all: {what}");
