@@ -31,6 +31,7 @@ mod input;
 mod judge;
 mod known;
 mod landmark;
+mod lifeline;
 mod listers;
 mod maker;
 mod mender;

@@ -37,8 +37,7 @@ const _: () = assert!(LARGE_IN_FLIGHT > FRAME_BYTES, "one frame must always fit"
 /// A stream that came this far was no failed attempt, even if nothing happened on it.
 const LIVED: Duration = Duration::from_secs(5);
 
-/// One small answer, while nothing is watched: a question that is lost on a dying connection is asked
-/// again soon.
+/// One small answer, while nothing is watched.
 const PROBE_TIME: Duration = Duration::from_secs(20);
 
 /// The writer has ended, and the reader ends with it.

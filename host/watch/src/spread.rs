@@ -17,9 +17,12 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::{Body, Frame, SizeHint};
+use hyper_util::client::legacy::connect::capture_connection;
 use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tower::{BoxError, Service};
+
+use crate::lifeline::answered;
 
 /// Requests on one connection: well below 100, which is the least that is usual.
 const AT_ONCE: usize = 64;
@@ -149,11 +152,12 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<R>) -> Self::Future {
+    fn call(&mut self, mut request: Request<R>) -> Self::Future {
         let (Line { client, gate, .. }, place) = self.line();
         Box::pin(async move {
+            let connection = capture_connection(&mut request);
             let send = tower::ServiceExt::oneshot(client, request);
-            let answer = gate.pass(send).await.map_err(Into::into)?;
+            let answer = gate.pass(answered(send, connection)).await?;
             Ok(answer.map(|body| Placed { body, gate, _place: place }))
         })
     }

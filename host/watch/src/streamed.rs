@@ -29,7 +29,8 @@ pub(crate) struct Streamed {
     pub complete: Version,
     pub round: Option<Round>,
     pub stream: Stream,
-    /// Changes that came among the objects, in order: they belong to the watch.
+    /// Changes that came among the objects, in order: they belong to the watch. The list's end is
+    /// the last of them.
     pub changes: Vec<Bytes>,
 }
 
@@ -126,7 +127,12 @@ impl StreamedList {
                     let why = "a bookmark came before the end of the list";
                     return Err(Broken::NotStreamed(why.to_string()));
                 }
-                return Ok(Some(Version::new(&project::bookmark_version(read.object).map_err(answer)?)));
+                let version = Version::new(&project::bookmark_version(read.object).map_err(answer)?);
+                // Behind the changes it says that there are no more of them.
+                if !self.changes.is_empty() {
+                    self.changes.push(frame);
+                }
+                return Ok(Some(version));
             }
             EventType::Error => {
                 let failure = status_failure(None, read.object, None);

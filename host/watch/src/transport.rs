@@ -21,6 +21,7 @@ use kube::client::{Body, ClientBuilder, ConfigExt};
 use percent_encoding::percent_decode_str;
 use tower::{BoxError, Service, ServiceBuilder};
 
+use crate::lifeline::Telling;
 use crate::spread::Spread;
 
 /// What one stream may send before it is read: a large object, or a second of a busy watch.
@@ -94,6 +95,7 @@ where
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let connector = Telling(connector);
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())

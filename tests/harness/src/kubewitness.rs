@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_core::views::StatusView;
+use kubewitness_core::views::{SourceView, StatusView};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -106,6 +106,16 @@ impl Kubewitness {
         });
         let status = status.await;
         status.with_context(|| self.process.say())
+    }
+
+    /// Waits until so many sources have made their first lists: what was there before is no version of
+    /// a story that a test may ask for.
+    pub async fn listed(&mut self, sources: usize, within: Duration) -> Result<StatusView> {
+        self.status_when(within, "the first lists", |status| {
+            let listed = |source: &SourceView| source.synced && !source.checkpoint.is_empty();
+            status.sources.len() == sources && status.sources.iter().all(listed)
+        })
+        .await
     }
 
     /// Waits until every source is synced and every plugin has finished what was observed.

@@ -2,7 +2,7 @@
 
 use kubewitness_core::state::Change;
 
-use super::world::Reply;
+use super::world::{Reply, bookmark};
 use super::*;
 
 fn streaming() -> Tuning {
@@ -75,6 +75,27 @@ async fn a_streamed_list_that_repeats_its_objects_hides_nobody() {
     running.stop().await;
     assert_eq!(memory.story_of("new"), ["present new 105", "present new 107"]);
     assert_eq!((memory.source_gaps(), memory.object_gaps()), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn the_end_of_a_streamed_list_is_the_end_of_the_changes_that_came_among_its_objects() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.stream_lists(true);
+    world.create("a", json!({}));
+    world.update("a");
+    let body = world.log().iter().map(|entry| entry.line()).chain([bookmark(102, true)]).collect();
+    world.spoil_once("sendInitialEvents", Reply { status: 200, headers: String::new(), body });
+    let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
+    running.watching(&world).await;
+    running.stop().await;
+    // Nothing else has happened since: what came is not asked for again.
+    assert_eq!(
+        world.requests("Bookmarks=true&resourceVersion=102").len(),
+        1,
+        "{:?}",
+        world.requests("watch=true")
+    );
+    assert_eq!(memory.story_of("a"), ["present a 101", "present a 102"]);
 }
 
 #[tokio::test]

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
+pub use http::bookmark;
+
 /// One event of the history.
 #[derive(Clone, Debug)]
 pub struct Entry {

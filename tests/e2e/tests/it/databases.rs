@@ -93,12 +93,7 @@ async fn begin(
 ) -> Result<(Load, i64)> {
     let mut first = Kubewitness::start("run-first", options, scratch.path())?;
     first.answers().await?;
-    let synced = |status: &kubewitness_core::views::StatusView| {
-        let sources = &status.sources;
-        sources.len() == SOURCES.len()
-            && sources.iter().all(|source| source.synced && !source.checkpoint.is_empty())
-    };
-    first.status_when(CATCH_UP, "the first lists", synced).await?;
+    first.listed(SOURCES.len(), CATCH_UP).await?;
     let load = Load::start(simulator, seed(), RATE);
     grows(&mut first, url).await?;
     first.kill().await?;

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
     DatabaseServer, Dice, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, SimulatorOptions,
     in_scratch, kills, seed, skip, until,
@@ -116,12 +115,7 @@ impl<'a> World<'a> {
     async fn begin(&self) -> Result<(Load, i64)> {
         let mut first = self.start("run-first")?;
         first.answers().await?;
-        let synced = |status: &StatusView| {
-            let sources = &status.sources;
-            sources.len() == SOURCES.len()
-                && sources.iter().all(|source| source.synced && !source.checkpoint.is_empty())
-        };
-        first.status_when(WITHIN, "the first lists", synced).await?;
+        first.listed(SOURCES.len(), WITHIN).await?;
         // Stopped in order, so that no commit is still on its way when the notes begin.
         let load = Load::start(&self.simulator, seed(), RATE);
         self.grows(&mut first).await?;

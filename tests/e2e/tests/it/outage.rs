@@ -118,10 +118,7 @@ async fn outages(scratch: &Scratch, mut simulator: Simulator) -> Result<()> {
     let listed = version(&simulator).await?;
     let mut kubewitness = Kubewitness::start("run-first", &options, scratch.path())?;
     kubewitness.answers().await?;
-    let first = |status: &StatusView| {
-        status.sources.first().is_some_and(|source| source.synced && !source.checkpoint.is_empty())
-    };
-    kubewitness.status_when(CATCH_UP, "the first list", first).await?;
+    kubewitness.listed(1, CATCH_UP).await?;
     let writer = Writer::start(&simulator, seed());
     let mut dice = Dice::new(seed() ^ 0xFA17);
     for round in 0..ROUNDS {

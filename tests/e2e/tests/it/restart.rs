@@ -77,12 +77,7 @@ pub async fn first_sync(
 ) -> Result<(Requests, Load)> {
     let mut first = Kubewitness::start("run-first", options, logs)?;
     first.answers().await?;
-    let synced = |status: &kubewitness_core::views::StatusView| {
-        let sources = &status.sources;
-        sources.len() == SOURCES.len()
-            && sources.iter().all(|source| source.synced && !source.checkpoint.is_empty())
-    };
-    first.status_when(CATCH_UP, "the first lists", synced).await?;
+    first.listed(SOURCES.len(), CATCH_UP).await?;
     let load = Load::start(simulator, seed(), RATE);
     grows(&mut first, &options.data).await?;
     first.kill().await?;

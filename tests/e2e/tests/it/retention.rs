@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{Kubewitness, Platform, RunOptions, command, command_json, in_scratch, until};
 use serde_json::{Value, json};
 
-use crate::support::{Load, example_copy, proofs, same_story, simulator, write};
+use crate::support::{Load, SOURCES, example_copy, proofs, same_story, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
 /// States of Jobs that are kept.
@@ -49,6 +49,7 @@ async fn a_source_that_keeps_little_keeps_the_end_of_each_story_and_says_what_it
         let data = &options.data;
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness.answers().await?;
+        kubewitness.listed(SOURCES.len(), WITHIN).await?;
         let load = Load::start(&simulator, 42, 100.0);
         until(WITHIN, "a history that is long enough", async || {
             let platform = Platform::open(&data.join("platform.db")).await;

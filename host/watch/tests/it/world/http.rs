@@ -199,7 +199,7 @@ fn json_reply(body: Value) -> Reply {
     Reply { status: 200, headers: String::new(), body: body.to_string() }
 }
 
-pub(super) fn bookmark(version: u64, ends_list: bool) -> String {
+pub fn bookmark(version: u64, ends_list: bool) -> String {
     let mut metadata = json!({"resourceVersion": version.to_string()});
     if ends_list {
         metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});

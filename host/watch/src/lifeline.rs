@@ -1,0 +1,185 @@
+//! Connections that tell when they are gone, and requests that end with them.
+//!
+//! A request that is handed over in the very moment in which its connection ends can be lost
+//! between the two (<https://github.com/hyperium/hyper/issues/4122>): nobody answers it any more, nor
+//! says so, and who asked waits for as long as an answer may take. What a connection took with it is
+//! therefore looked for here.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt, TryFutureExt};
+use http::{Extensions, Uri};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{CaptureConnection, Connected, Connection};
+use tokio::time::sleep;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tower::{BoxError, Service};
+
+/// What a connection still had to say reaches those who asked within this.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Is cancelled when the connection is closed.
+#[derive(Clone)]
+struct Gone(CancellationToken);
+
+/// Makes connections that tell when they are gone.
+#[derive(Clone)]
+pub(crate) struct Telling<C>(pub C);
+
+impl<C> Service<Uri> for Telling<C>
+where
+    C: Service<Uri>,
+    C::Response: 'static,
+    C::Future: Send + 'static,
+    C::Error: 'static,
+{
+    type Response = Lifeline<C::Response>;
+    type Error = C::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, target: Uri) -> Self::Future {
+        self.0.call(target).map_ok(Lifeline::new).boxed()
+    }
+}
+
+pub(crate) struct Lifeline<T> {
+    io: T,
+    gone: Gone,
+    _closed: DropGuard,
+}
+
+impl<T> Lifeline<T> {
+    fn new(io: T) -> Self {
+        let gone = CancellationToken::new();
+        Self { io, gone: Gone(gone.clone()), _closed: gone.drop_guard() }
+    }
+}
+
+impl<T: Connection> Connection for Lifeline<T> {
+    fn connected(&self) -> Connected {
+        self.io.connected().extra(self.gone.clone())
+    }
+}
+
+impl<T: Read + Unpin> Read for Lifeline<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl<T: Write + Unpin> Write for Lifeline<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, slices)
+    }
+}
+
+/// The answer, or an error soon after the connection that was to bring it has gone.
+pub(crate) async fn answered<T, E: Into<BoxError>>(
+    answer: impl Future<Output = Result<T, E>>,
+    connection: CaptureConnection,
+) -> Result<T, BoxError> {
+    tokio::select! {
+        biased;
+        answer = answer => answer.map_err(Into::into),
+        () = lost(connection) => Err("the connection was closed, and the request was lost with it".into()),
+    }
+}
+
+/// Ends when the connection of a request is gone, and no other one has taken it over.
+async fn lost(mut connection: CaptureConnection) {
+    // Comes back only once there is one.
+    drop(connection.wait_for_connection_metadata().await);
+    while let Some(Gone(gone)) = gone(&connection) {
+        if gone.is_cancelled() {
+            return;
+        }
+        gone.cancelled().await;
+        sleep(LAST_WORDS).await;
+    }
+    std::future::pending::<()>().await;
+}
+
+fn gone(connection: &CaptureConnection) -> Option<Gone> {
+    let mut extras = Extensions::new();
+    connection.connection_metadata().as_ref()?.get_extras(&mut extras);
+    extras.remove()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use http::Request;
+    use http_body_util::Empty;
+    use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
+    use hyper_util::client::legacy::{Client, Error};
+    use hyper_util::rt::TokioExecutor;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_nobody_answers_any_more_ends_with_its_connection_and_not_before() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = format!("http://{}/", listener.local_addr().unwrap());
+        let client = Client::builder(TokioExecutor::new()).build(Telling(HttpConnector::new()));
+        let mut request = Request::get(target).body(Empty::<&[u8]>::new()).unwrap();
+        let connection = capture_connection(&mut request);
+        let meanwhile = async {
+            let (socket, _) = listener.accept().await.unwrap();
+            // As if it had been lost on its way to the connection.
+            let mut lost = answered(pending::<Result<(), Error>>(), connection).boxed();
+            let early = tokio::time::timeout(LAST_WORDS, &mut lost).await;
+            assert!(early.is_err(), "the connection is open, and the answer may come");
+            drop(socket);
+            assert!(lost.await.unwrap_err().to_string().contains("lost"));
+        };
+        let (sent, ()) = tokio::join!(client.request(request), meanwhile);
+        assert!(sent.is_err());
+    }
+
+    #[tokio::test]
+    async fn without_a_connection_the_answer_is_waited_for() {
+        let connection = capture_connection(&mut Request::new(()));
+        let answer = async {
+            sleep(Duration::from_millis(1)).await;
+            Ok::<_, Error>(7)
+        };
+        assert_eq!(answered(answer, connection).await.unwrap(), 7);
+    }
+}
