@@ -16,10 +16,10 @@ mod statuses;
 #[cfg(test)]
 mod tests;
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::index::Indexes;
@@ -103,7 +103,7 @@ pub(crate) struct Cache {
     heat: Heat,
     /// Of the first object; the others' records leave it out.
     kind: Option<Arc<Kind>>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
 }
 
 impl Cache {
@@ -121,7 +121,7 @@ impl Cache {
             keyer,
             heat: Heat::default(),
             kind: None,
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
         }
     }
 

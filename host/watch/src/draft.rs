@@ -1,9 +1,9 @@
 //! One append in the making, with what it already says about its objects: the events of one batch
 //! are judged against the ones before them. Knows nothing about the journal or the server.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::ports::{Poison, Witnessed};
 use kubewitness_core::state::{Change, Gap, ObjectRef};
 use kubewitness_core::views::DiscrepancyView;
@@ -34,7 +34,7 @@ pub(crate) struct Draft {
     /// The place of the last state of each uid, and of each name.
     by_uid: HashTable<usize>,
     by_name: HashTable<usize>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
 }
 
 impl Draft {

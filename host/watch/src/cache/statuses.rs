@@ -1,9 +1,10 @@
 //! Equal statuses become one. A table of the recent ones, each in its one place: a miss costs a
 //! share, never a search.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use hashbrown::DefaultHashBuilder;
 use kubewitness_core::state::Status;
 
 /// Statuses that are shared between objects: most of a cluster's objects have one of few.
@@ -11,11 +12,11 @@ const SHARED_STATUSES: usize = 256;
 
 pub(crate) struct Statuses {
     recent: Vec<Option<Arc<Status>>>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
 }
 impl Default for Statuses {
     fn default() -> Self {
-        Self { recent: vec![None; SHARED_STATUSES], hasher: RandomState::new() }
+        Self { recent: vec![None; SHARED_STATUSES], hasher: DefaultHashBuilder::default() }
     }
 }
 
