@@ -19,6 +19,7 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
     if view.states.is_empty() && place.is_some() {
         // As kubectl has it, a namespace says nothing about an object that is in none.
         view = client.get("api/v1/timeline", &query).await?;
+        view.states.retain(|state| state.object.namespace.is_empty());
     }
     if view.states.is_empty() {
         let place = place.map(|place| format!(" in namespace {place}, nor without one")).unwrap_or_default();

@@ -70,12 +70,15 @@ fn of_host(snapshot: &Snapshot) -> Result<PlacedRules, Vec<Problem>> {
     Ok(PlacedRules { rules, places: Places::Host(Box::new(host)) })
 }
 
-/// `None` where the path is no file whose documents are rules: each with `cases`, and of no `kind`
-/// that a cluster knows.
+/// `None` where the path is no file whose documents are rules: each with `cases`, or at least with a
+/// `group`, and of no version that a cluster knows.
 pub fn read_file(path: &Path) -> Option<Result<PlacedRules, Vec<Problem>>> {
     let text = folder::text(path).ok()?;
     let trees = Tree::parse(&text).ok()?;
-    let is_rule = |tree: &Tree| tree.get("cases").is_some() && tree.get("apiVersion").is_none();
+    let is_rule = |tree: &Tree| {
+        let is_like_one = tree.get("cases").is_some() || tree.get("group").is_some();
+        is_like_one && tree.get("apiVersion").is_none()
+    };
     if trees.is_empty() || !trees.iter().all(is_rule) {
         return None;
     }
@@ -160,6 +163,14 @@ mod tests {
             problems(&RULE.replace("status.ok", "status"))[0]
                 .starts_with("r.yaml:4: cases[0].when[0].at: `status` is not a path")
         );
+    }
+
+    #[test]
+    fn a_file_of_rules_is_known_as_one_without_its_cases() {
+        let mistyped = problems(&RULE.replace("cases:", "case:"));
+        assert!(mistyped[0].contains("unknown field `case`"), "{mistyped:?}");
+        let missing = problems("group: g\nkind: K\n");
+        assert!(missing[0].contains("missing field `cases`"), "{missing:?}");
     }
 
     #[test]

@@ -50,6 +50,10 @@ impl Checkpoint {
 
     /// The server says that everything up to this version has come.
     pub fn bookmark(&mut self, version: &Version) {
+        // One that says nothing.
+        if version.as_str().is_empty() {
+            return;
+        }
         let raised = |held: &Option<Version>| {
             held.as_ref().is_none_or(|held| version.compare(held).is_none_or(|order| order != Ordering::Less))
         };
@@ -122,6 +126,9 @@ mod tests {
     #[test]
     fn an_empty_version_is_no_checkpoint() {
         assert_eq!(Checkpoint::at(Some(version(""))).safe(), None);
+        let mut checkpoint = Checkpoint::at(Some(version("20")));
+        checkpoint.bookmark(&version(""));
+        assert_eq!(safe(&checkpoint), "20");
     }
 
     proptest! {

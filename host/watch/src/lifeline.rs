@@ -7,6 +7,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,16 +20,69 @@ use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::{BoxError, Service};
 
-/// What a connection still had to say reaches those who asked within this.
+/// What a connection still had to say reaches those who asked within this, and a request that was not
+/// begun on it is on the next one.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Is cancelled when the connection is closed.
+/// What is known of a connection, as long as anybody waits for it.
 #[derive(Clone)]
-struct Gone(CancellationToken);
+struct Known {
+    /// Cancelled when it is closed.
+    gone: CancellationToken,
+    making: Making,
+}
+
+/// Connections that are being made: a request that was not begun on one goes on to the next.
+#[derive(Clone, Default)]
+struct Making(Arc<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// One that is being made.
+struct Begun(Making);
+
+impl Making {
+    fn begin(&self) -> Begun {
+        self.0.begun.fetch_add(1, Ordering::SeqCst);
+        Begun(self.clone())
+    }
+
+    /// Ends when none was made for a while.
+    async fn rests(&self) {
+        let begun = || self.0.begun.load(Ordering::SeqCst);
+        loop {
+            let before = begun();
+            sleep(LAST_WORDS).await;
+            // Those that had ended before are no more than had begun before.
+            if begun() == before && self.0.ended.load(Ordering::SeqCst) == before {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.0.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 /// Makes connections that tell when they are gone.
 #[derive(Clone)]
-pub(crate) struct Telling<C>(pub C);
+pub(crate) struct Telling<C> {
+    connector: C,
+    making: Making,
+}
+
+impl<C> Telling<C> {
+    pub fn new(connector: C) -> Self {
+        Self { connector, making: Making::default() }
+    }
+}
 
 impl<C> Service<Uri> for Telling<C>
 where
@@ -41,30 +96,32 @@ where
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
-        self.0.poll_ready(context)
+        self.connector.poll_ready(context)
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        self.0.call(target).map_ok(Lifeline::new).boxed()
+        let (begun, making) = (self.making.begin(), self.making.clone());
+        let connected = self.connector.call(target).map_ok(|io| Lifeline::new(io, making));
+        connected.inspect(move |_| drop(begun)).boxed()
     }
 }
 
 pub(crate) struct Lifeline<T> {
     io: T,
-    gone: Gone,
+    known: Known,
     _closed: DropGuard,
 }
 
 impl<T> Lifeline<T> {
-    fn new(io: T) -> Self {
+    fn new(io: T, making: Making) -> Self {
         let gone = CancellationToken::new();
-        Self { io, gone: Gone(gone.clone()), _closed: gone.drop_guard() }
+        Self { io, known: Known { gone: gone.clone(), making }, _closed: gone.drop_guard() }
     }
 }
 
 impl<T: Connection> Connection for Lifeline<T> {
     fn connected(&self) -> Connected {
-        self.io.connected().extra(self.gone.clone())
+        self.io.connected().extra(self.known.clone())
     }
 }
 
@@ -120,21 +177,21 @@ pub(crate) async fn answered<T, E: Into<BoxError>>(
     }
 }
 
-/// Ends when the connection of a request is gone, and no other one has taken it over.
+/// Ends when the connection of a request is gone, and no other one takes it over.
 async fn lost(mut connection: CaptureConnection) {
     // Comes back only once there is one.
     drop(connection.wait_for_connection_metadata().await);
-    while let Some(Gone(gone)) = gone(&connection) {
-        if gone.is_cancelled() {
+    while let Some(Known { gone, making }) = known(&connection) {
+        gone.cancelled().await;
+        making.rests().await;
+        if known(&connection).is_some_and(|known| known.gone.is_cancelled()) {
             return;
         }
-        gone.cancelled().await;
-        sleep(LAST_WORDS).await;
     }
     std::future::pending::<()>().await;
 }
 
-fn gone(connection: &CaptureConnection) -> Option<Gone> {
+fn known(connection: &CaptureConnection) -> Option<Known> {
     let mut extras = Extensions::new();
     connection.connection_metadata().as_ref()?.get_extras(&mut extras);
     extras.remove()
@@ -157,7 +214,7 @@ mod tests {
     async fn a_request_that_nobody_answers_any_more_ends_with_its_connection_and_not_before() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = format!("http://{}/", listener.local_addr().unwrap());
-        let client = Client::builder(TokioExecutor::new()).build(Telling(HttpConnector::new()));
+        let client = Client::builder(TokioExecutor::new()).build(Telling::new(HttpConnector::new()));
         let mut request = Request::get(target).body(Empty::<&[u8]>::new()).unwrap();
         let connection = capture_connection(&mut request);
         let meanwhile = async {
@@ -171,6 +228,16 @@ mod tests {
         };
         let (sent, ()) = tokio::join!(client.request(request), meanwhile);
         assert!(sent.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_given_up_while_another_connection_is_being_made() {
+        let making = Making::default();
+        let begun = making.begin();
+        let mut rests = making.rests().boxed();
+        assert!(tokio::time::timeout(30 * LAST_WORDS, &mut rests).await.is_err());
+        drop(begun);
+        assert!(tokio::time::timeout(3 * LAST_WORDS, rests).await.is_ok());
     }
 
     #[tokio::test]

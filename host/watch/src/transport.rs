@@ -95,7 +95,7 @@ where
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
-    let connector = Telling(connector);
+    let connector = Telling::new(connector);
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())

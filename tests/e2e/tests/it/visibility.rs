@@ -264,6 +264,9 @@ async fn a_server_restored_from_a_backup_is_told_as_a_new_epoch() {
             Ok(())
         })
         .await?;
+        // The same name in another namespace is another object.
+        let elsewhere = lab.refused(&["timeline", "job/train-1", "-n", "elsewhere"]).await?;
+        ensure!(elsewhere.contains("nothing was witnessed"), "{elsewhere}");
         lab.behind_its_back(async |simulator| {
             simulator.make("restore", &json!({"name": "before"})).await.map(drop)
         })
