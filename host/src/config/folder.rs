@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::{Entry, Origin, Problem};
 use super::tree::Tree;
-use super::{Snapshot, decode_base64};
+use super::{Snapshot, decode_base64, rules};
 
 /// A folder larger than this is not one of manifests; reading it would only take memory.
 const FILES: usize = 1000;
@@ -119,6 +119,10 @@ fn read_document(path: &Path, document: &Tree, snapshot: &mut Snapshot) {
     if let (true, Err(found)) = (is_config_map, read_config_map(path, document, snapshot)) {
         snapshot.problems.push(found);
     }
+    if rules::is_rule(document) {
+        let told = "a status rule works as an item of spec.statusRules in the host's settings, and not here";
+        snapshot.problems.push(problem(path, Some(document.line), told.to_string()));
+    }
 }
 
 /// Whether a label is there. Any other value than the text `"true"` is a slip that would take a
@@ -202,6 +206,17 @@ fn binary(path: &Path, document: &Tree) -> Result<BTreeMap<String, Vec<u8>>, Pro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_beside_the_manifests_is_not_passed_over_in_silence() {
+        let folder = tempfile::tempdir().unwrap();
+        let rule = "group: example.com\nkind: Widget\ncases:\n  - {when: [], phase: Pending}\n";
+        std::fs::write(folder.path().join("widget-rule.yaml"), rule).unwrap();
+        std::fs::write(folder.path().join("other.yaml"), "apiVersion: v1\nkind: Secret\n").unwrap();
+        let problems = read(folder.path()).unwrap().problems;
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].to_string().contains("spec.statusRules"), "{}", problems[0]);
+    }
 
     #[test]
     fn labelled_config_maps_are_found_and_others_are_left_alone() {

@@ -70,15 +70,17 @@ fn of_host(snapshot: &Snapshot) -> Result<PlacedRules, Vec<Problem>> {
     Ok(PlacedRules { rules, places: Places::Host(Box::new(host)) })
 }
 
-/// `None` where the path is no file whose documents are rules: each with `cases`, or at least with a
-/// `group`, and of no version that a cluster knows.
+/// Whether a document is meant as a rule: with `cases`, or at least with a `group`, and of no version
+/// that a cluster knows.
+pub(super) fn is_rule(tree: &Tree) -> bool {
+    let is_like_one = tree.get("cases").is_some() || tree.get("group").is_some();
+    is_like_one && tree.get("kind").is_some() && tree.get("apiVersion").is_none()
+}
+
+/// `None` where the path is no file whose documents are rules.
 pub fn read_file(path: &Path) -> Option<Result<PlacedRules, Vec<Problem>>> {
     let text = folder::text(path).ok()?;
     let trees = Tree::parse(&text).ok()?;
-    let is_rule = |tree: &Tree| {
-        let is_like_one = tree.get("cases").is_some() || tree.get("group").is_some();
-        is_like_one && tree.get("apiVersion").is_none()
-    };
     if trees.is_empty() || !trees.iter().all(is_rule) {
         return None;
     }

@@ -65,7 +65,13 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
     }
     let is_blind = |source: &&SourceView| !source.synced || source.condition.is_some() || source.walking > 0;
     let blind: Vec<_> = sources.iter().filter(is_blind).map(|source| source.name.as_str()).collect();
-    if query.uid.is_some() || (query.source.is_some() && sources.is_empty()) {
+    if let Some(name) = query.source.as_ref().filter(|_| sources.is_empty()) {
+        return empty(
+            "No such source",
+            &html! { "No source is called " b { (name) } ", and no gap of one that was is kept. " a href="/gaps" { "Show all gaps" } "." },
+        );
+    }
+    if query.uid.is_some() {
         return empty(
             "Nothing matches",
             &html! { "No version of what was asked for is known to be missing. " a href="/gaps" { "Show all gaps" } "." },

@@ -187,6 +187,7 @@ async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
         "pods are watched, and there are none"
     );
     assert!(get(&full, "/gaps?uid=uid-other").await.text.contains("Nothing matches"));
+    assert!(get(&full, "/gaps?source=nope").await.text.contains("No source is called <b>nope</b>"));
     let odd = get(&full, "/gaps?source=pods%22%5C").await.text;
     assert!(odd.contains("No gaps so far") && odd.contains("all that came was an object"), "{odd}");
     assert!(get(&full, "/deadletters?plugin=audit").await.text.contains("Nothing matches"));
