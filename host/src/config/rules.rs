@@ -70,11 +70,11 @@ fn of_host(snapshot: &Snapshot) -> Result<PlacedRules, Vec<Problem>> {
     Ok(PlacedRules { rules, places: Places::Host(Box::new(host)) })
 }
 
-/// Whether a document is meant as a rule: with `cases`, or at least with a `group`, and of no version
-/// that a cluster knows.
+/// Whether a document is meant as a rule: with `cases`, or at least with a `group` and a `kind`, and of
+/// no version that a cluster knows.
 pub(super) fn is_rule(tree: &Tree) -> bool {
-    let is_like_one = tree.get("cases").is_some() || tree.get("group").is_some();
-    is_like_one && tree.get("kind").is_some() && tree.get("apiVersion").is_none()
+    let has = |field: &str| tree.get(field).is_some();
+    (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
 /// `None` where the path is no file whose documents are rules.
@@ -168,11 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_rules_is_known_as_one_without_its_cases() {
+    fn a_file_of_rules_is_known_as_one_without_its_cases_or_its_kind() {
         let mistyped = problems(&RULE.replace("cases:", "case:"));
         assert!(mistyped[0].contains("unknown field `case`"), "{mistyped:?}");
         let missing = problems("group: g\nkind: K\n");
         assert!(missing[0].contains("missing field `cases`"), "{missing:?}");
+        let of_nothing = problems(&RULE.replace("kind: K\n", ""));
+        assert!(of_nothing[0].contains("missing field `kind`"), "{of_nothing:?}");
     }
 
     #[test]

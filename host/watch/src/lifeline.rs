@@ -179,7 +179,7 @@ pub(crate) async fn answered<T, E: Into<BoxError>>(
 
 /// Ends when the connection of a request is gone, and no other one takes it over.
 async fn lost(mut connection: CaptureConnection) {
-    // Comes back only once there is one.
+    // Comes back once there is one, or can't be any more.
     drop(connection.wait_for_connection_metadata().await);
     while let Some(Known { gone, making }) = known(&connection) {
         gone.cancelled().await;

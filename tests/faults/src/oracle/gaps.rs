@@ -28,8 +28,8 @@ impl Wide<'_> {
         ended && life.entries.iter().all(|entry| self.covers(entry.version))
     }
 
-    /// Where one history took the place of another, nothing between them can be asked for any
-    /// more: what the old one still had to say, and what the new one said before it was noticed.
+    /// Where one history took the place of another: what the old one still had to say can't be asked
+    /// for any more, and what the new one said before it was noticed is not asked for, though it could.
     fn replaced(&self) -> bool {
         self.gap.reason == REPLACED
     }
