@@ -137,6 +137,14 @@ impl Fate {
     }
 }
 
+/// A version of an object that was witnessed in a history, which may be over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    pub object: ObjectRef,
+    pub version: Version,
+    pub document: Bytes,
+}
+
 /// What the watch writes to.
 #[async_trait]
 pub trait Witness: Send + Sync {
@@ -164,6 +172,15 @@ pub trait Witness: Send + Sync {
     /// knows nothing: the story is told again, and the ids are the same.
     async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<Fate, JournalError> {
         Ok(Fate::Unknown)
+    }
+    /// The newest version up to this one that was witnessed in an epoch.
+    async fn former(
+        &self,
+        _source: &str,
+        _epoch: u32,
+        _upto: &Version,
+    ) -> Result<Option<Former>, JournalError> {
+        Err(JournalError::Invalid("what was witnessed is not found by its version here".into()))
     }
 }
 

@@ -8,13 +8,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, JournalError, Outside,
-    Present, Progress, Save, Warm, Witness,
+    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
+    Outside, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
-use kubewitness_core::{Gap, Seq, State};
+use kubewitness_core::{Gap, Seq, State, Version};
 use tokio::sync::{mpsc, watch};
 
 use crate::group::{Group, Work};
@@ -258,6 +258,10 @@ impl Witness for Journal {
         let story = self.timeline(&query).await?.states;
         let of_epoch = story.iter().filter(|state| *state.source == *source && state.epoch == epoch);
         Ok(Fate::of(of_epoch.map(|state| (state.change, &state.resource_version))))
+    }
+
+    async fn former(&self, source: &str, epoch: u32, upto: &Version) -> Result<Option<Former>, JournalError> {
+        self.reader().await?.former(source, epoch, upto).await
     }
 }
 

@@ -1,6 +1,8 @@
 //! A list compared with what was witnessed: what is new goes on at once; what differs, or is no
 //! longer there, becomes a job of a round. Asks the server nothing but whether an object is there.
 
+mod anew;
+
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -17,18 +19,21 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::common::Base;
 use crate::course::ListReason;
 use crate::discovery::Resource;
 use crate::document::with_kind;
-use crate::input::{Hole, Input, Step, Story, reason};
+use crate::input::Input;
 use crate::judge::{Compared, compare, is_upto};
 use crate::maker::{check, matches, reference};
 use crate::mender::discrepancy;
 use crate::reader::Closed;
+use crate::relist::Asked;
 use crate::request::Failure;
 use crate::round::{Job, Moved, Outage, Round, RoundId, Since, Uids, Vanished};
 use crate::source::Parts;
-use crate::walkback::after;
+
+use anew::Anew;
 
 /// Why a list ended early.
 pub(crate) enum Broken {
@@ -38,6 +43,8 @@ pub(crate) enum Broken {
     Failed(Failure),
     /// A page expired: all over again.
     Again,
+    /// What was there at the base says that it is none.
+    Baseless,
     /// The server doesn't stream lists.
     NotStreamed(String),
 }
@@ -92,6 +99,10 @@ pub(crate) struct Comparison {
     reason: ListReason,
     /// Everything up to here was witnessed.
     baseline: Option<Version>,
+    /// From where on a new history is read.
+    base: Option<Base>,
+    /// Listed under the name of another: first it is to be known what became of that one.
+    usurpers: Vec<Anew>,
     unseen: HashSet<Unseen>,
     /// Each object counts once, however often a stream repeats it.
     seen: Uids,
@@ -108,19 +119,15 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    pub fn new(
-        parts: &Arc<Parts>,
-        inputs: &mpsc::Sender<Input>,
-        resource: &Resource,
-        reason: &ListReason,
-        baseline: Option<Version>,
-    ) -> Self {
+    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &Asked) -> Self {
         let mut comparison = Self {
             parts: Arc::clone(parts),
             inputs: inputs.clone(),
-            resource: resource.clone(),
-            reason: reason.clone(),
-            baseline,
+            resource: asked.resource.clone(),
+            reason: asked.reason.clone(),
+            baseline: asked.baseline.clone(),
+            base: asked.base.clone(),
+            usurpers: Vec::new(),
             unseen: HashSet::new(),
             seen: Uids::default(),
             begun: Instant::now(),
@@ -180,10 +187,15 @@ impl Comparison {
         match self.found(&envelope, document)? {
             // Taken now, what lies between would be refused as old.
             Some(Found::Item(_)) if watched.is_some_and(|watched| version.is_newer_than(watched)) => {}
+            Some(Found::Item(document)) if self.reason == ListReason::Replaced => {
+                let is_outside = !matches(&self.parts, &envelope)
+                    && self.parts.shared.read().brief(&envelope.uid).is_none();
+                let object = reference(&self.parts, &envelope);
+                self.anew(Anew { object, version, document, is_outside }).await?;
+            }
             Some(Found::Item(document)) => {
-                let anew = self.reason == ListReason::Replaced;
                 self.at_once += 1;
-                self.send(Input::Item { document, anew }).await?;
+                self.send(Input::Item { document, anew: false }).await?;
             }
             Some(Found::ReadBack(mut moved)) => {
                 if !moved.witnessed && moved.rival.is_none() {
@@ -203,19 +215,24 @@ impl Comparison {
     fn found(&self, envelope: &Envelope<'_>, document: Bytes) -> Result<Option<Found>, Broken> {
         let version = Version::new(&envelope.resource_version);
         let cache = self.parts.shared.read();
-        if self.reason == ListReason::Replaced {
-            // The histories may have given one version to two contents; only the bytes tell.
-            let same = cache.by_uid(&envelope.uid).is_some_and(|known| {
-                known.resource_version == version && unpack(&known.packed).is_ok_and(|held| held == document)
-            });
-            return Ok((!same).then_some(Found::Item(document)));
-        }
-        let known = cache.brief(&envelope.uid);
-        let known = known.as_ref();
         let rival = cache
             .brief_of_name(&envelope.namespace, &envelope.name)
             .filter(|held| *held.object.uid != *envelope.uid)
             .map(|held| (held.object, self.since(&held.resource_version)));
+        if self.reason == ListReason::Replaced {
+            // The histories may have given one version to two contents; only that tells.
+            let known = cache.by_uid(&envelope.uid);
+            let is_news = match &known {
+                Some(known) if known.resource_version == version => {
+                    unpack(&known.packed).map_or(true, |held| !is_same(&held, &document))
+                }
+                Some(_) => true,
+                None => matches(&self.parts, envelope) || rival.is_some(),
+            };
+            return Ok(is_news.then_some(Found::Item(document)));
+        }
+        let known = cache.brief(&envelope.uid);
+        let known = known.as_ref();
         let since = match compare(&version, known.map(|known| &known.resource_version)) {
             Compared::Same => return Ok(None),
             Compared::Behind => return Err(Broken::OtherHistory(version)),
@@ -265,25 +282,19 @@ impl Comparison {
         id: RoundId,
     ) -> Result<Option<Round>, Broken> {
         let is_whole = *listed == *absent;
+        if self.reason == ListReason::Replaced {
+            self.all_anew(listed).await?;
+            self.say(listed);
+            return Ok(None);
+        }
         for Unseen(object) in std::mem::take(&mut self.unseen) {
             let held = self.parts.shared.read().brief(&object.uid).map(|held| held.resource_version);
             let Some(witnessed) = held else { continue };
-            let is_doubtful = self.unread > 0 || self.reason == ListReason::Replaced;
-            if is_doubtful && !is_absent(&self.parts, &self.resource, &object).await? {
-                continue;
-            }
-            if self.reason == ListReason::Replaced {
-                // What another history did in between can't be asked of this one.
-                self.at_once += 1;
-                let steps = vec![Step::Ended(object, None)];
-                self.send(Input::Story(Story { round: None, epoch: None, steps, release: None })).await?;
+            if self.unread > 0 && !is_absent(&self.parts, &self.resource, &object).await? {
                 continue;
             }
             let (since, absent) = (self.since(&witnessed), absent.clone());
             self.jobs.push(Job::Vanished(Vanished { object, since, absent }));
-        }
-        if self.reason == ListReason::Replaced {
-            self.send(Input::SourceHole(None, replaced(listed))).await?;
         }
         self.say(listed);
         if self.reason == ListReason::Doubted {
@@ -327,6 +338,12 @@ impl Comparison {
     async fn send(&self, input: Input) -> Result<(), Closed> {
         self.inputs.send(input).await.map_err(|_| Closed)
     }
+}
+
+/// In whatever order the members are.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let read = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).ok();
+    one == other || read(one).is_some_and(|one| Some(one) == read(other))
 }
 
 /// Up to where an object that isn't there by what was witnessed is known: to where it left the
@@ -374,18 +391,5 @@ pub(crate) async fn fetch(
         Ok(bytes) => Ok(Some(bytes)),
         Err(failure) if failure.code() == Some(404) => Ok(None),
         Err(failure) => Err(failure),
-    }
-}
-
-/// From where on both histories differ is not known: a version can be the same in both by chance.
-fn replaced(listed: &Version) -> Hole {
-    Hole {
-        after: String::new(),
-        before: after(listed),
-        reason: reason::REPLACED,
-        message: format!(
-            "the server's history was replaced: its versions up to {listed} were not watched, and what \
-             the old history still had to say is lost"
-        ),
     }
 }

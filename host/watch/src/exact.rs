@@ -30,6 +30,10 @@ const STORY: u32 = 4096;
 /// asked for so often.
 pub(crate) const CONTRADICTED: u32 = 3;
 
+/// A server that can't be reached at all sends no newer versions either, so that nobody waits in
+/// vain. Beyond this its history is compacted soon after it is back.
+const AWAY: Duration = Duration::from_secs(900);
+
 const TOO_LONG: &str = "reading them back would have taken too long";
 const END_UNKNOWN: &str = "the version of its deletion can't be told";
 const END_COMPACTED: &str = "compaction has removed them, and the version of its deletion";
@@ -39,6 +43,9 @@ pub(crate) struct Exact {
     resource: Resource,
     budget: Budget,
     frontier: Arc<Frontier>,
+    /// How long a server that is busy is waited for, and one that is away.
+    busy: Duration,
+    away: Duration,
     /// The server can't be asked for old versions: said once, then not tried again in this round.
     refused: AtomicBool,
 }
@@ -120,7 +127,13 @@ pub(crate) struct Errand {
 
 impl Exact {
     pub fn new(parts: Arc<Parts>, resource: Resource, budget: Budget, frontier: Arc<Frontier>) -> Self {
-        Self { parts, resource, budget, frontier, refused: AtomicBool::new(false) }
+        let busy = parts.tuning.walk.time;
+        Self { parts, resource, budget, frontier, busy, away: AWAY, refused: AtomicBool::new(false) }
+    }
+
+    /// For what somebody waits for.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { busy: patience, away: patience, ..self }
     }
 
     pub fn parts(&self) -> Arc<Parts> {

@@ -83,6 +83,8 @@ pub(crate) enum Step {
     Missed(Bytes),
     /// The version that was listed.
     Version(Bytes),
+    /// The same, of a new epoch.
+    Anew(Bytes),
     /// A version of an object that has ended or left, if it was not witnessed before.
     Late(Bytes),
     /// The end of an object, as it came.

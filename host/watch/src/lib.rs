@@ -15,6 +15,7 @@ mod budget;
 mod cache;
 mod census;
 mod checkpoint;
+mod common;
 mod compare;
 pub mod configmaps;
 mod connect;

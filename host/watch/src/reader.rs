@@ -66,6 +66,8 @@ pub(crate) struct Reader {
     in_one_piece: bool,
     /// The server may be another one than before: the connection was lost, or the process is new.
     is_unsure: bool,
+    /// How often the base of a new history was looked for since the last list.
+    based: u32,
     /// No watch has lived since the last list: one that expires again must not list at once.
     just_listed: bool,
 }
@@ -90,6 +92,7 @@ impl Reader {
             resource: None,
             is_unsure: true,
             just_listed: false,
+            based: 0,
             streams: parts.tuning.stream_lists,
             refuses_streams: false,
             cut_short: 0,

@@ -6,6 +6,7 @@ use kubewitness_core::Version;
 use kubewitness_core::project;
 use tokio::sync::mpsc;
 
+use crate::common::Base;
 use crate::compare::{Broken, Comparison};
 use crate::course::ListReason;
 use crate::discovery::Resource;
@@ -29,6 +30,8 @@ pub(crate) enum Listed {
     Failed(Failure),
     /// Its pages expired again and again.
     TooSlow,
+    /// What was there at the base says that it is none.
+    Baseless,
 }
 
 /// Which list is wanted.
@@ -38,6 +41,8 @@ pub(crate) struct Asked {
     pub reason: ListReason,
     /// Everything up to here was witnessed.
     pub baseline: Option<Version>,
+    /// Of a new history: what was there at this version is listed, and not what is there now.
+    pub base: Option<Base>,
     pub id: RoundId,
 }
 
@@ -70,6 +75,7 @@ impl Relist {
                 Err(Broken::Closed) => return Err(Closed),
                 Err(Broken::OtherHistory(server)) => return Ok(Listed::OtherHistory(server)),
                 Err(Broken::Failed(failure)) => return Ok(Listed::Failed(failure)),
+                Err(Broken::Baseless) => return Ok(Listed::Baseless),
                 Err(Broken::NotStreamed(why)) => return Ok(Listed::Failed(Failure::Answer(why))),
             }
         }
@@ -78,8 +84,8 @@ impl Relist {
     /// One list from its first page to its last. The watch begins at the first page's version:
     /// it misses nothing, whatever the later pages say.
     async fn attempt(&self, paged: bool) -> Result<(Version, Option<Round>), Broken> {
-        let Asked { resource, reason, baseline, id } = &self.asked;
-        let mut comparison = Comparison::new(&self.parts, &self.inputs, resource, reason, baseline.clone());
+        let Asked { resource, base, id, .. } = &self.asked;
+        let mut comparison = Comparison::new(&self.parts, &self.inputs, &self.asked);
         let (mut token, mut first) = (String::new(), None);
         loop {
             let mut address = resource.collection();
@@ -88,13 +94,16 @@ impl Relist {
             }
             if !token.is_empty() {
                 address = address.with("continue", &token);
+            } else if let Some(base) = base {
+                address =
+                    address.with("resourceVersion", base.at.as_str()).with("resourceVersionMatch", "Exact");
             }
             let bytes = match self.parts.api.get(address.as_str()).await {
                 Ok(bytes) => bytes,
                 Err(failure) if failure.is_expired() && !token.is_empty() => match failure.token() {
                     // The rest of the list, as it is now: the watch from the first page's version
                     // brings what lies between.
-                    Some(inconsistent) if *inconsistent != token => {
+                    Some(inconsistent) if *inconsistent != token && base.is_none() => {
                         token = inconsistent.to_string();
                         continue;
                     }
@@ -104,6 +113,9 @@ impl Relist {
             };
             let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
             let version = Version::new(&page.resource_version);
+            if base.as_ref().is_some_and(|base| base.at != version) {
+                return Err(Broken::Baseless);
+            }
             let listed = first.get_or_insert_with(|| version.clone());
             for item in &page.items {
                 comparison.item(bytes.slice_ref(item), Some(listed)).await?;

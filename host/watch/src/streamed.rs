@@ -46,8 +46,7 @@ pub(crate) struct StreamedList {
 
 impl StreamedList {
     pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &Asked) -> Self {
-        let comparison =
-            Comparison::new(parts, inputs, &asked.resource, &asked.reason, asked.baseline.clone());
+        let comparison = Comparison::new(parts, inputs, asked);
         Self {
             parts: Arc::clone(parts),
             inputs: inputs.clone(),

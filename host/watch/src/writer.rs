@@ -23,7 +23,6 @@ use crate::handle::count;
 use crate::hold::{Held, Holds};
 use crate::input::{Hole, Input, Standing, Step, Story, reason};
 use crate::judge::Event;
-use crate::landmark::Landmarks;
 use crate::maker::{Came, Counted, Maker, Watched, matches};
 use crate::mender::{PLACES, Unended};
 use crate::request::{Failure, status_failure};
@@ -197,9 +196,12 @@ impl Writer {
             let more = match &step {
                 Step::Life(life) => life.states(),
                 Step::Hole(..) => 1 + EVENT_STATES,
-                Step::Missed(_) | Step::Version(_) | Step::Late(_) | Step::Gone(_) | Step::Ended(..) => {
-                    EVENT_STATES
-                }
+                Step::Missed(_)
+                | Step::Version(_)
+                | Step::Anew(_)
+                | Step::Late(_)
+                | Step::Gone(_)
+                | Step::Ended(..) => EVENT_STATES,
             };
             if self.is_full(more) && self.write(stop).await? == Written::Stopped {
                 return Ok(Written::Stopped);
@@ -235,6 +237,7 @@ impl Writer {
         match step {
             Step::Hole(object, hole) => self.maker.object_hole(object, &hole),
             Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
+            Step::Anew(document) => self.maker.item(document, Event::Anew),
             Step::Late(document) => self.maker.late(document),
             Step::Gone(document) => self.maker.item(document, Event::Deleted),
             Step::Ended(object, version) => self.maker.vanished(&object, version),
@@ -294,7 +297,6 @@ impl Writer {
                 self.round = None;
                 self.holds.clear();
                 self.fresh.clear();
-                *self.parts.shared.landmarks() = Landmarks::default();
                 count(&self.parts.shared.counters.epochs, 1);
                 self.due = true;
                 self.parts.shared.live().synced = false;

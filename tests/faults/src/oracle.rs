@@ -87,15 +87,15 @@ struct Life<'a> {
     /// Without gaps, by position.
     states: Vec<&'a State>,
     holes: Vec<Hole<'a>>,
-    /// The last state of it in the histories before.
-    before: Option<&'a State>,
+    /// Its states in the histories before.
+    before: Vec<&'a State>,
 }
 
 /// Everything that is wrong.
 pub fn judge(truth: &Truth, told: &Told) -> Vec<Fault> {
     let mut faults = Faults::default();
     ids(told, &mut faults);
-    let mut before: HashMap<&str, &State> = HashMap::new();
+    let mut before: HashMap<&str, Vec<&State>> = HashMap::new();
     for (epoch, history) in truth.histories.iter().enumerate() {
         let last = epoch + 1 == truth.histories.len();
         let up_to = told.up_to.filter(|_| last).unwrap_or(u64::MAX);
@@ -108,7 +108,9 @@ pub fn judge(truth: &Truth, told: &Told) -> Vec<Fault> {
         }
         gaps::readable_lives(&lives, &wide, &mut faults);
         names::judge(history, told, epoch, &mut faults);
-        before.extend(lives.values().filter_map(|life| Some((life.uid, *life.states.last()?))));
+        for life in lives.values() {
+            before.entry(life.uid).or_default().extend(&life.states);
+        }
     }
     let epochs = truth.histories.len();
     for state in told.states.iter().filter(|state| state.epoch as usize >= epochs) {
@@ -146,7 +148,7 @@ fn lives<'a>(
     told: &'a Told,
     epoch: u32,
     up_to: u64,
-    before: &HashMap<&str, &'a State>,
+    before: &HashMap<&str, Vec<&'a State>>,
     faults: &mut Faults,
 ) -> BTreeMap<&'a str, Life<'a>> {
     let mut lives: BTreeMap<&str, Life<'_>> = BTreeMap::new();
@@ -158,7 +160,7 @@ fn lives<'a>(
         entries: Vec::new(),
         states: Vec::new(),
         holes: Vec::new(),
-        before: before.get(uid).copied(),
+        before: before.get(uid).cloned().unwrap_or_default(),
     };
     for entry in &history.entries {
         lives.entry(&entry.uid).or_insert_with(|| empty(&entry.uid)).entries.push(entry);

@@ -47,11 +47,13 @@ pub struct History {
     pub listed_until: u64,
     /// In order of time.
     pub floors: Vec<Floor>,
+    /// Another one took its place: it can't be asked any more.
+    pub over: bool,
 }
 
 impl History {
     pub fn new(entries: Vec<Entry>, listed: u64) -> Self {
-        Self { entries, listed, listed_until: listed, floors: Vec::new() }
+        Self { entries, listed, listed_until: listed, floors: Vec::new(), over: false }
     }
 
     /// The oldest version that could be read at a moment.

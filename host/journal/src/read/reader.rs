@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Current, DeadLetter, Discrepancies, Outside, Present, Progress, Warm};
+use kubewitness_core::ports::{
+    Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Progress, Warm,
+};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
-use kubewitness_core::{Gap, Seq, State};
+use kubewitness_core::{Gap, ObjectRef, Seq, State, Version};
 use tokio::sync::mpsc;
 
 use super::names::{self, Names};
 use super::{documents, story, warm};
 use crate::differences;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::rows::Key;
 use crate::store::{Answer, Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
@@ -72,6 +75,24 @@ impl<'a> Reader<'a> {
 
     pub async fn document_before(mut self, seq: Seq) -> Answer<Option<Bytes>> {
         documents::before(self.connection.rows(), self.names, seq).await
+    }
+
+    pub async fn former(mut self, source: &str, epoch: u32, upto: &Version) -> Answer<Option<Former>> {
+        let streams = self.rows().streams().await?;
+        let mine = streams.iter().find(|stream| stream.source == source && stream.epoch == epoch);
+        let Some(stream) = mine else { return Ok(None) };
+        let Key::Number(number) = Key::of_version(upto) else {
+            return Err(JournalError::Invalid(format!(
+                "version {upto} has no order among those of a journal"
+            )));
+        };
+        let Some(seq) = self.rows().newest_upto(stream.id, number).await? else { return Ok(None) };
+        let seq = seq as u64;
+        let states = names::at(self.connection.rows(), self.names, &[seq]).await?;
+        let Some(state) = states.first() else { return Ok(None) };
+        let document = documents::document(self.connection.rows(), self.names, seq).await?;
+        let (object, version) = (ObjectRef::clone(&state.object), state.resource_version.clone());
+        Ok(document.map(|document| Former { object, version, document }))
     }
 
     pub async fn warm(mut self, source: &str, parts: mpsc::Sender<Vec<Current>>) -> Answer<Warm> {

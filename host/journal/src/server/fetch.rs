@@ -50,6 +50,10 @@ impl Fetch for Session {
         self.read_outside(after, through, limit, namespaces).await
     }
 
+    async fn newest_upto(&mut self, stream: i64, number: i64) -> Answer<Option<i64>> {
+        self.read_newest_upto(stream, number).await
+    }
+
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
         self.read_at(seqs).await
     }

@@ -1,9 +1,9 @@
 //! Rows of states, and of what they share, each compared with its sum.
 
-use super::link::{Param, Row};
+use super::link::{Param, Row, key_bytes};
 use super::session::Session;
 use crate::read::check;
-use crate::rows::{Envelope, ObjectRow};
+use crate::rows::{Envelope, Key, ObjectRow};
 use crate::store::{Answer, Named, Stream, Which};
 
 /// The columns of [`envelope`].
@@ -88,6 +88,16 @@ impl Session {
                     ORDER BY s.seq LIMIT ?";
         let pairs = (0..).zip(namespaces).map(|(n, name)| (n, name.as_bytes().to_vec())).collect();
         self.numbers(text, vec![after.into(), through.into(), Param::Pairs(pairs), limit.into()]).await
+    }
+
+    /// Down the index of versions: those of other streams are passed over.
+    pub(super) async fn read_newest_upto(&mut self, stream: i64, number: i64) -> Answer<Option<i64>> {
+        // Ends have no version there, and gaps are no numbers.
+        let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
+                    WHERE s.version > ? AND s.version <= ? AND o.stream = ? ORDER BY s.version DESC LIMIT 1";
+        let [least, most] = [0, number].map(|number| Param::Bytes(key_bytes(&Key::Number(number))));
+        let row = self.fetch(text, vec![least, most, stream.into()]).await?.pop();
+        row.map(|row| row.int(0)).transpose()
     }
 
     pub(super) async fn read_at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {

@@ -96,6 +96,10 @@ impl Fetch for SqliteConnection {
         read::outside(self, after, through, limit, namespaces).await
     }
 
+    async fn newest_upto(&mut self, stream: i64, number: i64) -> Answer<Option<i64>> {
+        read::newest_upto(self, stream, number).await
+    }
+
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
         read::at(self, seqs).await
     }

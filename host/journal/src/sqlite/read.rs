@@ -107,6 +107,19 @@ pub(super) async fn outside(
     query.fetch_all(connection).await.map_err(classify)
 }
 
+/// Down the index of versions: those of other streams are passed over.
+pub(super) async fn newest_upto(
+    connection: &mut SqliteConnection,
+    stream: i64,
+    number: i64,
+) -> Answer<Option<i64>> {
+    // Ends have no version there, and gaps are no numbers.
+    let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
+                WHERE s.version > 0 AND s.version <= ?1 AND o.stream = ?2 ORDER BY s.version DESC LIMIT 1";
+    let query = sqlx::query_scalar(text).bind(number).bind(stream);
+    query.fetch_optional(connection).await.map_err(classify)
+}
+
 pub(super) async fn at(connection: &mut SqliteConnection, seqs: &[i64]) -> Answer<Vec<Envelope>> {
     let text = concat!(
         "SELECT json_group_array(",

@@ -18,10 +18,6 @@ use crate::request::{ANSWER_TIME, Address, Failure};
 use crate::sweep::number;
 use crate::walkback::Answer;
 
-/// A server that can't be reached at all sends no newer versions either, so that nobody waits in
-/// vain. Beyond this its history is compacted soon after it is back.
-const AWAY: Duration = Duration::from_secs(900);
-
 impl Exact {
     /// Who had this name at one version, and with what content.
     pub async fn ask(&self, object: &ObjectRef, at: &Version) -> Answer {
@@ -153,8 +149,8 @@ impl Exact {
                 }
             };
             let patience = match &failure {
-                Failure::Transport(_) => AWAY,
-                failure if may_pass(failure) => tuning.walk.time,
+                Failure::Transport(_) => self.away,
+                failure if may_pass(failure) => self.busy,
                 _ => {
                     self.budget.answered();
                     return Err(failure);

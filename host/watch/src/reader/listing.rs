@@ -8,10 +8,13 @@ use kubewitness_core::Version;
 use tokio::time::sleep;
 
 use super::{Closed, Reader, settled};
+use crate::common::{Base, Common};
 use crate::compare::Broken;
 use crate::course::{Action, Course, ListReason, Pause, Step};
+use crate::discovery::Resource;
 use crate::handle::count;
 use crate::input::{Input, Standing};
+use crate::landmark::Landmarks;
 use crate::relist::{Asked, Listed, Relist, count_list};
 use crate::request::Failure;
 use crate::round::Round;
@@ -20,6 +23,9 @@ use crate::sweep::number;
 
 /// A list waits this long for what is being read back before people are told.
 const UNSAID: Duration = Duration::from_secs(2);
+
+/// What was there where a new history begins is asked for so often before what is there now is.
+const BASED_TRIES: u32 = 3;
 
 /// A streamed list that never comes to its end is asked for so often before pages are.
 const STREAMED_TRIES: u32 = 3;
@@ -36,6 +42,14 @@ impl Reader {
                 Err(failure) => Course::failed(action, &failure),
             });
         }
+        if *reason == ListReason::Replaced {
+            // What a journal has from before says nothing about this history.
+            *self.parts.shared.landmarks() = Landmarks::default();
+        }
+        let base = match self.base(reason, &resource, standing.epoch).await {
+            Ok(base) => base,
+            Err(failure) => return Ok(Course::failed(action, &failure)),
+        };
         self.round += 1;
         let after = standing.resume.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!(source = %self.parts.spec.name, ?reason, %after, "listing");
@@ -44,8 +58,8 @@ impl Reader {
             ListReason::Doubted => self.newest_certain(),
             _ => standing.resume,
         };
-        let asked = Asked { resource, reason: reason.clone(), baseline, id: self.round };
-        if self.streams {
+        let asked = Asked { resource, reason: reason.clone(), baseline, base, id: self.round };
+        if self.streams && asked.base.is_none() {
             match self.streamed(&asked).await {
                 Err(Broken::NotStreamed(why)) => {
                     tracing::info!(source = %self.parts.spec.name, "lists are not streamed but paged: {why}");
@@ -72,11 +86,33 @@ impl Reader {
             }
             Listed::OtherHistory(server) => Ok(Course::replaced(server)),
             Listed::Failed(failure) => Ok(Course::failed(action, &failure)),
+            Listed::Baseless => {
+                self.based = BASED_TRIES;
+                Ok(Step { action: action.clone(), pause: None, condition: None })
+            }
             Listed::TooSlow => {
                 // A stream has no pages that could expire; without it, all comes at once.
                 (self.streams, self.in_one_piece) = (!self.refuses_streams, self.refuses_streams);
                 Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
             }
+        }
+    }
+
+    /// From where a history that took the place of another is read, where that can be told.
+    async fn base(
+        &mut self,
+        reason: &ListReason,
+        resource: &Resource,
+        epoch: u32,
+    ) -> Result<Option<Base>, Failure> {
+        if *reason != ListReason::Replaced || self.based >= BASED_TRIES {
+            return Ok(None);
+        }
+        let server = self.server_version().await?;
+        self.based += 1;
+        match Common::new(&self.parts, resource, epoch, &server) {
+            Some(common) => Ok(common.base().await),
+            None => Ok(None),
         }
     }
 
@@ -122,7 +158,7 @@ impl Reader {
             Err(Broken::Closed) => Err(Closed),
             Err(Broken::OtherHistory(server)) => Ok(Course::replaced(server)),
             Err(Broken::Failed(failure)) => Ok(Course::failed(action, &failure)),
-            Err(Broken::Again | Broken::NotStreamed(_)) => {
+            Err(Broken::Again | Broken::NotStreamed(_) | Broken::Baseless) => {
                 Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
             }
         }
@@ -140,7 +176,7 @@ impl Reader {
             self.cancel = round.cancel.clone();
             self.rounds.send(round).await.map_err(|_| Closed)?;
         }
-        (self.just_listed, self.is_unsure) = (true, false);
+        (self.just_listed, self.is_unsure, self.based) = (true, false, 0);
         self.parts.shared.set_condition(None);
         Ok(())
     }

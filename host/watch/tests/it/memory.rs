@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
 use kubewitness_core::ports::{
-    Append, Appended, Current, Discrepancies, Fate, JournalError, Poison, Warm, Witness, Witnessed,
+    Append, Appended, Current, Discrepancies, Fate, Former, JournalError, Poison, Warm, Witness, Witnessed,
 };
 use kubewitness_core::state::{Change, Gap, ObjectRef};
 use kubewitness_core::views::DiscrepancyView;
@@ -168,6 +168,26 @@ impl Witness for Memory {
         let of_epoch = |state: &&Witnessed| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
         let states = kept.states.iter().filter(of_epoch).filter(|state| state.object.uid == uid);
         Ok(Fate::of(states.map(|state| (state.change, &state.resource_version))))
+    }
+
+    async fn former(
+        &self,
+        _source: &str,
+        epoch: u32,
+        upto: &Version,
+    ) -> Result<Option<Former>, JournalError> {
+        let kept = self.kept.lock().unwrap();
+        let of_epoch = |state: &&Witnessed| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
+        let states = kept.states.iter().filter(of_epoch);
+        let upto = states
+            .filter(|state| matches!(state.change, Change::Present | Change::Left))
+            .filter(|state| state.resource_version.compare(upto).is_some_and(std::cmp::Ordering::is_le));
+        let newest = upto.max_by_key(|state| state.resource_version.number());
+        Ok(newest.map(|state| Former {
+            object: ObjectRef::clone(&state.object),
+            version: state.resource_version.clone(),
+            document: state.document.clone(),
+        }))
     }
 
     async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {

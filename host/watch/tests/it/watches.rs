@@ -104,6 +104,100 @@ async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap()
     assert_eq!(memory.story_of("b"), ["present b 102", "gone b 105", "present b 102"]);
 }
 
+/// Witnessed up to 107, and restored to what it was at 104: there it goes on from 105.
+async fn restored_and_lived_on() -> (World, Arc<Memory>) {
+    let world = World::start().await;
+    world.dated();
+    for name in ["a", "b", "kept"] {
+        world.create(name, json!({}));
+    }
+    let memory = Arc::new(Memory::default());
+    let running = Running::start(&world, &memory).await;
+    running.watching(&world).await;
+    world.update("a");
+    world.create("old", json!({}));
+    world.delete("b");
+    world.update("kept");
+    level(&world, &memory).await;
+    running.stop().await;
+    world.restore(104);
+    world.create("new", json!({}));
+    world.update("a");
+    world.delete("new");
+    world.update("b");
+    world.update("a");
+    world.forget();
+    (world, memory)
+}
+
+async fn story_of_the_new_one(world: &World, memory: &Arc<Memory>) -> Vec<String> {
+    let running = Running::start(world, memory).await;
+    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    settled(world, memory).await;
+    running.stop().await;
+    let states = memory.states();
+    let anew = states.iter().filter(|state| state.id.as_str().starts_with("jobs/1/"));
+    anew.map(|state| format!("{} {} {}", state.change.as_str(), state.object.name, state.resource_version))
+        .collect()
+}
+
+#[tokio::test]
+async fn row_9_a_new_history_is_read_from_the_newest_write_that_both_have() {
+    let (world, memory) = restored_and_lived_on().await;
+    let mut story = story_of_the_new_one(&world, &memory).await;
+    // What was there where both parted, and then what happened; of each object in order.
+    story.sort_by_key(|state| state.split(' ').nth(1).map(ToString::to_string));
+    assert_eq!(
+        story,
+        [
+            "present a 106",
+            "present a 109",
+            "present b 102",
+            "present b 108",
+            "present kept 103",
+            "present new 105",
+            "gone new 107",
+            "gone old ",
+        ]
+    );
+    assert_eq!(bounds(&memory), [(0, "".into(), "".into())], "all of the new one could be read");
+    assert_eq!(memory.object_gaps(), []);
+}
+
+/// Epoch, and where it is known what was missed also from where on, and up to where.
+fn bounds(memory: &Memory) -> Vec<(u32, String, String)> {
+    let gaps = memory.source_gaps().into_iter();
+    gaps.map(|gap| (gap.epoch, if gap.epoch == 0 { String::new() } else { gap.after }, gap.before)).collect()
+}
+
+#[tokio::test]
+async fn row_9_what_of_a_new_history_was_compacted_is_a_gap() {
+    let (world, memory) = restored_and_lived_on().await;
+    world.compact_to(107);
+    story_of_the_new_one(&world, &memory).await;
+    // The newest write of both that is still there at 107 is that of `kept`.
+    assert_eq!(bounds(&memory), [(0, "".into(), "".into()), (1, "103".into(), "108".into())]);
+    let of_objects: Vec<_> =
+        memory.object_gaps().into_iter().map(|(name, gap)| (name, gap.after, gap.before)).collect();
+    let hole = |name: &str, before: &str| (name.to_string(), "103".to_string(), before.to_string());
+    assert_eq!(of_objects, [hole("a", "106"), hole("old", "107")]);
+}
+
+/// A server that stops to answer for old versions is listed as it is now.
+#[tokio::test]
+async fn row_9_a_new_history_that_can_not_be_read_back_is_listed_all_the_same() {
+    for code in [400, 501] {
+        let (world, memory) = restored_and_lived_on().await;
+        world.spoil(move |request| {
+            let is_page = request.contains("resourceVersionMatch=Exact") && !request.contains("limit=1&");
+            let is_page = is_page && !request.contains("metadata.name");
+            is_page.then(|| Reply::status(code, "Refused"))
+        });
+        story_of_the_new_one(&world, &memory).await;
+        assert_eq!(bounds(&memory), [(0, "".into(), "".into()), (1, "".into(), "110".into())]);
+    }
+}
+
 #[tokio::test]
 async fn row_11_deletions_that_share_a_version_all_come_once_over_a_kill() {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));

@@ -86,6 +86,8 @@ struct State {
     streams: bool,
     ignores_streams: bool,
     repeats_streams: bool,
+    /// Whether objects say when they were written, and how many were.
+    dated: Option<u64>,
 }
 
 #[derive(Clone)]
@@ -114,6 +116,7 @@ impl World {
             streams: false,
             ignores_streams: false,
             repeats_streams: false,
+            dated: None,
         };
         let world = Self {
             address: listener.local_addr().unwrap(),
@@ -193,6 +196,10 @@ impl World {
     fn write_at(&self, kind: &'static str, name: &str, mut object: Value, version: u64) {
         self.with(|state| {
             object["metadata"]["resourceVersion"] = json!(version.to_string());
+            if let Some(writes) = &mut state.dated {
+                *writes += 1;
+                object["metadata"]["managedFields"] = json!([{"manager": "w", "time": writes.to_string()}]);
+            }
             let key = ("ml".to_string(), name.to_string());
             if kind == "DELETED" {
                 state.live.remove(&key);
@@ -208,11 +215,20 @@ impl World {
         });
     }
 
+    /// From now on objects say when they were written.
+    pub fn dated(&self) {
+        self.with(|state| state.dated = Some(0));
+    }
+
     // ---- what happens to the server ------------------------------------------------------
 
     /// Old versions are gone, for watches and exact lists.
     pub fn compact(&self) {
         self.with(|state| (state.compacted, state.forgotten) = (state.version, state.version));
+    }
+
+    pub fn compact_to(&self, version: u64) {
+        self.with(|state| (state.compacted, state.forgotten) = (version, state.version));
     }
 
     /// The watch cache is empty, as after a restart; etcd still has everything.

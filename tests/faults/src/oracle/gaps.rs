@@ -6,16 +6,15 @@ use kubewitness_core::Gap;
 
 use super::life::version;
 use super::{Faults, Hole, Life, Rule};
-use crate::truth::{Event, History, Told};
-
-/// The reason of a gap between two histories.
-const REPLACED: &str = "HistoryReplaced";
+use crate::truth::{Entry, Event, History, Told};
 
 /// A hole of the source: of lives that began and ended in it.
 pub(super) struct Wide<'a> {
     after: u64,
     before: u64,
     gap: &'a Gap,
+    /// The end of a history that another one took the place of: it can't be asked any more.
+    ends: bool,
 }
 
 impl Wide<'_> {
@@ -23,20 +22,34 @@ impl Wide<'_> {
         self.after < version && version < self.before
     }
 
-    pub fn swallows(&self, life: &Life<'_>) -> bool {
-        let ended = life.entries.last().is_some_and(|last| last.event == Event::Deleted);
-        ended && life.entries.iter().all(|entry| self.covers(entry.version))
+    /// What the old history still had to say.
+    pub fn ends(&self, version: u64) -> bool {
+        self.ends && self.covers(version)
     }
 
-    /// Where one history took the place of another: what the old one still had to say can't be asked
-    /// for any more, and what the new one said before it was noticed is not asked for, though it could.
-    fn replaced(&self) -> bool {
-        self.gap.reason == REPLACED
+    /// Whether all of it lies in this hole, with its end.
+    pub fn swallows(&self, stretch: &Stretch<'_>) -> bool {
+        self.covers(stretch.end) && stretch.entries.iter().all(|entry| self.covers(entry.version))
     }
+}
 
-    pub fn replaces(&self, version: u64) -> bool {
-        self.replaced() && self.covers(version)
-    }
+/// What one object was while it was there, in scope, without a break.
+pub(super) struct Stretch<'a> {
+    pub entries: &'a [&'a Entry],
+    /// Where it was deleted, or left the scope.
+    end: u64,
+}
+
+/// The one around an entry, where it has an end. Of one whom the history before had, what this one
+/// did with it.
+pub(super) fn stretch<'a>(life: &'a Life<'_>, place: usize) -> Option<Stretch<'a>> {
+    let is_there = |entry: &&Entry| {
+        let is_own = life.before.is_empty() || entry.version > life.history.listed;
+        is_own && entry.event == Event::Written && entry.in_scope
+    };
+    let from = life.entries[..place].iter().rposition(|entry| !is_there(entry)).map_or(0, |last| last + 1);
+    let to = place + life.entries[place..].iter().position(|entry| !is_there(entry))?;
+    Some(Stretch { entries: &life.entries[from..to], end: life.entries[to].version })
 }
 
 /// The source's own holes in one epoch.
@@ -61,8 +74,11 @@ pub(super) fn of_source<'a>(
         if wide.iter().any(|other| other.after.max(after).saturating_add(1) < other.before.min(before)) {
             faults.add(Rule::Overlap, format!("{name} lies on another one"));
         }
-        let (floor, hole) = (history.floor_at(gap.recorded_ms), Wide { after, before, gap });
-        if floor.saturating_add(1) < before && !hole.replaced() && !told.unread_allowed {
+        let (floor, hole) = (
+            history.floor_at(gap.recorded_ms),
+            Wide { after, before, gap, ends: history.over && before == u64::MAX },
+        );
+        if floor.saturating_add(1) < before && !hole.ends && !told.unread_allowed {
             faults.add(Rule::FalseGap, format!("{name} could be read from {floor} on"));
         }
         wide.push(hole);
@@ -73,9 +89,11 @@ pub(super) fn of_source<'a>(
 /// No hole of the source holds a life of which something could still be read.
 pub(super) fn readable_lives(lives: &BTreeMap<&str, Life<'_>>, wide: &[Wide<'_>], faults: &mut Faults) {
     for life in lives.values().filter(|life| life.states.is_empty() && !life.told.unread_allowed) {
-        for wide in wide.iter().filter(|wide| !wide.replaced() && wide.swallows(life)) {
+        let mut stretches = (0..life.entries.len()).filter_map(|place| stretch(life, place));
+        let Some(last) = stretches.rfind(|stretch| !stretch.entries.is_empty()) else { continue };
+        for wide in wide.iter().filter(|wide| !wide.ends && wide.swallows(&last)) {
             let floor = life.history.floor_at(wide.gap.recorded_ms);
-            if life.entries.last().is_some_and(|end| end.version > floor) {
+            if last.end > floor {
                 let about = format!("the life of {} in {:?} could be read above {floor}", life.uid, wide.gap);
                 faults.add(Rule::FalseGap, about);
             }
@@ -86,7 +104,10 @@ pub(super) fn readable_lives(lives: &BTreeMap<&str, Life<'_>>, wide: &[Wide<'_>]
 pub(super) fn of_object(life: &Life<'_>, faults: &mut Faults) {
     for (place, hole) in life.holes.iter().enumerate() {
         let name = format!("gap {}–{} of {}", hole.after, hole.before, life.uid);
-        if life.entries.is_empty() {
+        // Whether this history ever had one of the history before, nobody can tell there.
+        let floor = life.history.floor_at(hole.gap.recorded_ms);
+        let is_hidden = !life.before.is_empty() && hole.before <= floor + 1;
+        if life.entries.is_empty() && !is_hidden {
             faults.add(Rule::FalseGap, format!("{name}, which never was"));
         }
         if hole.after + 1 >= hole.before && !life.told.unread_allowed {

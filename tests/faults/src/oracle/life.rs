@@ -2,7 +2,7 @@
 
 use kubewitness_core::{Change, State};
 
-use super::gaps::Wide;
+use super::gaps::{Wide, stretch};
 use super::{Faults, Life, Rule};
 use crate::truth::{Entry, Event};
 
@@ -45,7 +45,7 @@ fn exists(life: &Life<'_>, wide: &[Wide<'_>], state: &State, faults: &mut Faults
 }
 
 fn ended(life: &Life<'_>, wide: &[Wide<'_>], state: &State, faults: &mut Faults) {
-    if life.entries.is_empty() && life.before.is_some() {
+    if life.entries.is_empty() && !life.before.is_empty() {
         // The history that took the place of its own never had it.
         return;
     }
@@ -59,7 +59,7 @@ fn ended(life: &Life<'_>, wide: &[Wide<'_>], state: &State, faults: &mut Faults)
             faults.add(Rule::Bounds, format!("{} at {told}, and not at {}", state.id, end.version));
         }
         // It could have been found: there is a version before its deletion that could be read.
-        None if !unknown && !wide.iter().any(|wide| wide.replaces(end.version)) => {
+        None if !unknown && !wide.iter().any(|wide| wide.ends(end.version)) => {
             let about = format!("{} without a version, although {} is above {floor}", state.id, end.version);
             faults.add(Rule::Bounds, about);
         }
@@ -106,7 +106,7 @@ fn expected(entry: &Entry, last: Option<Change>) -> Option<Change> {
 
 fn complete(life: &Life<'_>, wide: &[Wide], faults: &mut Faults) {
     let gone = life.states.iter().any(|state| state.change == Change::Gone);
-    let mut last = life.before.map(|state| state.change).filter(|change| *change == Change::Present);
+    let mut last = life.before.last().map(|state| state.change).filter(|change| *change == Change::Present);
     for (place, entry) in life.entries.iter().enumerate() {
         let told = told(life, entry, gone);
         let holes = life.holes.iter().filter(|hole| hole.covers(entry.version)).count();
@@ -117,8 +117,9 @@ fn complete(life: &Life<'_>, wide: &[Wide], faults: &mut Faults) {
             faults.add(Rule::Overlap, format!("{} of {} lies in {holes} gaps", entry.version, life.uid));
         }
         let due = entry.version <= life.up_to && !unseen(life, place, entry);
-        let replaced = wide.iter().any(|wide| wide.replaces(entry.version));
-        let excused = told.is_some() || holes > 0 || poisoned(life, entry) || replaced || brief(life, wide);
+        let ended = wide.iter().any(|wide| wide.ends(entry.version));
+        let is_known = told.is_some() || carried(life, entry);
+        let excused = is_known || holes > 0 || poisoned(life, entry) || ended || brief(life, wide, place);
         if let Some(expected) = expected(entry, last).filter(|_| due && !excused) {
             faults.add(Rule::Lost, lost(life, entry, expected));
         }
@@ -131,10 +132,14 @@ fn told(life: &Life<'_>, entry: &Entry, gone: bool) -> Option<Change> {
         return gone.then_some(Change::Gone);
     }
     let of = |state: &&&State| state.change != Change::Gone && version(state) == Some(entry.version);
-    // What a new history has in common with the one before it need not be told again.
-    let common = entry.version <= life.history.listed;
-    let carried = life.before.filter(|state| common && version(state) == Some(entry.version));
-    life.states.iter().find(of).map(|state| state.change).or(carried.map(|state| state.change))
+    life.states.iter().find(of).map(|state| state.change)
+}
+
+/// What a new history has in common with the one before it need not be told again.
+fn carried(life: &Life<'_>, entry: &Entry) -> bool {
+    let of = |state: &&State| state.change != Change::Gone && version(state) == Some(entry.version);
+    let is_common = entry.version <= life.history.listed && entry.event == Event::Written;
+    is_common && life.before.iter().any(of)
 }
 
 /// Nobody can have witnessed it: it was overwritten before the first list had come to it.
@@ -148,10 +153,15 @@ fn poisoned(life: &Life<'_>, entry: &Entry) -> bool {
     life.told.poisoned.contains(&(life.uid.to_string(), entry.version))
 }
 
-/// A life of which nothing was witnessed, and that lies in a hole of the source from its beginning
-/// to its end.
-fn brief(life: &Life<'_>, wide: &[Wide]) -> bool {
-    life.states.is_empty() && life.before.is_none() && wide.iter().any(|wide| wide.swallows(life))
+/// Of a time in which it was there nothing was witnessed, and that lies in a hole of the source from
+/// its beginning, or that of this history, to its end.
+fn brief(life: &Life<'_>, wide: &[Wide], place: usize) -> bool {
+    let Some(stretch) = stretch(life, place) else { return false };
+    let is_told = |entry: &&&Entry| life.states.iter().any(|state| version(state) == Some(entry.version));
+    let had_ended = life.before.last().is_none_or(|last| last.change != Change::Present);
+    had_ended
+        && !stretch.entries.iter().any(|entry| is_told(&entry))
+        && wide.iter().any(|wide| wide.swallows(&stretch))
 }
 
 fn lost(life: &Life<'_>, entry: &Entry, expected: Change) -> String {

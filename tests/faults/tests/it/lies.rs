@@ -339,6 +339,23 @@ fn a_gap_before_an_unknown_end_reaches_to_what_can_be_read_and_no_further() {
 }
 
 #[test]
+fn what_a_history_had_still_to_say_is_excused_only_where_another_took_its_place() {
+    let told = Teller::default()
+        .present(10, "a", "a1")
+        .present(20, "b", "b1")
+        .present(30, "a", "a1")
+        .present(32, "brief", "c1")
+        .present(34, "b", "b1")
+        .gap("34", "", None, 600);
+    let mut truth = truth();
+    assert!(judge(&truth, &told.0).iter().any(|fault| fault.rule == Rule::FalseGap));
+    truth.histories[0].over = true;
+    assert_eq!(judge(&truth, &told.0), []);
+    let bounded = without(told, 4).gap("20", "71", None, 600);
+    assert!(judge(&truth, &bounded.0).iter().any(|fault| fault.rule == Rule::FalseGap));
+}
+
+#[test]
 fn leaving_the_scope_is_told_once_and_is_no_end() {
     let mut truth = truth();
     for entry in truth.histories[0].entries.iter_mut().filter(|entry| &*entry.uid == "a1") {

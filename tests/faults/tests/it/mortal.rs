@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{Append, Appended, Fate, JournalError, Warm, Witness};
+use kubewitness_core::Version;
+use kubewitness_core::ports::{Append, Appended, Fate, Former, JournalError, Warm, Witness};
 use kubewitness_journal::Journal;
 use tokio::sync::Notify;
 
@@ -72,5 +73,9 @@ impl Witness for Mortal {
 
     async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
         self.journal.fate(source, epoch, uid).await
+    }
+
+    async fn former(&self, source: &str, epoch: u32, upto: &Version) -> Result<Option<Former>, JournalError> {
+        self.journal.former(source, epoch, upto).await
     }
 }

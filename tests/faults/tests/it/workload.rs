@@ -78,6 +78,9 @@ pub struct Herd {
 
 pub const NAMESPACE: &str = "default";
 
+/// A name that random lives leave alone.
+pub const KEPT: &str = "kept";
+
 impl Herd {
     pub fn new(connection: &Connection, kind: Kind, dice: Dice) -> Self {
         Self {
@@ -90,6 +93,15 @@ impl Herd {
             epoch: 0,
             changes: 0,
         }
+    }
+
+    /// When a write was made, as a server notes it: never the same as another one.
+    fn managed(&mut self) -> Value {
+        self.changes += 1;
+        let (minutes, seconds) = (self.changes / 60, self.changes % 60);
+        let time = format!("2026-01-01T{:02}:{:02}:{seconds:02}Z", minutes / 60, minutes % 60);
+        json!([{"manager": "herd", "operation": "Update", "apiVersion": self.kind.api_version, "time": time,
+            "fieldsType": "FieldsV1", "fieldsV1": {}}])
     }
 
     /// One request as the administrator.
@@ -123,13 +135,15 @@ impl Herd {
     }
 
     pub async fn create_in(&mut self, name: &str, team: &str) -> Result<()> {
-        let object = self.kind.object(name, team);
+        let mut object = self.kind.object(name, team);
+        object["metadata"]["managedFields"] = self.managed();
         let made = self.send(Method::POST, &self.kind.collection(NAMESPACE), &object).await?;
         self.live.insert(name.to_string(), 0);
         self.wrote(made)
     }
 
-    async fn patch(&mut self, name: &str, patch: Value) -> Result<()> {
+    async fn patch(&mut self, name: &str, mut patch: Value) -> Result<()> {
+        patch["metadata"]["managedFields"] = self.managed();
         let made = self.send(Method::PATCH, &self.path(name), &patch).await?;
         self.wrote(made)
     }
@@ -173,7 +187,7 @@ impl Herd {
     }
 
     pub fn any(&mut self) -> Option<String> {
-        let names: Vec<String> = self.live.keys().cloned().collect();
+        let names: Vec<String> = self.live.keys().filter(|name| *name != KEPT).cloned().collect();
         self.dice.pick(&names).cloned()
     }
 

@@ -3,9 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use kubewitness_core::Gap;
+use kubewitness_faults::Told;
 
+use crate::mortal::Death;
 use crate::seeds::{Marks, Row};
-use crate::world::World;
+use crate::workload::{KEPT, OURS, THEIRS};
+use crate::world::{Options, World};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_an_api_server_that_is_killed_and_comes_back_costs_nothing() {
@@ -67,12 +71,15 @@ async fn row_22_another_server_of_the_cluster_with_another_cache_costs_nothing()
 /// Lives on behind a backup, of which some is witnessed and some is not.
 async fn beyond_the_backup(world: &mut World, marks: &Marks) -> Result<()> {
     world.herd.create_some(5).await?;
+    world.herd.create(KEPT).await?;
     world.start_synced().await?;
     let steps = world.dice.between(1, 10);
     world.herd.live_on(steps).await?;
     world.back_up();
     let steps = world.dice.between(8, 20);
     world.herd.live_on(steps).await?;
+    // What shows that it is another history, where compaction has taken everything else.
+    world.herd.touch(KEPT).await?;
     world.level().await?;
     if world.dice.one_in(2) {
         marks.when(true, "the old history had more to say");
@@ -96,11 +103,17 @@ async fn row_09_a_history_that_was_replaced_is_a_new_epoch_with_a_gap() {
         world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
         let steps = world.dice.below(20);
         world.herd.live_on(steps).await?;
-        let told = world.finish().await?;
-        ensure!(told.gaps.iter().any(|gap| gap.reason == "HistoryReplaced"), "{:?}", told.gaps);
-        Ok(())
+        only_the_old_one_has_a_gap(&world.finish().await?)
     })
     .await;
+}
+
+/// Nothing of the new one was compacted, so that all of it could be read.
+fn only_the_old_one_has_a_gap(told: &Told) -> Result<()> {
+    let is_end =
+        |gap: &Gap| (gap.epoch, gap.reason.as_str(), gap.before.as_str()) == (0, "HistoryReplaced", "");
+    ensure!(!told.gaps.is_empty() && told.gaps.iter().all(is_end), "{:?}", told.gaps);
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,9 +127,7 @@ async fn row_09_a_history_that_outgrew_the_checkpoint_is_found_by_what_was_witne
         world.herd.live_on(steps).await?;
         world.wire.down(false);
         world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
-        let told = world.finish().await?;
-        ensure!(told.gaps.iter().any(|gap| gap.reason == "HistoryReplaced"), "{:?}", told.gaps);
-        Ok(())
+        only_the_old_one_has_a_gap(&world.finish().await?)
     })
     .await;
 }
@@ -131,10 +142,60 @@ async fn row_09_a_history_whose_version_was_bumped_is_found_by_what_it_shows() {
         world.herd.live_on(steps).await?;
         world.wire.down(false);
         world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
-        world.finish().await?;
+        let told = world.finish().await?;
+        // It can be read from the bump on: what was before is not known.
+        let bumped = told.gaps.iter().filter(|gap| gap.epoch == 1 && gap.object.is_none());
+        ensure!(bumped.map(|gap| gap.reason.as_str()).eq(["Compacted"]), "{:?}", told.gaps);
         Ok(())
     })
     .await;
+}
+
+/// Whatever dies while the new history is read, and wherever compaction is by then.
+async fn read_over_kills(world: &mut World, marks: &Marks) -> Result<()> {
+    beyond_the_backup(world, marks).await?;
+    let restored = world.restore(0)?;
+    for _ in 0..world.dice.below(60) {
+        match world.herd.any().filter(|_| world.options.scoped && world.dice.one_in(3)) {
+            Some(name) => {
+                let team = if world.dice.one_in(2) { OURS } else { THEIRS };
+                world.herd.relabel(&name, team).await?;
+            }
+            None => world.herd.live().await?,
+        }
+    }
+    let compacted = world.dice.one_in(2);
+    if compacted {
+        let version = world.dice.between(restored.saturating_sub(10), world.server.version());
+        world.compact(Some(version));
+    }
+    marks.when(compacted, "compacted");
+    marks.when(!compacted, "nothing was compacted");
+    world.wire.down(false);
+    for _ in 0..world.dice.below(4) {
+        let death = Death { writes: world.dice.below(6) as u32, written: world.dice.one_in(2) };
+        marks.when(true, "killed");
+        world.kill_at(death, async |_| Ok(())).await?;
+        world.start().await?;
+    }
+    world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
+    let told = world.finish().await?;
+    if compacted { Ok(()) } else { only_the_old_one_has_a_gap(&told) }
+}
+
+const OVER_KILLS: &[&str] = &["killed", "compacted", "nothing was compacted"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_09_a_new_history_is_read_over_kills_and_compaction() {
+    let row = Row { seeds: 8, sometimes: OVER_KILLS, ..Row::new("row_09_a_new_history") };
+    row.run(read_over_kills).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_09_with_a_selector_a_new_history_is_read_over_kills_and_compaction() {
+    let options = Options { scoped: true, ..Options::default() };
+    let row = Row { seeds: 8, options, sometimes: OVER_KILLS, ..Row::new("row_09_with_a_selector") };
+    row.run(read_over_kills).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -57,14 +57,14 @@ impl World {
         self.level().await?;
         self.stop().await?;
         let told = self.told(None).await?;
-        self.judged(&told)?;
+        self.judged(&self.truth(), &told)?;
         let report = verify(&self.path()).await?;
         ensure!(report.ok, "the journal itself: {:?}", report.problems);
         Ok(told)
     }
 
-    fn judged(&self, told: &Told) -> Result<()> {
-        let faults = judge(&self.truth(), told);
+    fn judged(&self, truth: &Truth, told: &Told) -> Result<()> {
+        let faults = judge(truth, told);
         if faults.is_empty() {
             return Ok(());
         }
@@ -80,7 +80,10 @@ impl World {
         let checkpoint = warm.checkpoint.and_then(|version| opaque::plain(version.as_str()).parse().ok());
         // Without one the first list is not complete, and nothing is promised.
         let told = self.told(Some(checkpoint.unwrap_or(0))).await?;
-        self.judged(&told).with_context(|| format!("killed at checkpoint {checkpoint:?}"))
+        let mut truth = self.truth();
+        // It may not have found out yet that there is another history.
+        truth.histories.truncate(warm.epoch as usize + 1);
+        self.judged(&truth, &told).with_context(|| format!("killed at checkpoint {checkpoint:?}"))
     }
 
     pub fn truth(&self) -> Truth {
@@ -97,7 +100,8 @@ impl World {
             entries.extend(own.map(|entry| self.entry(entry)));
             let (listed, listed_until) =
                 if epoch.parent.is_none() { self.listed } else { (epoch.version, epoch.version) };
-            histories.push(History { entries, listed, listed_until, floors: floors.clone() });
+            let over = histories.len() + 1 < account.epochs.len();
+            histories.push(History { entries, listed, listed_until, floors: floors.clone(), over });
         }
         Truth { histories }
     }
