@@ -2,6 +2,7 @@
 //! is a return value.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -173,12 +174,12 @@ pub trait Witness: Send + Sync {
     async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<Fate, JournalError> {
         Ok(Fate::Unknown)
     }
-    /// The newest version up to this one that was witnessed in an epoch.
+    /// The newest version within these numbers that was witnessed in an epoch.
     async fn former(
         &self,
         _source: &str,
         _epoch: u32,
-        _upto: &Version,
+        _within: RangeInclusive<u64>,
     ) -> Result<Option<Former>, JournalError> {
         Err(JournalError::Invalid("what was witnessed is not found by its version here".into()))
     }

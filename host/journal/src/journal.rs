@@ -1,6 +1,7 @@
 //! The handle that everybody else holds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -14,7 +15,7 @@ use kubewitness_core::ports::{
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
-use kubewitness_core::{Gap, Seq, State, Version};
+use kubewitness_core::{Gap, Seq, State};
 use tokio::sync::{mpsc, watch};
 
 use crate::group::{Group, Work};
@@ -260,8 +261,13 @@ impl Witness for Journal {
         Ok(Fate::of(of_epoch.map(|state| (state.change, &state.resource_version))))
     }
 
-    async fn former(&self, source: &str, epoch: u32, upto: &Version) -> Result<Option<Former>, JournalError> {
-        self.reader().await?.former(source, epoch, upto).await
+    async fn former(
+        &self,
+        source: &str,
+        epoch: u32,
+        within: RangeInclusive<u64>,
+    ) -> Result<Option<Former>, JournalError> {
+        self.reader().await?.former(source, epoch, &within).await
     }
 }
 

@@ -301,8 +301,8 @@ pub(crate) trait Fetch: Send {
         limit: i64,
         namespaces: &[String],
     ) -> Answer<Vec<i64>>;
-    /// Where the newest version of a stream up to a number is.
-    async fn newest_upto(&mut self, stream: i64, number: i64) -> Answer<Option<i64>>;
+    /// Where the newest version of a stream within two numbers is, they included.
+    async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> Answer<Option<i64>>;
     /// In order; unknown positions are left out.
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>>;
     /// The state at a position and those that its document is a delta on, the newest first.

@@ -10,6 +10,7 @@
 //! Where compaction has been beyond it, the new history is read from there on, and what lies
 //! between is a gap.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use kubewitness_core::Version;
@@ -25,7 +26,6 @@ use crate::frontier::Frontier;
 use crate::landmark::differ;
 use crate::maker::check;
 use crate::source::Parts;
-use crate::sweep::number;
 use crate::walkback::Answer;
 
 /// Histories that are looked through; a backup of an older one has nothing in common with them.
@@ -58,16 +58,16 @@ pub(crate) struct Common {
     exact: Exact,
     /// The new history's.
     epoch: u32,
-    newest: u128,
+    newest: u64,
 }
 
 impl Common {
     /// `None` where versions have no order.
     pub fn new(parts: &Arc<Parts>, resource: &Resource, epoch: u32, server: &Version) -> Option<Self> {
-        let newest = number(server)?;
+        let newest = server.number()?;
         let walk = &parts.tuning.walk;
         let budget = Budget::new(walk.requests, walk.time, walk.rate);
-        let frontier = Arc::new(Frontier::new(Some(newest)));
+        let frontier = Arc::new(Frontier::new(Some(newest.into())));
         let exact = Exact::new(Arc::clone(parts), resource.clone(), budget, frontier);
         let exact = exact.with_patience(parts.tuning.one_answer);
         Some(Self { parts: Arc::clone(parts), exact, epoch, newest })
@@ -98,7 +98,8 @@ impl Common {
             return Ok(Base { at: common.clone(), common });
         }
         // A history that has nothing in common with the one before is read from its beginning.
-        let gone = self.exact.gone();
+        self.exact.is_compacted(&version(1)).await;
+        let gone = u64::try_from(self.exact.gone()).map_err(|_| Untold)?;
         if gone >= self.newest {
             return Err(Untold);
         }
@@ -114,12 +115,11 @@ impl Common {
 
     /// Among the versions that were witnessed, as far as the new history can be read: up to some
     /// version they are in both, and none is beyond it.
-    async fn newest_of_both(&self, epoch: u32) -> Result<Option<u128>, Untold> {
-        let (mut low, mut high, mut common) = (1, self.newest + 1, None);
+    async fn newest_of_both(&self, epoch: u32) -> Result<Option<u64>, Untold> {
+        let (mut low, mut high, mut common) = (1, self.newest.saturating_add(1), None);
         while low < high {
             let middle = low + (high - low) / 2;
-            let former = self.former(epoch, middle).await?;
-            let Some((at, former)) = former.filter(|(at, _)| *at >= low) else {
+            let Some((at, former)) = self.former(epoch, low..=middle).await? else {
                 low = middle + 1;
                 continue;
             };
@@ -133,7 +133,7 @@ impl Common {
     }
 
     /// Among those that are still there at a version, by when they were written.
-    async fn newest_of_both_at(&self, at: &Version) -> Result<Option<u128>, Untold> {
+    async fn newest_of_both_at(&self, at: &Version) -> Result<Option<u64>, Untold> {
         let mut written = self.versions_at(at).await?;
         written.sort_unstable();
         let (mut low, mut high, mut common) = (0, written.len(), None);
@@ -149,10 +149,9 @@ impl Common {
     }
 
     /// Whether a version of somebody who was there at another one is one that was witnessed.
-    async fn witnessed(&self, written: u128, at: &Version) -> Result<Found, Untold> {
+    async fn witnessed(&self, written: u64, at: &Version) -> Result<Found, Untold> {
         for epoch in self.former_epochs() {
-            let former = self.former(epoch, written).await?.filter(|(version, _)| *version == written);
-            let Some((_, former)) = former else { continue };
+            let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
             match self.compared(&former, at).await? {
                 Found::Other => {}
                 found => return Ok(found),
@@ -161,15 +160,15 @@ impl Common {
         Ok(Found::Other)
     }
 
-    /// The newest version up to a number that was witnessed in an epoch.
-    async fn former(&self, epoch: u32, upto: u128) -> Result<Option<(u128, Former)>, Untold> {
-        let former = self.parts.witness.former(&self.parts.spec.name, epoch, &version(upto)).await;
+    /// The newest version within two numbers that was witnessed in an epoch.
+    async fn former(&self, epoch: u32, within: RangeInclusive<u64>) -> Result<Option<(u64, Former)>, Untold> {
+        let former = self.parts.witness.former(&self.parts.spec.name, epoch, within).await;
         let former = former.map_err(|error| {
             let source = &self.parts.spec.name;
             tracing::warn!(%source, "what the history before had can't be read: {error}");
             Untold
         })?;
-        Ok(former.and_then(|former| Some((number(&former.version)?, former))))
+        Ok(former.and_then(|former| Some((former.version.number()?, former))))
     }
 
     async fn compared(&self, former: &Former, at: &Version) -> Result<Found, Untold> {
@@ -186,7 +185,7 @@ impl Common {
     }
 
     /// Of everybody who was there.
-    async fn versions_at(&self, at: &Version) -> Result<Vec<u128>, Untold> {
+    async fn versions_at(&self, at: &Version) -> Result<Vec<u64>, Untold> {
         let limit = self.parts.tuning.page.to_string();
         let (mut versions, mut token) = (Vec::new(), String::new());
         loop {
@@ -206,7 +205,7 @@ impl Common {
             versions.extend(page.items.iter().filter_map(|item| {
                 let envelope = project::envelope(item).ok()?;
                 check(&self.parts, &envelope).ok()?;
-                number(&Version::new(&envelope.resource_version))
+                Version::new(&envelope.resource_version).number()
             }));
             if page.continue_token.is_empty() {
                 return Ok(versions);
@@ -216,7 +215,7 @@ impl Common {
     }
 }
 
-fn version(number: u128) -> Version {
+fn version(number: u64) -> Version {
     Version::new(&number.to_string())
 }
 

@@ -202,7 +202,8 @@ impl Lanes {
     /// What waits in a lane and is not in flight makes way for a newer state of its object.
     pub(super) fn replace(&mut self, key: LaneKey, newer: Latest) {
         let Some(lane) = self.lanes.get(&key) else { return };
-        let waits = lane.queue.iter().skip(usize::from(lane.place == Place::Flying));
+        // A letter that was taken back can lie before the state in flight.
+        let waits = lane.queue.iter().filter(|slot| !self.flying.contains_key(&slot.seq));
         let old = waits.filter(|slot| slot.latest.is_some_and(|latest| latest.gives_way_to(newer)));
         let old: Vec<Seq> = old.map(|slot| slot.seq).collect();
         for seq in old {

@@ -514,6 +514,23 @@ fn a_state_in_flight_is_not_taken_back_but_not_tried_again_where_a_newer_one_wai
     assert_eq!((stats.filtered, stats.superseded, stats.retrying, stats.waiting), (3, 3, 0, 1));
 }
 
+#[test]
+fn a_state_in_flight_behind_a_letter_that_was_taken_back_is_not_let_go() {
+    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &Progress::default());
+    latest(&mut lanes, 1, Change::Present, 0);
+    take(&mut lanes, 0, 1);
+    lanes.finish(1, Verdict::Reject("never".into()), at(0));
+    latest(&mut lanes, 2, Change::Present, 0);
+    assert_eq!(take(&mut lanes, 0, 1), [2]);
+    let letter = lanes.take_letters().parked.remove(0);
+    lanes.replay(&letter);
+    lanes.fill(&[1], vec![state_of("team", 1, 1, Change::Present, 0)], Duration::ZERO);
+    latest(&mut lanes, 3, Change::Present, 0);
+    assert_eq!(lanes.stats().superseded, 0);
+    assert_eq!(lanes.finish(2, Verdict::Done, at(0)), Settled::Delivered);
+    assert_eq!(deliver_all(&mut lanes), [1, 3]);
+}
+
 // ---- the past beside what is new ---------------------------------------------------------
 
 #[test]

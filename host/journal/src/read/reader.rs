@@ -1,22 +1,20 @@
 //! One connection that reads, and everything that may be asked of it.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{
-    Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Progress, Warm,
-};
+use kubewitness_core::ports::{Current, DeadLetter, Discrepancies, Former, Outside, Present, Progress, Warm};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
-use kubewitness_core::{Gap, ObjectRef, Seq, State, Version};
+use kubewitness_core::{Gap, ObjectRef, Seq, State};
 use tokio::sync::mpsc;
 
 use super::names::{self, Names};
 use super::{documents, story, warm};
 use crate::differences;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::rows::Key;
 use crate::store::{Answer, Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
@@ -77,16 +75,21 @@ impl<'a> Reader<'a> {
         documents::before(self.connection.rows(), self.names, seq).await
     }
 
-    pub async fn former(mut self, source: &str, epoch: u32, upto: &Version) -> Answer<Option<Former>> {
+    /// What is no number of this format is not found.
+    pub async fn former(
+        mut self,
+        source: &str,
+        epoch: u32,
+        within: &RangeInclusive<u64>,
+    ) -> Answer<Option<Former>> {
         let streams = self.rows().streams().await?;
         let mine = streams.iter().find(|stream| stream.source == source && stream.epoch == epoch);
         let Some(stream) = mine else { return Ok(None) };
-        let Key::Number(number) = Key::of_version(upto) else {
-            return Err(JournalError::Invalid(format!(
-                "version {upto} has no order among those of a journal"
-            )));
+        let [from, upto] =
+            [within.start(), within.end()].map(|number| i64::try_from(*number).unwrap_or(i64::MAX));
+        let Some(seq) = self.rows().newest_within(stream.id, from.max(1), upto).await? else {
+            return Ok(None);
         };
-        let Some(seq) = self.rows().newest_upto(stream.id, number).await? else { return Ok(None) };
         let seq = seq as u64;
         let states = names::at(self.connection.rows(), self.names, &[seq]).await?;
         let Some(state) = states.first() else { return Ok(None) };

@@ -50,8 +50,8 @@ impl Fetch for Session {
         self.read_outside(after, through, limit, namespaces).await
     }
 
-    async fn newest_upto(&mut self, stream: i64, number: i64) -> Answer<Option<i64>> {
-        self.read_newest_upto(stream, number).await
+    async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> Answer<Option<i64>> {
+        self.read_newest_within(stream, from, upto).await
     }
 
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {

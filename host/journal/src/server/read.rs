@@ -91,12 +91,17 @@ impl Session {
     }
 
     /// Down the index of versions: those of other streams are passed over.
-    pub(super) async fn read_newest_upto(&mut self, stream: i64, number: i64) -> Answer<Option<i64>> {
+    pub(super) async fn read_newest_within(
+        &mut self,
+        stream: i64,
+        from: i64,
+        upto: i64,
+    ) -> Answer<Option<i64>> {
         // Ends have no version there, and gaps are no numbers.
         let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
-                    WHERE s.version > ? AND s.version <= ? AND o.stream = ? ORDER BY s.version DESC LIMIT 1";
-        let [least, most] = [0, number].map(|number| Param::Bytes(key_bytes(&Key::Number(number))));
-        let row = self.fetch(text, vec![least, most, stream.into()]).await?.pop();
+                    WHERE s.version >= ? AND s.version <= ? AND o.stream = ? ORDER BY s.version DESC LIMIT 1";
+        let [from, upto] = [from, upto].map(|number| Param::Bytes(key_bytes(&Key::Number(number))));
+        let row = self.fetch(text, vec![from, upto, stream.into()]).await?.pop();
         row.map(|row| row.int(0)).transpose()
     }
 

@@ -96,8 +96,8 @@ impl Fetch for SqliteConnection {
         read::outside(self, after, through, limit, namespaces).await
     }
 
-    async fn newest_upto(&mut self, stream: i64, number: i64) -> Answer<Option<i64>> {
-        read::newest_upto(self, stream, number).await
+    async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> Answer<Option<i64>> {
+        read::newest_within(self, stream, from, upto).await
     }
 
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {

@@ -108,15 +108,16 @@ pub(super) async fn outside(
 }
 
 /// Down the index of versions: those of other streams are passed over.
-pub(super) async fn newest_upto(
+pub(super) async fn newest_within(
     connection: &mut SqliteConnection,
     stream: i64,
-    number: i64,
+    from: i64,
+    upto: i64,
 ) -> Answer<Option<i64>> {
     // Ends have no version there, and gaps are no numbers.
     let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
-                WHERE s.version > 0 AND s.version <= ?1 AND o.stream = ?2 ORDER BY s.version DESC LIMIT 1";
-    let query = sqlx::query_scalar(text).bind(number).bind(stream);
+                WHERE s.version BETWEEN ?1 AND ?2 AND o.stream = ?3 ORDER BY s.version DESC LIMIT 1";
+    let query = sqlx::query_scalar(text).bind(from).bind(upto).bind(stream);
     query.fetch_optional(connection).await.map_err(classify)
 }
 

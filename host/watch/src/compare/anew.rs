@@ -92,8 +92,9 @@ impl Comparison {
     async fn told_of(&self, uid: &str) -> Option<Version> {
         let (parts, epoch) = (&self.parts, self.parts.shared.live().epoch);
         let held = parts.shared.read().brief(uid)?.resource_version;
-        let told = parts.witness.former(&parts.spec.name, epoch, &held).await.ok().flatten()?;
-        (told.object.uid == uid && told.version == held).then_some(held)
+        let number = held.number()?;
+        let told = parts.witness.former(&parts.spec.name, epoch, number..=number).await.ok().flatten()?;
+        (told.object.uid == uid).then_some(held)
     }
 
     async fn story(&self, steps: Vec<Step>) -> Result<(), Closed> {

@@ -2,6 +2,7 @@
 //! by id, and a checkpoint an epoch.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -174,15 +175,16 @@ impl Witness for Memory {
         &self,
         _source: &str,
         epoch: u32,
-        upto: &Version,
+        within: RangeInclusive<u64>,
     ) -> Result<Option<Former>, JournalError> {
         let kept = self.kept.lock().unwrap();
         let of_epoch = |state: &&Witnessed| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
-        let states = kept.states.iter().filter(of_epoch);
-        let upto = states
-            .filter(|state| matches!(state.change, Change::Present | Change::Left))
-            .filter(|state| state.resource_version.compare(upto).is_some_and(std::cmp::Ordering::is_le));
-        let newest = upto.max_by_key(|state| state.resource_version.number());
+        let has_version = |state: &&Witnessed| matches!(state.change, Change::Present | Change::Left);
+        let number = |state: &Witnessed| state.resource_version.number();
+        let states = kept.states.iter().filter(of_epoch).filter(has_version);
+        let newest = states
+            .filter(|state| number(state).is_some_and(|number| within.contains(&number)))
+            .max_by_key(|state| number(state));
         Ok(newest.map(|state| Former {
             object: ObjectRef::clone(&state.object),
             version: state.resource_version.clone(),

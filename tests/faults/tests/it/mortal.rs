@@ -1,9 +1,9 @@
 //! A journal whose process can be killed at one of its writes: before it or after it.
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use kubewitness_core::Version;
 use kubewitness_core::ports::{Append, Appended, Fate, Former, JournalError, Warm, Witness};
 use kubewitness_journal::Journal;
 use tokio::sync::Notify;
@@ -75,7 +75,12 @@ impl Witness for Mortal {
         self.journal.fate(source, epoch, uid).await
     }
 
-    async fn former(&self, source: &str, epoch: u32, upto: &Version) -> Result<Option<Former>, JournalError> {
-        self.journal.former(source, epoch, upto).await
+    async fn former(
+        &self,
+        source: &str,
+        epoch: u32,
+        within: RangeInclusive<u64>,
+    ) -> Result<Option<Former>, JournalError> {
+        self.journal.former(source, epoch, within).await
     }
 }
