@@ -144,6 +144,8 @@ pub struct Former {
     pub object: ObjectRef,
     pub version: Version,
     pub document: Bytes,
+    /// What was witnessed of the object before that.
+    pub before: Option<Bytes>,
 }
 
 /// What the watch writes to.

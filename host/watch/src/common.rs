@@ -2,10 +2,11 @@
 //! have. What was written to it since was never watched, but can still be read back.
 //!
 //! A version can be the same in both by chance: a server that was restored from a backup counts on
-//! from there, and controllers do again what they did. But each write says when it was made, and a
-//! restore takes longer than the second that those times are told in. So only a write that says so
-//! counts, and one that is the same is the same write; a store's versions are one counter, so that
-//! everything below it is the same as well.
+//! from there, and controllers do again what they did. But nobody is given the uid of another, and
+//! a write says when it was made (in `managedFields`), which a restore takes longer than the second
+//! that it is told in. So the creation of an object counts, and a write that is the same in all and
+//! has moved such a time; one that only took something away has not. A store's versions are one
+//! counter, so that everything below a write that is the same is the same as well.
 //!
 //! Where compaction has been beyond it, the new history is read from there on, and what lies
 //! between is a gap.
@@ -13,6 +14,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::ports::Former;
 use kubewitness_core::project;
@@ -23,13 +25,15 @@ use crate::budget::Budget;
 use crate::discovery::Resource;
 use crate::exact::Exact;
 use crate::frontier::Frontier;
-use crate::landmark::differ;
 use crate::maker::check;
 use crate::source::Parts;
 use crate::walkback::Answer;
 
 /// Histories that are looked through; a backup of an older one has nothing in common with them.
 const EPOCHS: usize = 8;
+
+/// Writes that say nothing are passed over, so many in a row.
+const UNCLEAR: u32 = 16;
 
 /// Where a new history is known from on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +42,10 @@ pub(crate) struct Base {
     pub at: Version,
     /// Up to here it is the same as the one before; empty where nothing of it is known to be.
     pub common: Version,
+    /// Beyond this it is not.
+    pub edge: u64,
+    /// Where the server was.
+    pub newest: Version,
 }
 
 /// What the new history has where the one before had a version.
@@ -45,13 +53,27 @@ pub(crate) struct Base {
 enum Found {
     Same,
     Other,
+    /// It may be the same by chance.
+    Unclear,
     /// Compaction has been there.
     Gone,
 }
 
-/// It can't be told: the server can't be asked, or the writes don't say when they were made.
 #[derive(Debug, PartialEq, Eq)]
-struct Untold;
+pub(crate) enum Untold {
+    /// The server can't be asked, or the journal.
+    Ever,
+    /// Compaction came while it was asked.
+    Now,
+}
+
+/// Up to some version everything is in both, and nothing beyond it.
+struct Halved {
+    /// The newest that is known to be.
+    common: Option<u64>,
+    /// The oldest that is not.
+    other: u64,
+}
 
 pub(crate) struct Common {
     parts: Arc<Parts>,
@@ -65,24 +87,23 @@ impl Common {
     /// `None` where versions have no order.
     pub fn new(parts: &Arc<Parts>, resource: &Resource, epoch: u32, server: &Version) -> Option<Self> {
         let newest = server.number()?;
-        let walk = &parts.tuning.walk;
-        let budget = Budget::new(walk.requests, walk.time, walk.rate);
-        let frontier = Arc::new(Frontier::new(Some(newest.into())));
-        let exact = Exact::new(Arc::clone(parts), resource.clone(), budget, frontier);
-        let exact = exact.with_patience(parts.tuning.one_answer);
+        let exact = asking(parts, resource, newest);
         Some(Self { parts: Arc::clone(parts), exact, epoch, newest })
     }
 
     /// A server that doesn't answer such questions must not keep a source from watching.
-    pub async fn base(&self) -> Option<Base> {
+    pub async fn base(&self) -> Result<Base, Untold> {
         let within = self.parts.tuning.walk.time_per_object;
-        let base = timeout(within, self.told()).await.ok().and_then(Result::ok);
+        let base = timeout(within, self.told()).await.unwrap_or(Err(Untold::Ever));
         let source = &self.parts.spec.name;
         match &base {
-            Some(Base { at, common }) => tracing::info!(
+            Ok(Base { at, common, .. }) => tracing::info!(
                 %source, %common, "the new history is read from version {at} on"
             ),
-            None => {
+            Err(Untold::Now) => {
+                tracing::info!(%source, "the new history was compacted while it was asked for: it is asked again");
+            }
+            Err(Untold::Ever) => {
                 tracing::info!(%source, "what the new history has in common with the one before can't be told");
             }
         }
@@ -90,22 +111,26 @@ impl Common {
     }
 
     async fn told(&self) -> Result<Base, Untold> {
-        let mut newest = None;
+        let mut best = Halved { common: None, other: self.newest.saturating_add(1) };
         for epoch in self.former_epochs() {
-            newest = newest.max(self.newest_of_both(epoch).await?);
+            let halved = self.newest_of_both(epoch).await?;
+            if halved.common > best.common || epoch + 1 == self.epoch {
+                best = halved;
+            }
         }
-        if let Some(common) = newest.map(version) {
-            return Ok(Base { at: common.clone(), common });
+        let (edge, newest) = (best.other.saturating_sub(1), version(self.newest));
+        if let Some(common) = best.common.map(version) {
+            return Ok(Base { at: common.clone(), common, edge, newest });
         }
         // A history that has nothing in common with the one before is read from its beginning.
         self.exact.is_compacted(&version(1)).await;
-        let gone = u64::try_from(self.exact.gone()).map_err(|_| Untold)?;
+        let gone = u64::try_from(self.exact.gone()).map_err(|_| Untold::Ever)?;
         if gone >= self.newest {
-            return Err(Untold);
+            return Err(Untold::Now);
         }
         let at = version(gone + 1);
         let common = if gone > 0 { self.newest_of_both_at(&at).await? } else { None };
-        Ok(Base { common: common.map_or_else(|| Version::new(""), version), at })
+        Ok(Base { common: common.map_or_else(|| Version::new(""), version), at, edge, newest })
     }
 
     /// The newest first: a backup can be of any of them.
@@ -113,23 +138,34 @@ impl Common {
         (0..self.epoch).rev().take(EPOCHS)
     }
 
-    /// Among the versions that were witnessed, as far as the new history can be read: up to some
-    /// version they are in both, and none is beyond it.
-    async fn newest_of_both(&self, epoch: u32) -> Result<Option<u64>, Untold> {
+    /// Among the versions that were witnessed, as far as the new history can be read.
+    async fn newest_of_both(&self, epoch: u32) -> Result<Halved, Untold> {
         let (mut low, mut high, mut common) = (1, self.newest.saturating_add(1), None);
         while low < high {
             let middle = low + (high - low) / 2;
-            let Some((at, former)) = self.former(epoch, low..=middle).await? else {
-                low = middle + 1;
-                continue;
-            };
-            match self.compared(&former, &former.version).await? {
-                Found::Same => (low, common) = (middle + 1, Some(at)),
-                Found::Gone => low = middle + 1,
-                Found::Other => high = at,
+            match self.clearest(epoch, low..=middle).await? {
+                Some((at, Found::Same)) => (low, common) = (middle + 1, Some(at)),
+                Some((at, Found::Other)) => high = at,
+                Some((_, Found::Gone | Found::Unclear)) | None => low = middle + 1,
             }
         }
-        Ok(common)
+        Ok(Halved { common, other: high })
+    }
+
+    /// The newest version within two numbers that says something.
+    async fn clearest(
+        &self,
+        epoch: u32,
+        within: RangeInclusive<u64>,
+    ) -> Result<Option<(u64, Found)>, Untold> {
+        let (low, mut high, mut left) = (*within.start(), *within.end(), UNCLEAR);
+        while let Some((at, former)) = self.former(epoch, low..=high).await? {
+            match self.compared(&former).await? {
+                Found::Unclear if left > 0 && at > low => (high, left) = (at - 1, left - 1),
+                found => return Ok(Some((at, found))),
+            }
+        }
+        Ok(None)
     }
 
     /// Among those that are still there at a version, by when they were written.
@@ -142,7 +178,8 @@ impl Common {
             match self.witnessed(written[middle], at).await? {
                 Found::Same => (low, common) = (middle + 1, Some(written[middle])),
                 Found::Other => high = middle,
-                Found::Gone => return Err(Untold),
+                Found::Unclear => low = middle + 1,
+                Found::Gone => return Err(Untold::Now),
             }
         }
         Ok(common)
@@ -152,9 +189,16 @@ impl Common {
     async fn witnessed(&self, written: u64, at: &Version) -> Result<Found, Untold> {
         for epoch in self.former_epochs() {
             let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
-            match self.compared(&former, at).await? {
-                Found::Other => {}
-                found => return Ok(found),
+            let found = match self.compared_at(&former, at).await? {
+                // What was there before it can't be read any more; the journal may have it.
+                (Found::Same, Some(now)) => {
+                    let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
+                    if is_dated && !times(&parsed(&now)).is_empty() { Found::Same } else { Found::Unclear }
+                }
+                (found, _) => found,
+            };
+            if found != Found::Other {
+                return Ok(found);
             }
         }
         Ok(Found::Other)
@@ -166,21 +210,41 @@ impl Common {
         let former = former.map_err(|error| {
             let source = &self.parts.spec.name;
             tracing::warn!(%source, "what the history before had can't be read: {error}");
-            Untold
+            Untold::Ever
         })?;
         Ok(former.and_then(|former| Some((former.version.number()?, former))))
     }
 
-    async fn compared(&self, former: &Former, at: &Version) -> Result<Found, Untold> {
+    /// At its own version, and right before that.
+    async fn compared(&self, former: &Former) -> Result<Found, Untold> {
+        let (found, now) = self.compared_at(former, &former.version).await?;
+        let (Found::Same, Some(now), Some(before)) = (&found, &now, former.version.before()) else {
+            return Ok(found);
+        };
+        match self.exact.at(&former.object, &before).await {
+            Some(Answer::Item { uid, document, .. }) if uid == former.object.uid => {
+                Ok(if has_moved(&document, now) { Found::Same } else { Found::Unclear })
+            }
+            // Its creation.
+            Some(Answer::Item { .. } | Answer::Nobody) => Ok(Found::Same),
+            Some(Answer::Compacted) => Ok(Found::Unclear),
+            Some(Answer::Refused(_)) | None => Err(Untold::Ever),
+        }
+    }
+
+    /// Whether the same is there, and what.
+    async fn compared_at(&self, former: &Former, at: &Version) -> Result<(Found, Option<Bytes>), Untold> {
         match self.exact.at(&former.object, at).await {
             Some(Answer::Item { uid, version, document })
-                if uid == former.object.uid && version == former.version =>
+                if uid == former.object.uid
+                    && version == former.version
+                    && parsed(&document) == parsed(&former.document) =>
             {
-                same_write(&document, &former.document)
+                Ok((Found::Same, Some(document)))
             }
-            Some(Answer::Item { .. } | Answer::Nobody) => Ok(Found::Other),
-            Some(Answer::Compacted) => Ok(Found::Gone),
-            Some(Answer::Refused(_)) | None => Err(Untold),
+            Some(Answer::Item { .. } | Answer::Nobody) => Ok((Found::Other, None)),
+            Some(Answer::Compacted) => Ok((Found::Gone, None)),
+            Some(Answer::Refused(_)) | None => Err(Untold::Ever),
         }
     }
 
@@ -195,12 +259,13 @@ impl Common {
                 token => address.with("continue", token),
             };
             if !self.exact.take() {
-                return Err(Untold);
+                return Err(Untold::Ever);
             }
-            let bytes = self.exact.read(&address).await.ok().flatten().ok_or(Untold)?;
-            let page = project::list_page(&bytes).map_err(|_| Untold)?;
+            let read = self.exact.read(&address).await.map_err(|_| Untold::Ever)?;
+            let bytes = read.ok_or(Untold::Now)?;
+            let page = project::list_page(&bytes).map_err(|_| Untold::Ever)?;
             if page.resource_version != at.as_str() {
-                return Err(Untold);
+                return Err(Untold::Ever);
             }
             versions.extend(page.items.iter().filter_map(|item| {
                 let envelope = project::envelope(item).ok()?;
@@ -215,18 +280,26 @@ impl Common {
     }
 }
 
-fn version(number: u64) -> Version {
+/// For what a source waits for.
+pub(crate) fn asking(parts: &Arc<Parts>, resource: &Resource, newest: u64) -> Exact {
+    let walk = &parts.tuning.walk;
+    let budget = Budget::new(walk.requests, walk.time, walk.rate);
+    let frontier = Arc::new(Frontier::new(Some(newest.into())));
+    let exact = Exact::new(Arc::clone(parts), resource.clone(), budget, frontier);
+    exact.with_patience(walk.time_per_object)
+}
+
+pub(crate) fn version(number: u64) -> Version {
     Version::new(&number.to_string())
 }
 
-/// Whether two contents of one version of one object come of one write.
-fn same_write(found: &[u8], held: &[u8]) -> Result<Found, Untold> {
-    let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).map_err(|_| Untold);
-    let (found, held) = (read(found)?, read(held)?);
-    if times(&found) != times(&held) || differ(&found, &held) {
-        return Ok(Found::Other);
-    }
-    if times(&found).is_empty() { Err(Untold) } else { Ok(Found::Same) }
+fn parsed(document: &[u8]) -> Value {
+    serde_json::from_slice(document).unwrap_or_default()
+}
+
+/// Whether a write says that it was made at another time than the one before it.
+fn has_moved(before: &[u8], now: &[u8]) -> bool {
+    times(&parsed(before)) != times(&parsed(now))
 }
 
 /// When its fields were written.
@@ -242,34 +315,20 @@ mod tests {
 
     use super::*;
 
-    fn written(time: Option<&str>, failed: u32, ready: Option<u32>) -> Vec<u8> {
+    fn written(time: Option<&str>, failed: u32) -> Vec<u8> {
         let mut object = json!({"metadata": {"name": "a"}, "status": {"failed": failed}});
         if let Some(time) = time {
             object["metadata"]["managedFields"] = json!([{"manager": "m", "time": time}]);
-        }
-        if let Some(ready) = ready {
-            object["status"]["ready"] = json!(ready);
         }
         object.to_string().into_bytes()
     }
 
     #[test]
-    fn the_same_content_of_another_moment_is_another_write() {
+    fn a_write_that_only_takes_something_away_does_not_say_when_it_was_made() {
         let (one, later) = (Some("2026-01-01T00:00:01Z"), Some("2026-01-01T00:00:02Z"));
-        let held = written(one, 1, None);
-        assert_eq!(same_write(&held, &held), Ok(Found::Same));
-        assert_eq!(same_write(&written(later, 1, None), &held), Ok(Found::Other));
-        assert_eq!(same_write(&written(one, 2, None), &held), Ok(Found::Other));
-        assert_eq!(same_write(&written(None, 1, None), &held), Ok(Found::Other));
-        // A server that was upgraded adds what it has a default for.
-        assert_eq!(same_write(&written(one, 1, Some(0)), &held), Ok(Found::Same));
-    }
-
-    #[test]
-    fn what_does_not_say_when_it_was_written_can_be_the_same_by_chance() {
-        let held = written(None, 1, None);
-        assert_eq!(same_write(&held, &held), Err(Untold));
-        assert_eq!(same_write(&written(None, 2, None), &held), Ok(Found::Other));
-        assert_eq!(same_write(b"no object", &held), Err(Untold));
+        assert!(has_moved(&written(one, 1), &written(later, 1)));
+        assert!(has_moved(&written(None, 1), &written(one, 1)));
+        assert!(!has_moved(&written(one, 1), &written(one, 2)));
+        assert!(!has_moved(&written(None, 1), &written(None, 2)));
     }
 }

@@ -183,7 +183,7 @@ pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> 
 
 /// Whether two documents say different things. A field that one of them lacks is no difference: an
 /// upgraded server adds defaults to versions of old.
-pub(crate) fn differ(one: &Value, other: &Value) -> bool {
+fn differ(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {
             let mut common = one.iter().filter(|(key, _)| *key != "managedFields");

@@ -68,6 +68,7 @@ pub(crate) struct Reader {
     is_unsure: bool,
     /// How often the base of a new history was looked for since the last list.
     based: u32,
+    looked_since: Option<Instant>,
     /// No watch has lived since the last list: one that expires again must not list at once.
     just_listed: bool,
 }
@@ -93,6 +94,7 @@ impl Reader {
             is_unsure: true,
             just_listed: false,
             based: 0,
+            looked_since: None,
             streams: parts.tuning.stream_lists,
             refuses_streams: false,
             cut_short: 0,

@@ -94,8 +94,9 @@ impl<'a> Reader<'a> {
         let states = names::at(self.connection.rows(), self.names, &[seq]).await?;
         let Some(state) = states.first() else { return Ok(None) };
         let document = documents::document(self.connection.rows(), self.names, seq).await?;
+        let before = documents::before(self.connection.rows(), self.names, seq).await?;
         let (object, version) = (ObjectRef::clone(&state.object), state.resource_version.clone());
-        Ok(document.map(|document| Former { object, version, document }))
+        Ok(document.map(|document| Former { object, version, document, before }))
     }
 
     pub async fn warm(mut self, source: &str, parts: mpsc::Sender<Vec<Current>>) -> Answer<Warm> {

@@ -180,6 +180,9 @@ async fn the_newest_version_within_two_is_found_in_its_own_epoch_and_source() {
     let found = async |epoch: u32, within: std::ops::RangeInclusive<u64>| {
         let former = desk.journal.former(SOURCE, epoch, within).await.unwrap()?;
         assert_eq!(former.document, document(&former.object, former.version.as_str()));
+        if former.version == Version::new("30") {
+            assert_eq!(former.before, Some(document(&former.object, "9")));
+        }
         Some((former.object.uid, former.version.to_string()))
     };
     let version = |number: usize, version: &str| Some((job(number).uid.clone(), version.to_string()));

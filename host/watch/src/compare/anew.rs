@@ -6,11 +6,17 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
 
-use super::{Broken, Comparison, is_absent};
-use crate::common::Base;
+use super::{Broken, Comparison, Unseen, is_absent};
+use crate::common::{Base, asking, version};
+use crate::exact::{Exact, Life, Span};
 use crate::input::{Hole, Input, Step, Story, reason};
+use crate::judge::is_upto;
 use crate::reader::Closed;
-use crate::walkback::{after, between};
+use crate::walkback::{Answer, Met, after, between};
+
+/// Versions at which somebody is looked for whom nobody saw coming, and over all of them.
+const LOOKED_FOR: u64 = 64;
+const LOOKED_FOR_ALL: u64 = 1024;
 
 /// One object as the new history has it.
 pub(super) struct Anew {
@@ -23,14 +29,21 @@ pub(super) struct Anew {
 
 impl Comparison {
     /// Whoever has the name of another waits until it is known what became of that one.
-    pub(super) async fn anew(&mut self, found: Anew) -> Result<(), Closed> {
+    pub(super) async fn anew(&mut self, found: Anew) -> Result<(), Broken> {
         self.at_once += 1;
+        if self.base.is_some()
+            && let Some(told) = self.told_of(&found.object.uid).await
+            && told.is_newer_than(&found.version)
+        {
+            // By a list that a kill ended, of what was there then: there is no way back behind it.
+            return Err(self.baseless(&found.object));
+        }
         let bearer = self.parts.shared.read().brief_of_name(&found.object.namespace, &found.object.name);
         if bearer.is_some_and(|held| held.object.uid != found.object.uid) {
             self.usurpers.push(found);
             return Ok(());
         }
-        self.tell_anew(found).await
+        Ok(self.tell_anew(found).await?)
     }
 
     async fn tell_anew(&self, found: Anew) -> Result<(), Closed> {
@@ -44,20 +57,36 @@ impl Comparison {
 
     /// Those who were there and are not in the list; then what is not known of all others.
     pub(super) async fn all_anew(&mut self, listed: &Version) -> Result<(), Broken> {
-        for unseen in std::mem::take(&mut self.unseen) {
-            let object = unseen.0;
+        let base = self.base.clone();
+        let newest = base.as_ref().and_then(|base| base.newest.number()).unwrap_or_default();
+        let exact = asking(&self.parts, &self.resource, newest);
+        let unseen = std::mem::take(&mut self.unseen);
+        let each = (LOOKED_FOR_ALL / unseen.len().max(1) as u64).clamp(1, LOOKED_FOR);
+        for Unseen(object) in unseen {
+            if let Some(base) = &base
+                && let Some(life) = life_since(&exact, base, each, &object).await
+            {
+                let is_taken = self.usurpers.iter().any(|found| has_name_of(&found.object, &object));
+                // In which order the two had their name would have to be found out.
+                if is_taken {
+                    return Err(self.baseless(&object));
+                }
+                self.at_once += 1;
+                self.story(steps(object, life)).await?;
+                continue;
+            }
             if !is_absent(&self.parts, &self.resource, &object).await? {
-                match self.base {
-                    // It came after the base and is of both: what they have in common goes further.
-                    Some(_) => return Err(Broken::Baseless),
+                match base {
+                    // Where it came from is not known.
+                    Some(_) => return Err(self.baseless(&object)),
                     None => continue,
                 }
             }
             // If the new history ever had it, that was before it can be read.
             self.at_once += 1;
-            let hole = match &self.base {
-                Some(base) => self.missing_of(&object, &base.at).await,
-                None => None,
+            let hole = match &base {
+                Some(base) if !self.had_its_name(base, &object) => self.missing_of(&object, &base.at).await,
+                _ => None,
             };
             let hole = hole.map(|hole| Step::Hole(Arc::clone(&object), hole));
             self.story(hole.into_iter().chain([Step::Ended(object, None)]).collect()).await?;
@@ -75,9 +104,21 @@ impl Comparison {
         Ok(())
     }
 
+    fn baseless(&self, object: &ObjectRef) -> Broken {
+        let (source, namespace, name) = (&self.parts.spec.name, &object.namespace, &object.name);
+        tracing::warn!(%source, %namespace, name, "it is there, but was not where both histories part: what is there now is listed");
+        Broken::Baseless
+    }
+
+    /// Whether another had its name all the time in which the new history can't be read.
+    fn had_its_name(&self, base: &Base, object: &ObjectRef) -> bool {
+        let mut usurpers = self.usurpers.iter().filter(|found| has_name_of(&found.object, object));
+        usurpers.any(|found| is_upto(&found.version, &base.common))
+    }
+
     /// What of one object can't be read any more below a version.
     async fn missing_of(&self, object: &ObjectRef, version: &Version) -> Option<Hole> {
-        let base = self.base.as_ref().filter(|base| base.at != base.common)?;
+        let base = self.base.as_ref().filter(|base| base.at != base.common && !base.is_the_beginning())?;
         let is_above =
             |version: &Version, floor: &Version| floor.as_str().is_empty() || version.is_newer_than(floor);
         let floor = self.told_of(&object.uid).await.filter(|told| is_above(told, &base.common));
@@ -102,14 +143,51 @@ impl Comparison {
     }
 }
 
+fn has_name_of(one: &ObjectRef, other: &ObjectRef) -> bool {
+    one.name == other.name && one.namespace == other.namespace
+}
+
+/// Nobody saw the making of some: of those who were there at the first list, who came into the selector
+/// later, or were made in an outage. Then the new history may have it, too, since before the two
+/// parted; who was made later was not there then.
+async fn life_since(exact: &Exact, base: &Base, versions: u64, object: &ObjectRef) -> Option<Life> {
+    let from = base.at.number()?.max(base.edge.saturating_sub(versions));
+    for at in (from + 1..=base.edge).rev().map(version) {
+        let Some(Answer::Item { uid, version, document }) = exact.at(object, &at).await else { continue };
+        if uid == object.uid {
+            let met = Met { uid, at, version, document };
+            let span = Span { like: object, floor: &base.common, until: &base.newest, is_over: false };
+            let mine = exact.lives(exact.errand(), met, span, &|uid| uid != object.uid).await;
+            return mine.into_iter().find(|life| life.object.uid == object.uid);
+        }
+    }
+    None
+}
+
+fn steps(object: Arc<ObjectRef>, life: Life) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for walked in life.walked {
+        steps.extend(walked.hole.map(|hole| Step::Hole(Arc::clone(&object), hole)));
+        steps.extend(walked.found.into_iter().map(|(_, document)| Step::Anew(document)));
+    }
+    if !life.survives {
+        steps.push(Step::Ended(object, life.died));
+    }
+    steps
+}
+
 impl Base {
+    /// All of the new history can be read.
+    fn is_the_beginning(&self) -> bool {
+        self.common.as_str().is_empty() && self.at == self.at.beginning()
+    }
+
     /// What of those who are not known can't be read.
     fn missing(&self) -> Option<Hole> {
-        let nothing_before = self.common.as_str().is_empty() && self.at == self.at.beginning();
-        if self.at == self.common || nothing_before {
+        if self.at == self.common || self.is_the_beginning() {
             return None;
         }
-        let Self { at, common } = self;
+        let Self { at, common, .. } = self;
         Some(Hole {
             after: common.to_string(),
             before: after(at),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::Version;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{Closed, Reader, settled};
-use crate::common::{Base, Common};
+use crate::common::{Base, Common, Untold};
 use crate::compare::Broken;
 use crate::course::{Action, Course, ListReason, Pause, Step};
 use crate::discovery::Resource;
@@ -85,7 +85,14 @@ impl Reader {
                 Ok(Course::listed())
             }
             Listed::OtherHistory(server) => Ok(Course::replaced(server)),
-            Listed::Failed(failure) => Ok(Course::failed(action, &failure)),
+            Listed::Failed(failure) => {
+                let waited = self.looked_since.map(|since| since.elapsed());
+                let is_busy = failure.is_passing() && failure.code() != Some(501);
+                if is_busy && waited.is_some_and(|waited| waited < self.parts.tuning.walk.time) {
+                    self.based = self.based.saturating_sub(1);
+                }
+                Ok(Course::failed(action, &failure))
+            }
             Listed::Baseless => {
                 self.based = BASED_TRIES;
                 Ok(Step { action: action.clone(), pause: None, condition: None })
@@ -108,12 +115,21 @@ impl Reader {
         if *reason != ListReason::Replaced || self.based >= BASED_TRIES {
             return Ok(None);
         }
-        let server = self.server_version().await?;
-        self.based += 1;
-        match Common::new(&self.parts, resource, epoch, &server) {
-            Some(common) => Ok(common.base().await),
-            None => Ok(None),
+        let why =
+            "the server's history was replaced: what it has in common with the one before is looked for";
+        self.parts.shared.set_condition(Some(why.to_string()));
+        self.looked_since.get_or_insert_with(Instant::now);
+        while self.based < BASED_TRIES {
+            let server = self.server_version().await?;
+            self.based += 1;
+            let Some(common) = Common::new(&self.parts, resource, epoch, &server) else { break };
+            match common.base().await {
+                Ok(base) => return Ok(Some(base)),
+                Err(Untold::Now) => {}
+                Err(Untold::Ever) => break,
+            }
         }
+        Ok(None)
     }
 
     /// Waits until nothing is being read back any more. A server that gives no old versions for a
@@ -176,7 +192,8 @@ impl Reader {
             self.cancel = round.cancel.clone();
             self.rounds.send(round).await.map_err(|_| Closed)?;
         }
-        (self.just_listed, self.is_unsure, self.based) = (true, false, 0);
+        (self.just_listed, self.is_unsure) = (true, false);
+        (self.based, self.looked_since) = (0, None);
         self.parts.shared.set_condition(None);
         Ok(())
     }

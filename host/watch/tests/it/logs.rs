@@ -107,6 +107,9 @@ async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions(
     running.stop().await;
     memory.set_checkpoint(103);
     world.restore(101);
+    world.spoil(|request| {
+        request.contains("resourceVersionMatch=Exact").then(|| Reply::status(501, "NotImplemented"))
+    });
     let running = Running::start(&world, &memory).await;
     until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
     running.stop().await;
@@ -114,4 +117,5 @@ async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions(
     let gaps = lines.with("the source has a gap");
     has(&gaps[0], &["epoch=0", "after=103", "before= ", "reason=HistoryReplaced"]);
     has(&gaps[1], &["epoch=1", "after= ", "before=102", "reason=HistoryReplaced"]);
+    lines.one("what the new history has in common with the one before can't be told");
 }

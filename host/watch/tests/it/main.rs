@@ -44,7 +44,7 @@ fn tuning() -> Tuning {
         first_pause: Duration::from_millis(10),
         longest_pause: Duration::from_millis(50),
         checkpoint_every: Duration::from_millis(20),
-        walk: WalkBudget { rate: 20_000, ..WalkBudget::default() },
+        walk: WalkBudget { rate: 20_000, time_per_object: Duration::from_secs(8), ..WalkBudget::default() },
         seed: Some(1),
         ..Tuning::default()
     }

@@ -185,10 +185,16 @@ impl Witness for Memory {
         let newest = states
             .filter(|state| number(state).is_some_and(|number| within.contains(&number)))
             .max_by_key(|state| number(state));
+        let older = |state: &Witnessed| {
+            let of = kept.states.iter().filter(|other| other.object.uid == state.object.uid);
+            let older = of.filter(|other| has_version(other) && number(other) < number(state));
+            older.max_by_key(|other| number(other)).map(|other| other.document.clone())
+        };
         Ok(newest.map(|state| Former {
             object: ObjectRef::clone(&state.object),
             version: state.resource_version.clone(),
             document: state.document.clone(),
+            before: older(state),
         }))
     }
 

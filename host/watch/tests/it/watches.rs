@@ -94,12 +94,20 @@ async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap()
     running.stop().await;
     let gaps = memory.source_gaps();
     let told: Vec<_> = gaps.iter().map(|gap| (gap.epoch, gap.after.as_str(), gap.before.as_str())).collect();
-    assert_eq!(told, [(0, "105", ""), (1, "", "104")], "what the old had to say, and where the new begins");
+    assert_eq!(told, [(0, "105", "")], "what the old had to say; all of the new one is known");
     assert!(gaps.iter().all(|gap| gap.reason == "HistoryReplaced"));
-    // Version 104 is there twice, in two histories.
+    // Version 104 is there twice, in two histories. Version 103 doesn't say when it was written, and
+    // could be the same in both by chance: it is told again.
     assert_eq!(
         memory.story_of("a"),
-        ["present a 101", "present a 103", "present a 104", "present a 103", "present a 104"]
+        [
+            "present a 101",
+            "present a 103",
+            "present a 104",
+            "present a 101",
+            "present a 103",
+            "present a 104"
+        ]
     );
     assert_eq!(memory.story_of("b"), ["present b 102", "gone b 105", "present b 102"]);
 }
