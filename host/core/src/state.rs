@@ -136,6 +136,11 @@ pub struct Gap {
     pub recorded_ms: u64,
 }
 
+impl Gap {
+    /// Why a history has no more to say: another one took its place.
+    pub const REPLACED: &str = "HistoryReplaced";
+}
+
 /// One journaled state without its document; documents are read on request by `seq`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {

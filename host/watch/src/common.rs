@@ -42,8 +42,9 @@ pub(crate) struct Base {
     pub at: Version,
     /// Up to here it is the same as the one before; empty where nothing of it is known to be.
     pub common: Version,
-    /// Beyond this it is not.
+    /// Beyond this it is not, and when that was, where it is known.
     pub edge: u64,
+    pub parted: Option<String>,
     /// Where the server was.
     pub newest: Version,
 }
@@ -71,8 +72,9 @@ pub(crate) enum Untold {
 struct Halved {
     /// The newest that is known to be.
     common: Option<u64>,
-    /// The oldest that is not.
+    /// The oldest that is not, and when it was written.
     other: u64,
+    time: Option<String>,
 }
 
 pub(crate) struct Common {
@@ -111,16 +113,16 @@ impl Common {
     }
 
     async fn told(&self) -> Result<Base, Untold> {
-        let mut best = Halved { common: None, other: self.newest.saturating_add(1) };
+        let mut best = Halved { common: None, other: self.newest.saturating_add(1), time: None };
         for epoch in self.former_epochs() {
             let halved = self.newest_of_both(epoch).await?;
             if halved.common > best.common || epoch + 1 == self.epoch {
                 best = halved;
             }
         }
-        let (edge, newest) = (best.other.saturating_sub(1), version(self.newest));
+        let (edge, parted, newest) = (best.other.saturating_sub(1), best.time, version(self.newest));
         if let Some(common) = best.common.map(version) {
-            return Ok(Base { at: common.clone(), common, edge, newest });
+            return Ok(Base { at: common.clone(), common, edge, parted, newest });
         }
         // A history that has nothing in common with the one before is read from its beginning.
         self.exact.is_compacted(&version(1)).await;
@@ -130,7 +132,7 @@ impl Common {
         }
         let at = version(gone + 1);
         let common = if gone > 0 { self.newest_of_both_at(&at).await? } else { None };
-        Ok(Base { common: common.map_or_else(|| Version::new(""), version), at, edge, newest })
+        Ok(Base { common: common.map_or_else(|| Version::new(""), version), at, edge, parted, newest })
     }
 
     /// The newest first: a backup can be of any of them.
@@ -140,16 +142,19 @@ impl Common {
 
     /// Among the versions that were witnessed, as far as the new history can be read.
     async fn newest_of_both(&self, epoch: u32) -> Result<Halved, Untold> {
-        let (mut low, mut high, mut common) = (1, self.newest.saturating_add(1), None);
+        let (mut low, mut high, mut common, mut time) = (1, self.newest.saturating_add(1), None, None);
         while low < high {
             let middle = low + (high - low) / 2;
             match self.clearest(epoch, low..=middle).await? {
-                Some((at, Found::Same)) => (low, common) = (middle + 1, Some(at)),
-                Some((at, Found::Other)) => high = at,
+                Some((former, Found::Same)) => (low, common) = (middle + 1, former.version.number()),
+                Some((former, Found::Other)) => {
+                    high = former.version.number().unwrap_or(middle);
+                    time = times(&parsed(&former.document)).into_iter().max().map(ToString::to_string);
+                }
                 Some((_, Found::Gone | Found::Unclear)) | None => low = middle + 1,
             }
         }
-        Ok(Halved { common, other: high })
+        Ok(Halved { common, other: high, time })
     }
 
     /// The newest version within two numbers that says something.
@@ -157,12 +162,12 @@ impl Common {
         &self,
         epoch: u32,
         within: RangeInclusive<u64>,
-    ) -> Result<Option<(u64, Found)>, Untold> {
+    ) -> Result<Option<(Former, Found)>, Untold> {
         let (low, mut high, mut left) = (*within.start(), *within.end(), UNCLEAR);
         while let Some((at, former)) = self.former(epoch, low..=high).await? {
             match self.compared(&former).await? {
                 Found::Unclear if left > 0 && at > low => (high, left) = (at - 1, left - 1),
-                found => return Ok(Some((at, found))),
+                found => return Ok(Some((former, found))),
             }
         }
         Ok(None)

@@ -22,7 +22,7 @@ pub(crate) mod reason {
     /// The server can't be asked for old versions.
     pub const UNREADABLE: &str = "ExactListRefused";
     /// The server's history was replaced by another one.
-    pub const REPLACED: &str = "HistoryReplaced";
+    pub const REPLACED: &str = kubewitness_core::Gap::REPLACED;
 }
 
 /// Versions strictly between two, either empty where it is not known.

@@ -13,7 +13,7 @@ use super::session::Session;
 use crate::plan::SEGMENT;
 use crate::read::check;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::{Act, Answer, damaged};
+use crate::store::{Act, Answer, Stream, damaged};
 
 /// Gaps of one question to the server, while those are looked for that fit.
 const PAGE: i64 = 1000;
@@ -183,25 +183,36 @@ impl Session {
         rows.into_iter().map(view).collect()
     }
 
-    /// A later history begins with the hole that its source recorded when it found the one before
-    /// replaced.
+    /// A later history begins where the end of the one before is recorded as a hole, or where its own
+    /// beginning is.
     pub(super) async fn read_epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
-        let mut replaced: HashMap<i64, u64> = HashMap::new();
+        let (mut begins, mut ends) = (HashMap::new(), HashMap::new());
         let holes = self.fetch("SELECT stream, id, body FROM kw_gaps WHERE seq = 0", Vec::new()).await?;
         for mut row in holes {
-            let recorded = gap(row.int(1)?, &row.text(2)?)?.recorded_ms;
-            let first = replaced.entry(row.int(0)?).or_insert(recorded);
-            *first = (*first).min(recorded);
+            let gap = gap(row.int(1)?, &row.text(2)?)?;
+            let bound = if gap.before.is_empty() { &mut ends } else { &mut begins };
+            if gap.reason == Gap::REPLACED {
+                let first: &mut u64 = bound.entry(row.int(0)?).or_insert(gap.recorded_ms);
+                *first = gap.recorded_ms.min(*first);
+            }
         }
-        let streams = self.read_streams().await?.into_iter();
+        let streams = self.read_streams().await?;
+        let before = |stream: &Stream| {
+            let number = stream.epoch.checked_sub(1)?;
+            let before = streams.iter().find(|other| other.source == stream.source && other.epoch == number);
+            let end = before.and_then(|before| ends.get(&before.id));
+            end.or_else(|| begins.get(&stream.id)).or_else(|| ends.get(&stream.id)).copied()
+        };
+        let replaced: Vec<Option<u64>> = streams.iter().map(before).collect();
         Ok(streams
-            .map(|stream| {
-                let replaced = replaced.get(&stream.id).filter(|_| stream.epoch > 0);
+            .into_iter()
+            .zip(replaced)
+            .map(|(stream, replaced)| {
                 let view = EpochView {
                     epoch: stream.epoch,
                     states: stream.states,
                     checkpoint: stream.checkpoint.unwrap_or_default(),
-                    replaced_at: moment(replaced.map(|ms| *ms as i64)),
+                    replaced_at: moment(replaced.map(|ms| ms as i64)),
                     last_event_at: moment(stream.last_event_ms),
                 };
                 (stream.source, view)

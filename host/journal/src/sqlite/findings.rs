@@ -83,17 +83,21 @@ pub(super) async fn discrepancies(
     sqlx::query_as(text).bind(source).fetch_all(connection).await.map_err(classify)
 }
 
-/// The histories of each source, oldest first. A later one begins with the hole that its source
-/// recorded when it found the one before replaced.
+/// The histories of each source, oldest first. A later one begins where the end of the one before is
+/// recorded as a hole, or where its own beginning is.
 pub(super) async fn epochs(
     connection: &mut SqliteConnection,
 ) -> Result<Vec<(String, EpochView)>, JournalError> {
     type Row = (String, u32, i64, Option<String>, Option<i64>, Option<i64>);
     let text = "SELECT t.source, t.epoch, t.states, t.checkpoint, t.last_event_ms, \
-         (SELECT min(g.body ->> '$.recorded_ms') FROM gaps g \
-            WHERE g.stream = t.id AND g.seq = 0 AND t.epoch > 0) \
+         coalesce((SELECT min(g.body ->> '$.recorded_ms') FROM gaps g JOIN streams b ON b.id = g.stream \
+            WHERE b.source = t.source AND b.epoch = t.epoch - 1 AND g.seq = 0 \
+              AND g.body ->> '$.reason' = ?1 AND coalesce(g.body ->> '$.before', '') = ''), \
+           (SELECT min(g.body ->> '$.recorded_ms') FROM gaps g \
+              WHERE g.stream = t.id AND g.seq = 0 AND t.epoch > 0 AND g.body ->> '$.reason' = ?1)) \
          FROM streams t ORDER BY t.source, t.epoch";
-    let rows: Vec<Row> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?;
+    let query = sqlx::query_as(text).bind(Gap::REPLACED);
+    let rows: Vec<Row> = query.fetch_all(connection).await.map_err(classify)?;
     let view = |(source, epoch, states, checkpoint, last_event_ms, replaced_ms): Row| {
         let epoch = EpochView {
             epoch,

@@ -357,6 +357,32 @@ async fn gaps_are_found_by_what_they_are_about() {
     assert_eq!(epochs[0].1.replaced_at, None);
 }
 
+async fn a_history_begins_where_the_one_before_has_its_end() {
+    let desk = Desk::new().await;
+    let hole = |epoch: u32, before: &str, reason: &str, recorded_ms: u64| Gap {
+        source: SOURCE.into(),
+        object: None,
+        epoch,
+        after: "5".into(),
+        before: before.into(),
+        reason: reason.into(),
+        message: String::new(),
+        recorded_ms,
+    };
+    let end = |epoch, recorded_ms| hole(epoch, "", Gap::REPLACED, recorded_ms);
+    for (epoch, gaps) in [
+        (0, vec![hole(0, "9", "Compacted", 11), end(0, 22)]),
+        (1, vec![hole(1, "9", "Compacted", 33), end(1, 44)]),
+        (2, vec![hole(2, "9", Gap::REPLACED, 55)]),
+    ] {
+        desk.journal.append(Append { gaps, ..of(SOURCE, epoch, Vec::new()) }).await.unwrap();
+    }
+    let epochs = desk.journal.epochs().await.unwrap();
+    let began: Vec<_> = epochs.into_iter().map(|(_, view)| view.replaced_at).collect();
+    let at = |ms: u64| Some(format!("1970-01-01T00:00:00.0{ms}Z"));
+    assert_eq!(began, [None, at(22), at(44)]);
+}
+
 async fn an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else() {
     let desk = Desk::new().await;
     let mut wrong = present(&job(1), 10);
@@ -445,6 +471,7 @@ on_every_store!(
     gaps_and_poison_are_kept_once,
     what_audits_found_is_kept_once_and_counted_beyond_what_is_kept,
     gaps_are_found_by_what_they_are_about,
+    a_history_begins_where_the_one_before_has_its_end,
     an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else,
     a_story_has_the_object_under_any_of_its_uids_and_what_it_owns,
     a_story_in_the_middle_of_a_chain_has_what_it_owns_itself,

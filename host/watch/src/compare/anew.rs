@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
+use kubewitness_core::document::unpack;
 use kubewitness_core::state::ObjectRef;
 
 use super::{Broken, Comparison, Unseen, is_absent};
@@ -85,7 +86,12 @@ impl Comparison {
             // If the new history ever had it, that was before it can be read.
             self.at_once += 1;
             let hole = match &base {
-                Some(base) if !self.had_its_name(base, &object) => self.missing_of(&object, &base.at).await,
+                Some(base) if !self.had_its_name(base, &object) => {
+                    match self.missing_of(&object, &base.at).await {
+                        None => self.may_have_been(base, each, &object),
+                        hole => hole,
+                    }
+                }
                 _ => None,
             };
             let hole = hole.map(|hole| Step::Hole(Arc::clone(&object), hole));
@@ -108,6 +114,26 @@ impl Comparison {
         let (source, namespace, name) = (&self.parts.spec.name, &object.namespace, &object.name);
         tracing::warn!(%source, %namespace, name, "it is there, but was not where both histories part: what is there now is listed");
         Broken::Baseless
+    }
+
+    /// Somebody who was made before the two histories parted, as far as is known, and who was not
+    /// looked for at every version at which the new one may have had him.
+    fn may_have_been(&self, base: &Base, versions: u64, object: &ObjectRef) -> Option<Hole> {
+        let is_looked_through = base.edge.saturating_sub(base.at.number()?) <= versions;
+        if is_looked_through || self.came_later(base, object) {
+            return None;
+        }
+        let why = "the new history may have had it, and where is not known";
+        between(&base.at, &version(base.edge + 1), reason::BUDGET, why)
+    }
+
+    /// Whether an object was made when the old history was alone, by what both say of the time.
+    fn came_later(&self, base: &Base, object: &ObjectRef) -> bool {
+        let Some(parted) = &base.parted else { return false };
+        let held = self.parts.shared.read().by_uid(&object.uid).and_then(|held| unpack(&held.packed).ok());
+        let held = held.and_then(|held| serde_json::from_slice::<serde_json::Value>(&held).ok());
+        let made = held.as_ref().and_then(|held| held.pointer("/metadata/creationTimestamp")?.as_str());
+        made.is_some_and(|made| made > parted.as_str())
     }
 
     /// Whether another had its name all the time in which the new history can't be read.

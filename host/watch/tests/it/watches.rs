@@ -191,6 +191,39 @@ async fn row_9_what_of_a_new_history_was_compacted_is_a_gap() {
     assert_eq!(of_objects, [hole("a", "106"), hole("old", "107")]);
 }
 
+/// Made where nobody looked, and gone again long before the old history is known to have been alone.
+#[tokio::test]
+async fn row_9_whoever_the_new_history_may_have_had_has_a_gap_and_whoever_came_later_has_none() {
+    let world = World::start().await;
+    world.dated();
+    world.create("a", json!({"team": "ml"}));
+    let memory = Arc::new(Memory::default());
+    let spec = || spec(json!({"matchLabels": {"team": "ml"}}));
+    let running = Running::start_with(&world, &memory, spec(), tuning()).await;
+    running.watching(&world).await;
+    world.update("a");
+    world.create("unseen", json!({}));
+    world.pass(200);
+    world.change("unseen", |object| object["metadata"]["labels"] = json!({"team": "ml"}));
+    world.update("a");
+    settled(&world, &memory).await;
+    running.stop().await;
+    world.restore(103);
+    world.pass(20);
+    world.change("unseen", |object| object["metadata"]["labels"] = json!({"team": "ml"}));
+    world.delete("unseen");
+    world.pass(130);
+    world.forget();
+    let running = Running::start_with(&world, &memory, spec(), tuning()).await;
+    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    settled(&world, &memory).await;
+    running.stop().await;
+    let gaps: Vec<_> =
+        memory.object_gaps().into_iter().map(|(name, gap)| (name, gap.after, gap.before)).collect();
+    assert_eq!(gaps, [("unseen".to_string(), "102".to_string(), "256".to_string())]);
+    assert_eq!(memory.story_of("unseen"), ["present unseen 304", "gone unseen "]);
+}
+
 /// A server that stops to answer for old versions is listed as it is now.
 #[tokio::test]
 async fn row_9_a_new_history_that_can_not_be_read_back_is_listed_all_the_same() {
