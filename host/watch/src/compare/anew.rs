@@ -32,10 +32,7 @@ impl Comparison {
     /// Whoever has the name of another waits until it is known what became of that one.
     pub(super) async fn anew(&mut self, found: Anew) -> Result<(), Broken> {
         self.at_once += 1;
-        if self.base.is_some()
-            && let Some(told) = self.told_of(&found.object.uid).await
-            && told.is_newer_than(&found.version)
-        {
+        if self.base.is_some() && self.told_above(&found.version, &found.object.uid).await.is_some() {
             // By a list that a kill ended, of what was there then: there is no way back behind it.
             return Err(self.baseless(&found.object));
         }
@@ -145,21 +142,21 @@ impl Comparison {
     /// What of one object can't be read any more below a version.
     async fn missing_of(&self, object: &ObjectRef, version: &Version) -> Option<Hole> {
         let base = self.base.as_ref().filter(|base| base.at != base.common && !base.is_the_beginning())?;
-        let is_above =
-            |version: &Version, floor: &Version| floor.as_str().is_empty() || version.is_newer_than(floor);
-        let floor = self.told_of(&object.uid).await.filter(|told| is_above(told, &base.common));
-        let floor = floor.as_ref().unwrap_or(&base.common);
+        let told = self.told_above(&base.common, &object.uid).await;
+        let floor = told.as_ref().unwrap_or(&base.common);
         if !is_above(version, floor) {
             return None;
         }
         between(floor, version, reason::COMPACTED, "compaction has removed them")
     }
 
-    /// What was told of an object in this epoch: by a list that a kill ended, or compaction.
-    async fn told_of(&self, uid: &str) -> Option<Version> {
+    /// What is known of an object, if it is newer and was told in this epoch: by a list that a kill
+    /// ended, or compaction.
+    async fn told_above(&self, floor: &Version, uid: &str) -> Option<Version> {
         let (parts, epoch) = (&self.parts, self.parts.shared.live().epoch);
         let held = parts.shared.read().brief(uid)?.resource_version;
-        let number = held.number()?;
+        // The journal is asked for few.
+        let number = held.number().filter(|_| is_above(&held, floor))?;
         let told = parts.witness.former(&parts.spec.name, epoch, number..=number).await.ok().flatten()?;
         (told.object.uid == uid).then_some(held)
     }
@@ -167,6 +164,11 @@ impl Comparison {
     async fn story(&self, steps: Vec<Step>) -> Result<(), Closed> {
         self.send(Input::Story(Story { round: None, epoch: None, steps, release: None })).await
     }
+}
+
+/// Above nothing is everything.
+fn is_above(version: &Version, floor: &Version) -> bool {
+    floor.as_str().is_empty() || version.is_newer_than(floor)
 }
 
 fn has_name_of(one: &ObjectRef, other: &ObjectRef) -> bool {
