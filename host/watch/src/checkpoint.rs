@@ -26,6 +26,11 @@ impl Checkpoint {
         self.safe.as_ref()
     }
 
+    /// The newest that was seen, whether or not everything of it was.
+    pub fn newest(&self) -> Option<&Version> {
+        self.newest.as_ref()
+    }
+
     /// An event of this version came.
     pub fn event(&mut self, version: &Version) {
         let Some(newest) = &self.newest else {

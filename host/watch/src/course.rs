@@ -142,10 +142,11 @@ impl Course {
         at_once(Action::NewEpoch { server })
     }
 
-    /// A one-item consistent list told the server's version.
-    pub fn probed(&mut self, server: &Version, checkpoint: Option<&Version>, epoch: u32) -> Step {
-        let Some(checkpoint) = checkpoint else { return Self::resolved(None, epoch) };
-        if server.compare(checkpoint) != Some(Ordering::Less) {
+    /// A one-item consistent list told the server's version. `seen` is the newest that was, where
+    /// there is a checkpoint.
+    pub fn probed(&mut self, server: &Version, seen: Option<&Version>, epoch: u32) -> Step {
+        let Some(seen) = seen else { return Self::resolved(None, epoch) };
+        if server.compare(seen) != Some(Ordering::Less) {
             self.behind = 0;
             return at_once(Action::Watch);
         }
@@ -157,7 +158,9 @@ impl Course {
         Step {
             action: Action::Probe,
             pause: Some(Pause::asked(None)),
-            condition: Some(format!("the server is at version {server}, behind the checkpoint {checkpoint}")),
+            condition: Some(format!(
+                "the server is at version {server}, behind {seen}, which was seen before"
+            )),
         }
     }
 

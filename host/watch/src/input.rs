@@ -100,6 +100,8 @@ pub(crate) enum Step {
 pub(crate) struct Standing {
     /// From where a watch may be resumed.
     pub resume: Option<Version>,
+    /// What was seen of the server: it can't be behind this.
+    pub newest: Option<Version>,
     pub epoch: u32,
     /// Nothing is being read back, so that what is in the cache is what was witnessed.
     pub settled: bool,

@@ -160,7 +160,11 @@ impl Reader {
     /// The server is there and not behind; but it may be another one than before.
     async fn probed(&mut self, server: Version) -> Result<Step, Closed> {
         let standing = self.sync().await?;
-        let step = self.course.probed(&server, standing.resume.as_ref(), standing.epoch);
+        // The checkpoint on disk lies below the last event, whose version others may share.
+        let newest = standing.newest.iter().chain(&standing.resume).cloned();
+        let newest = newest.chain(self.parts.shared.landmarks().newest()).reduce(newer);
+        let seen = newest.filter(|_| standing.resume.is_some());
+        let step = self.course.probed(&server, seen.as_ref(), standing.epoch);
         if step.action != Action::Watch {
             return Ok(step);
         }
@@ -316,6 +320,10 @@ impl Reader {
             tracing::warn!(source = %self.parts.spec.name, "the watch's version is gone: {failure}");
         }
     }
+}
+
+fn newer(one: Version, other: Version) -> Version {
+    if other.is_newer_than(&one) { other } else { one }
 }
 
 /// Waits until everything that was sent is durable.

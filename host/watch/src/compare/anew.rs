@@ -64,13 +64,10 @@ impl Comparison {
             if let Some(base) = &base
                 && let Some(life) = life_since(&exact, base, each, &object).await
             {
-                let is_taken = self.usurpers.iter().any(|found| has_name_of(&found.object, &object));
-                // In which order the two had their name would have to be found out.
-                if is_taken {
-                    return Err(self.baseless(&object));
-                }
                 self.at_once += 1;
-                self.story(steps(object, life)).await?;
+                let usurper = self.usurper_of(&object);
+                let before = bearers(&exact, base, each, usurper, &life).await;
+                self.story(before.into_iter().map(Step::Life).chain(steps(life)).collect()).await?;
                 continue;
             }
             if !is_absent(&self.parts, &self.resource, &object).await? {
@@ -105,6 +102,11 @@ impl Comparison {
             self.send(Input::SourceHole(None, hole)).await?;
         }
         Ok(())
+    }
+
+    fn usurper_of(&mut self, object: &ObjectRef) -> Option<Anew> {
+        let at = self.usurpers.iter().position(|found| has_name_of(&found.object, object))?;
+        Some(self.usurpers.swap_remove(at))
     }
 
     fn baseless(&self, object: &ObjectRef) -> Broken {
@@ -192,8 +194,42 @@ async fn life_since(exact: &Exact, base: &Base, versions: u64, object: &ObjectRe
     None
 }
 
-fn steps(object: Arc<ObjectRef>, life: Life) -> Vec<Step> {
-    let mut steps = Vec::new();
+/// Who had the name of an object between the base and its beginning; `first` had it at the base.
+async fn bearers(exact: &Exact, base: &Base, versions: u64, first: Option<Anew>, next: &Life) -> Vec<Life> {
+    let (Some(lowest), Ok(born)) = (base.at.number(), u64::try_from(next.begins())) else {
+        return Vec::new();
+    };
+    let until = version(born);
+    let span = Span { like: &next.object, floor: &base.common, until: &until, is_over: true };
+    let mut lives: Vec<Life> = Vec::new();
+    let mut at = born;
+    while at > lowest + 1 && born - at < versions {
+        at -= 1;
+        let asked = version(at);
+        if let Some(Answer::Item { uid, version, document }) = exact.at(&next.object, &asked).await {
+            let met = Met { uid, at: asked, version, document };
+            let is_known = |uid: &str| lives.iter().chain([next]).any(|life| life.object.uid == uid);
+            if !is_known(&met.uid) {
+                let found = exact.lives(exact.errand(), met, span, &is_known).await;
+                lives.extend(found);
+                // Nobody else had it while one of them had it.
+                let begins = lives.iter().filter_map(|life| u64::try_from(life.begins()).ok()).min();
+                at = at.min(begins.unwrap_or(at));
+            }
+        }
+    }
+    if let Some(Anew { object, version, document, .. }) = first
+        && lives.iter().all(|life| life.object.uid != object.uid)
+    {
+        let met = Met { uid: object.uid, at: base.at.clone(), version, document };
+        lives.extend(exact.lives(exact.errand(), met, span, &|_| true).await);
+    }
+    lives.sort_by_key(Life::begins);
+    lives
+}
+
+fn steps(life: Life) -> Vec<Step> {
+    let (object, mut steps) = (Arc::new(life.object), Vec::new());
     for walked in life.walked {
         steps.extend(walked.hole.map(|hole| Step::Hole(Arc::clone(&object), hole)));
         steps.extend(walked.found.into_iter().map(|(_, document)| Step::Anew(document)));

@@ -60,6 +60,7 @@ impl Writer {
         }
         let standing = Standing {
             resume: self.checkpoint.safe().cloned(),
+            newest: self.checkpoint.newest().cloned(),
             epoch: self.maker.epoch,
             settled,
             told: self.told.clone(),
