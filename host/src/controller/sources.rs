@@ -9,7 +9,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::ports::Witness;
 use kubewitness_core::status::Rules;
-use kubewitness_watch::{Connection, Listers, Source};
+use kubewitness_watch::{Connection, Listers, Source, Split};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -20,15 +20,15 @@ use crate::tasks::{Fate, Tasks};
 struct Running {
     spec: SourceSpec,
     stop: CancellationToken,
-    reading: JoinHandle<()>,
-    writing: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 3],
 }
 
 impl Running {
     async fn ended(self) {
         // How they ended was told to the supervisor; here only that they have.
-        self.reading.await.ok();
-        self.writing.await.ok();
+        for task in self.tasks {
+            task.await.ok();
+        }
     }
 }
 
@@ -101,16 +101,20 @@ impl Sources {
         self.shared.add_source(spec.clone(), handle);
         let stop = CancellationToken::new();
         let (token, name) = (stop.clone(), spec.name.clone());
-        let (reading, writing) = source.split(token.clone());
+        let Split { reading, making, appending } = source.split(token.clone());
         let reading = self.tasks.spawn(format!("reading {name}"), Fate::Finite, reading.map(Ok));
-        let writing = self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
-            writing.await.with_context(|| format!("witnessing the source `{name}`"))?;
+        let appending = self.tasks.spawn(format!("appending {name}"), Fate::Finite, appending.map(Ok));
+        let making = self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
+            making.await.with_context(|| format!("witnessing the source `{name}`"))?;
             if !token.is_cancelled() {
                 bail!("the source `{name}` ended before it should");
             }
             Ok(())
         });
-        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stop, reading, writing });
+        self.running.insert(
+            spec.name.clone(),
+            Running { spec: spec.clone(), stop, tasks: [reading, making, appending] },
+        );
     }
 
     async fn stop(&mut self, name: &str) {

@@ -1,5 +1,6 @@
 //! One append in the making, with what it already says about its objects: the events of one batch
-//! are judged against the ones before them. Knows nothing about the journal or the server.
+//! are judged against the ones before them, and against the batch that is being written. Knows nothing
+//! about the journal or the server.
 
 use std::hash::BuildHasher;
 
@@ -35,9 +36,22 @@ pub(crate) struct Draft {
     by_uid: HashTable<usize>,
     by_name: HashTable<usize>,
     hasher: DefaultHashBuilder,
+    /// The batch before, while it is not durable.
+    before: Option<Box<Self>>,
 }
 
 impl Draft {
+    /// Goes to be written, and a new one is begun in the place of the `empty` one.
+    pub fn take_off(&mut self, empty: Self) {
+        let before = std::mem::replace(self, empty);
+        self.before = Some(Box::new(before));
+    }
+
+    /// The batch that has become durable.
+    pub fn land(&mut self) -> Option<Box<Self>> {
+        self.before.take()
+    }
+
     pub fn is_empty(&self) -> bool {
         let nothing_beside = self.poison.is_empty() && self.gaps.is_empty() && self.discrepancies.is_empty();
         self.states.is_empty() && nothing_beside
@@ -88,9 +102,10 @@ impl Draft {
     }
 
     pub fn known(&self, cache: &Cache, uid: &str) -> Option<Known> {
-        match self.of_uid(uid) {
-            Some(place) => self.drafted(place),
-            None => cache.known(uid),
+        match (self.of_uid(uid), &self.before) {
+            (Some(place), _) => self.drafted(place),
+            (None, Some(before)) => before.known(cache, uid),
+            (None, None) => cache.known(uid),
         }
     }
 
@@ -102,10 +117,11 @@ impl Draft {
         namespace: &str,
         name: &str,
     ) -> (Option<Known>, Option<Known>) {
-        let (known, named) = (self.known(cache, uid), self.of_name(namespace, name));
+        let known = self.known(cache, uid);
+        let named = self.named(namespace, name).map(|(draft, place)| (draft, place, &draft.states[place]));
         let rival = match named {
-            Some(place) if self.states[place].object.uid == uid => None,
-            Some(place) => self.drafted(place),
+            Some((_, _, state)) if state.object.uid == uid => None,
+            Some((draft, place, _)) => draft.drafted(place),
             // An object keeps its name, and nobody else in the cache has it.
             None if known.is_some() => None,
             None => cache
@@ -114,6 +130,12 @@ impl Draft {
                 .and_then(|held| self.known(cache, &held.object.uid)),
         };
         (known, rival)
+    }
+
+    /// The last that is said of a name, and where.
+    fn named(&self, namespace: &str, name: &str) -> Option<(&Self, usize)> {
+        let mine = self.of_name(namespace, name).map(|place| (self, place));
+        mine.or_else(|| self.before.as_ref()?.named(namespace, name))
     }
 
     /// The state at a place, if its object is there by it.

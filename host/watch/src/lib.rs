@@ -9,6 +9,7 @@
 //! reader ─▶ lines, items ─▶ writer ─▶ journal (`Witness`), then cache ─▶ `Listers`
 //! ```
 
+mod appender;
 mod audit;
 mod backoff;
 mod budget;
@@ -59,6 +60,6 @@ pub use configmaps::{ConfigMapDoc, ConfigMaps, Snapshot};
 pub use connect::{ConnectError, ConnectOptions, Connection, connect, connect_with};
 pub use handle::{SourceHandle, SourceSnapshot};
 pub use listers::Listers;
-pub use source::{Source, SourceError};
+pub use source::{Source, SourceError, Split};
 pub use transport::KeepAlive;
 pub use tuning::{Tuning, WalkBudget};

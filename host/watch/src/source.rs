@@ -1,9 +1,9 @@
 //! One source: from the journal's memory of it to a running list-watch. Wires reader and writer.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::limits::FRAMES_IN_FLIGHT;
@@ -13,6 +13,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::appender::Appender;
 use crate::audit::Auditor;
 use crate::connect::Connection;
 use crate::handle::{Shared, SourceHandle};
@@ -51,6 +52,15 @@ pub struct Source {
     parts: Parts,
 }
 
+/// A source in three tasks: the server is read while states are made of what came before, and these are
+/// made while those before them are written.
+pub struct Split {
+    pub reading: BoxFuture<'static, ()>,
+    /// Its end is the source's, and the others end with it.
+    pub making: BoxFuture<'static, Result<(), SourceError>>,
+    pub appending: BoxFuture<'static, ()>,
+}
+
 impl Source {
     /// The handle is also what makes the source's cache readable through `listers`: add it there.
     pub fn new(
@@ -74,30 +84,27 @@ impl Source {
 
     /// Runs until the stop, then returns once what was received is durable. An error is final.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SourceError> {
-        let (reading, writing) = self.split(stop);
-        let ((), written) = tokio::join!(reading, writing);
-        written
+        let Split { reading, making, appending } = self.split(stop);
+        let ((), made, ()) = tokio::join!(reading, making, appending);
+        made
     }
 
-    /// [`Self::run`] as two futures for two tasks, so that the server is read while the journal is
-    /// written. The second one's end is the source's, and the first ends with it.
-    pub fn split(
-        self,
-        stop: CancellationToken,
-    ) -> (
-        impl Future<Output = ()> + Send + 'static,
-        impl Future<Output = Result<(), SourceError>> + Send + 'static,
-    ) {
+    /// [`Self::run`] as futures for tasks of their own.
+    pub fn split(self, stop: CancellationToken) -> Split {
         let parts = Arc::new(self.parts);
         let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
         let (full, is_full) = watch::channel(false);
         let (loads, loading) = mpsc::channel(1);
         let (unended, is_unended) = mpsc::unbounded_channel();
+        let (appends, to_append) = mpsc::channel(1);
+        let (has_appended, appended) = mpsc::channel(1);
         // Reader, walker, auditor and mender end with the stop or with the writer; the writer with them.
         let halt = stop.child_token();
         let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);
         let reading = halt.clone().run_until_cancelled_owned(read).map(|_| ());
-        let writing = async move {
+        let appender = Appender { parts: Arc::clone(&parts), appends: to_append, appended: has_appended };
+        let appending = appender.run(stop.clone());
+        let making = async move {
             let _halted = halt.drop_guard();
             let Some(warm) = warm::read(&parts, loads, &stop).await? else { return Ok(()) };
             let checkpoint = warm.checkpoint.filter(|version| !version.as_str().is_empty());
@@ -106,9 +113,10 @@ impl Source {
                 live.epoch = warm.epoch;
                 live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
             }
-            Writer::new(parts, warm.epoch, checkpoint, full, unended).run(received, &stop).await
+            let journal = (appends, appended);
+            Writer::new(parts, warm.epoch, checkpoint, full, unended, journal).run(received).await
         };
-        (reading, writing)
+        Split { reading: reading.boxed(), making: making.boxed(), appending: appending.boxed() }
     }
 }
 

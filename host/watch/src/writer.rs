@@ -1,7 +1,8 @@
 //! From lines and items to durable states, then to the cache: the one writer of a source.
 //!
-//! It takes whatever has come, up to one transaction's worth, and never waits for more. What it
-//! can't make durable it keeps, and takes nothing else meanwhile, so that the socket is not read.
+//! It takes whatever has come, up to one transaction's worth, and never waits for more. While that is
+//! written, it makes the next one. What can't be made durable it keeps, and takes nothing else
+//! meanwhile, so that the socket is not read.
 
 mod durable;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use kubewitness_core::Version;
 use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
+use kubewitness_core::ports::Append;
 use kubewitness_core::project::{self, Envelope, EventType, Outline};
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -17,8 +19,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::SourceError;
-use crate::backoff::Dice;
+use crate::appender::Settled;
 use crate::checkpoint::Checkpoint;
+use crate::draft::Draft;
 use crate::handle::count;
 use crate::hold::{Held, Holds};
 use crate::input::{Hole, Input, Standing, Step, Story, reason};
@@ -29,6 +32,8 @@ use crate::request::{Failure, status_failure};
 use crate::round::RoundId;
 use crate::source::Parts;
 
+use durable::Flight;
+
 /// One event can make two states: the end of an object, and the beginning of the next of its name.
 /// So can a hole with the version above it.
 const EVENT_STATES: usize = 2;
@@ -37,6 +42,12 @@ pub(crate) struct Writer {
     parts: Arc<Parts>,
     maker: Maker,
     checkpoint: Checkpoint,
+    /// To the appender and back: one batch at a time.
+    appends: mpsc::Sender<Append>,
+    appended: mpsc::Receiver<Settled>,
+    flight: Option<Flight>,
+    /// An empty one, for the room that it has.
+    spare: Draft,
     /// What is on disk, and since when.
     written: Option<Version>,
     written_at: Instant,
@@ -75,7 +86,6 @@ pub(crate) struct Writer {
     places: Arc<Semaphore>,
     /// Tells the reader not to read on.
     full: watch::Sender<bool>,
-    dice: Dice,
 }
 
 /// A batch was written, or the process stops before it could be.
@@ -92,9 +102,14 @@ impl Writer {
         checkpoint: Option<Version>,
         full: watch::Sender<bool>,
         unended: mpsc::UnboundedSender<Unended>,
+        (appends, appended): (mpsc::Sender<Append>, mpsc::Receiver<Settled>),
     ) -> Self {
         Self {
             maker: Maker::new(Arc::clone(&parts), epoch),
+            appends,
+            appended,
+            flight: None,
+            spare: Draft::default(),
             checkpoint: Checkpoint::at(checkpoint.clone()),
             written: checkpoint,
             written_at: Instant::now(),
@@ -117,18 +132,13 @@ impl Writer {
             full,
             unended,
             places: Arc::new(Semaphore::new(PLACES)),
-            dice: Dice::new(parts.tuning.seed),
             parts,
         }
     }
 
     /// Ends when the reader has gone and everything that it gave is durable, or on a stop while
     /// the journal can't be written.
-    pub async fn run(
-        mut self,
-        mut inputs: mpsc::Receiver<Input>,
-        stop: &CancellationToken,
-    ) -> Result<(), SourceError> {
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Result<(), SourceError> {
         let mut batch = Vec::with_capacity(APPEND_BATCH);
         loop {
             let moved = self.is_settled() && self.checkpoint.safe() != self.written.as_ref();
@@ -136,7 +146,13 @@ impl Writer {
             let cool_at = self.cool_at.unwrap_or(due_at);
             let received = tokio::select! {
                 biased;
-                () = sleep_until(due_at), if moved => 0,
+                appended = self.appended.recv(), if self.flight.is_some() => {
+                    if self.landed(appended)? == Written::Stopped {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                () = sleep_until(due_at), if moved && self.flight.is_none() => 0,
                 received = inputs.recv_many(&mut batch, APPEND_BATCH) => received,
                 () = sleep_until(cool_at), if self.cool_at.is_some() => {
                     self.cool_down();
@@ -147,8 +163,11 @@ impl Writer {
             if received == 0 {
                 self.due = moved;
                 let ended = inputs.is_closed() && inputs.is_empty();
-                if self.write(stop).await? == Written::Stopped || ended {
+                if self.write().await? == Written::Stopped {
                     return Ok(());
+                }
+                if ended {
+                    return self.land().await.map(drop);
                 }
                 continue;
             }
@@ -157,15 +176,19 @@ impl Writer {
                 if apart {
                     self.history_ends();
                 }
-                if (self.is_full(EVENT_STATES) || apart) && self.write(stop).await? == Written::Stopped {
+                if (self.is_full(EVENT_STATES) || apart) && self.write().await? == Written::Stopped {
+                    return Ok(());
+                }
+                // What is known from then on is of another history.
+                if apart && self.land().await? == Written::Stopped {
                     return Ok(());
                 }
                 self.take(input);
-                if self.catch_up(stop).await? == Written::Stopped {
+                if self.catch_up().await? == Written::Stopped {
                     return Ok(());
                 }
             }
-            if self.write(stop).await? == Written::Stopped {
+            if self.write().await? == Written::Stopped {
                 return Ok(());
             }
         }
@@ -189,7 +212,7 @@ impl Writer {
     }
 
     /// A story and what waited for it go in order, before anything that came later.
-    async fn catch_up(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
+    async fn catch_up(&mut self) -> Result<Written, SourceError> {
         while let Some(step) = self.steps.pop_front() {
             // A hole and the version above it, and a whole life, are in one append: a kill leaves
             // nothing behind that is only half of either.
@@ -203,7 +226,7 @@ impl Writer {
                 | Step::Gone(_)
                 | Step::Ended(..) => EVENT_STATES,
             };
-            if self.is_full(more) && self.write(stop).await? == Written::Stopped {
+            if self.is_full(more) && self.write().await? == Written::Stopped {
                 return Ok(Written::Stopped);
             }
             self.step(step);
@@ -217,7 +240,7 @@ impl Writer {
             }
         }
         while let Some(held) = self.released.pop_front() {
-            if self.is_full(EVENT_STATES) && self.write(stop).await? == Written::Stopped {
+            if self.is_full(EVENT_STATES) && self.write().await? == Written::Stopped {
                 return Ok(Written::Stopped);
             }
             self.line(held);

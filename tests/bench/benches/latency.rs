@@ -16,7 +16,7 @@ use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, Outcome, Ve
 use kubewitness_core::status::Rules;
 use kubewitness_dispatch::{DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_watch::{ConnectOptions, Listers, Source, connect};
+use kubewitness_watch::{ConnectOptions, Listers, Source, Split, connect};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -91,12 +91,13 @@ async fn run() -> Result<()> {
         stop.cancel();
         measured.context("not done")?
     };
-    let (reading, writing) = source.split(stop.clone());
-    let reading = tokio::spawn(reading);
+    let Split { reading, making, appending } = source.split(stop.clone());
+    let (reading, appending) = (tokio::spawn(reading), tokio::spawn(appending));
     let dispatching = dispatcher.run(stop.clone(), CancellationToken::new());
-    let (watched, dispatched, measured) = tokio::join!(writing, dispatching, work);
+    let (watched, dispatched, measured) = tokio::join!(making, dispatching, work);
     watched?;
     reading.await?;
+    appending.await?;
     dispatched?;
     report(measured?);
     Ok(journal.close().await?)

@@ -21,7 +21,7 @@ use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
 use kubewitness_core::ports::{Append, Appended, JournalError, Progress, Verdict, Warm, Witness};
 use kubewitness_core::state::State;
 use kubewitness_core::status::Rules;
-use kubewitness_watch::{ConnectOptions, Listers, Source, connect};
+use kubewitness_watch::{ConnectOptions, Listers, Source, Split, connect};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -76,11 +76,12 @@ async fn ours(updates: usize) -> Result<f64> {
         stop.cancel();
         Ok::<_, anyhow::Error>(elapsed)
     };
-    let (reading, writing) = source.split(stop.clone());
-    let reading = tokio::spawn(reading);
-    let (ended, elapsed) = tokio::join!(writing, async { tokio::time::timeout(PATIENCE, work).await });
+    let Split { reading, making, appending } = source.split(stop.clone());
+    let (reading, appending) = (tokio::spawn(reading), tokio::spawn(appending));
+    let (ended, elapsed) = tokio::join!(making, async { tokio::time::timeout(PATIENCE, work).await });
     ended?;
     reading.await?;
+    appending.await?;
     ensure!(handle.view().objects == JOBS, "the cache has {} objects", handle.view().objects);
     Ok(updates as f64 / elapsed.context("not done")??.as_secs_f64())
 }

@@ -1,19 +1,21 @@
-//! The end of a batch: it is made durable, then shown to the readers, then answered for.
+//! The end of a batch: it is made durable, while the next one is made, then shown to the readers, then
+//! answered for.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
-use kubewitness_core::ports::{Append, Appended, Current, JournalError, Witnessed};
+use kubewitness_core::ports::{Append, Appended, Current, Witnessed};
 use kubewitness_core::state::Change;
-use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
+use kubewitness_core::views::DiscrepancyView;
+use tokio::time::Instant;
 
 use super::{Writer, Written};
 use crate::SourceError;
-use crate::backoff::Backoff;
+use crate::appender::Settled;
 use crate::cache::{Cooling, Hot};
+use crate::draft::Draft;
 use crate::handle::count;
 use crate::input::Standing;
 use crate::landmark::Landmark;
@@ -24,39 +26,42 @@ const COOL_AFTER: Duration = Duration::from_secs(1);
 const COOL_PAUSE: Duration = Duration::from_millis(1);
 const COOL_SLICE: usize = 64;
 
+/// A batch that is being written.
+pub(super) struct Flight {
+    epoch: u32,
+    checkpoint: Option<Version>,
+    discrepancies: Vec<DiscrepancyView>,
+    /// A list was completed by it.
+    listed: bool,
+}
+
 impl Writer {
-    /// Makes the batch durable, shows it to the readers, and answers those who wait for it.
-    pub(super) async fn write(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
+    /// Gives the batch to the journal, once the one before is durable, and answers those who wait.
+    pub(super) async fn write(&mut self) -> Result<Written, SourceError> {
         let decoded = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         count(&self.parts.shared.counters.decode_ns, decoded);
-        let written = self.write_batch(stop).await;
+        let written = self.write_batch().await;
         self.begun = Instant::now();
         written
     }
 
-    async fn write_batch(&mut self, stop: &CancellationToken) -> Result<Written, SourceError> {
+    async fn write_batch(&mut self) -> Result<Written, SourceError> {
         let settled = self.is_settled();
         if self.due || !self.maker.draft.is_empty() {
-            let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
-            let checkpoint = self.checkpoint.safe().filter(moved).cloned();
-            let append = Append {
-                source: Arc::clone(&self.parts.shared.name),
-                epoch: self.maker.epoch,
-                states: std::mem::take(&mut self.maker.draft.states),
-                poison: std::mem::take(&mut self.maker.draft.poison),
-                gaps: std::mem::take(&mut self.maker.draft.gaps),
-                discrepancies: std::mem::take(&mut self.maker.draft.discrepancies),
-                checkpoint,
-            };
-            let Some(appended) = self.append(&append, stop).await? else { return Ok(Written::Stopped) };
-            self.publish(append, &appended);
+            if self.land().await? == Written::Stopped {
+                return Ok(Written::Stopped);
+            }
+            self.take_off(settled).await;
         }
-        self.maker.draft.clear();
+        self.maker.draft.permits.clear();
         if settled {
             self.maker.gap_log.end(&self.parts.shared.name);
         }
-        if self.waiting.is_empty() && self.patient.is_empty() {
+        if self.waiting.is_empty() && (self.patient.is_empty() || !settled) {
             return Ok(Written::Durable);
+        }
+        if self.land().await? == Written::Stopped {
+            return Ok(Written::Stopped);
         }
         let standing = Standing {
             resume: self.checkpoint.safe().cloned(),
@@ -75,31 +80,50 @@ impl Writer {
         Ok(Written::Durable)
     }
 
-    /// Tries until it is durable. `None`: stopped before it was.
-    async fn append(
-        &mut self,
-        append: &Append,
-        stop: &CancellationToken,
-    ) -> Result<Option<Appended>, SourceError> {
-        let tuning = &self.parts.tuning;
-        let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
-        loop {
-            let why = match self.parts.witness.append(append.clone()).await {
-                Ok(appended) => {
-                    self.parts.shared.live().stalled = None;
-                    return Ok(Some(appended));
-                }
-                Err(JournalError::Unavailable(why)) => why,
-                Err(fatal) => return Err(SourceError::Journal(fatal)),
-            };
-            let pause = backoff.next(&mut self.dice, None);
-            tracing::warn!(source = %append.source, ?pause, "not reading: the journal can't be written: {why}");
-            self.parts.shared.live().stalled = Some(format!("the journal can't be written: {why}"));
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = stop.cancelled() => return Ok(None),
-            }
+    /// What is made of events meanwhile is judged against it as if it were durable already.
+    async fn take_off(&mut self, settled: bool) {
+        let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
+        let checkpoint = self.checkpoint.safe().filter(moved).cloned();
+        let draft = &mut self.maker.draft;
+        let append = Append {
+            source: Arc::clone(&self.parts.shared.name),
+            epoch: self.maker.epoch,
+            states: draft.states.clone(),
+            poison: std::mem::take(&mut draft.poison),
+            gaps: std::mem::take(&mut draft.gaps),
+            discrepancies: draft.discrepancies.clone(),
+            checkpoint: checkpoint.clone(),
+        };
+        let discrepancies = std::mem::take(&mut draft.discrepancies);
+        let listed = std::mem::take(&mut self.listed);
+        draft.take_off(std::mem::take(&mut self.spare));
+        self.flight = Some(Flight { epoch: append.epoch, checkpoint, discrepancies, listed });
+        self.due = false;
+        // Where nobody takes it any more, nobody answers either.
+        self.appends.send(append).await.ok();
+    }
+
+    /// Waits until what is being written is durable.
+    pub(super) async fn land(&mut self) -> Result<Written, SourceError> {
+        if self.flight.is_none() {
+            return Ok(Written::Durable);
         }
+        let appended = self.appended.recv().await;
+        self.landed(appended)
+    }
+
+    /// `None`: stopped before it was.
+    pub(super) fn landed(&mut self, appended: Option<Settled>) -> Result<Written, SourceError> {
+        let (Some(appended), Some(flight)) = (appended, self.flight.take()) else {
+            return Ok(Written::Stopped);
+        };
+        let appended = appended.map_err(SourceError::Journal)?;
+        if let Some(mut draft) = self.maker.draft.land() {
+            self.publish(&mut draft, flight, &appended);
+            draft.clear();
+            self.spare = *draft;
+        }
+        Ok(Written::Durable)
     }
 
     /// The newest of a batch is what the history is known by from now on.
@@ -112,36 +136,34 @@ impl Writer {
         }
     }
 
-    fn publish(&mut self, append: Append, appended: &Appended) {
-        self.due = false;
-        if append.checkpoint.is_some() {
-            self.written = append.checkpoint;
+    fn publish(&mut self, draft: &mut Draft, flight: Flight, appended: &Appended) {
+        if flight.checkpoint.is_some() {
+            self.written = flight.checkpoint;
             self.written_at = Instant::now();
         }
-        let newest = append.states.iter().map(|state| state.observed_ms).max();
-        self.mark(&append.states);
-        self.show(append.states, appended);
+        let newest = draft.states.iter().map(|state| state.observed_ms).max();
+        self.mark(&draft.states);
+        self.show(draft, appended);
         if let Some(newest) = appended.seqs.iter().flatten().max() {
             self.parts.shared.set_shown(*newest);
         }
-        self.parts.shared.differs(append.discrepancies);
+        self.parts.shared.differs(flight.discrepancies);
         let mut live = self.parts.shared.live();
-        live.epoch = append.epoch;
+        live.epoch = flight.epoch;
         live.checkpoint = self.written.as_ref().map(Version::to_string).unwrap_or_default();
         live.last_event_ms = newest.or(live.last_event_ms);
-        live.synced |= std::mem::take(&mut self.listed);
+        live.synced |= flight.listed;
     }
 }
 
 impl Writer {
     /// Puts what is there now into the cache, and takes out what isn't.
-    fn show(&mut self, states: Vec<Witnessed>, appended: &Appended) {
-        if states.is_empty() {
+    fn show(&mut self, draft: &mut Draft, appended: &Appended) {
+        if draft.states.is_empty() {
             return;
         }
         let mut cache = self.parts.shared.write();
-        let notes = self.maker.draft.notes.drain(..);
-        for (place, (state, note)) in states.into_iter().zip(notes).enumerate() {
+        for (place, (state, note)) in draft.states.drain(..).zip(draft.notes.drain(..)).enumerate() {
             if note.past {
                 continue;
             }

@@ -143,10 +143,17 @@ fn bounds(life: &Life<'_>, hole: &Hole<'_>, name: &str, faults: &mut Faults) {
     if let Some(below) = below.and_then(|state| version(state)).filter(|below| *below > hole.after) {
         faults.add(Rule::Bounds, format!("{name} begins before {below}, which was told"));
     }
+    // What isn't in the selector is not told, but may have been in it before.
+    if life.entries.iter().any(|entry| entry.version == hole.before && !entry.in_scope) {
+        return;
+    }
     let Some(next) = life.states.iter().find(|state| state.seq > hole.seq) else {
         // A journal that was left in the middle may not have come to it.
         if life.told.up_to.is_none() {
-            faults.add(Rule::Bounds, format!("{name} ends with nothing"));
+            let told =
+                life.states.iter().map(|state| (state.seq, state.change, state.resource_version.as_str()));
+            let told: Vec<_> = told.collect();
+            faults.add(Rule::Bounds, format!("{name} at {} ends with nothing; told is {told:?}", hole.seq));
         }
         return;
     };

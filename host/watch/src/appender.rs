@@ -1,0 +1,56 @@
+//! Writes one batch after the other to the journal, so that the next one can be made meanwhile. What
+//! can't be written now is tried again; nothing else is taken until it is.
+
+use std::sync::Arc;
+
+use kubewitness_core::ports::{Append, Appended, JournalError};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::{Backoff, Dice};
+use crate::source::Parts;
+
+/// What became of a batch. An error is final.
+pub(crate) type Settled = Result<Appended, JournalError>;
+
+pub(crate) struct Appender {
+    pub parts: Arc<Parts>,
+    pub appends: mpsc::Receiver<Append>,
+    pub appended: mpsc::Sender<Settled>,
+}
+
+impl Appender {
+    /// Ends with the one who gives it batches, or on a stop while the journal can't be written.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut dice = Dice::new(self.parts.tuning.seed);
+        while let Some(append) = self.appends.recv().await {
+            let Some(settled) = self.append(append, &mut dice, &stop).await else { return };
+            if self.appended.send(settled).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Tries until it is durable. `None`: stopped before it was.
+    async fn append(&self, append: Append, dice: &mut Dice, stop: &CancellationToken) -> Option<Settled> {
+        let Parts { tuning, witness, shared, .. } = &*self.parts;
+        let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
+        loop {
+            let why = match witness.append(append.clone()).await {
+                Err(JournalError::Unavailable(why)) => why,
+                settled => {
+                    shared.live().stalled = None;
+                    return Some(settled);
+                }
+            };
+            let pause = backoff.next(dice, None);
+            tracing::warn!(source = %append.source, ?pause, "not reading: the journal can't be written: {why}");
+            shared.live().stalled = Some(format!("the journal can't be written: {why}"));
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.cancelled() => return None,
+            }
+        }
+    }
+}
