@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Dice;
-use crate::compare::{fetch, is_absent, left_at};
+use crate::compare::{fetch, has_ended, is_absent, left_at};
 use crate::discovery::{Resource, resolve};
 use crate::document::with_kind;
 use crate::handle::{Limit, count};
@@ -134,7 +134,7 @@ impl Auditor {
                 }
                 Err(Broken::OtherHistory) => {
                     let source = &self.parts.spec.name;
-                    tracing::warn!(%source, "not audited: the server has less than it had a moment ago");
+                    tracing::warn!(%source, "not audited: the server's history is another one than a moment ago");
                 }
                 Err(Broken::Failed(failure)) => {
                     failures += 1;
@@ -248,6 +248,15 @@ impl Auditor {
         }
     }
 
+    /// Nobody comes back: the history is another one, and the reader looks into that.
+    async fn revived(&self, object: &ObjectRef) -> Result<Broken, Closed> {
+        let (source, ObjectRef { namespace, name, uid, .. }) = (&self.parts.spec.name, object);
+        tracing::warn!(%source, %namespace, %name, %uid, "it is there, though its end was witnessed");
+        self.parts.shared.landmarks().contradicted = true;
+        self.send(Input::Doubt).await?;
+        Ok(Broken::OtherHistory)
+    }
+
     /// Another object that has its name, by what was witnessed.
     fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, Since)> {
         let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
@@ -292,10 +301,15 @@ impl Auditor {
         for Candidate { object, version, document, matches } in candidates {
             let known = self.known(&object.uid);
             let Some(difference) = difference(&version, known.as_ref(), matches) else { continue };
+            // Asked before the server is: it may end right then.
+            let is_over = difference == Difference::Unknown && has_ended(&self.parts, &object).await;
             // It came and went with the watch.
             let is_there = self.is_there(resource, &object, &version, &document).await?;
             if difference == Difference::Unknown && !is_there {
                 continue;
+            }
+            if is_over {
+                return Err(self.revived(&object).await?);
             }
             // One story for one name: the end of its bearer before comes first.
             let rival = if known.is_none() { self.rival(&object) } else { None };

@@ -197,6 +197,14 @@ impl Comparison {
                 self.at_once += 1;
                 self.send(Input::Item { document, anew: false }).await?;
             }
+            Some(Found::ReadBack(moved))
+                if !moved.witnessed && has_ended(&self.parts, &moved.object).await =>
+            {
+                let ObjectRef { namespace, name, uid, .. } = &*moved.object;
+                let source = &self.parts.spec.name;
+                tracing::warn!(%source, %namespace, %name, %uid, "it is there again, though its end was witnessed");
+                return Err(Broken::OtherHistory(version));
+            }
             Some(Found::ReadBack(mut moved)) => {
                 if !moved.witnessed && moved.rival.is_none() {
                     moved.since = self.beginning(&moved).await;
@@ -358,6 +366,12 @@ pub(crate) async fn left_at(parts: &Parts, uid: &str, version: &Version) -> Vers
         Fate::Left(left) if !is_upto(version, &left) => left,
         _ => version.beginning(),
     }
+}
+
+/// Whether the end of an object was witnessed: nobody comes back.
+pub(crate) async fn has_ended(parts: &Parts, object: &ObjectRef) -> bool {
+    let epoch = parts.shared.live().epoch;
+    matches!(fate(parts, epoch, &object.uid).await, Fate::Ended)
 }
 
 /// How what was witnessed of an object ends.

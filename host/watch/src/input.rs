@@ -61,6 +61,8 @@ pub(crate) enum Input {
     Settled(RoundId),
     /// Answered once everything is settled and durable.
     WhenSettled(oneshot::Sender<Standing>),
+    /// What is watched may be another history: the watch ends, and that is looked into.
+    Doubt,
     /// The server's history is another one.
     NewEpoch,
     /// Answered once everything before it is durable.

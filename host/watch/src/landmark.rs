@@ -8,6 +8,8 @@
 //! One landmark may be the same in both histories by chance, or because a controller writes the
 //! same again; so older ones are kept, too, each before a round number of versions.
 //!
+//! Nobody comes back: an object whose end was witnessed and that is there is another history, too.
+//!
 //! Where bookmarks have moved the checkpoint beyond the newest, the [census](crate::census) tells.
 
 use std::sync::Arc;
@@ -37,6 +39,8 @@ const TRIES: u32 = 4;
 pub(crate) struct Landmarks {
     newest: Option<Landmark>,
     older: [Option<Landmark>; ROUND.len()],
+    /// Something was found that can't be in this history: somebody whose end was witnessed is there.
+    pub contradicted: bool,
 }
 
 impl Landmarks {
@@ -79,6 +83,9 @@ impl Landmarks {
 
     /// Whether the server has something else at the place of one of them.
     pub async fn are_elsewhere(&self, parts: &Parts, resource: &Resource) -> bool {
+        if self.contradicted {
+            return true;
+        }
         for landmark in self.all() {
             match landmark.found(parts, resource).await {
                 Found::Other => return true,

@@ -313,6 +313,7 @@ impl Writer {
             }
             // Of a round that was given up.
             Input::Story(_) | Input::SourceHole(..) | Input::Settled(_) => {}
+            Input::Doubt => self.hush(),
             Input::NewEpoch => {
                 self.maker.epoch += 1;
                 self.checkpoint = Checkpoint::default();
@@ -326,6 +327,13 @@ impl Writer {
             }
             Input::Sync(answer) => self.waiting.push(answer),
             Input::WhenSettled(answer) => self.patient.push(answer),
+        }
+    }
+
+    /// Ends the watch.
+    fn hush(&self) {
+        if let Some(stream) = &self.stream {
+            stream.cancel();
         }
     }
 
@@ -386,9 +394,7 @@ impl Writer {
             (EventType::Error, _) => {
                 self.told = Some(status_failure(None, frame.object, None));
                 // The server may keep the stream open; nothing more is wanted from it.
-                if let Some(stream) = &self.stream {
-                    stream.cancel();
-                }
+                self.hush();
             }
             (_, None) => self.maker.poison(line, "an event without an object"),
         }

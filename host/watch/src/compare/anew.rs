@@ -15,7 +15,8 @@ use crate::judge::is_upto;
 use crate::reader::Closed;
 use crate::walkback::{Answer, Met, after, between};
 
-/// Versions at which somebody is looked for whom nobody saw coming, and over all of them.
+/// Versions at which somebody is looked for whom nobody saw coming, and over all of them. So many again
+/// are looked through for those who had their names before.
 const LOOKED_FOR: u64 = 64;
 const LOOKED_FOR_ALL: u64 = 1024;
 
@@ -60,13 +61,14 @@ impl Comparison {
         let exact = asking(&self.parts, &self.resource, newest);
         let unseen = std::mem::take(&mut self.unseen);
         let each = (LOOKED_FOR_ALL / unseen.len().max(1) as u64).clamp(1, LOOKED_FOR);
+        let mut left = LOOKED_FOR_ALL;
         for Unseen(object) in unseen {
             if let Some(base) = &base
                 && let Some(life) = life_since(&exact, base, each, &object).await
             {
                 self.at_once += 1;
                 let usurper = self.usurper_of(&object);
-                let before = bearers(&exact, base, each, usurper, &life).await;
+                let before = bearers(&exact, base, &mut left, usurper, &life).await;
                 self.story(before.into_iter().map(Step::Life).chain(steps(life)).collect()).await?;
                 continue;
             }
@@ -195,7 +197,7 @@ async fn life_since(exact: &Exact, base: &Base, versions: u64, object: &ObjectRe
 }
 
 /// Who had the name of an object between the base and its beginning; `first` had it at the base.
-async fn bearers(exact: &Exact, base: &Base, versions: u64, first: Option<Anew>, next: &Life) -> Vec<Life> {
+async fn bearers(exact: &Exact, base: &Base, left: &mut u64, first: Option<Anew>, next: &Life) -> Vec<Life> {
     let (Some(lowest), Ok(born)) = (base.at.number(), u64::try_from(next.begins())) else {
         return Vec::new();
     };
@@ -203,8 +205,13 @@ async fn bearers(exact: &Exact, base: &Base, versions: u64, first: Option<Anew>,
     let span = Span { like: &next.object, floor: &base.common, until: &until, is_over: true };
     let mut lives: Vec<Life> = Vec::new();
     let mut at = born;
-    while at > lowest + 1 && born - at < versions {
-        at -= 1;
+    while at > lowest + 1 {
+        if *left == 0 {
+            let ObjectRef { namespace, name, .. } = &next.object;
+            tracing::warn!(%namespace, name, below = at, "who had this name before may be told after it");
+            break;
+        }
+        (at, *left) = (at - 1, *left - 1);
         let asked = version(at);
         if let Some(Answer::Item { uid, version, document }) = exact.at(&next.object, &asked).await {
             let met = Met { uid, at: asked, version, document };

@@ -185,6 +185,78 @@ async fn row_09_a_history_that_ends_right_below_what_was_witnessed_is_a_new_epoc
     .await;
 }
 
+/// Those who ended beyond the backup are there again, and nothing else says that it is another history.
+async fn the_ended_are_there_again(world: &mut World, marks: &Marks) -> Result<()> {
+    world.herd.create_some(3).await?;
+    world.herd.create(KEPT).await?;
+    world.start_synced().await?;
+    world.level().await?;
+    world.back_up();
+    let there = world.view().objects;
+    world.herd.delete(KEPT).await?;
+    world.herd.delete("job-0").await?;
+    world.until("it was witnessed", |world| world.view().objects + 2 == there).await?;
+    let killed = world.dice.one_in(2);
+    if killed {
+        marks.when(true, "killed");
+        world.kill().await?;
+    }
+    world.wire.down(true);
+    let compacted = world.dice.one_in(2);
+    marks.when(compacted, "compacted");
+    marks.when(!compacted, "bumped");
+    world.restore(if compacted { 0 } else { 1000 })?;
+    let steps = world.dice.below(4);
+    for _ in 0..2 + steps {
+        world.herd.touch("job-1").await?;
+    }
+    if compacted {
+        world.compact(None);
+    }
+    world.wire.down(false);
+    if killed { world.start().await } else { Ok(()) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_09_somebody_whose_end_was_witnessed_and_who_is_listed_again_is_another_history() {
+    let row = Row {
+        seeds: 8,
+        sometimes: &["killed", "compacted", "bumped"],
+        ..Row::new("row_09_somebody_whose_end_was_witnessed_and_who_is_listed")
+    };
+    row.run(async |world, marks| {
+        the_ended_are_there_again(world, marks).await?;
+        world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
+        let steps = world.dice.below(10);
+        world.herd.live_on(steps).await?;
+        world.finish().await?;
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_09_an_end_that_the_new_history_never_had_is_found_by_the_audit() {
+    let options = Options { audit: Duration::from_millis(300), ..Options::default() };
+    let row = Row { seeds: 4, options, ..Row::new("row_09_an_end_that_the_new") };
+    row.run(async |world, _| {
+        world.herd.create_some(4).await?;
+        world.start_synced().await?;
+        world.level().await?;
+        world.back_up();
+        let there = world.view().objects;
+        world.herd.delete("job-0").await?;
+        world.until("it was witnessed", |world| world.view().objects != there).await?;
+        // The end was the last that was witnessed: what is known after a start lies below it.
+        world.kill().await?;
+        world.restore(0)?;
+        world.start().await?;
+        world.until("a new epoch", |world| world.view().epoch == 1 && world.view().synced).await?;
+        only_the_old_one_has_a_gap(&world.finish().await?)
+    })
+    .await;
+}
+
 /// In the time that both histories have in common; compaction kept its making from being seen.
 async fn a_name_has_a_new_bearer_unseen(world: &mut World) -> Result<()> {
     world.herd.create_some(4).await?;
