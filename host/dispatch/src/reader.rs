@@ -14,6 +14,8 @@ use crate::pause::Pause;
 pub(crate) const CHUNK: usize = 1024;
 /// How far the count of the unread may lag behind the journal while the window is full.
 const RECOUNT: Duration = Duration::from_millis(250);
+/// How far it may lag behind retention, which takes states away that were counted.
+const RECOUNT_ALL: Duration = Duration::from_secs(30);
 
 /// One question to the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,11 @@ pub(crate) enum Fetch {
         through: Seq,
     },
     Count {
+        after: Seq,
+        through: Seq,
+    },
+    /// The same from where the lanes are.
+    CountAll {
         after: Seq,
         through: Seq,
     },
@@ -79,7 +86,9 @@ impl Fetch {
                 let end = states.last().filter(|_| !is_all).map_or(*through, |state| state.seq);
                 Answer::Fitted(interest.fits(states, false).await?, end)
             }
-            Self::Count { after, through } => Answer::Count(interest.count(backlog, *after, *through).await?),
+            Self::Count { after, through } | Self::CountAll { after, through } => {
+                Answer::Count(interest.count(backlog, *after, *through).await?)
+            }
             Self::Present { source, from } => {
                 let Present { states, next } = backlog.present(source, *from, CHUNK).await?;
                 Answer::Present(Present { states: interest.keep(states).await?, next })
@@ -104,6 +113,7 @@ enum Turn {
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     recount_at: Duration,
+    recount_all_at: Duration,
     /// Of [`TURNS`], whose was the last question.
     turn: usize,
     pause: Pause,
@@ -164,6 +174,9 @@ impl Reader {
 
     /// How much lies unread, where reading doesn't tell.
     fn count(&self, lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<Fetch> {
+        if lanes.is_countable() && now >= self.recount_all_at {
+            return Some(Fetch::CountAll { after: lanes.through(), through: newest });
+        }
         let after = lanes.counted();
         let is_due = newest > after && now >= self.recount_at;
         let is_told = || lanes.behind().is_empty() && Self::read(lanes, newest, now, ahead).is_some();
@@ -175,7 +188,9 @@ impl Reader {
         if self.pause.is_on() {
             return Some(self.pause.until());
         }
-        (newest > lanes.counted()).then_some(self.recount_at)
+        let all = lanes.is_countable().then_some(self.recount_all_at);
+        let new = (newest > lanes.counted()).then_some(self.recount_at);
+        all.into_iter().chain(new).min()
     }
 
     pub fn failed(&mut self, now: Duration) {
@@ -214,6 +229,11 @@ impl Reader {
             (Fetch::Count { through, .. }, Answer::Count(count)) => {
                 lanes.count(through, count);
                 self.recount_at = now + RECOUNT;
+                Turn::Count
+            }
+            (Fetch::CountAll { through, .. }, Answer::Count(count)) => {
+                lanes.recount(through, count);
+                self.recount_all_at = now + RECOUNT_ALL;
                 Turn::Count
             }
             (fetch, answer) => unreachable!("{fetch:?} is never answered by {answer:?}"),

@@ -38,6 +38,18 @@ impl Lanes {
         self.counted = self.counted.max(through);
     }
 
+    /// Whether all that lies unread is what comes behind the place of reading.
+    pub fn is_countable(&self) -> bool {
+        self.unread > 0 && self.positions.is_one_piece()
+    }
+
+    /// So many states of the subscription lie between the place of reading and here: others that were
+    /// counted once are not there any more. Only where it [is countable](Self::is_countable).
+    pub fn recount(&mut self, through: Seq, states: u64) {
+        self.unread = states;
+        self.counted = self.counted.max(through);
+    }
+
     /// Up to here the states of the subscription are counted, whether they were taken in or not.
     pub fn counted(&self) -> Seq {
         self.counted.max(self.positions.through())

@@ -254,7 +254,10 @@ impl Model {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Append(lane, fit, ends) => self.append(lane, fit, ends),
-            Op::Count => self.count(),
+            Op::Count => {
+                self.recount();
+                self.count();
+            }
             Op::Read(limit) => self.read(limit),
             Op::CatchUp(limit) => self.catch_up(limit),
             Op::Take(max) => self.take(max),
@@ -567,6 +570,17 @@ impl Model {
             self.lanes.count(through, unread);
         }
         self.lanes.count(newest, 0);
+    }
+
+    /// Counting all anew says what counting on has said.
+    fn recount(&mut self) {
+        if self.lanes.is_countable() {
+            let (from, through) = (self.lanes.through() + 1, self.lanes.counted());
+            let rows = self.rows.range(from..=through.max(from)).map(|(_, row)| row);
+            let unread =
+                rows.filter(|row| row.fate == Fate::Unread && Self::is_subscribed(row)).count() as u64;
+            self.lanes.recount(through, unread);
+        }
     }
 
     fn check(&self) {

@@ -195,6 +195,11 @@ impl Positions {
         self.left.first().map(|(seq, _)| seq)
     }
 
+    /// Whether everything below the place of reading was taken in, and nothing above it.
+    pub fn is_one_piece(&self) -> bool {
+        self.left.runs.is_empty() && self.ahead.is_empty()
+    }
+
     /// Runs of positions that were read past.
     pub fn runs(&self) -> usize {
         self.left.runs.len()

@@ -1,6 +1,7 @@
 //! A journal in memory that checks every save against the one before.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -90,6 +91,11 @@ impl Journal {
         later.await;
         let state = state(seq, "jobs", &format!("job-{object}"), "Failed");
         self.with(|kept| kept.states.insert(seq, Arc::new(state)));
+    }
+
+    /// As retention does it where it may pass a cursor.
+    pub fn remove(&self, range: RangeInclusive<Seq>) {
+        self.with(|kept| kept.states.retain(|seq, _| !range.contains(seq)));
     }
 
     pub fn newest_seq(&self) -> Seq {

@@ -70,6 +70,20 @@ async fn memory_holds_a_window_while_the_figures_count_everything() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_retention_took_from_the_unread_waits_no_longer() {
+    let journal = Journal::new(1, 0);
+    journal.append((0..20_000).map(|n| n % 5_000));
+    let plugin = Plugin::new("p", &journal, |_| (0, Err(CallError::Unavailable("no database".into()))));
+    let running = start(options("p"), &journal, &plugin);
+    running.until("counted", |stats| stats.waiting == 20_000).await;
+    journal.remove(12_001..=15_000);
+    let stats = running.until("counted again", |stats| stats.waiting < 20_000).await;
+    assert_eq!((stats.observed, stats.waiting), (17_000, 17_000));
+    journal.append([1]);
+    running.until("counted on", |stats| stats.waiting == 17_001).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_namespace_with_a_hundred_thousand_jobs_does_not_keep_the_one_of_another_waiting() {
     let journal = Journal::new(1, 0);
     for job in 0..100_000 {
