@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -35,9 +36,17 @@ struct Kept {
 #[derive(Default)]
 pub struct Memory {
     kept: Mutex<Kept>,
+    /// Whoever holds it keeps appends from being done.
+    pub gate: tokio::sync::Mutex<()>,
+    begun: AtomicUsize,
 }
 
 impl Memory {
+    /// Appends that were asked for.
+    pub fn begun(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+
     pub fn states(&self) -> Vec<Witnessed> {
         self.kept.lock().unwrap().states.clone()
     }
@@ -108,6 +117,8 @@ impl Memory {
 #[async_trait]
 impl Witness for Memory {
     async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let _open = self.gate.lock().await;
         let mut kept = self.kept.lock().unwrap();
         if let Some(failure) = kept.failures.pop() {
             return Err(failure);

@@ -30,6 +30,30 @@ async fn a_list_and_a_watch_give_every_version_once() {
 }
 
 #[tokio::test]
+async fn what_comes_while_a_batch_is_being_written_is_judged_by_what_that_says() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    let (closed, before) = (memory.gate.lock().await, memory.begun());
+    world.update("a");
+    until("it is being written", || memory.begun() > before).await;
+    world.update("a");
+    world.delete("a");
+    world.create("a", json!({}));
+    world.update("b");
+    until("states are made of the others", || running.handle.view().counts.gone == 1).await;
+    drop(closed);
+    level(&world, &memory).await;
+    let view = running.handle.view();
+    running.stop().await;
+    let told = ["present a 101", "present a 103", "present a 104", "gone a 105", "present a 106"];
+    assert_eq!(memory.story_of("a"), told);
+    let states = memory.states();
+    let a: Vec<_> = states.iter().filter(|state| *state.object.name == *"a").collect();
+    assert_eq!((a[2].base.as_ref(), a[2].previous.as_ref()), (Some(&a[1].document), Some(&a[1].status)));
+    assert_eq!((view.counts.duplicates, view.counts.stale, view.counts.discrepancies), (0, 0, 0));
+    assert!(memory.object_gaps().is_empty() && memory.source_gaps().is_empty());
+}
+
+#[tokio::test]
 async fn listed_and_watched_documents_look_alike_and_the_last_content_is_kept() {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     world.create("a", json!({}));
