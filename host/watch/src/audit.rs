@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::ports::Fate;
 use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Dice;
-use crate::compare::{fetch, has_ended, is_absent, left_at};
+use crate::compare::{fate_now, fetch, is_absent, left_at, say_revived};
 use crate::discovery::{Resource, resolve};
 use crate::document::with_kind;
 use crate::handle::{Limit, count};
@@ -250,8 +251,7 @@ impl Auditor {
 
     /// Nobody comes back: the history is another one, and the reader looks into that.
     async fn revived(&self, object: &ObjectRef) -> Result<Broken, Closed> {
-        let (source, ObjectRef { namespace, name, uid, .. }) = (&self.parts.spec.name, object);
-        tracing::warn!(%source, %namespace, %name, %uid, "it is there, though its end was witnessed");
+        say_revived(&self.parts, object);
         self.parts.shared.landmarks().contradicted = true;
         self.send(Input::Doubt).await?;
         Ok(Broken::OtherHistory)
@@ -302,13 +302,16 @@ impl Auditor {
             let known = self.known(&object.uid);
             let Some(difference) = difference(&version, known.as_ref(), matches) else { continue };
             // Asked before the server is: it may end right then.
-            let is_over = difference == Difference::Unknown && has_ended(&self.parts, &object).await;
+            let fate = match difference {
+                Difference::Unknown => fate_now(&self.parts, &object).await,
+                Difference::Newer => Fate::Unknown,
+            };
             // It came and went with the watch.
             let is_there = self.is_there(resource, &object, &version, &document).await?;
             if difference == Difference::Unknown && !is_there {
                 continue;
             }
-            if is_over {
+            if fate == Fate::Ended {
                 return Err(self.revived(&object).await?);
             }
             // One story for one name: the end of its bearer before comes first.
@@ -320,7 +323,7 @@ impl Auditor {
             let witnessed = known.is_some();
             let since = match known.or_else(|| Some(rival.as_ref()?.1.floor.clone())) {
                 Some(floor) => Since::at(floor),
-                None => Since::at(left_at(&self.parts, &object.uid, &version).await),
+                None => Since::at(left_at(&self.parts, &fate, &version)),
             };
             found.push(discrepancy(&self.parts, &object, witnessed.then_some(&since.floor), Some(&version)));
             jobs.push(Job::Moved(Moved {

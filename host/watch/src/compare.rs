@@ -197,17 +197,16 @@ impl Comparison {
                 self.at_once += 1;
                 self.send(Input::Item { document, anew: false }).await?;
             }
-            Some(Found::ReadBack(moved))
-                if !moved.witnessed && has_ended(&self.parts, &moved.object).await =>
-            {
-                let ObjectRef { namespace, name, uid, .. } = &*moved.object;
-                let source = &self.parts.spec.name;
-                tracing::warn!(%source, %namespace, %name, %uid, "it is there again, though its end was witnessed");
-                return Err(Broken::OtherHistory(version));
-            }
             Some(Found::ReadBack(mut moved)) => {
-                if !moved.witnessed && moved.rival.is_none() {
-                    moved.since = self.beginning(&moved).await;
+                if !moved.witnessed {
+                    let fate = fate_now(&self.parts, &moved.object).await;
+                    if fate == Fate::Ended {
+                        say_revived(&self.parts, &moved.object);
+                        return Err(Broken::OtherHistory(version));
+                    }
+                    if moved.rival.is_none() {
+                        moved.since = self.beginning(&moved, &fate);
+                    }
                 }
                 if let Some((rival, _)) = &moved.rival {
                     self.unseen.remove(rival.uid.as_str());
@@ -269,16 +268,16 @@ impl Comparison {
     }
 
     /// Of an object that isn't known.
-    async fn beginning(&self, moved: &Moved) -> Since {
-        let Moved { object, since, version, .. } = moved;
-        let lowest = || left_at(&self.parts, &object.uid, version);
+    fn beginning(&self, moved: &Moved, fate: &Fate) -> Since {
+        let Moved { since, version, .. } = moved;
+        let lowest = left_at(&self.parts, fate, version);
         if self.reason == ListReason::Doubted {
-            return Since::at(lowest().await);
+            return Since::at(lowest);
         }
         let floor = since.floor.clone();
         // With a selector it may have been there without being in it.
         let is_certain = self.parts.spec.match_labels.is_empty() || !version.is_newer_than(&floor);
-        let last = if is_certain { Some(lowest().await) } else { None };
+        let last = is_certain.then_some(lowest);
         Since { floor, last }
     }
 
@@ -356,22 +355,12 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 
 /// Up to where an object that isn't there by what was witnessed is known: to where it left the
 /// selector.
-pub(crate) async fn left_at(parts: &Parts, uid: &str, version: &Version) -> Version {
-    // Without one nobody leaves.
-    if parts.spec.match_labels.is_empty() {
-        return version.beginning();
-    }
-    let epoch = parts.shared.live().epoch;
-    match fate(parts, epoch, uid).await {
-        Fate::Left(left) if !is_upto(version, &left) => left,
+pub(crate) fn left_at(parts: &Parts, fate: &Fate, version: &Version) -> Version {
+    match fate {
+        // Without a selector nobody leaves.
+        Fate::Left(left) if !parts.spec.match_labels.is_empty() && !is_upto(version, left) => left.clone(),
         _ => version.beginning(),
     }
-}
-
-/// Whether the end of an object was witnessed: nobody comes back.
-pub(crate) async fn has_ended(parts: &Parts, object: &ObjectRef) -> bool {
-    let epoch = parts.shared.live().epoch;
-    matches!(fate(parts, epoch, &object.uid).await, Fate::Ended)
 }
 
 /// How what was witnessed of an object ends.
@@ -382,6 +371,18 @@ pub(crate) async fn fate(parts: &Parts, epoch: u32, uid: &str) -> Fate {
         tracing::debug!(source = %parts.spec.name, uid, "asked in vain what was witnessed of it: {error}");
         Fate::Unknown
     })
+}
+
+/// The same of one who is listed and isn't known. Nobody comes back: an end says that the history is
+/// another one.
+pub(crate) async fn fate_now(parts: &Parts, object: &ObjectRef) -> Fate {
+    let epoch = parts.shared.live().epoch;
+    fate(parts, epoch, &object.uid).await
+}
+
+pub(crate) fn say_revived(parts: &Parts, object: &ObjectRef) {
+    let (source, ObjectRef { namespace, name, uid, .. }) = (&parts.spec.name, object);
+    tracing::warn!(%source, %namespace, %name, %uid, "it is there, though its end was witnessed");
 }
 
 /// Asked for by name: because a list had items that could not be read, or to be sure.

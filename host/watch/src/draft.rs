@@ -118,10 +118,9 @@ impl Draft {
         name: &str,
     ) -> (Option<Known>, Option<Known>) {
         let known = self.known(cache, uid);
-        let named = self.named(namespace, name).map(|(draft, place)| (draft, place, &draft.states[place]));
-        let rival = match named {
-            Some((_, _, state)) if state.object.uid == uid => None,
-            Some((draft, place, _)) => draft.drafted(place),
+        let rival = match self.named(namespace, name) {
+            Some((draft, place)) if draft.states[place].object.uid == uid => None,
+            Some((draft, place)) => draft.drafted(place),
             // An object keeps its name, and nobody else in the cache has it.
             None if known.is_some() => None,
             None => cache

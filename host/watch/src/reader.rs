@@ -161,7 +161,7 @@ impl Reader {
     async fn probed(&mut self, server: Version) -> Result<Step, Closed> {
         let standing = self.sync().await?;
         // The checkpoint on disk lies below the last event, whose version others may share.
-        let newest = standing.newest.iter().chain(&standing.resume).cloned();
+        let newest = standing.newest.iter().cloned();
         let newest = newest.chain(self.parts.shared.landmarks().newest()).reduce(newer);
         let seen = newest.filter(|_| standing.resume.is_some());
         let step = self.course.probed(&server, seen.as_ref(), standing.epoch);

@@ -88,10 +88,10 @@ pub(crate) struct Writer {
     full: watch::Sender<bool>,
 }
 
-/// A batch was written, or the process stops before it could be.
+/// The journal takes what it is given, or the process stops before it could.
 #[derive(PartialEq, Eq)]
 enum Written {
-    Durable,
+    GoesOn,
     Stopped,
 }
 
@@ -247,7 +247,7 @@ impl Writer {
         }
         let is_full = self.holds.is_full() || self.places.available_permits() == 0;
         self.full.send_if_modified(|full| std::mem::replace(full, is_full) != *full);
-        Ok(Written::Durable)
+        Ok(Written::GoesOn)
     }
 
     /// Whether a story is of the round that is being settled, or of none, and of this history.

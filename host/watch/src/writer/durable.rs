@@ -8,7 +8,6 @@ use kubewitness_core::Version;
 use kubewitness_core::document::pack;
 use kubewitness_core::ports::{Append, Appended, Current, Witnessed};
 use kubewitness_core::state::Change;
-use kubewitness_core::views::DiscrepancyView;
 use tokio::time::Instant;
 
 use super::{Writer, Written};
@@ -28,9 +27,7 @@ const COOL_SLICE: usize = 64;
 
 /// A batch that is being written.
 pub(super) struct Flight {
-    epoch: u32,
     checkpoint: Option<Version>,
-    discrepancies: Vec<DiscrepancyView>,
     /// A list was completed by it.
     listed: bool,
 }
@@ -58,7 +55,7 @@ impl Writer {
             self.maker.gap_log.end(&self.parts.shared.name);
         }
         if self.waiting.is_empty() && (self.patient.is_empty() || !settled) {
-            return Ok(Written::Durable);
+            return Ok(Written::GoesOn);
         }
         if self.land().await? == Written::Stopped {
             return Ok(Written::Stopped);
@@ -77,7 +74,7 @@ impl Writer {
             // One who no longer waits was stopped.
             drop(waiting.send(standing.clone()));
         }
-        Ok(Written::Durable)
+        Ok(Written::GoesOn)
     }
 
     /// What is made of events meanwhile is judged against it as if it were durable already.
@@ -94,10 +91,8 @@ impl Writer {
             discrepancies: draft.discrepancies.clone(),
             checkpoint: checkpoint.clone(),
         };
-        let discrepancies = std::mem::take(&mut draft.discrepancies);
-        let listed = std::mem::take(&mut self.listed);
         draft.take_off(std::mem::take(&mut self.spare));
-        self.flight = Some(Flight { epoch: append.epoch, checkpoint, discrepancies, listed });
+        self.flight = Some(Flight { checkpoint, listed: std::mem::take(&mut self.listed) });
         self.due = false;
         // Where nobody takes it any more, nobody answers either.
         self.appends.send(append).await.ok();
@@ -106,7 +101,7 @@ impl Writer {
     /// Waits until what is being written is durable.
     pub(super) async fn land(&mut self) -> Result<Written, SourceError> {
         if self.flight.is_none() {
-            return Ok(Written::Durable);
+            return Ok(Written::GoesOn);
         }
         let appended = self.appended.recv().await;
         self.landed(appended)
@@ -123,7 +118,7 @@ impl Writer {
             draft.clear();
             self.spare = *draft;
         }
-        Ok(Written::Durable)
+        Ok(Written::GoesOn)
     }
 
     /// The newest of a batch is what the history is known by from now on.
@@ -147,9 +142,9 @@ impl Writer {
         if let Some(newest) = appended.seqs.iter().flatten().max() {
             self.parts.shared.set_shown(*newest);
         }
-        self.parts.shared.differs(flight.discrepancies);
+        self.parts.shared.differs(std::mem::take(&mut draft.discrepancies));
         let mut live = self.parts.shared.live();
-        live.epoch = flight.epoch;
+        live.epoch = self.maker.epoch;
         live.checkpoint = self.written.as_ref().map(Version::to_string).unwrap_or_default();
         live.last_event_ms = newest.or(live.last_event_ms);
         live.synced |= flight.listed;
