@@ -26,9 +26,9 @@ pub fn to_file(args: &LogArgs, path: &Path) -> Result<()> {
 }
 
 fn filter(args: &LogArgs) -> Result<EnvFilter> {
-    // The client logs each failed connection as an error of its own; the watch tells the same
-    // once, with its source and what it does about it.
-    let quiet = format!("kube_client=off,{}", args.log);
+    // Clients log each failed connection as an error of its own; the watch and the streams tell the
+    // same once, with what it is about and what they do about it.
+    let quiet = format!("kube_client=off,async_nats=off,{}", args.log);
     EnvFilter::try_new(quiet)
         .with_context(|| format!("`{}` is not a log filter: write such as `info`", args.log))
 }

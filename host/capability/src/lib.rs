@@ -16,7 +16,7 @@ mod lister;
 mod log;
 mod places;
 mod plugin;
-mod secrets;
+pub mod secrets;
 mod session;
 mod sql;
 

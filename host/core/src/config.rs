@@ -3,6 +3,7 @@
 
 mod check;
 mod quantity;
+mod streams;
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use check::{Fault, is_name};
 pub use quantity::{Bytes, Duration};
+pub use streams::{FromSpec, StreamSpec};
 
 use crate::calendar;
 use crate::status::RuleSpec;
@@ -51,6 +53,9 @@ pub struct HostSpec {
     pub ledgers: Vec<LedgerSpec>,
     #[serde(default)]
     pub keys: Vec<KeySpec>,
+    /// Streams that carry states from a host that witnesses to hosts that hand them out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub streams: Vec<StreamSpec>,
     /// Rules for the status of kinds, in place of those that are built in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub status_rules: Vec<RuleSpec>,
@@ -87,6 +92,9 @@ pub struct SourceSpec {
     /// How much of its history the journal keeps. Left out: all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<RetentionSpec>,
+    /// Another host witnesses it, under the same name, and a stream brings it here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<FromSpec>,
 }
 
 /// What of a source's history may go, oldest first: what is beyond any of these bounds. The newest
@@ -129,6 +137,7 @@ impl SourceSpec {
             resync: None,
             audit: ten_minutes(),
             retention: None,
+            from: None,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! tested without any of them.
 
 pub mod calendar;
+pub mod carry;
 pub mod clock;
 pub mod config;
 pub mod document;

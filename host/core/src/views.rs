@@ -15,10 +15,28 @@ use crate::state::{Gap, ObjectRef, Seq, State, Status};
 pub struct StatusView {
     pub sources: Vec<SourceView>,
     pub plugins: Vec<PluginView>,
+    /// Those that states are handed to here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub streams: Vec<StreamView>,
     pub journal: JournalView,
     /// Faults of the configuration as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+}
+
+/// A stream that carries states to other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamView {
+    pub name: String,
+    /// Sources of this host.
+    pub carries: Vec<String>,
+    /// States that its server has acknowledged, since the stream's carrier began.
+    pub carried: u64,
+    /// States in the journal that it does not have yet.
+    pub waiting: u64,
+    /// What keeps it from going on, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,9 @@
 
 use std::fmt::Write;
 
-use kubewitness_core::views::{HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView};
+use kubewitness_core::views::{
+    HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView,
+};
 
 const PREFIX: &str = "kubewitness";
 
@@ -210,7 +212,27 @@ pub(crate) fn render(status: &StatusView, ready: bool) -> String {
         page.sample(name, &[("plugin", &plugin.name)], plugin.filter_errors as f64);
     }
     queues(&mut page, &status.plugins);
+    streams(&mut page, &status.streams);
     page.text
+}
+
+fn streams(page: &mut Page, streams: &[StreamView]) {
+    type Family = (&'static str, &'static str, Kind, fn(&StreamView) -> f64);
+    let families: [Family; 3] = [
+        ("stream_up", "1 while states are handed to the stream.", Gauge, |s| flag(s.condition.is_none())),
+        ("stream_carried_total", "States that the stream's server has acknowledged.", Counter, |s| {
+            s.carried as f64
+        }),
+        ("stream_waiting", "States in the journal that the stream does not have yet.", Gauge, |s| {
+            s.waiting as f64
+        }),
+    ];
+    for (name, help, kind, value) in families {
+        page.family(name, help, kind);
+        for stream in streams {
+            page.sample(name, &[("stream", &stream.name)], value(stream));
+        }
+    }
 }
 
 fn queues(page: &mut Page, plugins: &[PluginView]) {

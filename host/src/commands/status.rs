@@ -1,7 +1,7 @@
 //! What the sources, the plugins and the journal say of themselves.
 
 use kubewitness_core::calendar;
-use kubewitness_core::views::{PluginView, SourceView, StatusView};
+use kubewitness_core::views::{PluginView, SourceView, StatusView, StreamView};
 
 use super::client::Client;
 use super::print::{self, Table, age, clean, remarks};
@@ -23,6 +23,11 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     }
     let digests = if wide { plugins_table(&status.plugins) } else { plugins_text(&status.plugins, false) };
     let journal = &status.journal;
+    let digests = if status.streams.is_empty() {
+        digests
+    } else {
+        format!("{digests}\n{}", streams_text(&status.streams))
+    };
     text.push_str(&format!(
         "\n{digests}\njournal: {} states, {} KiB, positions {} to {}{}\nkept in: {}\n",
         journal.states,
@@ -232,6 +237,21 @@ fn plugins_text(plugins: &[PluginView], digest: bool) -> String {
     let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
     table.render() + &remarks(messages.chain(resyncs).chain(taken))
+}
+
+fn streams_text(streams: &[StreamView]) -> String {
+    let mut table = Table::new(&["STREAM", "STATE", "CARRIES", "CARRIED", "WAITING"]);
+    for stream in streams {
+        table.row([
+            stream.name.clone(),
+            if stream.condition.is_some() { "held up".into() } else { "carrying".into() },
+            stream.carries.join(","),
+            stream.carried.to_string(),
+            stream.waiting.to_string(),
+        ]);
+    }
+    table.render()
+        + &remarks(streams.iter().filter_map(|stream| Some((&stream.name, stream.condition.clone()?))))
 }
 
 fn taken(plugin: &PluginView) -> Option<String> {

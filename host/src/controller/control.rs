@@ -17,6 +17,7 @@ use super::resync::Resyncs;
 use super::retention::Retentions;
 use super::shared::{Phase, PluginState, Shared};
 use super::sources::{Sources, group_of};
+use super::streams::Streams;
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::{Entry, Problem, claimed_name, parse_host, parse_plugin};
@@ -33,6 +34,7 @@ pub struct Control {
     pub sources: Sources,
     resyncs: Resyncs,
     retentions: Retentions,
+    streams: Streams,
     pub plugins: Plugins,
     pub reporter: Reporter,
     pub last_good: LastGood,
@@ -57,6 +59,7 @@ impl Control {
             data,
             resyncs: Resyncs::new(shared.clone(), sources.tasks.clone()),
             retentions: Retentions::new(plugins.journal.clone(), sources.tasks.clone()),
+            streams: Streams::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
             sources,
             plugins,
             reporter,
@@ -81,6 +84,7 @@ impl Control {
         self.retentions.shut_down();
         self.sources.shut_down().await;
         self.plugins.shut_down().await;
+        self.streams.shut_down().await;
         result
     }
 
@@ -197,7 +201,8 @@ impl Control {
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
         let known = known.into_iter().chain(named).collect();
         self.last_good.save_sources(&known).map_err(|error| vec![unreadable(&error)])?;
-        self.sources.reconcile(&parsed.spec.sources, rules).await;
+        self.sources.reconcile(&parsed.spec.sources, &parsed.spec.streams, rules).await;
+        self.streams.reconcile(&parsed.spec.streams).await;
         self.resyncs.reconcile(&parsed.spec.sources);
         self.retentions.reconcile(&parsed.spec.sources);
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
@@ -376,7 +381,8 @@ impl Control {
             self.reporter.forget(name).await;
         }
         // What it left stays for a while; it is only an aid to retention, and is tried again.
-        if let Err(error) = self.plugins.journal.retire_all_but(kept).await {
+        let holding = kept.iter().cloned().chain(self.streams.progress_names()).collect();
+        if let Err(error) = self.plugins.journal.retire_all_but(&holding).await {
             warn!(%error, "the journal can't be told yet which plugins were taken out");
         }
     }
@@ -413,6 +419,8 @@ fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) 
             source.kind.clone(),
             source.namespace.clone(),
             source.match_labels.clone(),
+            // What another host witnesses has positions of its own.
+            source.from.as_ref().map(|from| from.stream.clone()),
         )
     };
     let changed =
@@ -420,7 +428,8 @@ fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) 
     let fault = |(index, source): (usize, &SourceSpec)| Fault {
         field: format!("spec.sources[{index}]"),
         message: format!(
-            "the source `{}` has witnessed another kind, namespace or selection, and its history is of that: \
+            "the source `{}` has witnessed another kind, namespace or selection, or was had from elsewhere, and its \
+             history is of that: \
              give what is new a new name, and subscribe the plugins to it",
             source.name
         ),
@@ -430,7 +439,7 @@ fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) 
 
 /// What plugins are given: all but what is witnessed, and how.
 fn for_plugins(spec: &HostSpec) -> HostSpec {
-    HostSpec { sources: Vec::new(), status_rules: Vec::new(), ..spec.clone() }
+    HostSpec { sources: Vec::new(), streams: Vec::new(), status_rules: Vec::new(), ..spec.clone() }
 }
 
 #[cfg(test)]

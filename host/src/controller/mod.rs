@@ -11,6 +11,7 @@ mod resync;
 mod retention;
 mod shared;
 mod sources;
+mod streams;
 mod views;
 
 use std::net::SocketAddr;

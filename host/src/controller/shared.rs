@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
-use kubewitness_core::config::SourceSpec;
+use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_dispatch::DispatchHandle;
+use kubewitness_stream::CarrierHandle;
 use kubewitness_watch::{Listers, SourceHandle};
 
 /// How a plugin stands, apart from its figures.
@@ -45,6 +46,8 @@ pub struct Shared {
     pub listers: Listers,
     sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
+    /// Those that states are handed to here.
+    streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
 }
@@ -67,6 +70,18 @@ impl Shared {
     /// With what the settings say of each.
     pub fn sources_with_specs(&self) -> Vec<(SourceSpec, SourceHandle)> {
         read(&self.sources).values().cloned().collect()
+    }
+
+    pub fn add_stream(&self, spec: StreamSpec, handle: CarrierHandle) {
+        write(&self.streams).insert(spec.name.clone(), (spec, handle));
+    }
+
+    pub fn remove_stream(&self, name: &str) {
+        write(&self.streams).remove(name);
+    }
+
+    pub fn streams(&self) -> Vec<(StreamSpec, CarrierHandle)> {
+        read(&self.streams).values().cloned().collect()
     }
 
     /// Every plugin that asks for the resyncs of this source gets one.

@@ -6,21 +6,24 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use futures::FutureExt;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::SourceSpec;
+use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_core::ports::Witness;
 use kubewitness_core::status::Rules;
-use kubewitness_watch::{Connection, Listers, Source, Split};
+use kubewitness_watch::{Connection, Listers, Source, SourceError, Split};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::shared::Shared;
+use super::streams;
 use crate::tasks::{Fate, Tasks};
 
 struct Running {
     spec: SourceSpec,
+    /// Which brings it, where another host witnesses it.
+    stream: Option<StreamSpec>,
     stop: CancellationToken,
-    tasks: [JoinHandle<()>; 3],
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Running {
@@ -59,12 +62,13 @@ impl Sources {
     /// A source whose settings changed is stopped before it starts again: two at once would
     /// witness the same versions twice. So is one whose kind has other rules now: it goes on from
     /// its checkpoint, and what is journaled keeps the status that it was given.
-    pub async fn reconcile(&mut self, wanted: &[SourceSpec], rules: Rules) {
+    pub async fn reconcile(&mut self, wanted: &[SourceSpec], streams: &[StreamSpec], rules: Rules) {
         // When it is resynced and what is kept of it has nothing to do with how it is witnessed.
         let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
         let is_wanted = |running: &Running| {
             let (group, kind) = (group_of(&running.spec), &running.spec.kind);
             wanted.iter().any(|spec| watched(spec) == watched(&running.spec))
+                && running.stream.as_ref() == stream_of(&running.spec, streams)
                 && rules.agree(&self.rules, group, kind)
         };
         let names: Vec<_> = self
@@ -83,12 +87,12 @@ impl Sources {
         self.rules = Arc::new(rules);
         for spec in wanted {
             if !self.running.contains_key(&spec.name) {
-                self.start(spec);
+                self.start(spec, streams);
             }
         }
     }
 
-    fn start(&mut self, spec: &SourceSpec) {
+    fn start(&mut self, spec: &SourceSpec, streams: &[StreamSpec]) {
         info!(source = spec.name, kind = spec.kind, "starting");
         let (source, handle) = Source::new(
             &self.connection,
@@ -100,21 +104,39 @@ impl Sources {
         );
         self.shared.add_source(spec.clone(), handle);
         let stop = CancellationToken::new();
-        let (token, name) = (stop.clone(), spec.name.clone());
-        let Split { reading, making, appending } = source.split(token.clone());
-        let reading = self.tasks.spawn(format!("reading {name}"), Fate::Finite, reading.map(Ok));
-        let appending = self.tasks.spawn(format!("appending {name}"), Fate::Finite, appending.map(Ok));
-        let making = self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
+        let reader = streams::reader(spec, streams, self.clock.clone());
+        let tasks = match reader {
+            Some(reader) => {
+                vec![self.essence(&spec.name, &stop, source.feed(Box::new(reader), stop.clone()))]
+            }
+            None => {
+                let name = &spec.name;
+                let Split { reading, making, appending } = source.split(stop.clone());
+                let reading = self.tasks.spawn(format!("reading {name}"), Fate::Finite, reading.map(Ok));
+                let appending =
+                    self.tasks.spawn(format!("appending {name}"), Fate::Finite, appending.map(Ok));
+                vec![reading, self.essence(name, &stop, making), appending]
+            }
+        };
+        let stream = stream_of(spec, streams).cloned();
+        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stream, stop, tasks });
+    }
+
+    /// The task that makes a source's states: without it there is no source.
+    fn essence(
+        &self,
+        name: &str,
+        stop: &CancellationToken,
+        making: impl Future<Output = Result<(), SourceError>> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let (stop, name) = (stop.clone(), name.to_owned());
+        self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
             making.await.with_context(|| format!("witnessing the source `{name}`"))?;
-            if !token.is_cancelled() {
+            if !stop.is_cancelled() {
                 bail!("the source `{name}` ended before it should");
             }
             Ok(())
-        });
-        self.running.insert(
-            spec.name.clone(),
-            Running { spec: spec.clone(), stop, tasks: [reading, making, appending] },
-        );
+        })
     }
 
     async fn stop(&mut self, name: &str) {
@@ -134,6 +156,11 @@ impl Sources {
             running.ended().await;
         }
     }
+}
+
+pub fn stream_of<'a>(source: &SourceSpec, streams: &'a [StreamSpec]) -> Option<&'a StreamSpec> {
+    let from = source.from.as_ref()?;
+    streams.iter().find(|stream| stream.name == from.stream)
 }
 
 /// The group of what a source witnesses; empty for the core group.

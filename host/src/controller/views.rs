@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use kubewitness_core::carry::Places;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
@@ -15,7 +16,7 @@ use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DeadLetterView, DiscrepancyView, DropView, EpochView, GapQuery, HistogramView, JournalView,
     LetterRecordView, ObjectQuery, ObjectView, PluginView, PoisonQuery, PoisonView, QueueView, ReplayRequest,
-    ReplayView, SourceView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
+    ReplayView, SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchHandle, DispatchStats};
@@ -49,6 +50,24 @@ impl HostViews {
         };
         Ok(self.shared.plugins().into_iter().map(view).collect())
     }
+
+    async fn stream_views(&self) -> Result<Vec<StreamView>, ViewError> {
+        let newest = *self.journal.newest().borrow();
+        let mut views = Vec::new();
+        for (spec, handle) in self.shared.streams() {
+            let view = handle.view();
+            let sources: Vec<_> = spec.carry.iter().map(|name| Arc::from(name.as_str())).collect();
+            let waiting = self.journal.count(&sources, view.cursor, newest).await.map_err(unavailable)?;
+            views.push(StreamView {
+                name: spec.name,
+                carries: spec.carry,
+                carried: view.carried,
+                waiting,
+                condition: view.condition,
+            });
+        }
+        Ok(views)
+    }
 }
 
 fn unavailable<E: std::error::Error>(error: E) -> ViewError {
@@ -69,12 +88,17 @@ impl Views for HostViews {
         let sources = sources.iter().map(|(spec, handle)| {
             let counters = counters.get(handle.name()).cloned().unwrap_or_default();
             let view = source_view(spec, handle.view(), counters, now_ms);
-            SourceView { epochs: epochs.remove(handle.name()).unwrap_or_default(), ..view }
+            let mut epochs = epochs.remove(handle.name()).unwrap_or_default();
+            if let Some(from) = &spec.from {
+                epochs.iter_mut().for_each(|e| e.checkpoint = read_through(&from.stream, &e.checkpoint));
+            }
+            SourceView { epochs, ..view }
         });
         let sources = sources.collect();
         let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;
         let plugins = self.plugin_views().await?;
-        Ok(StatusView { sources, plugins, journal, problems: self.shared.problems() })
+        let streams = self.stream_views().await?;
+        Ok(StatusView { sources, plugins, streams, journal, problems: self.shared.problems() })
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
@@ -294,13 +318,23 @@ fn chosen(
     Ok(named.into_iter().filter(is_meant).map(|(letter, _)| letter.seq).collect())
 }
 
+/// How far a source that another host witnesses was read, in positions of that host's journal.
+fn read_through(stream: &str, checkpoint: &str) -> String {
+    let places = Places::parse(checkpoint).unwrap_or_default();
+    let newest = places.of.values().map(|place| place.position).max();
+    newest.map(|newest| format!("{stream}@{newest}")).unwrap_or_default()
+}
+
 fn source_view(spec: &SourceSpec, view: SourceSnapshot, counters: SourceCounters, now_ms: u64) -> SourceView {
     SourceView {
         name: spec.name.clone(),
         api_version: spec.api_version.clone(),
         kind: spec.kind.clone(),
         objects: view.objects as u64,
-        checkpoint: counters.checkpoint,
+        checkpoint: match &spec.from {
+            Some(from) => read_through(&from.stream, &counters.checkpoint),
+            None => counters.checkpoint,
+        },
         epoch: view.epoch,
         // What is held up shows what was there, and not what is.
         synced: view.synced && view.stalled.is_none() && view.condition.is_none(),

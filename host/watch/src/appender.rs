@@ -25,32 +25,37 @@ impl Appender {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut dice = Dice::new(self.parts.tuning.seed);
         while let Some(append) = self.appends.recv().await {
-            let Some(settled) = self.append(append, &mut dice, &stop).await else { return };
+            let Some(settled) = write(&self.parts, &append, &mut dice, &stop).await else { return };
             if self.appended.send(settled).await.is_err() {
                 return;
             }
         }
     }
+}
 
-    /// Tries until it is durable. `None`: stopped before it was.
-    async fn append(&self, append: Append, dice: &mut Dice, stop: &CancellationToken) -> Option<Settled> {
-        let Parts { tuning, witness, shared, .. } = &*self.parts;
-        let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
-        loop {
-            let why = match witness.append(append.clone()).await {
-                Err(JournalError::Unavailable(why)) => why,
-                settled => {
-                    shared.live().stalled = None;
-                    return Some(settled);
-                }
-            };
-            let pause = backoff.next(dice, None);
-            tracing::warn!(source = %append.source, ?pause, "not reading: the journal can't be written: {why}");
-            shared.live().stalled = Some(format!("the journal can't be written: {why}"));
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = stop.cancelled() => return None,
+/// Tries until it is durable. `None`: stopped before it was.
+pub(crate) async fn write(
+    parts: &Parts,
+    append: &Append,
+    dice: &mut Dice,
+    stop: &CancellationToken,
+) -> Option<Settled> {
+    let Parts { tuning, witness, shared, .. } = parts;
+    let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
+    loop {
+        let why = match witness.append(append.clone()).await {
+            Err(JournalError::Unavailable(why)) => why,
+            settled => {
+                shared.live().stalled = None;
+                return Some(settled);
             }
+        };
+        let pause = backoff.next(dice, None);
+        tracing::warn!(source = %append.source, ?pause, "not reading: the journal can't be written: {why}");
+        shared.live().stalled = Some(format!("the journal can't be written: {why}"));
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = stop.cancelled() => return None,
         }
     }
 }

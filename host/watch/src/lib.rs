@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! reader ─▶ lines, items ─▶ writer ─▶ journal (`Witness`), then cache ─▶ `Listers`
+//!             what another host carried ─▶ fed ─▶ the same
 //! ```
 
 mod appender;
@@ -25,6 +26,7 @@ mod discovery;
 mod document;
 mod draft;
 mod exact;
+mod fed;
 mod frontier;
 mod gaplog;
 mod handle;

@@ -24,15 +24,7 @@ pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&
     let Some(controller) = controller(envelope) else {
         return Owners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
     };
-    let (group, version) = group_version(&controller.api_version);
-    let direct = ObjectRef {
-        group: group.to_string(),
-        version: version.to_string(),
-        kind: controller.kind.to_string(),
-        namespace: envelope.namespace.to_string(),
-        name: controller.name.to_string(),
-        uid: controller.uid.to_string(),
-    };
+    let direct = reference(envelope, controller);
     let found = listers.outermost(direct.clone());
     let is_direct = found.uid == controller.uid;
     let outlived = known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known));
@@ -54,6 +46,25 @@ fn outlived(listers: &Listers, controller: &OwnerRef<'_>, known: &Known) -> Opti
     let envelope = project::envelope(&document).ok()?;
     let same = self::controller(&envelope).is_some_and(|held| held.uid == controller.uid);
     same.then_some(before)
+}
+
+/// The direct owner, where the outermost one is known and another.
+pub(crate) fn direct(envelope: &Envelope<'_>, outermost: Option<&Arc<ObjectRef>>) -> Option<Arc<ObjectRef>> {
+    let controller = controller(envelope)?;
+    let is_another = outermost.is_some_and(|outermost| outermost.uid != controller.uid);
+    is_another.then(|| Arc::new(reference(envelope, controller)))
+}
+
+fn reference(envelope: &Envelope<'_>, owner: &OwnerRef<'_>) -> ObjectRef {
+    let (group, version) = group_version(&owner.api_version);
+    ObjectRef {
+        group: group.to_string(),
+        version: version.to_string(),
+        kind: owner.kind.to_string(),
+        namespace: envelope.namespace.to_string(),
+        name: owner.name.to_string(),
+        uid: owner.uid.to_string(),
+    }
 }
 
 fn controller<'a, 'b>(envelope: &'b Envelope<'a>) -> Option<&'b OwnerRef<'a>> {

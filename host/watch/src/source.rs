@@ -49,7 +49,7 @@ pub(crate) struct Parts {
 }
 
 pub struct Source {
-    parts: Parts,
+    pub(crate) parts: Parts,
 }
 
 /// A source in three tasks: the server is read while states are made of what came before, and these are

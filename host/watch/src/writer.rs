@@ -6,6 +6,8 @@
 
 mod durable;
 
+pub(crate) use durable::current;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

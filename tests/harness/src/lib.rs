@@ -15,6 +15,7 @@ mod scratch;
 mod services;
 mod simulator;
 mod truth;
+mod wire;
 
 pub use binaries::{kubewitness_binary, plugins_folder, project_root, simulator_binary};
 pub use dice::{Dice, kills, seed};
@@ -24,9 +25,10 @@ pub use platform::{Platform, Row};
 pub use poll::{until, until_ok};
 pub use process::{Ended, Process};
 pub use scratch::{Scratch, free_port, in_scratch};
-pub use services::{DatabaseServer, PASSWORD, Service, shared_server};
+pub use services::{DatabaseServer, MessageServer, PASSWORD, Service, shared_server};
 pub use simulator::{Requests, Simulator, SimulatorOptions};
 pub use truth::{Truth, TruthEntry, TruthObject, compare, compare_newest};
+pub use wire::Wire;
 
 /// Whether a missing tool is a failure rather than a skipped test.
 pub fn nothing_may_be_skipped() -> bool {

@@ -12,13 +12,14 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 6] = [
     Tool { program: "chromium", package: "chromium" },
     Tool { program: "chromedriver", package: "chromium-driver" },
     Tool { program: "kubectl", package: "kubernetes-client" },
     // Tests start servers of their own; that of the package is never started.
     Tool { program: "initdb", package: "postgresql" },
     Tool { program: "mariadbd", package: "mariadb-server" },
+    Tool { program: "nats-server", package: "nats-server" },
 ];
 
 /// Debian keeps the programs of each version of PostgreSQL in a folder that is in nobody's path.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef,
+    DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
@@ -23,7 +23,7 @@ pub struct Fault {
     pub message: String,
 }
 
-fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
+pub(super) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
     Fault { field: field.into(), message: message.into() }
 }
 
@@ -101,20 +101,22 @@ fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>)
                     format!("is {}: use 1 to {most}", server.connections),
                 ));
             }
-            let (SecretRef::Env(name) | SecretRef::File(name)) = &server.url_from;
-            if name.is_empty() {
-                faults.push(fault(
-                    format!("{place}.urlFrom"),
-                    "is empty: name the environment variable or the file that holds the address",
-                ));
-            } else if name.contains("://") {
-                faults.push(fault(
-                    format!("{place}.urlFrom"),
-                    "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) \
-                     that holds it",
-                ));
-            }
+            check_secret(&format!("{place}.urlFrom"), &server.url_from, faults);
         }
+    }
+}
+
+/// Of an address, which may hold a password.
+pub(super) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<Fault>) {
+    let (SecretRef::Env(name) | SecretRef::File(name)) = reference;
+    if name.is_empty() {
+        faults
+            .push(fault(field, "is empty: name the environment variable or the file that holds the address"));
+    } else if name.contains("://") {
+        faults.push(fault(
+            field,
+            "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) that holds it",
+        ));
     }
 }
 
@@ -136,7 +138,7 @@ fn check_grants<'a>(
     }
 }
 
-fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     if known.is_empty() {
         return format!("the host has no {what} `{name}`, nor any other: add it to the host's settings");
     }
@@ -164,6 +166,8 @@ impl HostSpec {
         check_names("destinations", self.destinations.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("ledgers", self.ledgers.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("keys", self.keys.iter().map(|s| s.name.as_str()), &mut faults);
+        check_names("streams", self.streams.iter().map(|s| s.name.as_str()), &mut faults);
+        streams::check(self, &mut faults);
         for (index, source) in self.sources.iter().enumerate() {
             if source.api_version.is_empty() || source.api_version.matches('/').count() > 1 {
                 faults.push(fault(

@@ -42,6 +42,11 @@ pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
                 p.alert { b { "Source " (source.name) ". " } (doubt) }
             }
         }
+        @for stream in &status.streams {
+            @if let Some(condition) = &stream.condition {
+                p.alert { b { "Stream " (stream.name) ". " } (condition) }
+            }
+        }
     }
 }
 

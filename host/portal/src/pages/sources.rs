@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Html;
-use kubewitness_core::views::{JournalView, SourceView};
+use kubewitness_core::views::{JournalView, SourceView, StreamView};
 use maud::{Markup, html};
 
 use super::plugins::notices;
@@ -21,6 +21,9 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
         div #figures data-refresh="5" {
             (notices(&status, app.views.ready().err().as_deref()))
             section aria-label="Sources" { (sources(&status.sources)) }
+            @if !status.streams.is_empty() {
+                section aria-labelledby="streams" { h2 #streams { "Streams to other hosts" } (streams(&status.streams)) }
+            }
             section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
         }
     };
@@ -84,6 +87,25 @@ fn card(source: &SourceView) -> Markup {
                 div { dt { "Received" } dd { (size(counts.bytes)) ", read in " (time::span(counts.decode_ns / 1_000_000)) } }
             }
         }
+    }
+}
+
+fn streams(streams: &[StreamView]) -> Markup {
+    html! {
+        div.cards { @for stream in streams {
+            article.card aria-labelledby={ "stream-" (stream.name) } {
+                header {
+                    h3 id={ "stream-" (stream.name) } { (stream.name) }
+                    @if stream.condition.is_some() { span.state data-state="degraded" { "held up" } }
+                    @else { span.state data-state="active" { "carrying" } }
+                    span.digest { (stream.carries.join(", ")) }
+                }
+                dl.sum {
+                    div { dt { "carried" } dd { (figure(stream.carried)) } }
+                    div { dt { "waiting" } dd { (figure(stream.waiting)) } }
+                }
+            }
+        } }
     }
 }
 

@@ -364,6 +364,13 @@ impl Views for Fake {
         Ok(StatusView {
             sources,
             plugins: vec![plugin("persistence", "active", [48_211, 0, 0, 0]), degraded, wrong],
+            streams: vec![kubewitness_core::views::StreamView {
+                name: "platform".into(),
+                carries: vec!["jobs".into()],
+                carried: 48_200,
+                waiting: 11,
+                condition: Some("the stream `platform`: its server can't be reached: <refused>".into()),
+            }],
             journal,
             problems: self.problems.clone(),
         })

@@ -207,7 +207,7 @@ impl Writer {
     }
 }
 
-fn current(state: Witnessed, seq: u64) -> Current {
+pub(crate) fn current(state: Witnessed, seq: u64) -> Current {
     Current {
         object: state.object,
         owner: state.owner,

@@ -21,6 +21,7 @@ mod signals;
 mod simulator;
 mod sources;
 mod stores;
+mod streams;
 mod support;
 mod visibility;
 mod workload;

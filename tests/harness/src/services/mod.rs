@@ -1,4 +1,4 @@
-//! PostgreSQL and MariaDB for tests: real servers, on loopback, each in a temporary folder of its
+//! PostgreSQL, MariaDB and NATS for tests: real servers, on loopback, each in a temporary folder of its
 //! own, and never one that runs on this machine already.
 //!
 //! Everything here blocks, so that one server can serve all tests of a binary, whose runtimes come
@@ -7,6 +7,7 @@
 
 mod guard;
 mod mariadb;
+mod nats;
 mod postgres;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use self::guard::Guard;
+pub use self::nats::MessageServer;
 
 /// The only user that tests know.
 const USER: &str = "kubewitness";

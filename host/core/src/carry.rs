@@ -1,0 +1,162 @@
+//! States that go from the host that witnesses them to those that hand them out: what is carried, and
+//! what a reader makes of what comes. Knows nothing about message servers.
+//!
+//! What is carried of a source lies in partitions, each in the order of the journal that it comes from.
+//! Each state says at which position it stood there and which one of its partition was before it, so
+//! that a reader finds what was lost on the way and passes over what comes twice, however late.
+
+mod intake;
+mod places;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use intake::{Arrival, Intake, Taken};
+pub use places::{Place, Places};
+
+use crate::document::{self, checksum};
+use crate::ports::Append;
+use crate::state::{ObjectRef, Seq, State};
+use crate::version::Version;
+
+/// The most partitions of a stream: each is read by itself.
+pub const PARTITIONS: u32 = 64;
+
+/// Where an object's states are. Hosts of any age agree on it: it may never change.
+pub fn partition(object: &ObjectRef, partitions: u32) -> u32 {
+    let name = [object.namespace.as_bytes(), b"/", object.name.as_bytes()].concat();
+    checksum(&name) % partitions.max(1)
+}
+
+/// Where a state stood, as it is told with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stood {
+    /// Which journal it was. One that was begun anew counts from 1 again, and is another.
+    pub line: Arc<str>,
+    pub position: Seq,
+    /// The position of the one before it in this partition; 0 before the first.
+    pub before: Seq,
+}
+
+/// A message can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct Garbled(pub String);
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    state: State,
+}
+
+/// A state with its document: the length of the envelope, the envelope, and the document as it is,
+/// with a sum over both in front, packed.
+pub fn pack(state: &State, document: &[u8]) -> Bytes {
+    let head =
+        serde_json::to_vec(&Head { state: state.clone() }).expect("strings and numbers always serialize");
+    let mut rest = Vec::with_capacity(4 + head.len() + document.len());
+    rest.extend_from_slice(&u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes());
+    rest.extend_from_slice(&head);
+    rest.extend_from_slice(document);
+    let whole = [&checksum(&rest).to_le_bytes(), rest.as_slice()].concat();
+    Bytes::copy_from_slice(&document::pack(&whole))
+}
+
+pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), Garbled> {
+    let garbled = |why: &str| Garbled(format!("a carried state can't be read: {why}"));
+    let whole = document::unpack(packed).map_err(|error| garbled(&error.to_string()))?;
+    let (sum, rest) = whole.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
+    if u32::from_le_bytes(*sum) != checksum(rest) {
+        return Err(garbled("its sum does not fit"));
+    }
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
+    let (head, document) = rest
+        .split_at_checked(u32::from_le_bytes(*length) as usize)
+        .ok_or_else(|| garbled("it is too short"))?;
+    let head: Head = serde_json::from_slice(head).map_err(|error| garbled(&error.to_string()))?;
+    Ok((head.state, whole.slice_ref(document)))
+}
+
+/// Why nothing can be read now, and what to do. It is tried again.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct FeedError(pub String);
+
+/// What came of a source.
+#[derive(Debug, Default)]
+pub struct Fed {
+    pub append: Append,
+    /// Of each state, whether it came to the other host late.
+    pub late: Vec<bool>,
+    /// States that came once more.
+    pub repeats: u64,
+    /// Nothing more is on its way now.
+    pub level: bool,
+}
+
+/// A source that another host witnesses, as it comes from there.
+#[async_trait]
+pub trait Feed: Send {
+    /// Where the source is. Comes first.
+    fn resume(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>);
+    /// What comes next, with a checkpoint that goes with it. After an error, what was not
+    /// [durable](Self::durable) comes again.
+    async fn next(&mut self) -> Result<Fed, FeedError>;
+    /// All that was given is on disk: nobody has to keep it.
+    async fn durable(&mut self) -> Result<(), FeedError>;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::state::{Change, StateId};
+
+    pub(crate) fn state(seq: Seq, epoch: u32, version: &str) -> State {
+        let object = ObjectRef { kind: "Job".into(), uid: "u1".into(), ..ObjectRef::default() };
+        let version = Version::new(version);
+        State {
+            id: StateId::of("jobs", epoch, &object, Change::Present, &version, None),
+            seq,
+            source: "jobs".into(),
+            epoch,
+            change: Change::Present,
+            object: Arc::new(object),
+            owner: None,
+            resource_version: version,
+            status: Arc::default(),
+            previous: None,
+            observed_ms: 7,
+            late: false,
+        }
+    }
+
+    #[test]
+    fn what_was_packed_is_unpacked_byte_for_byte_and_a_changed_byte_is_found() {
+        let state = state(9, 1, "12");
+        let packed = pack(&state, b"{\"a\": \xff}");
+        let (back, document) = unpack(&packed).unwrap();
+        assert_eq!((back, &*document), (state, &b"{\"a\": \xff}"[..]));
+        for place in 0..packed.len() {
+            let mut changed = packed.to_vec();
+            changed[place] ^= 1;
+            // A bit of the packing itself may mean nothing; what is read is never something else.
+            if let Ok((_, document)) = unpack(&changed) {
+                assert_eq!(&*document, b"{\"a\": \xff}", "byte {place}");
+            }
+        }
+        assert!(unpack(b"").is_err() && unpack(&packed[..packed.len() / 2]).is_err());
+    }
+
+    #[test]
+    fn a_name_is_always_in_the_same_partition() {
+        let object =
+            |name: &str| ObjectRef { namespace: "ml".into(), name: name.into(), ..ObjectRef::default() };
+        let places: Vec<_> =
+            ["a", "b", "c", "d", "e"].iter().map(|name| partition(&object(name), 4)).collect();
+        assert_eq!(places, [1, 3, 1, 2, 0]);
+        assert_eq!(partition(&object("a"), 1), 0);
+    }
+}

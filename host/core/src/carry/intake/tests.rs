@@ -1,0 +1,271 @@
+//! By hand, and against a model of a stream that forgets and repeats.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::carry::tests::state;
+
+fn intake(partitions: &[u32]) -> Intake {
+    Intake::new("jobs".into(), "platform".into(), partitions, None, Places::default())
+}
+
+fn arrival(partition: u32, sequence: u64, position: Seq, before: Seq, epoch: u32) -> Arrival {
+    let stood = Stood { line: "a".into(), position, before };
+    Arrival { partition, sequence, stood, state: state(position, epoch, &(position * 10).to_string()) }
+}
+
+#[test]
+fn what_comes_twice_is_taken_once_however_late() {
+    let mut intake = intake(&[0]);
+    assert_eq!(intake.offer(&arrival(0, 1, 5, 0, 0), 1), Taken::New(None));
+    assert_eq!(intake.offer(&arrival(0, 2, 6, 5, 0), 1), Taken::New(None));
+    for sequence in [3, 400] {
+        assert_eq!(intake.offer(&arrival(0, sequence, 5, 0, 0), 1), Taken::Repeat);
+    }
+    let mut anew = intake.anew();
+    assert_eq!(anew.offer(&arrival(0, 1, 6, 5, 0), 1), Taken::Repeat, "whatever its number is now");
+    let places = Places::parse(&intake.places().to_string()).unwrap();
+    let mut later = Intake::new("jobs".into(), "platform".into(), &[0], Some(0), places);
+    assert_eq!(later.offer(&arrival(0, 401, 6, 5, 0), 1), Taken::Repeat, "after a restart, too");
+    assert_eq!(later.offer(&arrival(0, 402, 9, 6, 0), 1), Taken::New(None));
+}
+
+#[test]
+fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
+    let mut intake = intake(&[0]);
+    intake.offer(&arrival(0, 1, 5, 0, 0), 1);
+    assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), Taken::Hole);
+    intake.reads_again(0);
+    // It was there, under a number that the server gave twice.
+    assert_eq!(intake.offer(&arrival(0, 1, 7, 5, 0), 1), Taken::New(None));
+    assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), Taken::New(None));
+    assert_eq!(intake.offer(&arrival(0, 10, 12, 11, 0), 1), Taken::Hole);
+    intake.reads_again(0);
+    let Taken::New(Some(gap)) = intake.offer(&arrival(0, 10, 12, 11, 0), 3) else { panic!("it is lost") };
+    assert_eq!((&*gap.after, &*gap.before, &*gap.reason), ("80", "120", "LostOnTheWay"));
+    assert!(gap.message.contains("--after 8 --through 11"), "{}", gap.message);
+}
+
+#[test]
+fn who_begins_behind_the_beginning_has_a_gap_at_once() {
+    let Taken::New(Some(gap)) = intake(&[0]).offer(&arrival(0, 70, 12, 11, 0), 3) else { panic!("no gap") };
+    assert_eq!((&*gap.after, &*gap.before), ("", "120"));
+}
+
+#[test]
+fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning() {
+    let mut intake = intake(&[0]);
+    intake.offer(&arrival(0, 1, 500, 0, 0), 1);
+    let mut anew = arrival(0, 2, 1, 0, 0);
+    anew.stood.line = "b".into();
+    assert_eq!(intake.offer(&anew, 1), Taken::New(None));
+    assert_eq!(intake.places().of[&0].position, 1);
+}
+
+#[test]
+fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
+    let mut intake = intake(&[0, 1]);
+    assert_eq!(intake.offer(&arrival(0, 3, 5, 0, 0), 1), Taken::Waits, "the other may have older ones");
+    intake.is_read_through(1, 2);
+    assert_eq!(intake.offer(&arrival(0, 3, 5, 0, 0), 1), Taken::New(None));
+    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::Waits);
+    assert_eq!(intake.offer(&arrival(1, 4, 6, 0, 0), 1), Taken::New(None));
+    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::Waits);
+    // Its next is of the new epoch, too: in front of it is nothing.
+    assert_eq!(intake.offer(&arrival(1, 8, 9, 6, 1), 1), Taken::Waits);
+    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::New(None));
+    assert_eq!(intake.epoch(), 1);
+    let Taken::Over(gap) = intake.offer(&arrival(1, 9, 8, 6, 0), 1) else { panic!("it is over") };
+    assert!(gap.message.contains("--after 6 --through 8"), "{}", gap.message);
+}
+
+// ---- against a model ---------------------------------------------------------------------
+
+const PARTITIONS: u32 = 3;
+
+/// What stood in the journal that everything comes from: where, in which partition, in which epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    position: Seq,
+    partition: u32,
+    epoch: u32,
+    before: Seq,
+}
+
+/// A stream that forgets, and whose carrier repeats.
+#[derive(Default)]
+struct Stream {
+    messages: BTreeMap<u64, Entry>,
+    last: u64,
+    carried: usize,
+}
+
+impl Stream {
+    fn carry(&mut self, log: &[Entry], count: usize) {
+        for entry in log.iter().skip(self.carried).take(count) {
+            self.last += 1;
+            self.messages.insert(self.last, *entry);
+            self.carried += 1;
+        }
+    }
+
+    fn forget(&mut self, count: u64) {
+        self.last = self.last.saturating_sub(count);
+        let last = self.last;
+        self.messages.retain(|sequence, _| *sequence <= last);
+    }
+
+    fn next(&self, partition: u32, after: u64) -> Option<Arrival> {
+        let mut behind = self.messages.range(after + 1..);
+        let (sequence, entry) = behind.find(|(_, entry)| entry.partition == partition)?;
+        Some(arrival(partition, *sequence, entry.position, entry.before, entry.epoch))
+    }
+}
+
+/// What was taken, and what was told as missing: of which partition, behind what and up to what.
+#[derive(Clone, Default, Debug)]
+struct Told {
+    taken: Vec<(u32, Seq, u32)>,
+    missing: Vec<(u32, Seq, Seq)>,
+}
+
+struct Model {
+    intake: Intake,
+    came: BTreeMap<u32, u64>,
+    stash: BTreeMap<u32, Arrival>,
+    told: Told,
+    durable: (Intake, Told),
+}
+
+impl Model {
+    fn new() -> Self {
+        let intake = intake(&(0..PARTITIONS).collect::<Vec<_>>());
+        let durable = (intake.clone(), Told::default());
+        Self { intake, came: BTreeMap::new(), stash: BTreeMap::new(), told: Told::default(), durable }
+    }
+
+    fn crash(&mut self) {
+        let (intake, told) = self.durable.clone();
+        *self = Self { intake: intake.anew(), told, ..Self::new() };
+        self.durable = (intake, self.told.clone());
+    }
+
+    fn keep(&mut self, stream: &mut Stream) {
+        self.durable = (self.intake.clone(), self.told.clone());
+        for partition in 0..PARTITIONS {
+            let came = self.came.get(&partition).copied().unwrap_or_default();
+            let through = self.stash.get(&partition).map_or(came, |waits| waits.sequence - 1);
+            stream.messages.retain(|sequence, entry| entry.partition != partition || *sequence > through);
+        }
+    }
+
+    /// Whether anything came of a partition, or changed about it.
+    fn read(&mut self, stream: &Stream, partition: u32) -> bool {
+        let came = self.came.get(&partition).copied().unwrap_or_default();
+        let waits = self.stash.remove(&partition);
+        let is_old = waits.is_some();
+        let Some(arrival) = waits.or_else(|| stream.next(partition, came)) else {
+            self.intake.is_read_through(partition, stream.last);
+            return false;
+        };
+        self.came.insert(partition, arrival.sequence);
+        let gap = match self.intake.offer(&arrival, 1) {
+            Taken::Repeat => return true,
+            Taken::Waits => {
+                self.stash.insert(partition, arrival);
+                return !is_old;
+            }
+            Taken::Hole => {
+                self.intake.reads_again(partition);
+                self.came.insert(partition, 0);
+                return true;
+            }
+            Taken::Over(gap) => Some(gap),
+            Taken::New(gap) => {
+                self.told.taken.push((partition, arrival.stood.position, arrival.state.epoch));
+                gap
+            }
+        };
+        if let Some(gap) = gap {
+            let bound = |flag: &str| {
+                let rest = gap.message.split(flag).nth(1).unwrap();
+                rest.trim().split([' ', '`']).next().unwrap().parse().unwrap()
+            };
+            self.told.missing.push((partition, bound("--after"), bound("--through")));
+        }
+        true
+    }
+}
+
+fn log(steps: &[(u32, u32)]) -> Vec<Entry> {
+    let (mut before, mut epoch) = (BTreeMap::new(), 0);
+    let entry = |(place, (partition, begins)): (usize, &(u32, u32))| {
+        let position = place as Seq * 2 + 1;
+        epoch += u32::from(*begins == 0);
+        let before = before.insert(*partition, position).unwrap_or_default();
+        Entry { position, partition: *partition, epoch, before }
+    };
+    steps.iter().enumerate().map(entry).collect()
+}
+
+fn judge(log: &[Entry], told: &Told, may_miss: bool) {
+    let taken: Vec<_> = told.taken.iter().map(|(_, position, _)| *position).collect();
+    for entry in log {
+        let count = taken.iter().filter(|position| **position == entry.position).count();
+        let is_missing = told.missing.iter().any(|(partition, after, through)| {
+            *partition == entry.partition && *after < entry.position && entry.position <= *through
+        });
+        assert_eq!(count + usize::from(is_missing), 1, "{entry:?} of {told:?}");
+    }
+    for partition in 0..PARTITIONS {
+        let of =
+            told.taken.iter().filter(|(other, ..)| *other == partition).map(|(_, position, _)| *position);
+        assert!(of.is_sorted(), "{told:?}");
+    }
+    assert!(told.taken.iter().map(|(.., epoch)| *epoch).is_sorted(), "an older epoch came later: {told:?}");
+    assert!(may_miss || told.missing.is_empty(), "nothing was forgotten: {told:?}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn each_state_is_taken_once_in_order_or_told_as_missing_whatever_the_stream_and_the_hosts_do(
+        entries in proptest::collection::vec((0..PARTITIONS, 0u32..12), 1..60),
+        steps in proptest::collection::vec((0u8..7, 1u64..8), 0..80),
+    ) {
+        let log = log(&entries);
+        let (mut stream, mut model, mut forgot) = (Stream::default(), Model::new(), false);
+        for (step, count) in steps {
+            match step {
+                0 | 1 => stream.carry(&log, count as usize),
+                // The carrier begins again where it was kept to be.
+                2 => stream.carried = stream.carried.saturating_sub(count as usize),
+                3 => {
+                    forgot |= stream.messages.len() as u64 > 0;
+                    stream.forget(count);
+                    // Who reads notices: his consumers went with it.
+                    model.crash();
+                }
+                4 => { model.read(&stream, count as u32 % PARTITIONS); }
+                5 => model.keep(&mut stream),
+                _ => model.crash(),
+            }
+        }
+        stream.carry(&log, log.len());
+        // What is behind the last that came of a partition can't be missed by whoever reads: something
+        // has to come after it.
+        let last = log.last().map_or(0, |entry| entry.epoch);
+        let mut whole = log.clone();
+        for partition in 0..PARTITIONS {
+            let before = whole.iter().filter(|entry| entry.partition == partition).map(|entry| entry.position).max();
+            let position = whole.len() as Seq * 2 + 101;
+            whole.push(Entry { position, partition, epoch: last, before: before.unwrap_or_default() });
+        }
+        stream.carry(&whole, PARTITIONS as usize);
+        let mut moved = true;
+        while moved || !model.stash.is_empty() {
+            let each: Vec<_> = (0..PARTITIONS).map(|partition| model.read(&stream, partition)).collect();
+            moved = each.contains(&true);
+        }
+        judge(&whole, &model.told, forgot);
+    }
+}

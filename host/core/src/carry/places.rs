@@ -1,0 +1,74 @@
+//! How far a reader is in each partition, as text: it is kept as the checkpoint of its source, in the
+//! transaction that keeps what was read.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::Garbled;
+use crate::state::Seq;
+
+/// The last that was taken of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub line: Arc<str>,
+    pub position: Seq,
+    /// The version of its object.
+    pub version: Arc<str>,
+}
+
+/// Who reads, and how far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// By which the reader is known to others.
+    pub reader: String,
+    pub of: BTreeMap<u32, Place>,
+}
+
+impl Places {
+    pub fn parse(text: &str) -> Result<Self, Garbled> {
+        let garbled = || Garbled(format!("`{text}` does not say how far a stream was read"));
+        let mut words = text.split(' ');
+        let reader = words.next().and_then(|word| word.strip_prefix("reader:")).ok_or_else(garbled)?;
+        let mut of = BTreeMap::new();
+        for word in words {
+            let mut parts = word.splitn(4, ':');
+            let mut part = || parts.next().ok_or_else(garbled);
+            let (partition, line, position, version) = (part()?, part()?, part()?, part()?);
+            let place = Place {
+                line: line.into(),
+                position: position.parse().map_err(|_| garbled())?,
+                version: version.into(),
+            };
+            of.insert(partition.parse().map_err(|_| garbled())?, place);
+        }
+        Ok(Self { reader: reader.to_owned(), of })
+    }
+}
+
+impl fmt::Display for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reader:{}", self.reader)?;
+        for (partition, Place { line, position, version }) in &self.of {
+            write!(f, " {partition}:{line}:{position}:{version}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else_is_taken_for_it() {
+        let place = |position| Place { line: "a1".into(), position, version: "12:x".into() };
+        let places = Places { reader: "b2".into(), of: [(0, place(3)), (3, place(4))].into() };
+        assert_eq!(places.to_string(), "reader:b2 0:a1:3:12:x 3:a1:4:12:x");
+        assert_eq!(Places::parse(&places.to_string()).unwrap(), places);
+        assert_eq!(Places::parse("reader:b2").unwrap().of.len(), 0);
+        for wrong in ["", "1234", "reader:b2 0:a1:3", "reader:b2 x:a1:3:1", "reader:b2  "] {
+            assert!(Places::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

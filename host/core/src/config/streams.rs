@@ -1,0 +1,227 @@
+//! Streams between hosts: who hands what to one, and who reads which part of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::{Fault, check_secret, fault, unknown};
+use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
+use crate::carry::PARTITIONS;
+
+/// Less would not hold one large object and what comes with it.
+const BYTES_LEAST: u64 = 64 << 20;
+/// A server refuses more copies.
+const REPLICAS_MOST: u32 = 5;
+
+/// Which part of a stream is read here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FromSpec {
+    pub stream: String,
+    /// Each is read by one host alone. Left out: all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<u32>,
+    /// A reader that is gone for good, by the name that a refusal gives it: its partitions are read
+    /// here from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take_over: Option<String>,
+}
+
+/// A stream on a NATS server with JetStream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StreamSpec {
+    /// Here and on the server.
+    pub name: String,
+    /// The server's address, such as `nats://user:password@nats:4222` or `tls://…`; of a cluster,
+    /// several with commas between.
+    pub url_from: SecretRef,
+    /// What a `.creds` file holds, where the server asks for that and not for what stands in an address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_from: Option<SecretRef>,
+    /// Sources of this host that it hands to the stream.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carry: Vec<String>,
+    /// An object is in one of them, and each is read by one host. It can't be changed later.
+    #[serde(default = "four")]
+    pub partitions: u32,
+    /// What the server keeps until it was read. When it is full, what comes waits in the journal.
+    #[serde(default = "one_gibibyte")]
+    pub max_bytes: Bytes,
+    /// How long the server knows again what comes twice. Whoever reads knows it for ever.
+    #[serde(default = "two_minutes")]
+    pub window: Duration,
+    /// Copies in a cluster of servers.
+    #[serde(default = "one")]
+    pub replicas: u32,
+}
+
+fn four() -> u32 {
+    4
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn one_gibibyte() -> Bytes {
+    Bytes(1 << 30)
+}
+
+fn two_minutes() -> Duration {
+    Duration(std::time::Duration::from_secs(120))
+}
+
+impl FromSpec {
+    /// Of a stream with so many partitions.
+    pub fn partitions(&self, all: u32) -> Vec<u32> {
+        match self.partitions.as_slice() {
+            [] => (0..all).collect(),
+            some => some.to_vec(),
+        }
+    }
+}
+
+pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
+    for (index, stream) in host.streams.iter().enumerate() {
+        check_stream(&format!("spec.streams[{index}]"), stream, host, faults);
+    }
+    for (index, source) in host.sources.iter().enumerate() {
+        if let Some(from) = &source.from {
+            check_from(&format!("spec.sources[{index}]"), source, from, &host.streams, faults);
+        }
+    }
+}
+
+fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut Vec<Fault>) {
+    check_secret(&format!("{place}.urlFrom"), &stream.url_from, faults);
+    let sources: Vec<_> = host.sources.iter().map(|source| source.name.as_str()).collect();
+    for (index, name) in stream.carry.iter().enumerate() {
+        let field = format!("{place}.carry[{index}]");
+        match host.sources.iter().find(|source| source.name == *name) {
+            None => faults.push(fault(field, unknown("source", name, &sources))),
+            Some(source) if source.from.is_some() => {
+                let message =
+                    format!("`{name}` is not witnessed here: the host that witnesses it carries it");
+                faults.push(fault(field, message));
+            }
+            Some(_) if stream.carry[..index].contains(name) => {
+                faults.push(fault(field, format!("`{name}` is there twice")));
+            }
+            Some(_) => {}
+        }
+    }
+    if !(1..=PARTITIONS).contains(&stream.partitions) {
+        let message = format!("is {}: use 1 to {PARTITIONS}", stream.partitions);
+        faults.push(fault(format!("{place}.partitions"), message));
+    }
+    if stream.max_bytes.0 < BYTES_LEAST {
+        faults.push(fault(format!("{place}.maxBytes"), "is less than 64Mi, the least"));
+    }
+    if stream.window.0 < std::time::Duration::from_millis(100) {
+        faults.push(fault(format!("{place}.window"), "is shorter than 100ms, the least"));
+    }
+    if !(1..=REPLICAS_MOST).contains(&stream.replicas) {
+        let message = format!("is {}: use 1 to {REPLICAS_MOST}", stream.replicas);
+        faults.push(fault(format!("{place}.replicas"), message));
+    }
+}
+
+fn check_from(
+    place: &str,
+    source: &SourceSpec,
+    from: &FromSpec,
+    streams: &[StreamSpec],
+    faults: &mut Vec<Fault>,
+) {
+    let names: Vec<_> = streams.iter().map(|stream| stream.name.as_str()).collect();
+    let Some(stream) = streams.iter().find(|stream| stream.name == from.stream) else {
+        faults.push(fault(format!("{place}.from.stream"), unknown("stream", &from.stream, &names)));
+        return;
+    };
+    for (index, partition) in from.partitions.iter().enumerate() {
+        let field = format!("{place}.from.partitions[{index}]");
+        if *partition >= stream.partitions {
+            let last = stream.partitions.saturating_sub(1);
+            faults.push(fault(field, format!("is {partition}: the stream has 0 to {last}")));
+        } else if from.partitions[..index].contains(partition) {
+            faults.push(fault(field, format!("{partition} is there twice")));
+        }
+    }
+    let witness = "is the business of the host that witnesses it: leave it out here";
+    let not_here = [
+        ("namespace", source.namespace.is_some()),
+        ("matchLabels", !source.match_labels.is_empty()),
+        ("resource", source.resource.is_some()),
+    ];
+    for (field, _) in not_here.iter().filter(|(_, given)| *given) {
+        faults.push(fault(format!("{place}.{field}"), witness));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn faults(sources: &serde_json::Value, streams: &serde_json::Value) -> Vec<String> {
+        let host: HostSpec = serde_json::from_value(json!({"sources": sources, "streams": streams})).unwrap();
+        host.check().into_iter().map(|fault| fault.field).collect()
+    }
+
+    fn stream(more: &[(&str, serde_json::Value)]) -> serde_json::Value {
+        let mut stream = json!({"name": "platform", "urlFrom": {"env": "NATS_URL"}});
+        for (name, value) in more {
+            stream[name] = value.clone();
+        }
+        json!([stream])
+    }
+
+    fn source(more: &[(&str, serde_json::Value)]) -> serde_json::Value {
+        let mut source = json!({"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"});
+        for (name, value) in more {
+            source[name] = value.clone();
+        }
+        json!([source])
+    }
+
+    #[test]
+    fn a_host_carries_what_it_witnesses_and_reads_partitions_that_there_are() {
+        let from = |value| source(&[("from", value)]);
+        let none = [] as [&str; 0];
+        assert_eq!(faults(&source(&[]), &stream(&[("carry", json!(["jobs"]))])), none);
+        assert_eq!(faults(&from(json!({"stream": "platform", "partitions": [0, 3]})), &stream(&[])), none);
+        let carry = stream(&[("carry", json!(["jobs", "pods"]))]);
+        assert_eq!(
+            faults(&from(json!({"stream": "platform"})), &carry),
+            ["spec.streams[0].carry[0]", "spec.streams[0].carry[1]"]
+        );
+        assert_eq!(
+            faults(&from(json!({"stream": "platform", "partitions": [4, 1, 1]})), &stream(&[])),
+            ["spec.sources[0].from.partitions[0]", "spec.sources[0].from.partitions[2]"]
+        );
+        assert_eq!(faults(&from(json!({"stream": "other"})), &stream(&[])), ["spec.sources[0].from.stream"]);
+    }
+
+    #[test]
+    fn numbers_that_no_server_takes_and_addresses_in_the_open_are_faults() {
+        let wrong = stream(&[
+            ("urlFrom", json!({"env": "nats://user:password@host"})),
+            ("partitions", json!(0)),
+            ("maxBytes", json!("1Mi")),
+            ("window", json!("1ms")),
+            ("replicas", json!(6)),
+        ]);
+        let fields = ["urlFrom", "partitions", "maxBytes", "window", "replicas"];
+        assert_eq!(faults(&source(&[]), &wrong), fields.map(|field| format!("spec.streams[0].{field}")));
+    }
+
+    #[test]
+    fn what_is_selected_is_the_witnesss_to_say() {
+        let selected = source(&[
+            ("from", json!({"stream": "platform"})),
+            ("namespace", json!("ml")),
+            ("matchLabels", json!({"team": "vision"})),
+        ]);
+        let fields = ["spec.sources[0].namespace", "spec.sources[0].matchLabels"];
+        assert_eq!(faults(&selected, &stream(&[])), fields);
+    }
+}

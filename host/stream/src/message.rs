@@ -1,0 +1,195 @@
+//! A state as messages: mostly one, and several where the server takes no message as large.
+
+use std::sync::Arc;
+
+use async_nats::HeaderMap;
+use async_nats::header::{NATS_EXPECTED_LAST_SEQUENCE, NATS_MESSAGE_ID};
+use bytes::{Bytes, BytesMut};
+use kubewitness_core::State;
+use kubewitness_core::carry::{Garbled, Stood, unpack};
+use kubewitness_core::limits::FRAME_BYTES;
+
+/// Which journal, which position, and which one was before it.
+const STOOD: &str = "Kubewitness-Stood";
+/// Which part of how many, where there are several.
+const PART: &str = "Kubewitness-Part";
+/// What headers and the protocol itself take of a message.
+const BESIDE: usize = 4096;
+/// A part is never smaller, whatever the server says that it takes.
+const LEAST: usize = 64 * 1024;
+/// A state in parts is never larger: the largest document, and what stands around it.
+const LARGEST: usize = 2 * FRAME_BYTES;
+
+/// One message, but for where it goes.
+pub(crate) struct Part {
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Part {
+    /// The server takes it only as the next one after this.
+    pub fn expect(&mut self, last_sequence: u64) {
+        self.headers.insert(NATS_EXPECTED_LAST_SEQUENCE, last_sequence.to_string());
+    }
+}
+
+/// The parts of a packed state. The server knows each of them again by its id.
+pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: usize) -> Vec<Part> {
+    let size = max_payload.saturating_sub(BESIDE).max(LEAST);
+    let count = packed.len().div_ceil(size).max(1);
+    let part = |index: usize| {
+        let mut headers = HeaderMap::new();
+        let Stood { line, position, before } = stood;
+        headers.insert(NATS_MESSAGE_ID, format!("{line}/{source}/{position}/{index}"));
+        headers.insert(STOOD, format!("{line} {position} {before}"));
+        if count > 1 {
+            headers.insert(PART, format!("{index} {count}"));
+        }
+        let body = packed.slice(index * size..packed.len().min((index + 1) * size));
+        Part { headers, body }
+    };
+    (0..count).map(part).collect()
+}
+
+/// Puts parts together. They follow each other in their partition; what does not is begun anew, and
+/// missed as a whole where its last part comes.
+#[derive(Default)]
+pub(crate) struct Parts {
+    of: Option<Stood>,
+    next: usize,
+    bytes: BytesMut,
+}
+
+impl Parts {
+    /// The state, once all of it is there.
+    pub fn take(
+        &mut self,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Option<(Stood, State, Bytes)>, Garbled> {
+        let stood = stood(headers).ok_or_else(|| Garbled("a message does not say where it stood".into()))?;
+        let Some((index, count)) = part(headers)? else {
+            let (state, document) = unpack(body)?;
+            return Ok(Some((stood, state, document)));
+        };
+        if index == 0 {
+            *self = Self { of: Some(stood.clone()), ..Self::default() };
+        }
+        if self.of.as_ref() != Some(&stood) || self.next != index {
+            // A repeat of some part, or one whose first part is lost.
+            return Ok(None);
+        }
+        if self.bytes.len() + body.len() > LARGEST {
+            *self = Self::default();
+            return Err(Garbled(format!("a carried state has more than {LARGEST} bytes")));
+        }
+        self.bytes.extend_from_slice(body);
+        self.next += 1;
+        if self.next < count {
+            return Ok(None);
+        }
+        let whole = std::mem::take(self).bytes;
+        let (state, document) = unpack(&whole)?;
+        Ok(Some((stood, state, document)))
+    }
+}
+
+fn stood(headers: &HeaderMap) -> Option<Stood> {
+    let mut words = headers.get(STOOD)?.as_str().split(' ');
+    let line: Arc<str> = words.next().filter(|line| !line.is_empty())?.into();
+    let (position, before) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    (before < position).then_some(Stood { line, position, before })
+}
+
+fn part(headers: &HeaderMap) -> Result<Option<(usize, usize)>, Garbled> {
+    let Some(text) = headers.get(PART) else { return Ok(None) };
+    let numbers = text.as_str().split_once(' ').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+    let numbers = numbers.filter(|(index, count)| index < count);
+    numbers.map(Some).ok_or_else(|| Garbled(format!("`{}` is no part of a state", text.as_str())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubewitness_core::carry::pack;
+    use kubewitness_core::{Change, ObjectRef, StateId, Version};
+
+    fn state() -> State {
+        let object = ObjectRef { kind: "Job".into(), uid: "u1".into(), ..ObjectRef::default() };
+        let version = Version::new("12");
+        State {
+            id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
+            seq: 9,
+            source: "jobs".into(),
+            epoch: 0,
+            change: Change::Present,
+            object: Arc::new(object),
+            owner: None,
+            resource_version: version,
+            status: Arc::default(),
+            previous: None,
+            observed_ms: 7,
+            late: false,
+        }
+    }
+
+    /// Nothing packs it.
+    fn noise(length: usize) -> Vec<u8> {
+        let mut dice = 1_u64;
+        let mut byte = || {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 56) as u8
+        };
+        (0..length).map(|_| byte()).collect()
+    }
+
+    fn stood(position: u64) -> Stood {
+        Stood { line: "a".into(), position, before: 8 }
+    }
+
+    #[test]
+    fn what_is_larger_than_a_message_comes_in_parts_and_is_put_together_again() {
+        let document = noise(200_000);
+        let packed = pack(&state(), &document);
+        let sent = parts("jobs", &stood(9), &packed, 0);
+        assert_eq!(sent.len(), 4);
+        let mut parts = Parts::default();
+        for (index, part) in sent.iter().enumerate() {
+            // Each part comes twice, as after a lost acknowledgement, but for the last.
+            let found = parts.take(&part.headers, &part.body).unwrap();
+            if index == 3 {
+                let (found, state_back, document_back) = found.unwrap();
+                assert_eq!((found, state_back, &*document_back), (stood(9), state(), &*document));
+            } else {
+                assert!(found.is_none());
+                assert!(parts.take(&part.headers, &part.body).unwrap().is_none() || index == 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_whose_first_part_is_missing_is_not_made_of_the_rest() {
+        let packed = pack(&state(), &noise(150_000));
+        let sent = parts("jobs", &stood(9), &packed, 0);
+        let mut parts_of = Parts::default();
+        for part in &sent[1..] {
+            assert!(parts_of.take(&part.headers, &part.body).unwrap().is_none());
+        }
+        let whole = parts("jobs", &stood(10), &pack(&state(), b"{}"), 0);
+        assert!(parts_of.take(&whole[0].headers, &whole[0].body).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_somebody_else_sent_is_told_from_a_state() {
+        let mut parts_of = Parts::default();
+        assert!(parts_of.take(&HeaderMap::new(), &Bytes::from_static(b"hello")).is_err());
+        let mut part = parts("jobs", &stood(9), &pack(&state(), b"{}"), 0).remove(0);
+        assert!(parts_of.take(&part.headers, &Bytes::from_static(b"hello")).is_err());
+        for wrong in ["3 3", "x", "0 "] {
+            part.headers.insert(PART, wrong);
+            assert!(parts_of.take(&part.headers, &part.body).is_err(), "{wrong}");
+        }
+        part.headers.insert(STOOD, "a 8 9");
+        assert!(parts_of.take(&part.headers, &part.body).is_err(), "nobody stands before the one before");
+    }
+}

@@ -1,0 +1,155 @@
+//! Messages on their way to the server: in order, each of them only behind the one before it. A
+//! message that the server did not take can't be overtaken, so that no reader takes it for lost.
+
+use std::collections::VecDeque;
+
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use futures::FutureExt;
+
+use crate::message::Part;
+use crate::server::{Away, Link, Server};
+
+/// Bytes that were sent and are not acknowledged.
+const FLYING_BYTES: usize = 8 << 20;
+const FLYING: usize = 256;
+
+struct Flight {
+    ack: PublishAckFuture,
+    bytes: usize,
+    /// A state's last message.
+    ends: bool,
+}
+
+pub(crate) struct Publisher {
+    server: Server,
+    link: Link,
+    /// What the next message stands behind, if the server takes all that fly.
+    last: u64,
+    /// The greatest number that was acknowledged.
+    newest: u64,
+    flying: VecDeque<Flight>,
+    bytes: usize,
+    /// One message at a time: the server may have some of them already, and then those behind them
+    /// can't be told what they stand behind.
+    careful: bool,
+    /// It had one of them.
+    met: bool,
+    /// States that were acknowledged since somebody asked.
+    acknowledged: usize,
+}
+
+impl Publisher {
+    pub async fn new(server: &Server) -> Result<Self, Away> {
+        let link = server.link_to_carry().await?;
+        let last = link.stream.cached_info().state.last_sequence;
+        Ok(Self {
+            server: server.clone(),
+            link,
+            last,
+            newest: 0,
+            flying: VecDeque::new(),
+            bytes: 0,
+            careful: true,
+            met: false,
+            acknowledged: 0,
+        })
+    }
+
+    /// When the stream was made, and its last number.
+    pub fn found(&self) -> (String, u64) {
+        let info = self.link.stream.cached_info();
+        (info.created.unix_timestamp_nanos().to_string(), info.state.last_sequence)
+    }
+
+    /// The number of the last that was acknowledged.
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// The number of the first that the stream still has.
+    pub async fn first(&mut self) -> Result<u64, Away> {
+        let info = self.link.stream.get_info().await;
+        let info = info.map_err(|error| self.server.away("it can't be looked at", error))?;
+        Ok(info.state.first_sequence)
+    }
+
+    pub fn max_payload(&self) -> usize {
+        self.link.client.server_info().max_payload
+    }
+
+    pub async fn send(&mut self, subject: String, mut part: Part, ends: bool) -> Result<(), Away> {
+        part.expect(self.last);
+        let bytes = part.body.len();
+        let message = PublishMessage::build().payload(part.body).headers(part.headers);
+        let sent = self.link.context.send_publish(subject, message).await;
+        let ack = sent.map_err(|error| self.refused(&error))?;
+        self.last += 1;
+        self.bytes += bytes;
+        self.flying.push_back(Flight { ack, bytes, ends });
+        while self.flying.len() >= FLYING
+            || self.bytes > FLYING_BYTES
+            || (self.careful && !self.flying.is_empty())
+        {
+            self.land().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all that fly. How many states are with the server, since this was asked before:
+    /// what follows an error is not among them.
+    pub async fn settle(&mut self) -> (usize, Result<(), Away>) {
+        let mut settled = Ok(());
+        while !self.flying.is_empty() && settled.is_ok() {
+            settled = self.land().await;
+        }
+        if settled.is_ok() {
+            self.careful = std::mem::take(&mut self.met);
+        }
+        (self.take_acknowledged(), settled)
+    }
+
+    pub fn take_acknowledged(&mut self) -> usize {
+        std::mem::take(&mut self.acknowledged)
+    }
+
+    async fn land(&mut self) -> Result<(), Away> {
+        let Some(Flight { ack, bytes, ends }) = self.flying.pop_front() else { return Ok(()) };
+        self.bytes -= bytes;
+        let ack = ack.into_future().boxed().await.map_err(|error| self.refused(&error))?;
+        self.newest = self.newest.max(ack.sequence);
+        if ack.duplicate {
+            self.met = true;
+            // It stands where it stood, and the number that was meant for it is free.
+            self.last -= 1;
+        } else if self.careful {
+            self.last = ack.sequence;
+        }
+        self.acknowledged += usize::from(ends);
+        Ok(())
+    }
+
+    fn refused(&self, error: &PublishError) -> Away {
+        let code = |error: &PublishError| {
+            let source = std::error::Error::source(error)?;
+            source.downcast_ref::<async_nats::jetstream::Error>().map(|error| error.error_code())
+        };
+        let server = &self.server;
+        match error.kind() {
+            _ if code(error) == Some(ErrorCode::STREAM_STORE_FAILED) => {
+                let most = server.spec.max_bytes.0 >> 20;
+                let why = "what comes waits in the journal until its readers have read";
+                server.away(&format!("it is full ({most} MiB, or the server's disk)"), why)
+            }
+            PublishErrorKind::WrongLastSequence => {
+                server.away("something was written to it meanwhile", "it is looked at again")
+            }
+            PublishErrorKind::TimedOut => server.away("its server does not acknowledge", "it is asked again"),
+            _ => match std::error::Error::source(error) {
+                Some(source) => server.away("its server does not take it", format!("{error}: {source}")),
+                None => server.away("its server does not take it", error),
+            },
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The server and the stream on it: how it is reached, and that it is the one that is meant.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
+use async_nats::jetstream::{Context, ErrorCode, stream::Stream};
+use async_nats::{Client, ConnectOptions};
+use kubewitness_core::config::StreamSpec;
+use percent_encoding::percent_decode_str;
+use thiserror::Error;
+
+/// To connect, and for each answer. A server that is there takes milliseconds.
+const ANSWER: Duration = Duration::from_secs(5);
+/// What stands in front of the number of partitions in the description of a stream: servers of this
+/// age keep nothing else that could be read back.
+const SIGN: &str = "kubewitness.dev/stream/v1 partitions=";
+
+/// Reads a secret anew each time: it may be rotated.
+pub type Secret = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
+
+/// Nothing can be had from the server now. It says what to do, and never the address: that is a secret.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub(crate) struct Away(pub String);
+
+/// Which stream on which server.
+#[derive(Clone)]
+pub struct Server {
+    pub spec: StreamSpec,
+    pub address: Secret,
+    /// What a `.creds` file holds, where the server asks for that.
+    pub credentials: Option<Secret>,
+}
+
+/// A connection, and the stream as it was when it was made.
+pub(crate) struct Link {
+    pub client: Client,
+    pub context: Context,
+    pub stream: Stream<Info>,
+}
+
+impl Server {
+    /// As the server knows it.
+    pub fn name(&self) -> String {
+        format!("kubewitness-{}", self.spec.name)
+    }
+
+    pub(crate) fn subject(&self, source: &str, partition: u32) -> String {
+        format!("kubewitness.{}.states.{source}.{partition}", self.spec.name)
+    }
+
+    /// Where it stands who reads a partition.
+    pub(crate) fn readers(&self, source: &str, partition: u32) -> String {
+        format!("kubewitness.{}.readers.{source}.{partition}", self.spec.name)
+    }
+
+    pub(crate) fn away(&self, what: &str, error: impl std::fmt::Display) -> Away {
+        Away(format!("the stream `{}`: {what}: {error}", self.spec.name))
+    }
+
+    async fn connect(&self) -> Result<(Client, Context), Away> {
+        let address = (self.address)().map_err(|error| self.away("its address", error))?;
+        let servers: Result<Vec<_>, _> =
+            address.split(',').map(|one| one.trim().parse::<async_nats::ServerAddr>()).collect();
+        // The text of the error would have the address in it.
+        let form = "it is none: write nats://user:password@host:4222, or tls://…";
+        let servers = servers.map_err(|_| self.away("its address", form))?;
+        let options = self.authenticated(&servers)?;
+        let options = options
+            .name("kubewitness")
+            .connection_timeout(ANSWER)
+            .request_timeout(Some(ANSWER))
+            // Whoever loses it connects anew and looks at what is there.
+            .max_reconnects(1);
+        let connecting = tokio::time::timeout(ANSWER, options.connect(servers));
+        let late = |_| self.away("its server", format!("does not answer within {} s", ANSWER.as_secs()));
+        let client = connecting.await.map_err(late)?;
+        let client = client.map_err(|error| self.away("its server can't be reached", error))?;
+        let context = ContextBuilder::new().timeout(ANSWER).ack_timeout(ANSWER).build(client.clone());
+        Ok((client, context))
+    }
+
+    /// The client takes nothing of this from the address by itself.
+    fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, Away> {
+        let options = ConnectOptions::new();
+        if let Some(credentials) = &self.credentials {
+            let text = credentials().map_err(|error| self.away("its credentials", error))?;
+            let form = |_| self.away("its credentials", "they are not what a `.creds` file holds");
+            return options.credentials(&text).map_err(form);
+        }
+        let plain = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let user = servers.iter().find_map(|server| Some((server.username()?, server.password())));
+        Ok(match user {
+            Some((user, Some(password))) => options.user_and_password(plain(user), plain(password)),
+            Some((token, None)) => options.token(plain(token)),
+            None => options,
+        })
+    }
+
+    /// For whoever reads: the stream is there, or it is waited for.
+    pub(crate) async fn link(&self) -> Result<Link, Away> {
+        let (client, context) = self.connect().await?;
+        let stream = context.get_stream(self.name()).await.map_err(|error| {
+            self.away("it can't be had from its server; the host that carries it makes it", error)
+        })?;
+        self.check(stream.cached_info())?;
+        Ok(Link { client, context, stream })
+    }
+
+    /// For whoever carries: made where it is not there, and as large as its settings say.
+    pub(crate) async fn link_to_carry(&self) -> Result<Link, Away> {
+        use async_nats::jetstream::context::GetStreamErrorKind::JetStream;
+        let (client, context) = self.connect().await?;
+        let config = self.config();
+        let stream = match context.get_stream(self.name()).await {
+            Ok(stream) => stream,
+            Err(error) if matches!(error.kind(), JetStream(e) if e.error_code() == ErrorCode::STREAM_NOT_FOUND) =>
+            {
+                let made = context.create_stream(config.clone()).await;
+                made.map_err(|error| self.away("it can't be made on its server", error))?
+            }
+            Err(error) => return Err(self.away("it can't be had from its server (is JetStream on?)", error)),
+        };
+        self.check(stream.cached_info())?;
+        let is = &stream.cached_info().config;
+        let of = |config: &Config| (config.max_bytes, config.duplicate_window, config.num_replicas);
+        if of(is) != of(&config) {
+            let changed = context.update_stream(Config { subjects: is.subjects.clone(), ..config }).await;
+            changed.map_err(|error| self.away("its settings can't be changed on the server", error))?;
+        }
+        Ok(Link { client, context, stream })
+    }
+
+    fn config(&self) -> Config {
+        let spec = &self.spec;
+        Config {
+            name: self.name(),
+            description: Some(format!("{SIGN}{}", spec.partitions)),
+            subjects: vec![format!("kubewitness.{}.states.>", spec.name)],
+            retention: RetentionPolicy::Limits,
+            // What nobody has read must never go: the carrier waits instead.
+            discard: DiscardPolicy::New,
+            max_bytes: i64::try_from(spec.max_bytes.0).unwrap_or(i64::MAX),
+            storage: StorageType::File,
+            num_replicas: spec.replicas as usize,
+            duplicate_window: spec.window.0,
+            ..Config::default()
+        }
+    }
+
+    /// Where it stands who reads what. Beside the stream itself, so that nothing old stays in that.
+    pub(crate) async fn readers_stream(&self, context: &Context) -> Result<Stream<Info>, Away> {
+        let config = Config {
+            name: format!("{}_readers", self.name()),
+            subjects: vec![format!("kubewitness.{}.readers.>", self.spec.name)],
+            max_messages_per_subject: 1,
+            storage: StorageType::File,
+            num_replicas: self.spec.replicas as usize,
+            ..Config::default()
+        };
+        let stream = context.get_or_create_stream(config).await;
+        stream.map_err(|error| self.away("who reads it can't be found", error))
+    }
+
+    fn check(&self, info: &Info) -> Result<(), Away> {
+        let description = info.config.description.as_deref().unwrap_or_default();
+        let Some(partitions) = description.strip_prefix(SIGN) else {
+            let why =
+                format!("`{}` on the server is not one of Kubewitness: choose another name", self.name());
+            return Err(self.away("it is another", why));
+        };
+        if partitions != self.spec.partitions.to_string() {
+            let why = format!(
+                "the server's has {partitions} and the settings say {}: they can't be changed, so take another \
+                 name for other partitions",
+                self.spec.partitions
+            );
+            return Err(self.away("its partitions", why));
+        }
+        Ok(())
+    }
+}

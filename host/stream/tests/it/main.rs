@@ -1,0 +1,199 @@
+//! A carrier and readers with a real server and real journals between them.
+
+mod support;
+
+use anyhow::Result;
+use async_nats::jetstream;
+use kubewitness_core::carry::Feed;
+use kubewitness_core::config::FromSpec;
+use kubewitness_harness::{MessageServer, until};
+use support::{WITHIN, World, all, connect, from, sent, stories};
+
+#[tokio::test]
+async fn a_full_stream_keeps_what_comes_waiting_and_goes_on_when_it_was_read() -> Result<()> {
+    let Some(mut world) = World::new("stream::full")? else { return Ok(()) };
+    world.spec.max_bytes.0 = 1 << 20;
+    // More than the stream holds, however well it is packed.
+    let (journal, states) = (world.journal("carrier").await?, 300);
+    sent(&journal, 0, 0..states, 16 * 1024).await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    until(WITHIN, "the stream to be full", async || {
+        let said = carrier.handle.view().condition.unwrap_or_default();
+        Ok(said.contains("it is full").then_some(()))
+    })
+    .await?;
+    let before = carrier.handle.view().carried;
+    assert!(before > 10 && before < states, "{before} were carried");
+    let other = world.journal("reader").await?;
+    let reader = world.read(&other, &from(&[]));
+    all(&other, states).await?;
+    assert_eq!(stories(&journal).await?, stories(&other).await?);
+    until(WITHIN, "all to be carried", async || {
+        Ok((carrier.handle.view().carried == states && carrier.handle.view().condition.is_none())
+            .then_some(()))
+    })
+    .await?;
+    reader.stop().await?;
+    carrier.stop().await
+}
+
+#[tokio::test]
+async fn epochs_of_all_partitions_come_one_after_the_other() -> Result<()> {
+    let Some(world) = World::new("stream::epochs")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    for epoch in 0..4 {
+        sent(&journal, epoch, 0..40, 100).await?;
+    }
+    let carrier = world.carry(&journal, &["jobs"]);
+    let other = world.journal("reader").await?;
+    let reader = world.read(&other, &from(&[]));
+    all(&other, 160).await?;
+    assert_eq!(stories(&journal).await?, stories(&other).await?);
+    assert!(other.gaps_of(&Default::default()).await?.is_empty());
+    reader.stop().await?;
+    carrier.stop().await
+}
+
+#[tokio::test]
+async fn a_partition_is_read_by_one_host_until_another_is_told_to_take_it_over() -> Result<()> {
+    let Some(world) = World::new("stream::take_over")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    sent(&journal, 0, 0..20, 100).await?;
+    let (one, two) = (world.journal("one").await?, world.journal("two").await?);
+    let first = world.read(&one, &from(&[]));
+    all(&one, 20).await?;
+    // What was read is taken from the stream.
+    let context = jetstream::new(connect(&world.server).await?);
+    until(WITHIN, "the stream to be read", async || {
+        let stream = context.get_stream("kubewitness-platform").await?;
+        Ok((stream.cached_info().state.messages == 0).then_some(()))
+    })
+    .await?;
+    first.stop().await?;
+    let mut second = world.reader(&from(&[]));
+    second.resume(None, None);
+    assert!(second.next().await?.append.checkpoint.is_some(), "its name comes first");
+    second.durable().await?;
+    let refused = second.next().await.unwrap_err().to_string();
+    let holder = refused.split("takeOver: ").nth(1).map(|rest| rest.split('`').next().unwrap_or_default());
+    let holder = holder.unwrap_or_else(|| panic!("{refused}")).to_owned();
+
+    sent(&journal, 0, 20..30, 100).await?;
+    let told = FromSpec { take_over: Some(holder), ..from(&[]) };
+    let second = world.read(&two, &told);
+    all(&two, 10).await?;
+    // What the first had read is gone from the stream, and the second says that it doesn't have it.
+    assert!(!two.gaps_of(&Default::default()).await?.is_empty());
+    second.stop().await?;
+    carrier.stop().await
+}
+
+#[tokio::test]
+async fn what_somebody_else_writes_into_the_stream_is_kept_as_poison_and_holds_nobody_up() -> Result<()> {
+    let Some(world) = World::new("stream::poison")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    sent(&journal, 0, 0..10, 100).await?;
+    until(
+        WITHIN,
+        "the first to be carried",
+        async || Ok((carrier.handle.view().carried == 10).then_some(())),
+    )
+    .await?;
+    let context = jetstream::new(connect(&world.server).await?);
+    for partition in 0..4 {
+        let subject = format!("kubewitness.platform.states.jobs.{partition}");
+        context.publish(subject, format!("hello {partition}").into()).await?.await?;
+    }
+    sent(&journal, 0, 10..20, 100).await?;
+    let other = world.journal("reader").await?;
+    let reader = world.read(&other, &from(&[]));
+    all(&other, 20).await?;
+    assert_eq!(stories(&journal).await?, stories(&other).await?);
+    until(WITHIN, "what is none of ours", async || {
+        Ok((other.poison_of(&Default::default()).await?.len() == 4).then_some(()))
+    })
+    .await?;
+    reader.stop().await?;
+    carrier.stop().await
+}
+
+#[tokio::test]
+async fn a_stream_that_is_another_is_told_and_left_alone() -> Result<()> {
+    let Some(mut world) = World::new("stream::another")? else { return Ok(()) };
+    let context = jetstream::new(connect(&world.server).await?);
+    let config = jetstream::stream::Config {
+        name: "kubewitness-platform".into(),
+        subjects: vec!["orders".into()],
+        ..Default::default()
+    };
+    context.create_stream(config).await?;
+    let journal = world.journal("carrier").await?;
+    sent(&journal, 0, 0..1, 100).await?;
+    assert!(world.refusal(&journal).await?.contains("is not one of Kubewitness"));
+    context.delete_stream("kubewitness-platform").await?;
+
+    let carrier = world.carry(&journal, &["jobs"]);
+    until(WITHIN, "it to be carried", async || Ok((carrier.handle.view().carried == 1).then_some(())))
+        .await?;
+    carrier.stop().await?;
+    world.spec.partitions = 8;
+    assert!(world.refusal(&journal).await?.contains("the server's has 4 and the settings say 8"));
+    world.address = "somewhere".into();
+    assert!(world.refusal(&journal).await?.contains("can't be reached"));
+    world.address = "nats://kubewitness:wrong-8472@127.0.0.1:1/%%".into();
+    let said = world.refusal(&journal).await?;
+    assert!(!said.contains("wrong-8472"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_source_that_is_carried_later_begins_with_a_gap_and_one_that_pauses_has_one() -> Result<()> {
+    let Some(world) = World::new("stream::later")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    sent(&journal, 0, 0..10, 100).await?;
+    let pods = world.carry(&journal, &["pods"]);
+    until(WITHIN, "all to be passed over", async || Ok((pods.handle.view().cursor == 10).then_some(())))
+        .await?;
+    pods.stop().await?;
+    let carrier = world.carry(&journal, &["jobs", "pods"]);
+    until(WITHIN, "the source to begin", async || Ok((carrier.handle.view().cursor == 10).then_some(())))
+        .await?;
+    sent(&journal, 0, 10..60, 100).await?;
+    let other = world.journal("reader").await?;
+    let reader = world.read(&other, &from(&[]));
+    all(&other, 50).await?;
+    assert_eq!(other.gaps_of(&Default::default()).await?.len(), 4, "one a partition");
+    reader.stop().await?;
+    carrier.stop().await
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_empty_gets_what_nobody_had_read_again() -> Result<()> {
+    let Some(mut world) = World::new("stream::empty")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    sent(&journal, 0, 0..40, 100).await?;
+    let other = world.journal("reader").await?;
+    let reader = world.read(&other, &from(&[]));
+    all(&other, 40).await?;
+    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 40).then_some(())))
+        .await?;
+    // Some that nobody has read are with the old one, and acknowledged.
+    reader.stop().await?;
+    sent(&journal, 0, 40..60, 100).await?;
+    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 60).then_some(())))
+        .await?;
+    world.server.kill()?;
+    let Some(empty) = MessageServer::start("stream::empty")? else { return Ok(()) };
+    // Another one under another address: both follow it there.
+    world.tell(empty.url(empty.address()));
+    sent(&journal, 0, 60..80, 100).await?;
+    let reader = world.read(&other, &from(&[]));
+    all(&other, 80).await?;
+    assert_eq!(stories(&journal).await?, stories(&other).await?);
+    assert!(other.gaps_of(&Default::default()).await?.is_empty(), "nothing was missing");
+    reader.stop().await?;
+    carrier.stop().await
+}

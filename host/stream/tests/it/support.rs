@@ -1,0 +1,202 @@
+//! A server, journals, and tasks that carry and read.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use kubewitness_core::carry::Feed;
+use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::{FromSpec, StreamSpec};
+use kubewitness_core::ports::{Append, Backlog, Documents, Witness, Witnessed};
+use kubewitness_core::{Change, ObjectRef, StateId, Version};
+use kubewitness_harness::{MessageServer, PASSWORD, until};
+use kubewitness_journal::{Journal, JournalOptions};
+use kubewitness_stream::{Carrier, CarrierHandle, Reader, Server};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub const WITHIN: Duration = Duration::from_secs(60);
+
+pub struct World {
+    folder: tempfile::TempDir,
+    pub server: MessageServer,
+    pub spec: StreamSpec,
+    pub address: String,
+    told: Arc<Mutex<Option<String>>>,
+}
+
+pub struct Task {
+    stop: CancellationToken,
+    task: JoinHandle<Result<()>>,
+}
+
+impl Task {
+    pub async fn stop(self) -> Result<()> {
+        self.stop.cancel();
+        self.task.await.context("it panicked")?
+    }
+}
+
+pub struct Carrying {
+    pub handle: CarrierHandle,
+    task: Task,
+}
+
+impl Carrying {
+    pub async fn stop(self) -> Result<()> {
+        self.task.stop().await
+    }
+}
+
+pub fn from(partitions: &[u32]) -> FromSpec {
+    FromSpec { stream: "platform".into(), partitions: partitions.to_vec(), take_over: None }
+}
+
+pub async fn connect(server: &MessageServer) -> Result<async_nats::Client> {
+    let options = async_nats::ConnectOptions::new().user_and_password("kubewitness".into(), PASSWORD.into());
+    Ok(options.connect(server.address().to_string()).await?)
+}
+
+impl World {
+    /// `None` where there is no message server.
+    pub fn new(test: &str) -> Result<Option<Self>> {
+        let Some(server) = MessageServer::start(test)? else { return Ok(None) };
+        let address = server.url(server.address());
+        let spec = serde_json::from_value(
+            serde_json::json!({"name": "platform", "urlFrom": {"env": "UNUSED"}, "window": "1s"}),
+        )?;
+        Ok(Some(Self { folder: tempfile::tempdir()?, server, spec, address, told: Arc::default() }))
+    }
+
+    /// Everybody has another address from now on.
+    pub fn tell(&self, address: String) {
+        *self.told.lock().expect("nobody panics while he has it") = Some(address);
+    }
+
+    pub async fn journal(&self, name: &str) -> Result<Journal> {
+        let path = self.folder.path().join(name).with_extension("db");
+        Ok(Journal::open(&path, JournalOptions::default()).await?)
+    }
+
+    fn server_of(&self, carry: &[&str]) -> Server {
+        let carry = carry.iter().map(ToString::to_string).collect();
+        let (address, told) = (self.address.clone(), self.told.clone());
+        let address = move || {
+            Ok(told.lock().expect("nobody panics while he has it").clone().unwrap_or_else(|| address.clone()))
+        };
+        let spec = StreamSpec { carry, ..self.spec.clone() };
+        Server { spec, address: Arc::new(address), credentials: None }
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    pub fn carry(&self, journal: &Journal, sources: &[&str]) -> Carrying {
+        let journal = Arc::new(journal.clone());
+        let (carrier, handle) = Carrier::new(self.server_of(sources), journal.clone(), journal);
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move { Ok(carrier.run(stopped).await?) });
+        Carrying { handle, task: Task { stop, task } }
+    }
+
+    /// What a carrier says that can't go on.
+    pub async fn refusal(&self, journal: &Journal) -> Result<String> {
+        let carrying = self.carry(journal, &["jobs"]);
+        let said = until(WITHIN, "a refusal", async || Ok(carrying.handle.view().condition)).await?;
+        carrying.stop().await?;
+        Ok(said)
+    }
+
+    pub fn reader(&self, from: &FromSpec) -> Reader {
+        Reader::new(self.server_of(&[]), "jobs", from, Arc::new(SystemClock::default()))
+    }
+
+    /// What a source does with it, but for the cache.
+    #[allow(clippy::disallowed_methods)]
+    pub fn read(&self, journal: &Journal, from: &FromSpec) -> Task {
+        let (mut reader, journal) = (self.reader(from), journal.clone());
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let reading = async move {
+            let warm = journal.warm("jobs").await?;
+            reader.resume(warm.checkpoint.as_ref().map(|_| warm.epoch), warm.checkpoint.as_ref());
+            loop {
+                let Some(fed) = stopped.run_until_cancelled(reader.next()).await else { return Ok(()) };
+                let fed = match fed {
+                    Ok(fed) => fed,
+                    Err(away) => {
+                        println!("{away}");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        continue;
+                    }
+                };
+                journal.append(fed.append).await?;
+                if reader.durable().await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        };
+        Task { stop, task: tokio::spawn(reading) }
+    }
+}
+
+/// States of as many objects as it takes, each with a document that hardly packs.
+pub async fn sent(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
+    for number in numbers {
+        let name = format!("job-{}", number % 16);
+        let object = ObjectRef {
+            group: "batch".into(),
+            version: "v1".into(),
+            kind: "Job".into(),
+            namespace: "ml".into(),
+            uid: format!("uid-{name}"),
+            name,
+        };
+        let version = Version::new(&(u64::from(epoch) * 10_000 + number + 1).to_string());
+        let state = Witnessed {
+            id: StateId::of("jobs", epoch, &object, Change::Present, &version, None),
+            change: Change::Present,
+            object: Arc::new(object),
+            owner: None,
+            controller: None,
+            resource_version: version,
+            status: Arc::default(),
+            previous: None,
+            observed_ms: 1,
+            document: noise(number, bytes),
+            base: None,
+        };
+        let append = Append { source: "jobs".into(), epoch, states: vec![state], ..Append::default() };
+        journal.append(append).await?;
+    }
+    Ok(())
+}
+
+fn noise(seed: u64, bytes: usize) -> Bytes {
+    let mut dice = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut byte = || {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 56) as u8
+    };
+    (0..bytes).map(|_| byte()).collect()
+}
+
+/// Waits until so many states are there.
+pub async fn all(journal: &Journal, states: u64) -> Result<()> {
+    until(WITHIN, &format!("{states} states"), async || {
+        Ok((journal.stats().await?.states >= states).then_some(()))
+    })
+    .await
+}
+
+/// By object: the ids, in order, each with its document.
+pub async fn stories(journal: &Journal) -> Result<BTreeMap<String, Vec<(String, Bytes)>>> {
+    let mut stories: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for state in journal.read(0, 10_000).await? {
+        let document = journal.document(state.seq).await?.context("a document")?;
+        stories.entry(state.object.name.clone()).or_default().push((state.id.to_string(), document));
+    }
+    Ok(stories)
+}

@@ -1,0 +1,107 @@
+//! A wire between a client and a server that can be made to lose what the server says.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+#[derive(Default)]
+struct Shared {
+    is_deaf: AtomicBool,
+    /// Bytes of the server that nobody heard.
+    lost: AtomicU64,
+}
+
+pub struct Wire {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    cut: std::sync::Mutex<CancellationToken>,
+    task: AbortOnDropHandle<()>,
+}
+
+impl Wire {
+    #[allow(clippy::disallowed_methods)]
+    pub async fn to(server: SocketAddr) -> Result<Arc<Self>> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("listening")?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::default());
+        let (accepted, clients) = tokio::sync::mpsc::unbounded_channel();
+        let task = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                if accepted.send(client).is_err() {
+                    return;
+                }
+            }
+        });
+        let cut = std::sync::Mutex::new(CancellationToken::new());
+        let wire = Arc::new(Self { address, shared, cut, task: AbortOnDropHandle::new(task) });
+        tokio::spawn(serve(Arc::downgrade(&wire), server, clients));
+        Ok(wire)
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        debug_assert!(!self.task.is_finished());
+        self.address
+    }
+
+    /// From now on what the server says is lost; what clients say still comes to it.
+    pub fn deafen(&self) {
+        self.shared.lost.store(0, Ordering::SeqCst);
+        self.shared.is_deaf.store(true, Ordering::SeqCst);
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.load(Ordering::SeqCst)
+    }
+
+    /// Ends all connections; those that come are whole.
+    pub fn cut(&self) {
+        self.shared.is_deaf.store(false, Ordering::SeqCst);
+        let mut cut = self.cut.lock().expect("nobody panics while he has it");
+        std::mem::take(&mut *cut).cancel();
+    }
+
+    fn until_cut(&self) -> CancellationToken {
+        self.cut.lock().expect("nobody panics while he has it").clone()
+    }
+}
+
+#[allow(clippy::disallowed_methods)]
+async fn serve(
+    wire: std::sync::Weak<Wire>,
+    server: SocketAddr,
+    mut clients: tokio::sync::mpsc::UnboundedReceiver<TcpStream>,
+) {
+    while let Some(client) = clients.recv().await {
+        let Some(wire) = wire.upgrade() else { return };
+        let (shared, cut) = (wire.shared.clone(), wire.until_cut());
+        tokio::spawn(async move { cut.run_until_cancelled(pipe(client, server, &shared)).await });
+    }
+}
+
+async fn pipe(mut client: TcpStream, server: SocketAddr, shared: &Shared) {
+    let Ok(mut server) = TcpStream::connect(server).await else { return };
+    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+        (client.split(), server.split());
+    let up = async { tokio::io::copy(&mut from_client, &mut to_server).await.is_ok() };
+    let down = async {
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
+            if shared.is_deaf.load(Ordering::SeqCst) {
+                shared.lost.fetch_add(read as u64, Ordering::SeqCst);
+            } else if to_client.write_all(&buffer[..read]).await.is_err() {
+                break;
+            }
+        }
+        true
+    };
+    tokio::select! {
+        _ = up => {}
+        _ = down => {}
+    }
+}
