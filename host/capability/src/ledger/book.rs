@@ -11,8 +11,9 @@
 //!
 //! An append is: intent, sync; records, sync; settled. After a crash the last intent tells what to
 //! do. Its records are all there: applied, and its states are never handed over again. They are
-//! there in part: cut back to its offset, and its states come again. Where the same call also
-//! wrote to a database, the intent names that transaction, and the database decides.
+//! there in part: cut back to its offset, and its states come again. After a power cut the file may be
+//! as long as it was to be, with zeros where a part never came to the disk: that is in part, too. Where
+//! the same call also wrote to a database, the intent names that transaction, and the database decides.
 //!
 //! What can't have been left by a crash (settled records that are missing or changed, bytes that
 //! nobody announced) is refused, never repaired: somebody may have to look at it.
@@ -30,6 +31,8 @@ use crate::applied::Mark;
 
 /// One record: a line of an audit trail, not a document store.
 pub const RECORD_BYTES: usize = 256 * 1024;
+/// What a disk writes as a whole.
+const SECTOR: u64 = 512;
 /// Lines of receipts before they are compacted: some megabytes, read in milliseconds.
 const COMPACT_LINES: usize = 4096;
 
@@ -147,8 +150,7 @@ impl Book {
         let pending = self.replay()?;
         let there = self.data.metadata()?.len();
         let Some(intent) = pending else { return self.expect_length(there) };
-        if there >= intent.end() {
-            self.verify(&intent)?;
+        if there >= intent.end() && !self.is_torn(&intent)? {
             self.count(&intent);
             self.expect_length(there)?;
             if intent.decided_by.is_some() {
@@ -174,8 +176,8 @@ impl Book {
         let mut pending: Option<Intent> = None;
         let mut text = Vec::new();
         while reader.read_until(b'\n', &mut text)? > 0 {
-            // The last line can be torn: its append had not begun.
-            let Some(line) = text.strip_suffix(b"\n") else { break };
+            // The last lines can be torn: their sync had not ended, and no append had begun behind it.
+            let Some(line) = text.strip_suffix(b"\n").filter(|line| !line.contains(&0)) else { break };
             let number = self.lines + 1;
             let Ok(line) = serde_json::from_slice::<Line>(line) else {
                 return damaged(format!("line {number} of {} can't be read", self.sidecar_path.display()));
@@ -242,13 +244,20 @@ impl Book {
         }
     }
 
-    fn verify(&self, intent: &Intent) -> io::Result<()> {
+    /// Whether a part of it never came to the disk. One that is there and another is damage.
+    fn is_torn(&self, intent: &Intent) -> io::Result<bool> {
         let mut bytes = Vec::new();
         let mut file = &self.data;
         file.seek(SeekFrom::Start(intent.offset))?;
         file.take(intent.bytes).read_to_end(&mut bytes)?;
         if hash(&bytes) == intent.sha256 {
-            return Ok(());
+            return Ok(false);
+        }
+        let first = (SECTOR - intent.offset % SECTOR) as usize;
+        let (first, rest) = bytes.split_at(first.min(bytes.len()));
+        let mut sectors = std::iter::once(first).chain(rest.chunks(SECTOR as usize));
+        if sectors.any(|sector| !sector.is_empty() && sector.iter().all(|byte| *byte == 0)) {
+            return Ok(true);
         }
         damaged(format!("the records from byte {} on are not those that were written", intent.offset))
     }

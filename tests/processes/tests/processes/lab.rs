@@ -19,6 +19,8 @@ pub struct Lab<'a> {
     pub options: RunOptions,
     /// The granted database, where it is not a file in the data folder.
     platform: Option<String>,
+    /// How many are configured.
+    pub plugins: usize,
     made: u32,
 }
 
@@ -40,7 +42,7 @@ impl<'a> Lab<'a> {
             data,
             ..RunOptions::default()
         };
-        Ok(Self { scratch, simulator, options, platform: None, made: 0 })
+        Ok(Self { scratch, simulator, options, platform: None, plugins: 1, made: 0 })
     }
 
     /// With the journal in one database of a server and the granted one in another: what several
@@ -111,7 +113,7 @@ impl<'a> Lab<'a> {
             let jobs = status.sources.iter().find(|source| source.name == "jobs");
             jobs.is_some_and(|jobs| jobs.synced && jobs.objects == many)
                 && status.plugins.iter().all(|plugin| plugin.waiting == 0 && plugin.delivered >= many)
-                && !status.plugins.is_empty()
+                && status.plugins.len() == self.plugins
         });
         level.await.map(drop)
     }

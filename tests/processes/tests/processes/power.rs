@@ -36,6 +36,50 @@ fn cut(written: &[u8], synced: &[u8], dice: &mut Dice) -> Vec<u8> {
     left
 }
 
+/// A ledger that the disk has as it has the databases: by its name it is one of them.
+const LEDGER: &str = "trail.db.jsonl";
+const AUDIT: &str = r#"apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: audit
+  labels:
+    kubewitness.dev/plugin: "true"
+data:
+  plugin.yaml: |
+    apiVersion: kubewitness.dev/v1alpha1
+    kind: Plugin
+    metadata: {name: audit}
+    spec:
+      module: {file: audit.wasm}
+      subscribe: [{source: jobs, mode: every, start: beginning}]
+      grants:
+        ledger: [{name: trail, ledger: trail}]
+"#;
+
+/// The example's configuration, with an audit trail beside the database.
+fn with_ledger(lab: &mut Lab<'_>) -> Result<()> {
+    let config = lab.scratch.folder("config")?;
+    let example = lab.options.config.replace(config.clone()).context("the lab has a configuration")?;
+    for file in ["host.yaml", "persistence.yaml"] {
+        let text = std::fs::read_to_string(example.join(file)).with_context(|| file.to_owned())?;
+        let ledger = format!("      ledgers:\n        - {{name: trail, path: {LEDGER}}}\n");
+        let more = if file == "host.yaml" { ledger } else { String::new() };
+        std::fs::write(config.join(file), format!("{}\n{more}", text.trim_end()))?;
+    }
+    lab.plugins += 1;
+    Ok(std::fs::write(config.join("audit.yaml"), AUDIT)?)
+}
+
+/// The trail has each state of the jobs once, in an unbroken chain.
+async fn ledger_proves(lab: &Lab<'_>) -> Result<()> {
+    let trail = lab.data().join(LEDGER);
+    let report = command_json(&["audit", "verify", &trail.to_string_lossy(), "-o", "json"]).await?;
+    ensure!(report["ok"] == true, "audit verify said {report}");
+    let states = lab.platform().await?.history("jobs").await?.len() as u64;
+    ensure!(report["lines"] == states, "of {states} states the trail has {report}");
+    Ok(())
+}
+
 /// A data folder, and beside it what its disk would have.
 struct Power {
     data: PathBuf,
@@ -113,6 +157,7 @@ async fn row_33_what_was_acknowledged_is_there_after_power_cuts_that_take_what_w
         let (data, disk) = (scratch.folder("data")?, scratch.folder("disk")?);
         let power = Power { data, disk, flag: scratch.path().join("cut") };
         let mut lab = Lab::new(scratch, power.data.clone()).await?;
+        with_ledger(&mut lab)?;
         let text = |path: &Path| path.to_string_lossy().into_owned();
         lab.options.env = vec![
             ("LD_PRELOAD".to_owned(), text(&library)),
@@ -167,6 +212,7 @@ async fn cuts(lab: &mut Lab<'_>, power: &Power) -> Result<()> {
     lab.levels(&mut last).await?;
     last.stop().await?;
     lab.platform().await?.one_effect_each(before).await?;
+    ledger_proves(lab).await?;
     lab.proves().await
 }
 

@@ -232,3 +232,53 @@ fn killed_at_any_byte_each_state_is_there_exactly_once_in_the_end() {
         assert_eq!((files.text().as_str(), book.records), ("state 1\nstate 2\nstate 3\n", 3));
     }
 }
+
+/// What a power cut leaves of a file: the sectors from one place to another never came to the disk.
+fn lose(path: &Path, from: u64, to: u64) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let end = (to as usize).min(bytes.len());
+    bytes[from as usize..end].fill(0);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn an_append_of_which_a_power_cut_took_a_part_comes_again_wherever_the_part_was() {
+    let (one, two) = ("x".repeat(700), "y".repeat(3000));
+    let sectors = (0..8).map(|sector| (sector * SECTOR, (sector + 1) * SECTOR));
+    for (from, to) in sectors.filter(|(_, to)| *to > 701) {
+        let files = Files::new();
+        let mut book = files.open().unwrap();
+        append(&mut book, 1, &one);
+        book.append("p", &[mark(2)], format!("{two}\n").as_bytes(), 1, None).unwrap();
+        drop(book);
+        lose(&files.data(), from.max(701), to);
+        let mut book = files.open().unwrap();
+        assert_eq!((book.records, applied(&book)), (1, vec![1]), "{from} to {to}");
+        append(&mut book, 2, &two);
+        drop(book);
+        assert_eq!(files.text(), format!("{one}\n{two}\n"));
+        assert_eq!(applied(&files.open().unwrap()), [1, 2]);
+    }
+}
+
+#[test]
+fn notes_that_a_power_cut_tore_are_of_an_append_that_had_not_begun() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    append(&mut book, 1, "one");
+    drop(book);
+    // That the first is settled is not synced, nor is what would have been the next intent.
+    let notes = std::fs::read_to_string(files.sidecar()).unwrap();
+    let settled = notes.find("{\"settled\":{\"bytes\":4").unwrap() as u64;
+    let length = notes.len() as u64;
+    for (from, to) in [(settled, length - 1), (settled + 3, settled + 9), (settled, length)] {
+        std::fs::write(files.sidecar(), &notes).unwrap();
+        lose(&files.sidecar(), from, to);
+        let book = files.open().unwrap();
+        assert_eq!((book.records, applied(&book)), (1, vec![1]));
+    }
+    // Of what was synced nothing can be torn.
+    std::fs::write(files.sidecar(), &notes).unwrap();
+    lose(&files.sidecar(), 0, 9);
+    assert_eq!(files.open().err().unwrap().kind(), io::ErrorKind::InvalidData);
+}
