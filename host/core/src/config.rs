@@ -3,6 +3,7 @@
 
 mod check;
 mod quantity;
+mod secret;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -227,8 +228,8 @@ pub struct HeaderSpec {
 }
 
 /// Where a secret is; never the secret itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum SecretRef {
     Env(String),
     File(String),

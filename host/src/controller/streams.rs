@@ -99,5 +99,5 @@ fn secret(reference: &SecretRef) -> Secret {
 pub fn reader(source: &SourceSpec, streams: &[StreamSpec], clock: Arc<dyn Clock>) -> Option<Reader> {
     let from = source.from.as_ref()?;
     let stream = stream_of(source, streams)?;
-    Some(Reader::new(server(stream), &source.name, from, clock))
+    Some(Reader::new(server(stream), &source.name, &source.kind, from, clock))
 }

@@ -1,18 +1,19 @@
 //! Hands what the journal has to the stream, in its order, and keeps how far it is in the journal:
 //! retention leaves what was not handed over, and `journal verify` counts it as it counts a plugin's.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use kubewitness_core::carry::{Stood, pack, partition};
-use kubewitness_core::ports::{Backlog, Documents, JournalError, KvWrite, Progress, Save, SourceStart};
+use kubewitness_core::carry::{Stood, pack};
+use kubewitness_core::ports::{Backlog, Documents, JournalError, Progress};
 use kubewitness_core::{Seq, State};
 use thiserror::Error;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::acked::Acked;
+use crate::claims::{Carries, Claims};
+use crate::kept::Kept;
 use crate::message::parts;
 use crate::publisher::Publisher;
 use crate::server::{Away, Server};
@@ -21,16 +22,10 @@ use crate::server::{Away, Server};
 const PAGE: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How often it is looked how much of the stream was read.
+/// How often it is looked how much of the stream was read, and whether it is there.
 const LOOK: Duration = Duration::from_secs(5);
-/// In what is kept beside the progress: the name of this journal, and what the server may forget.
-const LINE: &str = "line";
-const ACKED: &str = "acked";
-
-/// Under which name the journal keeps how far a stream's carrier is. No plugin can have it.
-pub fn progress_name(stream: &str) -> String {
-    format!("stream/{stream}")
-}
+/// How often it is told how far this journal is carried, by which it is known again.
+const TELL: Duration = Duration::from_secs(1);
 
 /// How a carrier stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,14 +77,6 @@ enum Fault {
     Journal(#[from] JournalError),
 }
 
-/// What is kept: how far it is, and what stood last in each partition.
-struct Kept {
-    progress: Progress,
-    line: Arc<str>,
-    acked: Acked,
-    before: HashMap<(Arc<str>, u32), Seq>,
-}
-
 pub struct Carrier {
     server: Server,
     backlog: Arc<dyn Backlog>,
@@ -135,19 +122,24 @@ impl Carrier {
 
     /// One connection, until something is away.
     async fn session(&self) -> Result<std::convert::Infallible, Fault> {
-        let mut kept = self.load().await?;
+        let mut kept = Kept::load(&self.backlog, &self.server.spec).await?;
+        self.show(&kept.progress);
         let mut publisher = Publisher::new(&self.server).await?;
+        let mut claim = self.claim(&mut kept, &publisher).await?;
         self.go_back(&mut kept, &publisher).await?;
         self.handle.set_condition(None);
         let mut newest = self.backlog.newest();
         let mut looked = Instant::now();
         loop {
             if looked.elapsed() > LOOK {
-                kept.acked.read_below(publisher.first().await?);
                 looked = Instant::now();
+                self.look(&mut kept, &mut publisher).await?;
             }
+            claim.tell(false).await?;
             let cursor = kept.progress.cursor;
-            if newest.wait_for(|newest| *newest > cursor).await.is_err() {
+            let news = async { newest.wait_for(|newest| *newest > cursor).await.map(drop) };
+            let Ok(news) = timeout(TELL, news).await else { continue };
+            if news.is_err() {
                 return Err(JournalError::Unavailable("it is being closed".into()).into());
             }
             let states = self.backlog.read(cursor, PAGE).await?;
@@ -157,37 +149,88 @@ impl Carrier {
             let (there, settled) = publisher.settle().await;
             let all = sent.is_ok() && settled.is_ok();
             let through = if all { last } else { carried[..there].last().map_or(cursor, |state| state.seq) };
-            if there > 0 {
+            if let Some(state) = carried[..there].last() {
                 kept.acked.add(publisher.newest(), through);
+                (claim.is.position, claim.is.id) = (state.seq, state.id.to_string());
             }
-            self.keep(&mut kept, &carried[..there], through).await?;
+            kept.add(&carried[..there], through).await?;
+            self.show(&kept.progress);
             sent?;
             settled?;
         }
+    }
+
+    /// One journal carries to a stream. One that was put back to what it was is found by what it had
+    /// carried, which stands elsewhere in it now, or nowhere.
+    async fn claim(&self, kept: &mut Kept, publisher: &Publisher) -> Result<Claim, Fault> {
+        let claims = Claims::open(&self.server, publisher.context()).await?;
+        let spec = &self.server.spec;
+        let found = claims.carrier().await?;
+        let sequence = found.as_ref().map_or(0, |(_, sequence)| *sequence);
+        let mut is =
+            Carries { sources: spec.carry.clone(), line: kept.line.to_string(), ..Carries::default() };
+        match found {
+            Some((held, _)) if held.line == *kept.line => {
+                (is.position, is.id) = (held.position, held.id.clone());
+                if self.went_back(&held).await? {
+                    tracing::warn!(
+                        stream = spec.name,
+                        "the journal was put back to an older copy: it is carried as another"
+                    );
+                    kept.begin_anew().await?;
+                    is = Carries { line: kept.line.to_string(), sources: is.sources, ..Carries::default() };
+                }
+            }
+            Some((held, _)) if spec.take_over.as_ref() != Some(&held.line) => {
+                let why = format!(
+                    "the journal `{0}` does: give each host that witnesses a stream of its own; if that journal is \
+                     gone for good, say `takeOver: {0}` here, and let its readers begin with empty data folders",
+                    held.line
+                );
+                return Err(self.server.away("another carries to it", why).into());
+            }
+            _ => {}
+        }
+        let mut claim = Claim { claims, sequence, is, told: Carries::default(), told_at: Instant::now() };
+        claim.tell(true).await?;
+        Ok(claim)
+    }
+
+    async fn went_back(&self, held: &Carries) -> Result<bool, JournalError> {
+        if held.position == 0 {
+            return Ok(false);
+        }
+        if *self.backlog.newest().borrow() < held.position {
+            return Ok(true);
+        }
+        // What retention took tells nothing.
+        let there = self.backlog.read_at(&[held.position]).await?;
+        Ok(there.first().is_some_and(|state| state.id.as_str() != held.id))
     }
 
     /// Where the server no longer has what it acknowledged, that is handed over again.
     async fn go_back(&self, kept: &mut Kept, publisher: &Publisher) -> Result<(), JournalError> {
         let (made, last) = publisher.found();
         let Some(position) = kept.acked.found(&made, last) else { return Ok(()) };
-        let cursor = kept.progress.cursor;
-        let carried: Vec<_> = self.server.spec.carry.iter().map(|name| Arc::from(name.as_str())).collect();
-        let again = self.backlog.count(&carried, position, cursor).await?;
+        let states = kept.go_back(position).await?;
         tracing::warn!(
             stream = self.server.spec.name,
-            states = again,
+            states,
             "its server has forgotten what it had acknowledged: what may be of it is handed over again"
         );
-        kept.progress.cursor = position.min(cursor);
-        kept.progress.delivered = kept.progress.delivered.saturating_sub(again);
-        // What stood in front of each partition's first is not known from here: it says nothing.
-        kept.before.clear();
-        let old = self.backlog.kv(&progress_name(&self.server.spec.name)).await?;
-        let gone = |(key, _): (String, _)| key.contains('/').then_some(KvWrite { key, value: None });
-        let mut kv: Vec<_> = old.into_iter().filter_map(gone).collect();
-        kv.push(kept.acked_write());
-        self.save(&kept.progress, kv).await?;
         self.show(&kept.progress);
+        Ok(())
+    }
+
+    /// What was read can't be forgotten any more. A server that is away, or forgot something, is found
+    /// also while there is nothing to hand over.
+    async fn look(&self, kept: &mut Kept, publisher: &mut Publisher) -> Result<(), Away> {
+        let first = publisher.look().await?;
+        let (made, last) = publisher.found();
+        if kept.acked.clone().found(&made, last).is_some() {
+            return Err(self.server.away("its server went back", "it is looked at again"));
+        }
+        kept.acked.read_below(first);
         Ok(())
     }
 
@@ -200,7 +243,7 @@ impl Carrier {
     ) -> Result<(), Fault> {
         let mut before: BTreeMap<(&str, u32), Seq> = BTreeMap::new();
         for state in states {
-            let partition = partition(&state.object, self.server.spec.partitions);
+            let partition = kept.partition(state);
             let held = before.entry((&state.source, partition));
             let held = held.or_insert_with(|| kept.before(&state.source, partition));
             let stood = Stood {
@@ -220,98 +263,27 @@ impl Carrier {
         Ok(())
     }
 
-    /// A source that is carried from now on begins here; one that no longer is ends here.
-    async fn load(&self) -> Result<Kept, JournalError> {
-        let name = progress_name(&self.server.spec.name);
-        self.backlog.settle().await?;
-        let found = self.backlog.progress(&name).await?;
-        let kv: HashMap<_, _> = self.backlog.kv(&name).await?.into_iter().collect();
-        let line = kv.get(LINE).and_then(|line| std::str::from_utf8(line).ok()).map(Arc::from);
-        let is_new = found.is_none() || line.is_none();
-        let mut progress = Progress { retired_ms: None, ..found.clone().unwrap_or_default() };
-        let cursor = progress.cursor;
-        for start in progress.sources.iter_mut().filter(|start| start.until.is_none()) {
-            if !self.server.spec.carry.iter().any(|name| *name == *start.source) {
-                start.until = Some(cursor);
-            }
-        }
-        for source in &self.server.spec.carry {
-            if !progress.sources.iter().any(|start| *start.source == **source && start.until.is_none()) {
-                progress.sources.push(SourceStart {
-                    source: source.as_str().into(),
-                    after: cursor,
-                    until: None,
-                });
-            }
-        }
-        let acked = kv.get(ACKED).and_then(|text| Acked::parse(std::str::from_utf8(text).ok()?));
-        let (line, before) = (line.unwrap_or_else(new_name), HashMap::new());
-        let mut kept = Kept { progress, line, acked: acked.unwrap_or_default(), before };
-        for (key, value) in &kv {
-            let Some((source, partition)) = key.rsplit_once('/') else { continue };
-            let seq = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-            if let (Ok(partition), Some(seq)) = (partition.parse(), seq) {
-                kept.before.insert((source.into(), partition), seq);
-            }
-        }
-        if is_new || found.as_ref() != Some(&kept.progress) {
-            let line = KvWrite { key: LINE.into(), value: Some(kept.line.as_bytes().to_vec()) };
-            self.save(&kept.progress, vec![line]).await?;
-        }
-        self.show(&kept.progress);
-        Ok(kept)
-    }
-
-    /// All up to here is with the server.
-    async fn keep(&self, kept: &mut Kept, states: &[&Arc<State>], through: Seq) -> Result<(), JournalError> {
-        let mut last = BTreeMap::new();
-        for state in states {
-            let partition = partition(&state.object, self.server.spec.partitions);
-            last.insert((state.source.clone(), partition), state.seq);
-        }
-        let write = |((source, partition), seq): (&(Arc<str>, u32), &Seq)| KvWrite {
-            key: format!("{source}/{partition}"),
-            value: Some(seq.to_string().into_bytes()),
-        };
-        let mut kv: Vec<_> = last.iter().map(write).collect();
-        kv.push(kept.acked_write());
-        kept.progress.cursor = through;
-        kept.progress.delivered += states.len() as u64;
-        self.save(&kept.progress, kv).await?;
-        kept.before.extend(last);
-        self.show(&kept.progress);
-        Ok(())
-    }
-
-    async fn save(&self, progress: &Progress, kv: Vec<KvWrite>) -> Result<(), JournalError> {
-        let save = Save { progress: progress.clone(), kv, ..Save::default() };
-        self.backlog.save(&progress_name(&self.server.spec.name), save).await
-    }
-
     fn show(&self, progress: &Progress) {
         let mut snapshot = self.handle.lock();
         (snapshot.cursor, snapshot.carried) = (progress.cursor, progress.delivered);
     }
 }
 
-impl Kept {
-    fn acked_write(&self) -> KvWrite {
-        KvWrite { key: ACKED.into(), value: Some(self.acked.text().into_bytes()) }
-    }
-
-    fn wants(&self, state: &State) -> bool {
-        self.progress.sources.iter().any(|start| start.until.is_none() && start.covers(state))
-    }
-
-    /// What lies in front of where a source begins is missing to whoever reads it, and is told so.
-    fn before(&self, source: &Arc<str>, partition: u32) -> Seq {
-        let begins = self.progress.sources.iter().filter(|start| start.source == *source);
-        let begins = begins.map(|start| start.after).max().unwrap_or_default();
-        self.before.get(&(source.clone(), partition)).copied().unwrap_or_default().max(begins)
-    }
+/// That this journal carries, as the server was told.
+struct Claim {
+    claims: Claims,
+    sequence: u64,
+    is: Carries,
+    told: Carries,
+    told_at: Instant,
 }
 
-/// Random enough that no two journals of one stream have the same.
-pub(crate) fn new_name() -> Arc<str> {
-    format!("{:016x}", RandomState::new().hash_one(0_u8)).into()
+impl Claim {
+    async fn tell(&mut self, at_once: bool) -> Result<(), Away> {
+        if self.is != self.told && (at_once || self.told_at.elapsed() > TELL) {
+            self.sequence = self.claims.carries(&self.is, self.sequence).await?;
+            (self.told, self.told_at) = (self.is.clone(), Instant::now());
+        }
+        Ok(())
+    }
 }

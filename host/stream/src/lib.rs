@@ -14,12 +14,15 @@
 
 mod acked;
 mod carrier;
+mod claims;
+mod kept;
 mod message;
 mod publisher;
 mod reader;
 mod server;
 mod session;
 
-pub use carrier::{Carrier, CarrierHandle, CarrierSnapshot, progress_name};
+pub use carrier::{Carrier, CarrierHandle, CarrierSnapshot};
+pub use kept::progress_name;
 pub use reader::Reader;
 pub use server::{Secret, Server};

@@ -56,14 +56,22 @@ pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: us
 #[derive(Default)]
 pub(crate) struct Parts {
     of: Option<Stood>,
+    /// The number of the first part, in the stream's.
+    first: u64,
     next: usize,
     bytes: BytesMut,
 }
 
 impl Parts {
+    /// Where the state begins that is not all there.
+    pub fn begun(&self) -> Option<u64> {
+        self.of.is_some().then_some(self.first)
+    }
+
     /// The state, once all of it is there.
     pub fn take(
         &mut self,
+        sequence: u64,
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Option<(Stood, State, Bytes)>, Garbled> {
@@ -73,7 +81,7 @@ impl Parts {
             return Ok(Some((stood, state, document)));
         };
         if index == 0 {
-            *self = Self { of: Some(stood.clone()), ..Self::default() };
+            *self = Self { of: Some(stood.clone()), first: sequence, ..Self::default() };
         }
         if self.of.as_ref() != Some(&stood) || self.next != index {
             // A repeat of some part, or one whose first part is lost.
@@ -156,13 +164,14 @@ mod tests {
         let mut parts = Parts::default();
         for (index, part) in sent.iter().enumerate() {
             // Each part comes twice, as after a lost acknowledgement, but for the last.
-            let found = parts.take(&part.headers, &part.body).unwrap();
+            let found = parts.take(7, &part.headers, &part.body).unwrap();
+            assert_eq!(parts.begun(), (index < 3).then_some(7));
             if index == 3 {
                 let (found, state_back, document_back) = found.unwrap();
                 assert_eq!((found, state_back, &*document_back), (stood(9), state(), &*document));
             } else {
                 assert!(found.is_none());
-                assert!(parts.take(&part.headers, &part.body).unwrap().is_none() || index == 0);
+                assert!(parts.take(7, &part.headers, &part.body).unwrap().is_none() || index == 0);
             }
         }
     }
@@ -173,23 +182,23 @@ mod tests {
         let sent = parts("jobs", &stood(9), &packed, 0);
         let mut parts_of = Parts::default();
         for part in &sent[1..] {
-            assert!(parts_of.take(&part.headers, &part.body).unwrap().is_none());
+            assert!(parts_of.take(7, &part.headers, &part.body).unwrap().is_none());
         }
         let whole = parts("jobs", &stood(10), &pack(&state(), b"{}"), 0);
-        assert!(parts_of.take(&whole[0].headers, &whole[0].body).unwrap().is_some());
+        assert!(parts_of.take(7, &whole[0].headers, &whole[0].body).unwrap().is_some());
     }
 
     #[test]
     fn what_somebody_else_sent_is_told_from_a_state() {
         let mut parts_of = Parts::default();
-        assert!(parts_of.take(&HeaderMap::new(), &Bytes::from_static(b"hello")).is_err());
+        assert!(parts_of.take(7, &HeaderMap::new(), &Bytes::from_static(b"hello")).is_err());
         let mut part = parts("jobs", &stood(9), &pack(&state(), b"{}"), 0).remove(0);
-        assert!(parts_of.take(&part.headers, &Bytes::from_static(b"hello")).is_err());
+        assert!(parts_of.take(7, &part.headers, &Bytes::from_static(b"hello")).is_err());
         for wrong in ["3 3", "x", "0 "] {
             part.headers.insert(PART, wrong);
-            assert!(parts_of.take(&part.headers, &part.body).is_err(), "{wrong}");
+            assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "{wrong}");
         }
         part.headers.insert(STOOD, "a 8 9");
-        assert!(parts_of.take(&part.headers, &part.body).is_err(), "nobody stands before the one before");
+        assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "nobody stands before the one before");
     }
 }

@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::{Context, ErrorCode};
 use futures::FutureExt;
 
 use crate::message::Part;
@@ -68,11 +68,15 @@ impl Publisher {
         self.newest
     }
 
-    /// The number of the first that the stream still has.
-    pub async fn first(&mut self) -> Result<u64, Away> {
-        let info = self.link.stream.get_info().await;
+    /// Looks at the stream. The number of the first that it still has.
+    pub async fn look(&mut self) -> Result<u64, Away> {
+        let info = self.link.stream.info().await;
         let info = info.map_err(|error| self.server.away("it can't be looked at", error))?;
         Ok(info.state.first_sequence)
+    }
+
+    pub fn context(&self) -> &Context {
+        &self.link.context
     }
 
     pub fn max_payload(&self) -> usize {

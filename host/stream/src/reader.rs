@@ -14,7 +14,7 @@ use kubewitness_core::ports::{Append, Poison, Witnessed};
 use kubewitness_core::{State, Version};
 use tokio::time::{Instant, timeout};
 
-use crate::carrier::new_name;
+use crate::kept::new_name;
 use crate::server::{Away, Server};
 use crate::session::Session;
 
@@ -28,6 +28,7 @@ const PURGE: Duration = Duration::from_secs(1);
 pub struct Reader {
     server: Server,
     source: Arc<str>,
+    kind: String,
     partitions: Vec<u32>,
     take_over: Option<String>,
     clock: Arc<dyn Clock>,
@@ -60,14 +61,26 @@ impl Batch {
 }
 
 impl Reader {
-    pub fn new(server: Server, source: &str, from: &FromSpec, clock: Arc<dyn Clock>) -> Self {
-        let source: Arc<str> = source.into();
+    /// A source with this name, of objects of this kind.
+    pub fn new(server: Server, source: &str, kind: &str, from: &FromSpec, clock: Arc<dyn Clock>) -> Self {
+        let (source, kind): (Arc<str>, _) = (source.into(), kind.to_owned());
         let partitions = from.partitions(server.spec.partitions);
         let take_over = from.take_over.clone();
         let durable =
             Intake::new(source.clone(), server.spec.name.clone(), &partitions, None, Places::default());
         let (session, purged_at) = (None, Instant::now());
-        Self { server, source, partitions, take_over, clock, durable, is_new: false, session, purged_at }
+        Self {
+            server,
+            source,
+            kind,
+            partitions,
+            take_over,
+            clock,
+            durable,
+            is_new: false,
+            session,
+            purged_at,
+        }
     }
 
     async fn open(&mut self) -> Result<(), Away> {
@@ -111,6 +124,12 @@ impl Reader {
             if took(session, intake, &mut batch, place, &message, self.clock.now_ms()).await? {
                 break;
             }
+            let kind = batch.append.states.last().map(|state| &state.object.kind);
+            if let Some(kind) = kind.filter(|kind| **kind != self.kind) {
+                let what = format!("`{}` has objects of the kind {kind}", self.source);
+                let why = format!("the settings say {}: write `kind: {kind}`", self.kind);
+                return Err(session.away(&what, why));
+            }
         }
         let level = session.is_level();
         let moved = intake.places() != self.durable.places();
@@ -136,9 +155,10 @@ async fn took(
     let lane = &mut session.lanes[place];
     let Ok(info) = message.info() else { return Ok(false) };
     lane.came = info.stream_sequence;
+    lane.messages_seen += 1;
     lane.level = info.pending == 0;
     let headers = message.headers.clone().unwrap_or_default();
-    let (stood, state, document) = match lane.parts.take(&headers, &message.payload) {
+    let (stood, state, document) = match lane.parts.take(info.stream_sequence, &headers, &message.payload) {
         Ok(Some(whole)) => whole,
         Ok(None) => return Ok(false),
         Err(garbled) => {
@@ -182,12 +202,18 @@ async fn offer(
     let taken = if begins { Taken::Waits } else { intake.offer(&arrival, now_ms) };
     match taken {
         Taken::New(gap) => {
-            batch.append.gaps.extend(gap);
+            batch.append.gaps.extend(gap.map(|gap| *gap));
             batch.bytes += document.len();
             batch.late.push(arrival.state.late);
             batch.append.states.push(witnessed(arrival.state, document));
         }
-        Taken::Over(gap) => batch.append.gaps.push(gap),
+        Taken::Over(gap) => batch.append.gaps.push(*gap),
+        Taken::Foreign => {
+            let why = "empty the data folder of this host, so that it begins with what is carried now";
+            let what =
+                "what it brings comes from a journal that was begun anew, in an epoch that is over here";
+            return Err(session.away(what, why));
+        }
         Taken::Repeat => batch.repeats += 1,
         Taken::Hole => {
             intake.reads_again(arrival.partition);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 use async_nats::jetstream::{Context, ErrorCode, stream::Stream};
-use async_nats::{Client, ConnectOptions};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions};
 use kubewitness_core::config::StreamSpec;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
@@ -51,9 +51,9 @@ impl Server {
         format!("kubewitness.{}.states.{source}.{partition}", self.spec.name)
     }
 
-    /// Where it stands who reads a partition.
-    pub(crate) fn readers(&self, source: &str, partition: u32) -> String {
-        format!("kubewitness.{}.readers.{source}.{partition}", self.spec.name)
+    /// Where it stands who carries and who reads.
+    pub(crate) fn claim(&self, what: &str) -> String {
+        format!("kubewitness.{}.{what}", self.spec.name)
     }
 
     pub(crate) fn away(&self, what: &str, error: impl std::fmt::Display) -> Away {
@@ -77,7 +77,14 @@ impl Server {
         let connecting = tokio::time::timeout(ANSWER, options.connect(servers));
         let late = |_| self.away("its server", format!("does not answer within {} s", ANSWER.as_secs()));
         let client = connecting.await.map_err(late)?;
-        let client = client.map_err(|error| self.away("its server can't be reached", error))?;
+        let client = client.map_err(|error| match error.kind() {
+            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                let why =
+                    "look at the user and the password in what `urlFrom` names, or at `credentialsFrom`";
+                self.away("its server does not let this host in", why)
+            }
+            _ => self.away("its server can't be reached", error),
+        })?;
         let context = ContextBuilder::new().timeout(ANSWER).ack_timeout(ANSWER).build(client.clone());
         Ok((client, context))
     }
@@ -103,7 +110,9 @@ impl Server {
     pub(crate) async fn link(&self) -> Result<Link, Away> {
         let (client, context) = self.connect().await?;
         let stream = context.get_stream(self.name()).await.map_err(|error| {
-            self.away("it can't be had from its server; the host that carries it makes it", error)
+            let what =
+                "it can't be had from its server (is JetStream on?); the host that carries it makes it";
+            self.away(what, error)
         })?;
         self.check(stream.cached_info())?;
         Ok(Link { client, context, stream })
@@ -127,6 +136,14 @@ impl Server {
         let is = &stream.cached_info().config;
         let of = |config: &Config| (config.max_bytes, config.duplicate_window, config.num_replicas);
         if of(is) != of(&config) {
+            // The server would throw away what does not fit.
+            let held = stream.cached_info().state.bytes;
+            if config.max_bytes < is.max_bytes && held > self.spec.max_bytes.0 {
+                let why = format!("{} MiB in it are not read yet", held >> 20);
+                return Err(
+                    self.away("`maxBytes` can't be lowered now: wait until its readers have read", why)
+                );
+            }
             let changed = context.update_stream(Config { subjects: is.subjects.clone(), ..config }).await;
             changed.map_err(|error| self.away("its settings can't be changed on the server", error))?;
         }
@@ -148,20 +165,6 @@ impl Server {
             duplicate_window: spec.window.0,
             ..Config::default()
         }
-    }
-
-    /// Where it stands who reads what. Beside the stream itself, so that nothing old stays in that.
-    pub(crate) async fn readers_stream(&self, context: &Context) -> Result<Stream<Info>, Away> {
-        let config = Config {
-            name: format!("{}_readers", self.name()),
-            subjects: vec![format!("kubewitness.{}.readers.>", self.spec.name)],
-            max_messages_per_subject: 1,
-            storage: StorageType::File,
-            num_replicas: self.spec.replicas as usize,
-            ..Config::default()
-        };
-        let stream = context.get_or_create_stream(config).await;
-        stream.map_err(|error| self.away("who reads it can't be found", error))
     }
 
     fn check(&self, info: &Info) -> Result<(), Away> {

@@ -5,15 +5,14 @@
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
-use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::{Info, RawMessageErrorKind, Stream};
 use futures::stream::Stream as _;
 use kubewitness_core::carry::{Arrival, Intake};
 
+use crate::claims::Claims;
 use crate::message::Parts;
 use crate::server::{Away, Link, Server};
 
@@ -22,6 +21,8 @@ const AHEAD: usize = 128;
 const AHEAD_BYTES: usize = 8 << 20;
 /// How soon a server that fell silent is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How soon a reader notices that another has its partitions.
+const CLAIMED: Duration = Duration::from_secs(5);
 /// A reader that is gone leaves its consumers to the server for this long.
 const LEFT: Duration = Duration::from_secs(30);
 
@@ -34,6 +35,8 @@ pub(crate) struct Lane {
     /// The last that came, in the stream's numbers; of it, what is durable; and of that, what was taken
     /// from the stream.
     pub came: u64,
+    /// How many messages came.
+    pub messages_seen: u64,
     durable: u64,
     purged: u64,
     /// What waits for other partitions; nothing behind it is read meanwhile.
@@ -45,7 +48,12 @@ pub(crate) struct Lane {
 pub(crate) struct Session {
     server: Server,
     source: String,
+    partitions: Vec<u32>,
+    reader: String,
+    take_over: Option<String>,
     link: Link,
+    claims: Claims,
+    claimed: Instant,
     pub lanes: Vec<Lane>,
     /// Whose turn it is.
     turn: usize,
@@ -61,12 +69,21 @@ impl Session {
         intake: &mut Intake,
     ) -> Result<Self, Away> {
         let link = server.link().await?;
-        let (server, source) = (server.clone(), source.to_owned());
-        let mut session = Self { server, source, link, lanes: Vec::new(), turn: 0 };
-        let reader = intake.places().reader.clone();
-        let readers = session.server.readers_stream(&session.link.context).await?;
+        let claims = Claims::open(server, &link.context).await?;
+        let mut session = Self {
+            server: server.clone(),
+            source: source.to_owned(),
+            partitions: partitions.to_vec(),
+            reader: intake.places().reader.clone(),
+            take_over: take_over.map(str::to_owned),
+            link,
+            claims,
+            claimed: Instant::now(),
+            lanes: Vec::new(),
+            turn: 0,
+        };
+        session.claim().await?;
         for partition in partitions {
-            session.claim(&readers, *partition, &reader, take_over).await?;
             let lane = session.lane(*partition).await?;
             session.lanes.push(lane);
         }
@@ -74,40 +91,22 @@ impl Session {
         Ok(session)
     }
 
-    /// Each partition has one reader: what it has read is taken from the stream.
-    async fn claim(
-        &self,
-        readers: &Stream<Info>,
-        partition: u32,
-        reader: &str,
-        take_over: Option<&str>,
-    ) -> Result<(), Away> {
-        let subject = self.server.readers(&self.source, partition);
-        let failed = |error: String| self.server.away("who reads it can't be found", error);
-        let found = match readers.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => Some(message),
-            Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => None,
-            Err(error) => return Err(failed(error.to_string())),
-        };
-        let holder = found.as_ref().map(|found| String::from_utf8_lossy(&found.payload).into_owned());
-        match holder {
-            Some(holder) if holder == reader => return Ok(()),
-            Some(holder) if Some(holder.as_str()) != take_over => {
-                let why = format!(
-                    "partition {partition} of `{}` is read by another host, `{holder}`: give each partition to one \
-                     host; if that one is gone for good, say `takeOver: {holder}` here",
-                    self.source
-                );
-                return Err(self.server.away("it is not for this host", why));
-            }
-            _ => {}
+    /// That each partition is read here, and that somebody carries what is read.
+    async fn claim(&self) -> Result<(), Away> {
+        if let Some((carries, _)) = self.claims.carrier().await?
+            && !carries.sources.contains(&self.source)
+        {
+            let why = format!(
+                "it carries {}; the name is that of the other host's source",
+                carries.sources.join(", ")
+            );
+            return Err(self.server.away(&format!("nobody carries `{}` to it", self.source), why));
         }
-        let last = found.map_or(0, |found| found.sequence);
-        let claim =
-            PublishMessage::build().payload(reader.to_owned().into()).expected_last_subject_sequence(last);
-        let claimed = self.link.context.send_publish(subject, claim).await;
-        let claimed = claimed.map_err(|error| failed(error.to_string()))?.await;
-        claimed.map(drop).map_err(|error| failed(error.to_string()))
+        for partition in &self.partitions {
+            let take_over = self.take_over.as_deref();
+            self.claims.reads(&self.source, *partition, &self.reader, take_over).await?;
+        }
+        Ok(())
     }
 
     async fn lane(&self, partition: u32) -> Result<Lane, Away> {
@@ -132,7 +131,18 @@ impl Session {
             .messages();
         let messages = messages.await.map_err(|error| failed(error.to_string()))?;
         let (parts, stash, level) = (Parts::default(), None, false);
-        Ok(Lane { partition, consumer, messages, parts, came: 0, durable: 0, purged: 0, stash, level })
+        Ok(Lane {
+            partition,
+            consumer,
+            messages,
+            parts,
+            came: 0,
+            messages_seen: 0,
+            durable: 0,
+            purged: 0,
+            stash,
+            level,
+        })
     }
 
     /// Reads a partition from the first that is there.
@@ -177,14 +187,17 @@ impl Session {
         let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.stash.is_none()) {
             let seen = lane.consumer.get_info().await.map_err(|error| failed(error.to_string()))?;
-            let nothing_flies =
-                seen.delivered.consumer_sequence == 0 || seen.delivered.stream_sequence <= lane.came;
-            lane.level = seen.num_pending == 0 && nothing_flies;
+            // The stream's number of the last delivery moves on over what is not of this partition.
+            lane.level = seen.num_pending == 0 && seen.delivered.consumer_sequence == lane.messages_seen;
             if lane.level {
                 intake.is_read_through(lane.partition, info.state.last_sequence);
             }
         }
         Ok(())
+    }
+
+    pub fn away(&self, what: &str, why: impl std::fmt::Display) -> Away {
+        self.server.away(what, why)
     }
 
     pub fn is_level(&self) -> bool {
@@ -198,7 +211,10 @@ impl Session {
     /// All that came is durable, but for what waits.
     pub fn is_durable(&mut self) {
         for lane in &mut self.lanes {
-            lane.durable = lane.stash.as_ref().map_or(lane.came, |(waits, _)| waits.sequence - 1);
+            let waits = lane.stash.as_ref().map(|(waits, _)| waits.sequence);
+            // What came in part has to come again as a whole.
+            let first = waits.into_iter().chain(lane.parts.begun()).min();
+            lane.durable = first.map_or(lane.came, |first| first - 1);
         }
     }
 
@@ -207,6 +223,11 @@ impl Session {
         // Behind another connection the numbers may be those of others.
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
             return Err(self.server.away("its server", "the connection broke"));
+        }
+        // Another may have been told to take them over.
+        if self.claimed.elapsed() > CLAIMED {
+            self.claim().await?;
+            self.claimed = Instant::now();
         }
         for lane in self.lanes.iter_mut().filter(|lane| lane.durable > lane.purged) {
             let subject = self.server.subject(&self.source, lane.partition);

@@ -12,7 +12,7 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 6] = [
+const TOOLS: [Tool; 7] = [
     Tool { program: "chromium", package: "chromium" },
     Tool { program: "chromedriver", package: "chromium-driver" },
     Tool { program: "kubectl", package: "kubernetes-client" },
@@ -20,6 +20,8 @@ const TOOLS: [Tool; 6] = [
     Tool { program: "initdb", package: "postgresql" },
     Tool { program: "mariadbd", package: "mariadb-server" },
     Tool { program: "nats-server", package: "nats-server" },
+    // Certificates for servers that are spoken with over TLS.
+    Tool { program: "openssl", package: "openssl" },
 ];
 
 /// Debian keeps the programs of each version of PostgreSQL in a folder that is in nobody's path.

@@ -21,9 +21,11 @@ pub struct Arrival {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It is new and next; what is missing in front of it, first.
-    New(Option<Gap>),
-    /// Its epoch is over, and with it all that could be taken of it: it is told as missing.
-    Over(Gap),
+    New(Option<Box<Gap>>),
+    /// It was handed over again after its epoch had ended here: it is told as missing.
+    Over(Box<Gap>),
+    /// It comes from another journal, in an epoch that is over here: nothing of it can be taken.
+    Foreign,
     /// It was taken before.
     Repeat,
     /// Something is missing in front of it. It may have come under a number that was passed over, so
@@ -93,50 +95,61 @@ impl Intake {
         let Arrival { partition, sequence, stood, state } = arrival;
         self.is_read_through(*partition, sequence.saturating_sub(1));
         let place = self.places.of.get(partition);
-        let same_line = place.filter(|place| place.line == stood.line);
-        if same_line.is_some_and(|place| stood.position <= place.position) {
+        if place.is_some_and(|place| place.has(stood)) {
             self.is_read_through(*partition, *sequence);
             return Taken::Repeat;
         }
-        let held = same_line.map_or(0, |place| place.position);
+        let changed = place.filter(|place| place.line != stood.line);
+        let held = place.filter(|_| changed.is_none()).map_or(0, |place| place.position);
         let is_hole = stood.before > held;
-        if is_hole && !self.fresh.contains(partition) {
+        if is_hole && changed.is_none() && !self.fresh.contains(partition) {
             return Taken::Hole;
+        }
+        let is_over = self.epoch.is_some_and(|epoch| state.epoch < epoch);
+        if is_over && !self.places.of.values().any(|place| place.line == stood.line) {
+            return Taken::Foreign;
         }
         let begins = self.epoch.is_none_or(|epoch| state.epoch > epoch);
         if begins && self.read.iter().any(|(other, read)| other != partition && read + 1 < *sequence) {
             return Taken::Waits;
         }
-        let is_over = self.epoch.is_some_and(|epoch| state.epoch < epoch);
-        let through = if is_over { stood.position } else { stood.before };
-        let gap = (is_hole || is_over).then(|| self.gap(arrival, held.min(through), through, now_ms));
+        let gap = match changed {
+            Some(before) => Some(self.gap(arrival, begun_anew(before, stood), now_ms)),
+            None => {
+                let through = if is_over { stood.position } else { stood.before };
+                let missing = || self.gap(arrival, self.missing(arrival, held.min(through), through), now_ms);
+                (is_hole || is_over).then(missing)
+            }
+        };
+        let gap = gap.map(Box::new);
+        let former = match changed {
+            Some(place) => Some((place.line.clone(), place.position)),
+            None => place.and_then(|place| place.former.clone()),
+        };
+        let version = state.resource_version.as_str().into();
+        let place = Place { line: stood.line.clone(), position: stood.position, version, former };
         self.is_read_through(*partition, *sequence);
         self.fresh.remove(partition);
         self.epoch = self.epoch.max(Some(state.epoch));
-        self.places.of.insert(
-            *partition,
-            Place {
-                line: stood.line.clone(),
-                position: stood.position,
-                version: state.resource_version.as_str().into(),
-            },
-        );
+        self.places.of.insert(*partition, place);
         match gap {
             Some(gap) if is_over => Taken::Over(gap),
             gap => Taken::New(gap),
         }
     }
 
-    /// What stood behind one position and up to another is missing.
-    fn gap(&self, arrival: &Arrival, after: Seq, through: Seq, now_ms: u64) -> Gap {
-        let Arrival { partition, stood, state, .. } = arrival;
-        let place = self.places.of.get(partition);
-        let message = format!(
+    fn missing(&self, Arrival { partition, stood, .. }: &Arrival, after: Seq, through: Seq) -> String {
+        format!(
             "the stream `{}` no longer has what stood behind position {after} and up to {through} of partition \
              {partition} in the journal `{}`, from which it comes; there, `kubewitness journal export --source {} \
              --after {after} --through {through}` shows it",
             self.stream, stood.line, self.source
-        );
+        )
+    }
+
+    fn gap(&self, arrival: &Arrival, message: String, now_ms: u64) -> Gap {
+        let Arrival { partition, state, .. } = arrival;
+        let place = self.places.of.get(partition);
         Gap {
             source: self.source.to_string(),
             object: None,
@@ -148,6 +161,15 @@ impl Intake {
             recorded_ms: now_ms,
         }
     }
+}
+
+/// Nobody knows what the journal before had still to say.
+fn begun_anew(before: &Place, stood: &Stood) -> String {
+    format!(
+        "what is carried comes from another journal now, `{}` and no longer `{}`: what that had behind its position \
+         {} may be missing",
+        stood.line, before.line, before.position
+    )
 }
 
 #[cfg(test)]

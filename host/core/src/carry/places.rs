@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::Garbled;
+use super::{Garbled, Stood};
 use crate::state::Seq;
 
 /// The last that was taken of a partition.
@@ -15,6 +15,18 @@ pub struct Place {
     pub position: Seq,
     /// The version of its object.
     pub version: Arc<str>,
+    /// The line before it, and how far that was read.
+    pub former: Option<(Arc<str>, Seq)>,
+}
+
+impl Place {
+    /// Whether it was taken before.
+    pub fn has(&self, stood: &Stood) -> bool {
+        let is_former =
+            |(line, position): &(Arc<str>, Seq)| *line == stood.line && stood.position <= *position;
+        (self.line == stood.line && stood.position <= self.position)
+            || self.former.as_ref().is_some_and(is_former)
+    }
 }
 
 /// Who reads, and how far.
@@ -32,6 +44,13 @@ impl Places {
         let reader = words.next().and_then(|word| word.strip_prefix("reader:")).ok_or_else(garbled)?;
         let mut of = BTreeMap::new();
         for word in words {
+            if let Some((partition, former)) = word.split_once('~') {
+                let (line, position) = former.split_once(':').ok_or_else(garbled)?;
+                let partition: u32 = partition.parse().map_err(|_| garbled())?;
+                let place: &mut Place = of.get_mut(&partition).ok_or_else(garbled)?;
+                place.former = Some((line.into(), position.parse().map_err(|_| garbled())?));
+                continue;
+            }
             let mut parts = word.splitn(4, ':');
             let mut part = || parts.next().ok_or_else(garbled);
             let (partition, line, position, version) = (part()?, part()?, part()?, part()?);
@@ -39,6 +58,7 @@ impl Places {
                 line: line.into(),
                 position: position.parse().map_err(|_| garbled())?,
                 version: version.into(),
+                former: None,
             };
             of.insert(partition.parse().map_err(|_| garbled())?, place);
         }
@@ -49,8 +69,11 @@ impl Places {
 impl fmt::Display for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "reader:{}", self.reader)?;
-        for (partition, Place { line, position, version }) in &self.of {
+        for (partition, Place { line, position, version, former }) in &self.of {
             write!(f, " {partition}:{line}:{position}:{version}")?;
+            if let Some((line, position)) = former {
+                write!(f, " {partition}~{line}:{position}")?;
+            }
         }
         Ok(())
     }
@@ -62,12 +85,25 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_nothing_else_is_taken_for_it() {
-        let place = |position| Place { line: "a1".into(), position, version: "12:x".into() };
+        let place = |position| Place {
+            line: "a1".into(),
+            position,
+            version: "12:x".into(),
+            former: (position == 4).then(|| ("z9".into(), 70)),
+        };
         let places = Places { reader: "b2".into(), of: [(0, place(3)), (3, place(4))].into() };
-        assert_eq!(places.to_string(), "reader:b2 0:a1:3:12:x 3:a1:4:12:x");
+        assert_eq!(places.to_string(), "reader:b2 0:a1:3:12:x 3:a1:4:12:x 3~z9:70");
         assert_eq!(Places::parse(&places.to_string()).unwrap(), places);
         assert_eq!(Places::parse("reader:b2").unwrap().of.len(), 0);
-        for wrong in ["", "1234", "reader:b2 0:a1:3", "reader:b2 x:a1:3:1", "reader:b2  "] {
+        for wrong in [
+            "",
+            "1234",
+            "reader:b2 0:a1:3",
+            "reader:b2 x:a1:3:1",
+            "reader:b2  ",
+            "reader:b2 0~a1:3",
+            "reader:b2 0:a1:3:1 0~a1",
+        ] {
             assert!(Places::parse(wrong).is_err(), "{wrong}");
         }
     }

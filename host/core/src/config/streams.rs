@@ -52,6 +52,10 @@ pub struct StreamSpec {
     /// Copies in a cluster of servers.
     #[serde(default = "one")]
     pub replicas: u32,
+    /// A journal that is gone for good, by the name that a refusal gives it: what is carried comes from
+    /// here from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take_over: Option<String>,
 }
 
 fn four() -> u32 {
@@ -137,6 +141,9 @@ fn check_from(
         faults.push(fault(format!("{place}.from.stream"), unknown("stream", &from.stream, &names)));
         return;
     };
+    if from.take_over.as_deref() == Some("") {
+        faults.push(fault(format!("{place}.from.takeOver"), "is empty: name the reader, or leave it out"));
+    }
     for (index, partition) in from.partitions.iter().enumerate() {
         let field = format!("{place}.from.partitions[{index}]");
         if *partition >= stream.partitions {

@@ -72,6 +72,8 @@ pub(super) fn code(dialect: Dialect, error: &sqlx::Error) -> Option<String> {
 
 /// What a person has to do about an error that no waiting changes; `None` where it may pass.
 pub(super) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static str> {
+    const CERTIFICATE: &str = "name the authority that vouches for the server in the address (`sslrootcert=` for \
+        PostgreSQL, `ssl-ca=` for MySQL and MariaDB), and the name that its certificate has";
     const LOGIN: &str =
         "correct the user or the password in the journal's address, or what the server lets in";
     const DATABASE: &str = "make the database, or name another one in the journal's address";
@@ -82,6 +84,10 @@ pub(super) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static s
             return Some("correct the address's settings of TLS, or the server's certificate");
         }
         sqlx::Error::Protocol(_) | sqlx::Error::Configuration(_) => return Some(PROTOCOL),
+        // Told by the client's TLS, in its words.
+        sqlx::Error::Io(_) if error.to_string().contains("peer certificate") => {
+            return Some(CERTIFICATE);
+        }
         _ => {}
     }
     let code = code(dialect, error)?;

@@ -48,6 +48,9 @@ async fn epochs_of_all_partitions_come_one_after_the_other() -> Result<()> {
     let other = world.journal("reader").await?;
     let reader = world.read(&other, &from(&[]));
     all(&other, 160).await?;
+    // The next one begins with a single object: no other partition has anything of it.
+    sent(&journal, 4, 3..4, 100).await?;
+    all(&other, 161).await?;
     assert_eq!(stories(&journal).await?, stories(&other).await?);
     assert!(other.gaps_of(&Default::default()).await?.is_empty());
     reader.stop().await?;
@@ -194,6 +197,134 @@ async fn a_server_that_comes_back_empty_gets_what_nobody_had_read_again() -> Res
     all(&other, 80).await?;
     assert_eq!(stories(&journal).await?, stories(&other).await?);
     assert!(other.gaps_of(&Default::default()).await?.is_empty(), "nothing was missing");
+    reader.stop().await?;
+    carrier.stop().await
+}
+
+#[tokio::test]
+async fn a_journal_that_was_put_back_to_an_older_copy_is_carried_as_another_and_nothing_of_it_is_lost()
+-> Result<()> {
+    let Some(world) = World::new("stream::restored")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    let other = world.journal("reader").await?;
+    let reader = world.read(&other, &from(&[]));
+    sent(&journal, 0, 0..20, 100).await?;
+    until(
+        WITHIN,
+        "the first to be carried",
+        async || Ok((carrier.handle.view().carried == 20).then_some(())),
+    )
+    .await?;
+    carrier.stop().await?;
+    journal.close().await?;
+    world.copy("carrier", "copy")?;
+
+    let journal = world.journal("carrier").await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    sent(&journal, 0, 20..40, 100).await?;
+    all(&other, 40).await?;
+    // It is told once a second how far it is.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    carrier.stop().await?;
+    journal.close().await?;
+
+    // What comes after the copy is not what came after it the first time.
+    let copy = world.journal("copy").await?;
+    sent(&copy, 0, 50..90, 100).await?;
+    let carrier = world.carry(&copy, &["jobs"]);
+    all(&other, 80).await?;
+    let gaps = other.gaps_of(&Default::default()).await?;
+    assert!(gaps.iter().all(|gap| gap.message.contains("comes from another journal now")), "{gaps:?}");
+    assert_eq!(gaps.len(), 4, "one a partition");
+    carrier.stop().await?;
+    reader.stop().await
+}
+
+#[tokio::test]
+async fn a_second_journal_is_refused_by_a_stream_until_it_is_told_to_take_it_over() -> Result<()> {
+    let Some(mut world) = World::new("stream::second")? else { return Ok(()) };
+    let (one, two) = (world.journal("one").await?, world.journal("two").await?);
+    let carrier = world.carry(&one, &["jobs"]);
+    sent(&one, 0, 0..10, 100).await?;
+    until(
+        WITHIN,
+        "the first to be carried",
+        async || Ok((carrier.handle.view().carried == 10).then_some(())),
+    )
+    .await?;
+    let refused = world.refusal(&two).await?;
+    let holder =
+        refused.split("takeOver: ").nth(1).and_then(|rest| rest.split('`').next()).map(str::to_owned);
+    carrier.stop().await?;
+    world.spec.take_over = holder;
+    sent(&two, 0, 10..20, 100).await?;
+    let carrier = world.carry(&two, &["jobs"]);
+    until(WITHIN, "the second to be carried", async || {
+        Ok((carrier.handle.view().carried == 10).then_some(()))
+    })
+    .await?;
+    // Who is told to read what nobody carries is told so.
+    let mut reader = world.reader_of("joobs", &from(&[]));
+    reader.resume(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
+    let said = reader.next().await.unwrap_err().to_string();
+    assert!(said.contains("nobody carries `joobs` to it") && said.contains("it carries jobs"), "{said}");
+    carrier.stop().await
+}
+
+#[tokio::test]
+async fn a_reader_whose_partitions_were_taken_over_stops_reading() -> Result<()> {
+    let Some(world) = World::new("stream::taken")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    let (one, two) = (world.journal("one").await?, world.journal("two").await?);
+    let first = world.read(&one, &from(&[]));
+    sent(&journal, 0, 0..20, 100).await?;
+    all(&one, 20).await?;
+    let mut reader = world.reader(&from(&[]));
+    reader.resume(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
+    let refused = reader.next().await.unwrap_err().to_string();
+    let holder =
+        refused.split("takeOver: ").nth(1).and_then(|rest| rest.split('`').next()).map(str::to_owned);
+    let second = world.read(&two, &FromSpec { take_over: holder, ..from(&[]) });
+    tokio::time::sleep(std::time::Duration::from_secs(7)).await;
+    let before = one.stats().await?.states;
+    sent(&journal, 0, 20..60, 100).await?;
+    all(&two, 40).await?;
+    assert_eq!(one.stats().await?.states, before, "both read it");
+    second.stop().await?;
+    first.stop().await?;
+    carrier.stop().await
+}
+
+#[tokio::test]
+async fn what_was_purged_by_hand_is_a_gap_also_when_the_server_was_made_anew_after_it() -> Result<()> {
+    let Some(mut world) = World::new("stream::purged")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    let other = world.journal("reader").await?;
+    let reader = world.read(&other, &from(&[]));
+    sent(&journal, 0, 0..32, 100).await?;
+    all(&other, 32).await?;
+    reader.stop().await?;
+    sent(&journal, 0, 32..48, 100).await?;
+    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 48).then_some(())))
+        .await?;
+    let context = jetstream::new(connect(&world.server).await?);
+    context.get_stream("kubewitness-platform").await?.purge().await?;
+    // Nobody misses any of it, as far as the carrier can tell.
+    tokio::time::sleep(std::time::Duration::from_secs(7)).await;
+    sent(&journal, 0, 48..64, 100).await?;
+    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 64).then_some(())))
+        .await?;
+    world.server.kill()?;
+    let Some(empty) = MessageServer::start("stream::purged")? else { return Ok(()) };
+    world.tell(empty.url(empty.address()));
+    let reader = world.read(&other, &from(&[]));
+    all(&other, 48).await?;
+    let gaps = other.gaps_of(&Default::default()).await?;
+    let there = other.stats().await?.states;
+    assert!(there == 64 || !gaps.is_empty(), "{there} states and no gap");
     reader.stop().await?;
     carrier.stop().await
 }

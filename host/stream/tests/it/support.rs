@@ -110,7 +110,17 @@ impl World {
     }
 
     pub fn reader(&self, from: &FromSpec) -> Reader {
-        Reader::new(self.server_of(&[]), "jobs", from, Arc::new(SystemClock::default()))
+        self.reader_of("jobs", from)
+    }
+
+    pub fn reader_of(&self, source: &str, from: &FromSpec) -> Reader {
+        Reader::new(self.server_of(&[]), source, "Job", from, Arc::new(SystemClock::default()))
+    }
+
+    /// Of a journal that is closed.
+    pub fn copy(&self, journal: &str, to: &str) -> Result<()> {
+        let path = |name: &str| self.folder.path().join(name).with_extension("db");
+        std::fs::copy(path(journal), path(to)).map(drop).context("copying a journal")
     }
 
     /// What a source does with it, but for the cache.

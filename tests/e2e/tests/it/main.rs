@@ -23,5 +23,6 @@ mod sources;
 mod stores;
 mod streams;
 mod support;
+mod tls;
 mod visibility;
 mod workload;

@@ -114,11 +114,11 @@ pub fn command(folder: &Path, program: &Path) -> Command {
     command
 }
 
-/// Makes the server's user the owner of a folder.
+/// Makes the server's user the owner of a folder and of what is in it.
 pub fn give_away(folder: &Path) -> Result<()> {
     if is_root() {
         let mut chown = Command::new("chown");
-        super::output(chown.arg(NOBODY).arg(folder))?;
+        super::output(chown.args(["-R", NOBODY]).arg(folder))?;
     }
     Ok(())
 }

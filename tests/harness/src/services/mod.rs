@@ -9,6 +9,7 @@ mod guard;
 mod mariadb;
 mod nats;
 mod postgres;
+mod tls;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -90,10 +91,45 @@ impl DatabaseServer {
         if !service.is_installed() {
             return Ok(None);
         }
+        Self::start_in(service, args, |_| Ok(Vec::new())).map(Some)
+    }
+
+    /// One that can be spoken with over TLS, and the file of the authority that vouches for it.
+    pub fn start_with_tls(service: Service) -> Result<Option<(Self, PathBuf)>> {
+        if !service.is_installed() || !tls::is_installed() {
+            return Ok(None);
+        }
+        let mut authority = PathBuf::new();
+        let server = Self::start_in(service, &[], |folder| {
+            let made = tls::make(folder)?;
+            let settings = [("cert", &made.certificate), ("key", &made.key)];
+            authority = made.authority;
+            Ok(match service {
+                Service::Postgres => {
+                    let set = |(what, path): (&str, &PathBuf)| {
+                        ["-c".to_owned(), format!("ssl_{what}_file={}", path.display())]
+                    };
+                    let on = ["-c".to_owned(), "ssl=on".to_owned()];
+                    on.into_iter().chain(settings.into_iter().flat_map(set)).collect()
+                }
+                Service::MariaDb => {
+                    settings.map(|(what, path)| format!("--ssl-{what}={}", path.display())).to_vec()
+                }
+            })
+        })?;
+        Ok(Some((server, authority)))
+    }
+
+    fn start_in(
+        service: Service,
+        args: &[&str],
+        more: impl FnOnce(&Path) -> Result<Vec<String>>,
+    ) -> Result<Self> {
         let name = format!("kubewitness-{}-", service.to_string().to_lowercase());
         let folder = tempfile::Builder::new().prefix(&name).tempdir().context("a temporary folder")?;
         guard::give_away(folder.path())?;
-        let args = args.iter().map(ToString::to_string).collect();
+        let args = more(folder.path())?.into_iter().chain(args.iter().map(ToString::to_string)).collect();
+        guard::give_away(folder.path())?;
         // From here on the guard removes it, also when this process is killed.
         let folder = folder.keep();
         let mut server =
@@ -110,7 +146,7 @@ impl DatabaseServer {
                 Err(_) => {}
             }
         }
-        Ok(Some(server))
+        Ok(server)
     }
 
     pub fn service(&self) -> Service {

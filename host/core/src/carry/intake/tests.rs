@@ -58,8 +58,15 @@ fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning()
     intake.offer(&arrival(0, 1, 500, 0, 0), 1);
     let mut anew = arrival(0, 2, 1, 0, 0);
     anew.stood.line = "b".into();
-    assert_eq!(intake.offer(&anew, 1), Taken::New(None));
+    let Taken::New(Some(gap)) = intake.offer(&anew, 1) else { panic!("nothing is said of it") };
+    assert!(gap.message.contains("`b` and no longer `a`"), "{}", gap.message);
     assert_eq!(intake.places().of[&0].position, 1);
+    let mut later = Intake::new("jobs".into(), "platform".into(), &[0], Some(0), intake.places().clone());
+    for (position, before) in [(400, 0), (500, 400)] {
+        assert_eq!(later.offer(&arrival(0, 1, position, before, 0), 1), Taken::Repeat, "of the line before");
+    }
+    anew.stood = Stood { line: "b".into(), position: 2, before: 1 };
+    assert_eq!(later.offer(&anew, 1), Taken::New(None));
 }
 
 #[test]
@@ -75,6 +82,9 @@ fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
     assert_eq!(intake.offer(&arrival(1, 8, 9, 6, 1), 1), Taken::Waits);
     assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::New(None));
     assert_eq!(intake.epoch(), 1);
+    let mut anew = arrival(1, 9, 8, 0, 0);
+    anew.stood.line = "b".into();
+    assert_eq!(intake.offer(&anew, 1), Taken::Foreign, "what began anew can't go on here");
     let Taken::Over(gap) = intake.offer(&arrival(1, 9, 8, 6, 0), 1) else { panic!("it is over") };
     assert!(gap.message.contains("--after 6 --through 8"), "{}", gap.message);
 }
@@ -181,6 +191,7 @@ impl Model {
                 return true;
             }
             Taken::Over(gap) => Some(gap),
+            Taken::Foreign => panic!("it is one journal"),
             Taken::New(gap) => {
                 self.told.taken.push((partition, arrival.stood.position, arrival.state.epoch));
                 gap

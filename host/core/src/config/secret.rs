@@ -1,0 +1,79 @@
+//! Reads a reference to a secret. Whoever wrote the secret itself in its place is told so, without it.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use super::SecretRef;
+
+impl<'de> Deserialize<'de> for SecretRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reference)
+    }
+}
+
+struct Reference;
+
+impl<'de> Visitor<'de> for Reference {
+    type Value = SecretRef;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`{env: VARIABLE}` or `{file: PATH}`, which say where the secret is")
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<SecretRef, E> {
+        Err(E::custom(
+            "is a value: put it into a secret, and say where that is, with `{env: VARIABLE}` or `{file: PATH}`",
+        ))
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<SecretRef, E> {
+        self.visit_str("")
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<SecretRef, E> {
+        self.visit_str("")
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<SecretRef, E> {
+        self.visit_str("")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SecretRef, A::Error> {
+        let form = || A::Error::custom("takes one of `env` and `file`, such as `{env: VARIABLE}`");
+        let key: String = map.next_key()?.ok_or_else(form)?;
+        let reference = match key.as_str() {
+            "env" => SecretRef::Env(map.next_value()?),
+            "file" => SecretRef::File(map.next_value()?),
+            _ => return Err(form()),
+        };
+        if map.next_key::<String>()?.is_some() {
+            return Err(form());
+        }
+        Ok(reference)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_reference_is_read_and_a_secret_in_its_place_is_not_told() {
+        let read = serde_json::from_value::<SecretRef>;
+        assert_eq!(read(json!({"env": "URL"})).unwrap(), SecretRef::Env("URL".into()));
+        assert_eq!(read(json!({"file": "/url"})).unwrap(), SecretRef::File("/url".into()));
+        assert_eq!(serde_json::to_value(SecretRef::Env("URL".into())).unwrap(), json!({"env": "URL"}));
+        for wrong in [
+            json!("nats://joe:hush@host"),
+            json!({"url": "nats://joe:hush@host"}),
+            json!({"env": "A", "file": "hush"}),
+            json!({}),
+            json!(4711),
+        ] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(!error.contains("hush") && !error.contains("4711") && error.contains("env"), "{error}");
+        }
+    }
+}
