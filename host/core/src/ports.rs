@@ -41,6 +41,25 @@ pub struct Witnessed {
     pub base: Option<Bytes>,
 }
 
+impl Witnessed {
+    /// A state that was journaled elsewhere, with its document.
+    pub fn elsewhere(state: State, document: Bytes) -> Self {
+        Self {
+            id: state.id,
+            change: state.change,
+            object: state.object,
+            owner: state.owner,
+            controller: None,
+            resource_version: state.resource_version,
+            status: state.status,
+            previous: state.previous,
+            observed_ms: state.observed_ms,
+            document,
+            base: None,
+        }
+    }
+}
+
 /// Bytes that were not an object of their kind.
 #[derive(Clone, Debug)]
 pub struct Poison {

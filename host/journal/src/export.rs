@@ -298,22 +298,10 @@ impl Batch {
 
     fn push(&mut self, state: State, document: Bytes, line: u64) {
         if self.append.states.is_empty() {
-            self.append = Append { source: state.source, epoch: state.epoch, ..Append::default() };
+            self.append = Append { source: state.source.clone(), epoch: state.epoch, ..Append::default() };
             self.first_line = line;
         }
-        self.append.states.push(Witnessed {
-            id: state.id,
-            change: state.change,
-            object: state.object,
-            owner: state.owner,
-            controller: None,
-            resource_version: state.resource_version,
-            status: state.status,
-            previous: state.previous,
-            observed_ms: state.observed_ms,
-            document,
-            base: None,
-        });
+        self.append.states.push(Witnessed::elsewhere(state, document));
     }
 
     async fn append(&mut self, journal: &Journal) -> Result<u64, ImportError> {

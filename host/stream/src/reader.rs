@@ -6,12 +6,12 @@ use std::time::Duration;
 use async_nats::jetstream::Message;
 use async_trait::async_trait;
 use bytes::Bytes;
+use kubewitness_core::Version;
 use kubewitness_core::carry::{Arrival, Fed, Feed, FeedError, Intake, Places, Taken};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::FromSpec;
 use kubewitness_core::limits::APPEND_BATCH;
 use kubewitness_core::ports::{Append, Poison, Witnessed};
-use kubewitness_core::{State, Version};
 use tokio::time::{Instant, timeout};
 
 use crate::kept::new_name;
@@ -205,7 +205,7 @@ async fn offer(
             batch.append.gaps.extend(gap.map(|gap| *gap));
             batch.bytes += document.len();
             batch.late.push(arrival.state.late);
-            batch.append.states.push(witnessed(arrival.state, document));
+            batch.append.states.push(Witnessed::elsewhere(arrival.state, document));
         }
         Taken::Over(gap) => batch.append.gaps.push(*gap),
         Taken::Foreign => {
@@ -222,22 +222,6 @@ async fn offer(
         Taken::Waits => session.lanes[place].stash = Some((arrival, document)),
     }
     Ok(begins)
-}
-
-fn witnessed(state: State, document: Bytes) -> Witnessed {
-    Witnessed {
-        id: state.id,
-        change: state.change,
-        object: state.object,
-        owner: state.owner,
-        controller: None,
-        resource_version: state.resource_version,
-        status: state.status,
-        previous: state.previous,
-        observed_ms: state.observed_ms,
-        document,
-        base: None,
-    }
 }
 
 #[async_trait]
