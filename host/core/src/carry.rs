@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use intake::{Arrival, Intake, Taken};
@@ -47,16 +46,10 @@ pub struct Stood {
 #[error("{0}")]
 pub struct Garbled(pub String);
 
-#[derive(Serialize, Deserialize)]
-struct Head {
-    state: State,
-}
-
 /// A state with its document: the length of the envelope, the envelope, and the document as it is,
 /// with a sum over both in front, packed.
 pub fn pack(state: &State, document: &[u8]) -> Bytes {
-    let head =
-        serde_json::to_vec(&Head { state: state.clone() }).expect("strings and numbers always serialize");
+    let head = serde_json::to_vec(state).expect("strings and numbers always serialize");
     let mut rest = Vec::with_capacity(4 + head.len() + document.len());
     rest.extend_from_slice(&u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes());
     rest.extend_from_slice(&head);
@@ -76,8 +69,8 @@ pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), Garbled> {
     let (head, document) = rest
         .split_at_checked(u32::from_le_bytes(*length) as usize)
         .ok_or_else(|| garbled("it is too short"))?;
-    let head: Head = serde_json::from_slice(head).map_err(|error| garbled(&error.to_string()))?;
-    Ok((head.state, whole.slice_ref(document)))
+    let state = serde_json::from_slice(head).map_err(|error| garbled(&error.to_string()))?;
+    Ok((state, whole.slice_ref(document)))
 }
 
 /// Why nothing can be read now, and what to do. It is tried again.

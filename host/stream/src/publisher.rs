@@ -111,11 +111,7 @@ impl Publisher {
         if settled.is_ok() {
             self.careful = std::mem::take(&mut self.met);
         }
-        (self.take_acknowledged(), settled)
-    }
-
-    pub fn take_acknowledged(&mut self) -> usize {
-        std::mem::take(&mut self.acknowledged)
+        (std::mem::take(&mut self.acknowledged), settled)
     }
 
     async fn land(&mut self) -> Result<(), Away> {
