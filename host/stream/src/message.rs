@@ -76,6 +76,11 @@ impl Parts {
         body: &Bytes,
     ) -> Result<Option<(Stood, State, Bytes)>, Garbled> {
         let stood = stood(headers).ok_or_else(|| Garbled("a message does not say where it stood".into()))?;
+        // What comes behind it says that the rest never will: it must not hold up what is read.
+        let is_behind = |of: &Stood| of.line != stood.line || of.position < stood.position;
+        if self.of.as_ref().is_some_and(is_behind) {
+            *self = Self::default();
+        }
         let Some((index, count)) = part(headers)? else {
             let (state, document) = unpack(body)?;
             return Ok(Some((stood, state, document)));
@@ -184,8 +189,14 @@ mod tests {
         for part in &sent[1..] {
             assert!(parts_of.take(7, &part.headers, &part.body).unwrap().is_none());
         }
-        let whole = parts("jobs", &stood(10), &pack(&state(), b"{}"), 0);
-        assert!(parts_of.take(7, &whole[0].headers, &whole[0].body).unwrap().is_some());
+        let whole = |position| parts("jobs", &stood(position), &pack(&state(), b"{}"), 0).remove(0);
+        assert!(parts_of.take(7, &whole(10).headers, &whole(10).body).unwrap().is_some());
+        // A repeat of an older one between its parts is no reason to begin anew; a newer one is.
+        let mut held = Parts { of: Some(stood(12)), first: 3, ..Parts::default() };
+        assert!(held.take(7, &whole(9).headers, &whole(9).body).unwrap().is_some());
+        assert_eq!(held.begun(), Some(3));
+        assert!(held.take(8, &whole(13).headers, &whole(13).body).unwrap().is_some());
+        assert_eq!(held.begun(), None);
     }
 
     #[test]
