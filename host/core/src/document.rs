@@ -7,11 +7,13 @@
 //! | 0 | the document as it is |
 //! | 1 | one zstd frame without its magic number, on the dictionary `document/kubernetes-1.dict` |
 //! | 2 | the same, on the base that the delta was made against |
+//! | 3 | what is left of that base, and what is put in (`edits`) |
 //!
 //! The dictionary is text of the usual fields of Jobs and Pods. It is part of what is stored
 //! and never changes; a better one gets a byte of its own. Whether bytes were kept right is
 //! not known here: whoever stores them keeps a [`checksum`] beside them.
 
+mod edits;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +36,10 @@ pub const DOCUMENT_BYTES: usize = 6 * crate::limits::FRAME_BYTES;
 const PLAIN: u8 = 0;
 const ON_DICTIONARY: u8 = 1;
 const ON_BASE: u8 = 2;
+const EDITS: u8 = 3;
+
+/// Longer edits are compressed instead, which is shorter and takes many times as long.
+const EDITS_BYTES: usize = 112;
 
 /// Fast enough to be done for each state; higher levels gain little on a few kilobytes.
 const DELTA_LEVEL: i32 = 1;
@@ -106,6 +112,11 @@ pub fn delta(base: &[u8], document: &[u8]) -> Vec<u8> {
     if base.is_empty() || base.starts_with(&DICTIONARY_MAGIC) || base.len() > DOCUMENT_BYTES {
         return on_dictionary(document, &PACK_DICTIONARY);
     }
+    if document.len() <= DOCUMENT_BYTES
+        && let Some(edits) = edits::write(EDITS, base, document, EDITS_BYTES)
+    {
+        return edits;
+    }
     write(document, ON_BASE, |pack, packed| pack.compress_using_dict(packed, document, base, DELTA_LEVEL))
 }
 
@@ -161,7 +172,8 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
             return Err(DocumentError::Corrupt("the base is not a document"));
         }
         (ON_BASE, Some(base)) => Dictionary::Base(base),
-        (ON_BASE, None) => return Err(DocumentError::Corrupt("it is a delta, and there is no base")),
+        (EDITS, Some(base)) => return edits::read(base, frame),
+        (ON_BASE | EDITS, None) => return Err(DocumentError::Corrupt("it is a delta, and there is no base")),
         (unknown, _) => return Err(DocumentError::UnknownFormat(unknown)),
     };
     CONTEXTS.with_borrow_mut(|contexts| {

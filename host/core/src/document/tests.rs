@@ -90,24 +90,31 @@ proptest! {
     }
 
     #[test]
-    fn edited_documents_come_back_exactly(at in 0usize..2000, text in "[ -~]{0,40}") {
+    fn edited_documents_come_back_exactly(edits in prop::collection::vec((0usize..2000, 0usize..60, "[ -~]{0,40}"), 1..6)) {
         let base = jobs().remove(2);
         let mut document = base.clone();
-        let at = at.min(document.len());
-        document.splice(at..at, text.bytes());
+        for (at, left_out, text) in edits {
+            let at = at.min(document.len());
+            let end = document.len().min(at + left_out);
+            document.splice(at..end, text.bytes());
+        }
         prop_assert_eq!(restore(&base, &delta(&base, &document)).unwrap(), document);
     }
 
     #[test]
     fn damage_never_panics_and_never_grows(flips in prop::collection::vec((0usize..400, any::<u8>()), 1..6)) {
-        let base = jobs().remove(0);
-        let mut stored = pack(&jobs()[3]).to_vec();
-        for (at, byte) in flips {
-            let at = at % stored.len();
-            stored[at] = byte;
-        }
-        for result in [unpack(&stored).map(Vec::from), restore(&base, &stored)] {
-            prop_assert!(result.map_or(true, |document| document.len() <= DOCUMENT_BYTES));
+        let jobs = jobs();
+        let base = &jobs[0];
+        let edited = delta(base, &[&base[..], b" "].concat());
+        prop_assert_eq!(edited[0], EDITS);
+        for mut stored in [pack(&jobs[3]).to_vec(), delta(base, &jobs[3]), edited] {
+            for (at, byte) in &flips {
+                let at = at % stored.len();
+                stored[at] = *byte;
+            }
+            for result in [unpack(&stored).map(Vec::from), restore(base, &stored)] {
+                prop_assert!(result.map_or(true, |document| document.len() <= DOCUMENT_BYTES));
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 3.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 4.
 //!
 //! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
 //! they can lie beside others. They hold the same rows as the embedded journal, under the same
@@ -23,17 +23,17 @@
 //!
 //! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
 //! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
-//! documents and statuses had sums.
+//! documents and statuses had sums; up to version 3 no document was kept as edits.
 
 use super::dialect::Dialect;
 
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 /// The version from which on rows have sums.
 pub(super) const SEALED: i64 = 3;
 
 /// The statements that make version `n + 1` of version `n`. Those that were released never change.
-pub(super) const STEPS: [&[&str]; VERSION as usize] = [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL];
+pub(super) const STEPS: [&[&str]; VERSION as usize] = [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS];
 
 /// Without a transaction around them, as MySQL has none for tables: each may be done twice.
 const CREATE: [&str; 20] = [
@@ -101,6 +101,9 @@ const RETAIN_AND_SEAL: [&str; 13] = [
     "@COLUMN kw_replays.sum",
     "@COLUMN kw_discrepancies.sum",
 ];
+
+/// Documents may be kept as edits, which an older program can't read. What is there stays.
+const EDITS: [&str; 0] = [];
 
 /// A column that a statement adds: its table and its name.
 pub(super) fn added(shared: &str) -> Option<(&str, &str)> {

@@ -1,4 +1,4 @@
-//! The format of the file, version 6.
+//! The format of the file, version 7.
 //!
 //! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
 //! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
@@ -44,7 +44,8 @@
 //! **Versions**: a file of an older version is migrated when it is opened to be written (`migrate`
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
 //! object in `current`, up to version 3 letters did not tell their tries, up to version 4 what audits found
-//! was not kept, and up to version 5 only states, objects, documents and statuses had sums.
+//! was not kept, up to version 5 only states, objects, documents and statuses had sums, and up to version
+//! 6 no document was kept as edits.
 //!
 //! **Sums**: every row has one, or says nothing that others do not say too (`current` and `snapshots`
 //! of states, `tallies` of how many there are). What each covers stands in [`seal`](crate::seal).
@@ -68,7 +69,7 @@
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 6;
+pub(super) const VERSION: i64 = 7;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (

@@ -57,8 +57,22 @@ async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
     desk.journal.close().await.unwrap();
     edit(&desk.path(), "PRAGMA user_version = 99").await;
     let error = refused(&desk.path()).await;
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 6, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 7, .. }), "{error}");
     assert!(matches!(verify(&desk.path()).await, Err(OpenError::Newer { .. })));
+}
+
+#[tokio::test]
+async fn a_journal_of_the_format_before_this_gets_its_mark_and_goes_on() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    let path = desk.path();
+    desk.journal.close().await.unwrap();
+    edit(&path, "PRAGMA user_version = 6").await;
+    assert!(matches!(verify(&path).await, Err(OpenError::Older { found: 6, known: 7, .. })));
+    let journal = Journal::open(&path, options()).await.unwrap();
+    assert_eq!(*journal.newest().borrow(), 1);
+    journal.close().await.unwrap();
+    assert!(verify(&path).await.is_ok(), "which refuses any other format");
 }
 
 #[tokio::test]
