@@ -40,7 +40,12 @@ pub struct JournalOptions {
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock::default()), readers: 4, recent: 4 * 1024, recent_bytes: 4 << 20 }
+        Self {
+            clock: Arc::new(SystemClock::default()),
+            readers: 4,
+            recent: 16 * 1024,
+            recent_bytes: 16 << 20,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! its chain ends. Everything here is also on disk; what is forgotten is looked up again, and
 //! after a failed transaction all of it is thrown away and loaded anew.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 

@@ -39,7 +39,7 @@ struct Disk {
     streams: BTreeMap<i64, (String, u32)>,
     objects: BTreeMap<i64, ObjectRow>,
     states: BTreeMap<Seq, (i64, Key)>,
-    kinds: HashMap<(String, String, String), i64>,
+    kinds: hashbrown::HashMap<(String, String, String), i64>,
     saves: Vec<Seq>,
     under_way: usize,
 }

@@ -1,8 +1,9 @@
 //! What must be known before a batch is planned: whether it may be journaled at all, which of
 //! its objects have to be looked up, and which of its keys may be there already.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
+use hashbrown::HashMap;
 use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::{Append, JournalError, Witnessed};
 use kubewitness_core::{Change, Seq};

@@ -29,6 +29,9 @@ const ROWS_IN_FLIGHT: usize = 512;
 /// default of 2 MiB would be 8 MiB for four readers.
 const READER_CACHE: &str = "-512";
 
+/// KiB of pages that the writer keeps: whole documents of live objects are replaced in no order.
+const WRITER_CACHE: &str = "-4096";
+
 /// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
 /// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
 const CHECKPOINT_PAGES: &str = "4096";
@@ -110,6 +113,7 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .pragma("journal_size_limit", "67108864")
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+            .pragma("cache_size", WRITER_CACHE)
             .pragma("temp_store", "MEMORY");
         let mut connection = writing.connect().await.map_err(fail)?;
         match found {
