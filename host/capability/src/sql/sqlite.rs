@@ -5,6 +5,7 @@
 //! A statement that fails leaves the rest of the call's transaction as it was, unless SQLite says
 //! otherwise; then the whole call is undone. Which of both, [`is_statements_own`] knows.
 
+mod alike;
 mod convert;
 
 use std::path::Path;
@@ -22,6 +23,7 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use self::alike::Alike;
 pub(super) use self::convert::bind;
 use self::convert::{is_statements_own, refusal, values};
 use super::guard::{self, Purpose};
@@ -86,6 +88,7 @@ struct Writer {
     /// A transaction may be open: its call went away without ending it.
     open: bool,
     deadline: Arc<Deadline>,
+    alike: Alike,
 }
 
 /// When the running statement has to end, read by SQLite itself while it works.
@@ -126,7 +129,7 @@ impl Sqlite {
             .pragma("trusted_schema", "OFF")
             .disable_statement_logging();
         let deadline = Arc::new(Deadline { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE) });
-        let mut writer = Writer { options, connection: None, open: false, deadline };
+        let mut writer = Writer { options, connection: None, open: false, deadline, alike: Alike::default() };
         writer.connect().await.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
         Ok(Self { writer: Arc::new(Mutex::new(writer)), patience: PATIENCE })
     }
@@ -335,7 +338,8 @@ impl Transaction for Open {
     async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError> {
         let plan = write::plan(write, Dialect::Sqlite)?;
         check_size(&plan.rows)?;
-        let statements = plan.into_statements(VALUE_BYTES);
+        let alike = self.writer.alike.of(&plan);
+        let statements = plan.into_statements(VALUE_BYTES, &alike);
         self.run_all(statements).await
     }
 

@@ -243,3 +243,25 @@ async fn figures_of_a_sink() {
         println!("batch {batch}: {:?} a state", start.elapsed() / (calls * batch) as u32);
     }
 }
+
+#[tokio::test]
+async fn what_rows_have_alike_is_in_each_of_them() {
+    let store = store().await;
+    let row = |key: usize, n, v: &str| {
+        vec![SqlValue::Text(format!("{key:04}")), SqlValue::Integer(n), SqlValue::Text(v.into())]
+    };
+    // Many statements of several sizes, columns that are alike until they are not, and one row alone.
+    let batches: [Vec<_>; 4] = [
+        (0..300).map(|key| row(key, 7, "same")).collect(),
+        (300..307).map(|key| row(key, key as i64, "same")).collect(),
+        (307..310).map(|key| row(key, 8, "other")).collect(),
+        vec![row(310, 9, "alone")],
+    ];
+    for (token, rows) in batches.iter().enumerate() {
+        let mut transaction = store.sqlite.begin("p").await.unwrap();
+        let written = transaction.write(write(newer(), rows.clone())).await;
+        assert_eq!(written, Ok(rows.len() as u64));
+        transaction.commit(&receipt(&token.to_string(), &[])).await.unwrap();
+    }
+    assert_eq!(rows(&store.sqlite).await, batches.concat());
+}
