@@ -85,40 +85,32 @@ fn write(states: &[State]) -> Result<(), Error> {
 }
 
 fn write_tables(states: &[State]) -> Result<(), Error> {
-    let (mut all, mut current) = (Vec::with_capacity(states.len()), Vec::with_capacity(states.len()));
-    for state in states {
-        let row = rows::status(state);
-        // A resync shows how an object is; it is no part of what happened to it.
-        match (state.is_resync(), rows::is_current(state)) {
-            (false, true) => {
-                all.push(rows::history(row.clone(), state));
-                current.push(row);
-            }
-            (false, false) => all.push(rows::history(row, state)),
-            (true, true) => current.push(row),
-            (true, false) => {}
-        }
-    }
+    // A resync shows how an object is; it is no part of what happened to it.
+    let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
     let history = TableWrite {
         table: tables::HISTORY.to_string(),
         columns: rows::history_columns(),
         key: tables::HISTORY_KEY.map(str::to_string).to_vec(),
         on_conflict: sql::OnConflict::Ignore,
-        rows: all,
+        rows: happened.iter().map(|state| rows::history(state)).collect(),
     };
     if !history.rows.is_empty() {
         sql::write(DATABASE, &history)?;
     }
-    if current.is_empty() {
-        return Ok(());
-    }
+    // The rows that were sent are used again, instead of copies.
+    let sent = happened.into_iter().zip(history.rows.into_iter().map(rows::without_previous));
+    let resent = shown.into_iter().map(|state| (state, rows::status(state)));
+    let current = sent.chain(resent).filter(|(state, _)| rows::is_current(state));
     let status = TableWrite {
         table: tables::STATUS.to_string(),
         columns: rows::status_columns(),
         key: vec!["uid".to_string()],
         on_conflict: sql::OnConflict::ReplaceOlder("seq".to_string()),
-        rows: current,
+        rows: current.map(|(_, row)| row).collect(),
     };
+    if status.rows.is_empty() {
+        return Ok(());
+    }
     sql::write(DATABASE, &status).map(drop)
 }
 

@@ -30,7 +30,8 @@ pub fn is_current(state: &State) -> bool {
 pub fn status(state: &State) -> Vec<Value> {
     let (object, status) = (&state.object, &state.status);
     let gone = state.change == Change::Gone;
-    vec![
+    let mut row = Vec::with_capacity(tables::COLUMNS.len() + 1);
+    row.extend([
         // Whole: an id that was cut would no longer be one.
         clean(&state.id, usize::MAX).into(),
         state.seq.into(),
@@ -53,12 +54,20 @@ pub fn status(state: &State) -> Vec<Value> {
         state.owner.as_ref().map(|owner| clean(&owner.kind, WORD_BYTES)).into(),
         state.owner.as_ref().map(|owner| clean(&owner.name, WORD_BYTES)).into(),
         time::rfc3339(state.observed_ms).into(),
-    ]
+    ]);
+    row
 }
 
-/// Of the row that [`status`] made of it.
-pub fn history(mut row: Vec<Value>, state: &State) -> Vec<Value> {
+/// What [`status`] gives, and what was before it.
+pub fn history(state: &State) -> Vec<Value> {
+    let mut row = status(state);
     row.push(state.previous.as_ref().map(|previous| clean(&previous.phase, WORD_BYTES)).into());
+    row
+}
+
+/// What [`status`] gives, of what [`history`] gave.
+pub fn without_previous(mut row: Vec<Value>) -> Vec<Value> {
+    row.pop();
     row
 }
 

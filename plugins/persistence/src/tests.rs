@@ -157,7 +157,7 @@ fn what_is_gone_is_deleted_whatever_its_last_status_was() {
     let mut state = testing::state(5, "a", "Running");
     state.change = Change::Gone;
     state.previous = Some(testing::status("Starting"));
-    let row = rows::history(rows::status(&state), &state);
+    let row = rows::history(&state);
     assert_eq!(
         (row[9].clone(), row[10].clone(), row[17].clone()),
         (text("gone"), text("Deleted"), Value::Integer(1))
