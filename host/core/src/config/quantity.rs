@@ -50,7 +50,7 @@ impl From<Duration> for String {
     }
 }
 
-/// `512Ki`, `64Mi`, `1Gi`, or plain bytes.
+/// `512Ki`, `64Mi`, `1Gi`, `2Ti`, or plain bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Bytes(pub u64);
@@ -66,10 +66,11 @@ impl TryFrom<String> for Bytes {
             "Ki" => Some(1 << 10),
             "Mi" => Some(1 << 20),
             "Gi" => Some(1 << 30),
+            "Ti" => Some(1 << 40),
             _ => None,
         };
         factor.and_then(|factor| digits.parse::<u64>().ok()?.checked_mul(factor)).map(Self).ok_or_else(|| {
-            format!("`{text}` is not a size: write a whole number and Ki, Mi or Gi, such as 64Mi")
+            format!("`{text}` is not a size: write a whole number and Ki, Mi, Gi or Ti, such as 64Mi")
         })
     }
 }
@@ -92,6 +93,9 @@ mod tests {
             assert!(bad.parse::<Duration>().is_err(), "{bad}");
         }
         assert_eq!(Bytes::try_from("64Mi".to_string()).unwrap().0, 64 << 20);
-        assert!(Bytes::try_from("64MB".to_string()).is_err());
+        assert_eq!(Bytes::try_from("2Ti".to_string()).unwrap().0, 2 << 40);
+        for bad in ["64MB", "", "Ti", "-1Gi", "1.5Gi", "99999999Ti"] {
+            assert!(Bytes::try_from(bad.to_string()).is_err(), "{bad}");
+        }
     }
 }
