@@ -1,6 +1,6 @@
 //! What goes, what stays, and that what stays is as it was.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 use kubewitness_core::config::{Duration, RetentionSpec};
@@ -157,6 +157,32 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
     assert_eq!(kept(&desk).await, [97, 98, 99, 100]);
     desk.assert_sound().await;
     assert!(desk.journal.gaps().await.unwrap().is_empty());
+}
+
+async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() {
+    const DAY: u64 = 24 * 60 * 60 * 1000;
+    let desk = Desk::new().await;
+    history(&desk, 1, 100).await;
+    let save = |progress| Save { progress, ..Save::default() };
+    desk.journal.save("out", save(subscribed(10, 10))).await.unwrap();
+    desk.journal.save("there", save(subscribed(100, 100))).await.unwrap();
+    let there = BTreeSet::from(["there".to_owned()]);
+    desk.journal.retire_all_but(&there).await.unwrap();
+    assert_eq!(pass(&desk, &keep(1)).await.states, 10);
+    let retired = async || desk.journal.progress("out").await.unwrap().unwrap().retired_ms;
+    let since = retired().await.unwrap();
+    // Its day began when it was first missed, also after a restart of the program.
+    desk.journal.retire_all_but(&there).await.unwrap();
+    assert_eq!(retired().await, Some(since));
+    assert_eq!(desk.journal.progress("there").await.unwrap().unwrap().retired_ms, None);
+
+    let missed = |at| Progress { retired_ms: Some(at), ..subscribed(10, 10) };
+    desk.journal.save("out", save(missed(since - DAY + 60_000))).await.unwrap();
+    assert_eq!(pass(&desk, &keep(1)).await.states, 0);
+    desk.journal.save("out", save(missed(since - DAY))).await.unwrap();
+    assert_eq!(pass(&desk, &keep(1)).await.states, 89);
+    assert_eq!(kept(&desk).await, [100]);
+    desk.assert_sound().await;
 }
 
 async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
@@ -355,6 +381,7 @@ on_every_store!(
     the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has_ended_leaves_nothing,
     what_a_watch_could_be_resumed_before_stays,
     neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter,
+    a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day,
     past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap,
     statuses_owners_and_the_like_go_with_the_last_state_that_needed_them,
     a_few_random_histories_stay_whole,
