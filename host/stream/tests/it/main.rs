@@ -152,6 +152,47 @@ async fn a_stream_that_is_another_is_told_and_left_alone() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_wrong_password_and_a_server_without_jetstream_are_told_with_what_to_do() -> Result<()> {
+    let Some(mut world) = World::new("stream::wrong_password")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    sent(&journal, 0, 0..1, 100).await?;
+    let right = std::mem::take(&mut world.address);
+    world.address = format!("nats://kubewitness:wrong-8472@{}", world.server.address());
+    let said = world.refusal(&journal).await?;
+    assert!(said.contains("does not let this host in: look at the user and the password"), "{said}");
+    assert!(!said.contains("wrong-8472"), "{said}");
+
+    world.address = right;
+    world.server.stop()?;
+    world.server.has_streams = false;
+    world.server.start_again()?;
+    let said = world.refusal(&journal).await?;
+    assert!(said.contains("is JetStream on?"), "{said}");
+    let Err(away) = world.reader(&from(&[0, 1, 2, 3])).next().await else { panic!("it reads") };
+    assert!(away.to_string().contains("is JetStream on?"), "{away}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn objects_of_another_kind_are_told_with_the_kind_to_write() -> Result<()> {
+    let Some(world) = World::new("stream::kinds")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    sent(&journal, 0, 0..1, 100).await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    until(WITHIN, "it to be carried", async || Ok((carrier.handle.view().carried == 1).then_some(())))
+        .await?;
+    let mut reader = world.reader_of_kind("Pod", &from(&[0, 1, 2, 3]));
+    reader.resume(None, None);
+    // First comes the name that this reader is known by from now on.
+    reader.next().await?;
+    reader.durable().await?;
+    let Err(away) = reader.next().await else { panic!("it reads") };
+    let away = away.to_string();
+    assert!(away.contains("the kind Job") && away.contains("write `kind: Job`"), "{away}");
+    carrier.stop().await
+}
+
+#[tokio::test]
 async fn a_source_that_is_carried_later_begins_with_a_gap_and_one_that_pauses_has_one() -> Result<()> {
     let Some(world) = World::new("stream::later")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;

@@ -117,6 +117,10 @@ impl World {
         Reader::new(self.server_of(&[]), source, "Job", from, Arc::new(SystemClock::default()))
     }
 
+    pub fn reader_of_kind(&self, kind: &str, from: &FromSpec) -> Reader {
+        Reader::new(self.server_of(&[]), "jobs", kind, from, Arc::new(SystemClock::default()))
+    }
+
     /// Of a journal that is closed.
     pub fn copy(&self, journal: &str, to: &str) -> Result<()> {
         let path = |name: &str| self.folder.path().join(name).with_extension("db");

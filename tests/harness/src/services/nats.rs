@@ -17,6 +17,8 @@ pub struct MessageServer {
     folder: PathBuf,
     port: u16,
     guard: Option<Guard>,
+    /// Without them it only passes messages on.
+    pub has_streams: bool,
 }
 
 impl MessageServer {
@@ -29,7 +31,7 @@ impl MessageServer {
         let folder = tempfile::Builder::new().prefix("kubewitness-nats-").tempdir().context("a folder")?;
         guard::give_away(folder.path())?;
         // From here on the guard removes it, also when this process is killed.
-        let mut server = Self { folder: folder.keep(), port: 0, guard: None };
+        let mut server = Self { folder: folder.keep(), port: 0, guard: None, has_streams: true };
         for left in (0..PORTS).rev() {
             server.port = quiet_port()?;
             match server.start_again() {
@@ -56,11 +58,14 @@ impl MessageServer {
             bail!("it runs already");
         }
         let program = folder_with(search_path(), &[PROGRAM]).context("it is not installed")?.join(PROGRAM);
-        let words = ["-js", "-a", "127.0.0.1", "--user", USER, "--pass", PASSWORD, "-sd"];
+        let words = ["-a", "127.0.0.1", "--user", USER, "--pass", PASSWORD];
         let mut command = vec![program.to_string_lossy().into_owned()];
         command.extend(words.map(str::to_owned));
-        command.push(self.folder.join("data").to_string_lossy().into_owned());
         command.extend(["-p".to_owned(), self.port.to_string()]);
+        if self.has_streams {
+            let data = self.folder.join("data").to_string_lossy().into_owned();
+            command.extend(["-js".to_owned(), "-sd".to_owned(), data]);
+        }
         let guard = self.guard.insert(Guard::start(&command, &self.folder, &self.folder.join("server.log"))?);
         let (pid, deadline) = (guard.pid, Instant::now() + WITHIN);
         while let Err(error) = greeting(self.address()) {
