@@ -2,10 +2,10 @@
 //! its chain ends. Everything here is also on disk; what is forgotten is looked up again, and
 //! after a failed transaction all of it is thrown away and loaded anew.
 
-use hashbrown::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use kubewitness_core::{ObjectRef, Seq, Status};
 
 use crate::plan::Anchors;

@@ -322,10 +322,6 @@ fn values(rows: impl Iterator<Item = Vec<SqlValue>>, most: usize, alike: &[usize
     let mut shared = Vec::new();
     let mut values = Vec::with_capacity(most);
     for (index, row) in rows.enumerate() {
-        if alike.is_empty() {
-            values.extend(row);
-            continue;
-        }
         for (column, value) in row.into_iter().enumerate() {
             match alike.contains(&column) {
                 false => values.push(value),

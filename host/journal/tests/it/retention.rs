@@ -240,8 +240,8 @@ async fn what_is_given_back_is_used_again() {
     desk.assert_sound().await;
     assert_eq!(kept(&desk).await.len(), 300);
     assert_eq!(rows_of(&desk, "objects").await, 100);
-    // The first rounds make the tables and their indexes.
-    assert!(sizes[5] <= sizes[2], "{sizes:?} pages");
+    // After the third round it is as large as it stays.
+    assert!(sizes[3..].iter().all(|size| *size <= sizes[2]), "{sizes:?} pages");
 }
 
 async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() {

@@ -181,7 +181,7 @@ async fn objects_of_another_kind_are_told_with_the_kind_to_write() -> Result<()>
     let carrier = world.carry(&journal, &["jobs"]);
     until(WITHIN, "it to be carried", async || Ok((carrier.handle.view().carried == 1).then_some(())))
         .await?;
-    let mut reader = world.reader_of_kind("Pod", &from(&[0, 1, 2, 3]));
+    let mut reader = world.reader_of("jobs", "Pod", &from(&[0, 1, 2, 3]));
     reader.resume(None, None);
     // First comes the name that this reader is known by from now on.
     reader.next().await?;
@@ -306,7 +306,7 @@ async fn a_second_journal_is_refused_by_a_stream_until_it_is_told_to_take_it_ove
     })
     .await?;
     // Who is told to read what nobody carries is told so.
-    let mut reader = world.reader_of("joobs", &from(&[]));
+    let mut reader = world.reader_of("joobs", "Job", &from(&[]));
     reader.resume(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
     let said = reader.next().await.unwrap_err().to_string();
     assert!(said.contains("nobody carries `joobs` to it") && said.contains("it carries jobs"), "{said}");

@@ -110,15 +110,11 @@ impl World {
     }
 
     pub fn reader(&self, from: &FromSpec) -> Reader {
-        self.reader_of("jobs", from)
+        self.reader_of("jobs", "Job", from)
     }
 
-    pub fn reader_of(&self, source: &str, from: &FromSpec) -> Reader {
-        Reader::new(self.server_of(&[]), source, "Job", from, Arc::new(SystemClock::default()))
-    }
-
-    pub fn reader_of_kind(&self, kind: &str, from: &FromSpec) -> Reader {
-        Reader::new(self.server_of(&[]), "jobs", kind, from, Arc::new(SystemClock::default()))
+    pub fn reader_of(&self, source: &str, kind: &str, from: &FromSpec) -> Reader {
+        Reader::new(self.server_of(&[]), source, kind, from, Arc::new(SystemClock::default()))
     }
 
     /// Of a journal that is closed.

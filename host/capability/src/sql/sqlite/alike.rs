@@ -1,5 +1,5 @@
 //! Which columns of a table's rows all have the same value, again and again: a source, a kind, what
-//! is not there. Such a value is bound once a statement; binding is most of what a row costs.
+//! is not there. Such a value is bound once a statement: binding is much of what a row costs.
 
 use std::collections::HashMap;
 
