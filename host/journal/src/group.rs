@@ -10,9 +10,10 @@ mod interleavings;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use hashbrown::HashMap;
 use kubewitness_core::ports::{Append, Appended, JournalError, Save};
 use kubewitness_core::{Seq, State};
 use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};

@@ -1,6 +1,7 @@
 //! The controller: opens the journal, watches its configuration, and runs what it names.
 //! One line a stage; the stages themselves are crates.
 
+mod calls;
 mod control;
 pub mod filters;
 pub mod modules;

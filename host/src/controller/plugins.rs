@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::calls::Calls;
 use super::shared::{Phase, PluginState, Shared};
 use super::{filters, modules};
 use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
@@ -156,12 +157,19 @@ impl Plugins {
             delivery: spec.delivery.clone(),
             concurrency: spec.limits.concurrency,
         };
-        let (dispatcher, handle) =
-            Dispatcher::new(options, Arc::new(self.journal.clone()), Arc::new(plugin), self.clock.clone());
+        let calls = Calls::new(&name, Arc::new(plugin), self.tasks.clone());
+        let (dispatcher, handle) = Dispatcher::new(
+            options,
+            Arc::new(self.journal.clone()),
+            Arc::new(calls.clone()),
+            self.clock.clone(),
+        );
         let (drain, abort) = (CancellationToken::new(), self.abort.child_token());
         let (drained, aborted, task_name) = (drain.clone(), abort.clone(), name.clone());
         let task = self.tasks.spawn(format!("plugin {name}"), Fate::Finite, async move {
-            dispatcher.run(drained, aborted).await.with_context(|| format!("dispatching to `{task_name}`"))
+            let ended = dispatcher.run(drained, aborted).await;
+            calls.ended().await;
+            ended.with_context(|| format!("dispatching to `{task_name}`"))
         });
         self.shared.set_plugin(
             &name,

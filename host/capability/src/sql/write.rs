@@ -3,7 +3,9 @@
 //! cut into statements of few different sizes, so that prepared ones are used again.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
 
+use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableWrite};
 
 use super::guard::{OWN_PREFIX, Statement};
@@ -113,7 +115,9 @@ fn merge(
     newer: Option<usize>,
     dialect: Dialect,
 ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
-    let mut seen: HashMap<Vec<u8>, usize> = HashMap::with_capacity(rows.len());
+    let hasher = DefaultHashBuilder::default();
+    // The places of rows that were kept, by their keys.
+    let mut seen: HashTable<usize> = HashTable::with_capacity(rows.len());
     let mut kept: Vec<Vec<SqlValue>> = Vec::with_capacity(rows.len());
     for row in rows {
         let version = match newer.map(|column| &row[column]) {
@@ -121,17 +125,22 @@ fn merge(
             Some(_) => return invalid("the newer column holds an integer in each row"),
             None => None,
         };
-        let found = encode_key(&row, key).map(|encoded| *seen.entry(encoded).or_insert(kept.len()));
-        match found.filter(|index| *index < kept.len()) {
-            None => kept.push(row),
-            Some(index) => {
-                let before = newer.map(|column| &kept[index][column]);
-                if let (Some(SqlValue::Integer(before)), Some(version)) = (before, version)
-                    && version > *before
-                {
-                    kept[index] = row;
-                }
-            }
+        let Some(hash) = hash_key(&row, key, &hasher) else {
+            kept.push(row);
+            continue;
+        };
+        let is_its = |place: &usize| key.iter().all(|column| is_same(&kept[*place][*column], &row[*column]));
+        let Some(place) = seen.find(hash, is_its).copied() else {
+            // There is room for all rows: nothing is ever hashed again.
+            seen.insert_unique(hash, kept.len(), |_| 0);
+            kept.push(row);
+            continue;
+        };
+        let before = newer.map(|column| &kept[place][column]);
+        if let (Some(SqlValue::Integer(before)), Some(version)) = (before, version)
+            && version > *before
+        {
+            kept[place] = row;
         }
     }
     if dialect != Dialect::Sqlite {
@@ -143,6 +152,30 @@ fn merge(
 }
 
 /// `None` where a part is NULL: such a key equals no other.
+fn hash_key(row: &[SqlValue], key: &[usize], hasher: &DefaultHashBuilder) -> Option<u64> {
+    let mut state = hasher.build_hasher();
+    for column in key {
+        match &row[*column] {
+            SqlValue::Null => return None,
+            SqlValue::Boolean(value) => value.hash(&mut state),
+            SqlValue::Integer(value) => value.hash(&mut state),
+            SqlValue::Float(value) => value.to_bits().hash(&mut state),
+            SqlValue::Text(value) => value.hash(&mut state),
+            SqlValue::Blob(value) => value.hash(&mut state),
+        }
+    }
+    Some(state.finish())
+}
+
+/// Whether both are one value of one kind. The two zeros are equal, and not the same.
+pub fn is_same(one: &SqlValue, other: &SqlValue) -> bool {
+    match (one, other) {
+        (SqlValue::Float(one), SqlValue::Float(other)) => one.to_bits() == other.to_bits(),
+        (one, other) => one == other,
+    }
+}
+
+/// A key as bytes that can be put in order; `None` as above.
 fn encode_key(row: &[SqlValue], key: &[usize]) -> Option<Vec<u8>> {
     let mut encoded = Vec::with_capacity(64);
     for column in key {
@@ -447,10 +480,17 @@ mod tests {
 
     #[test]
     fn keys_do_not_run_into_each_other_and_null_equals_nothing() {
+        let merged = |rows: Vec<Vec<SqlValue>>, key: &[usize]| {
+            [Dialect::Sqlite, Dialect::Postgres].map(|to| merge(rows.clone(), key, None, to).unwrap().len())
+        };
         let row = |a: &str, b: &str| vec![SqlValue::Text(a.into()), SqlValue::Text(b.into())];
+        assert_eq!(merged(vec![row("ab", "c"), row("a", "bc"), row("ab", "c")], &[0, 1]), [2, 2]);
         assert_ne!(encode_key(&row("ab", "c"), &[0, 1]), encode_key(&row("a", "bc"), &[0, 1]));
-        let nulls = vec![vec![SqlValue::Null], vec![SqlValue::Null]];
-        assert_eq!(merge(nulls, &[0], None, Dialect::Sqlite).unwrap().len(), 2);
+        let (text, blob) = (SqlValue::Text("1".into()), SqlValue::Blob(b"1".to_vec()));
+        let (zero, below) = (SqlValue::Float(0.0), SqlValue::Float(-0.0));
+        let odd = [text, blob, SqlValue::Integer(1), SqlValue::Boolean(true), zero, below];
+        assert_eq!(merged(odd.map(|value| vec![value]).to_vec(), &[0]), [6, 6]);
+        assert_eq!(merged(vec![vec![SqlValue::Null], vec![SqlValue::Null]], &[0]), [2, 2]);
     }
 
     #[test]

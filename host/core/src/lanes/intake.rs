@@ -1,9 +1,10 @@
 //! How states come in: read in order, left where their namespace has its share, gone back for,
 //! and read again where only a position was kept.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+use hashbrown::{HashMap, HashSet};
 
 use super::lane::{Latest, Origin, Prior, Slot};
 use super::past::Past;

@@ -43,10 +43,11 @@ mod model_tests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bucket::Bucket;
+use hashbrown::HashMap;
 pub use intake::Behind;
 use lane::{Head, Lane, Place, Prior};
 use meter::Meter;

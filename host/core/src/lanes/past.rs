@@ -6,9 +6,10 @@
 //! are remembered while it lasts, and what is new of them is left with it. Of a past with more
 //! lanes than are remembered, everything that is new waits for its end.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+use hashbrown::HashSet;
 
 use super::bucket::Bucket;
 use crate::config::RateSpec;

@@ -2,7 +2,9 @@
 //! namespace its lanes do. So one with a hundred thousand lanes costs another's only one a place
 //! each round.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
 
 use crate::state::LaneKey;
 

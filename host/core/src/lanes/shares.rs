@@ -8,7 +8,7 @@
 //! **Behind.** What a namespace may not take in is left in the journal, and so is everything of
 //! it after that: it is behind from that position on, which is all that is remembered of it.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 use crate::state::Seq;
 

@@ -180,8 +180,16 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     desk.journal.save("out", save(missed(since - DAY + 60_000))).await.unwrap();
     assert_eq!(pass(&desk, &keep(1)).await.states, 0);
     desk.journal.save("out", save(missed(since - DAY))).await.unwrap();
-    assert_eq!(pass(&desk, &keep(1)).await.states, 89);
+    let told = pass(&desk, &keep(1)).await;
+    assert_eq!((told.states, told.untold), (89, 89));
     assert_eq!(kept(&desk).await, [100]);
+    desk.assert_sound().await;
+    // Put in again, it goes on with what is left, and what went is told as a hole.
+    let gaps = desk.journal.gaps().await.unwrap();
+    assert!(gaps[0].message.contains("89 states at positions 11 to 99 that out"), "{gaps:?}");
+    assert_eq!(desk.journal.untold().await.unwrap()["out"], 89);
+    assert_eq!(desk.journal.read(10, 10).await.unwrap().len(), 1);
+    desk.journal.save("out", save(subscribed(100, 11))).await.unwrap();
     desk.assert_sound().await;
 }
 

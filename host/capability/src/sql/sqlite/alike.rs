@@ -3,9 +3,7 @@
 
 use std::collections::HashMap;
 
-use kubewitness_core::ports::SqlValue;
-
-use crate::sql::write::Plan;
+use crate::sql::write::{Plan, is_same};
 
 /// Writes of other tables and columns that are remembered.
 const SHAPES: usize = 64;
@@ -34,19 +32,11 @@ impl Alike {
     }
 }
 
-fn is_same(one: &SqlValue, other: &SqlValue) -> bool {
-    match (one, other) {
-        // The two zeros are equal, and not the same.
-        (SqlValue::Float(one), SqlValue::Float(other)) => one.to_bits() == other.to_bits(),
-        (one, other) => one == other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sql::write::plan;
-    use kubewitness_core::ports::{Dialect, OnConflict, TableWrite};
+    use kubewitness_core::ports::{Dialect, OnConflict, SqlValue, TableWrite};
 
     fn rows(rows: &[[SqlValue; 3]]) -> Plan {
         let write = TableWrite {
