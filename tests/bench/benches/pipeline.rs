@@ -1,6 +1,6 @@
 //! The whole way of a state, with the real binary: a canned watch stream of updates of Jobs,
 //! served as fast as it is read, through journal, lanes, the persistence plugin and a database:
-//! SQLite, PostgreSQL and MariaDB, each at durable settings. Prints states a second, bytes on disk a
+//! SQLite, PostgreSQL, MariaDB and MySQL, each at durable settings. Prints states a second, bytes on disk a
 //! state, processor time a state and peak memory; then what client-go does with the same stream and
 //! no sink at all, and with an insert for each state into the same kind of database.
 
@@ -48,10 +48,7 @@ impl Sink {
             Self::Server(server) => {
                 let address = folder.join("address");
                 std::fs::write(&address, server.create_database()?)?;
-                let kind = match server.service() {
-                    Service::Postgres => "postgres",
-                    Service::MariaDb => "mysql",
-                };
+                let kind = server.service().scheme();
                 format!("{kind}: {{urlFrom: {{file: {}}}}}", address.display())
             }
         };
@@ -68,7 +65,7 @@ impl Sink {
                 match server.service() {
                     Service::Postgres => format!("postgres:{address}?sslmode=disable"),
                     // The driver has an address of its own kind.
-                    Service::MariaDb => {
+                    Service::MariaDb | Service::MySql => {
                         let rest = address.trim_start_matches("mysql://");
                         let (user, place) = rest.split_once('@').context("an address with a user")?;
                         let (place, database) =

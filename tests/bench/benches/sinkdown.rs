@@ -56,10 +56,7 @@ async fn run(mut server: DatabaseServer, backlog: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let address = folder.path().join("address");
     std::fs::write(&address, server.create_database()?)?;
-    let kind = match server.service() {
-        Service::Postgres => "postgres",
-        Service::MariaDb => "mysql",
-    };
+    let kind = server.service().scheme();
     let spec = format!(
         "sources: [{{name: jobs, apiVersion: batch/v1, kind: Job}}]\n\
          databases: [{{name: platform, {kind}: {{urlFrom: {{file: {}}}}}}}]\n\

@@ -40,12 +40,22 @@ pub fn simulator_binary() -> Result<PathBuf> {
     binary("kubewitness-simulator")
 }
 
+/// What the runner made beside the builds; a variable may name another place.
+fn prepared(variable: &str, name: &str) -> Result<PathBuf> {
+    match std::env::var_os(variable) {
+        Some(folder) => Ok(PathBuf::from(folder)),
+        None => Ok(profile_folder()?.parent().context("a target folder")?.join(name)),
+    }
+}
+
+/// Servers that this machine has no package of.
+pub fn services_folder() -> Result<PathBuf> {
+    prepared("KUBEWITNESS_SERVICES", "services")
+}
+
 /// The folder with `persistence.wasm` and the others.
 pub fn plugins_folder() -> Result<PathBuf> {
-    let folder = match std::env::var_os("KUBEWITNESS_PLUGINS") {
-        Some(folder) => PathBuf::from(folder),
-        None => profile_folder()?.parent().context("a target folder")?.join("plugins"),
-    };
+    let folder = prepared("KUBEWITNESS_PLUGINS", "plugins")?;
     if !folder.join("persistence.wasm").is_file() {
         bail!(
             "{} has no persistence.wasm: {BUILD}, or name the folder in KUBEWITNESS_PLUGINS",

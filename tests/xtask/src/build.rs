@@ -29,6 +29,11 @@ pub fn plugins_folder() -> PathBuf {
     target().join("plugins")
 }
 
+/// What the runner fetched for tests and the machine has no package of.
+pub fn services_folder() -> PathBuf {
+    target().join("services")
+}
+
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());

@@ -1,7 +1,9 @@
 //! The task runner: `cargo xtask COMMAND`. It does all the set-up that a command needs.
 
+mod apt;
 mod build;
 mod fuzz;
+mod mysql;
 mod peer;
 mod run;
 mod services;

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
+use crate::apt::{Apt, MIRROR, run};
 use crate::build::{root, step, target};
 use crate::services;
 
@@ -84,19 +85,9 @@ fn fetch(folder: &Path, into: &Path) -> Result<()> {
     let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     let codename = codename.context("it is no release of Debian")?;
-    let list = folder.join("sources.list");
-    fs::write(&list, format!("deb-src http://deb.debian.org/debian {codename} main\n"))?;
-    for needed in ["lists/partial", "cache/archives/partial"] {
-        fs::create_dir_all(folder.join(needed))?;
-    }
-    for arguments in [&["update", "--quiet"][..], &["source", "--quiet", "--download-only", "kubernetes"]] {
-        let mut apt = Command::new("apt-get");
-        apt.arg("-o").arg(format!("Dir::Etc::sourcelist={}", list.display()));
-        apt.arg("-o").arg("Dir::Etc::sourceparts=-");
-        apt.arg("-o").arg(format!("Dir::State::lists={}", folder.join("lists").display()));
-        apt.arg("-o").arg(format!("Dir::Cache={}", folder.join("cache").display()));
-        run(apt.args(arguments).current_dir(folder))?;
-    }
+    let apt = Apt::new(folder, &format!("deb-src {MIRROR} {codename} main"))?;
+    apt.run(&["update"])?;
+    apt.run(&["source", "--download-only", "kubernetes"])?;
     let named =
         |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(".orig.tar."));
     let archive = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).find(|path| named(path));
@@ -106,13 +97,5 @@ fn fetch(folder: &Path, into: &Path) -> Result<()> {
     tar.arg("-xf").arg(archive.context("apt-get left no archive")?);
     run(tar.args(["--strip-components", "1", "-C"]).arg(&place))?;
     ensure!(place.join("vendor/k8s.io/client-go").exists(), "the archive has no client-go");
-    Ok(())
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("starting {command:?}"))?;
-    if !status.success() {
-        bail!("{command:?} ended with {status}");
-    }
     Ok(())
 }

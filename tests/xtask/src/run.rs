@@ -37,6 +37,7 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
     // The host's own binary must stay the one that carries the plugins.
     command.env("KUBEWITNESS_EMBED", build::plugins_folder());
     command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+    command.env("KUBEWITNESS_SERVICES", build::services_folder());
     command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
     let list = build::target().join("skipped-tests");
     match std::fs::remove_file(&list) {

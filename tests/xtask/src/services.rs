@@ -2,10 +2,11 @@
 //! named, and its tests are then counted as skipped.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::build::step;
+use crate::mysql;
 
 struct Tool {
     program: &'static str,
@@ -32,11 +33,11 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 /// Tries to install what is missing, as root on a Debian machine; the names of what is still missing.
 pub fn ensure() -> Vec<&'static str> {
     let missing: Vec<_> = TOOLS.iter().filter(|tool| !runs(tool.program)).collect();
-    if missing.is_empty() {
-        return Vec::new();
+    if !missing.is_empty() {
+        install(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>());
     }
-    install(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>());
-    TOOLS.iter().map(|tool| tool.program).filter(|program| !runs(program)).collect()
+    let missing = TOOLS.iter().map(|tool| tool.program).filter(|program| !runs(program));
+    missing.chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
 }
 
 /// As root on a Debian machine; elsewhere nothing. Each by itself, so that one that this release
@@ -96,17 +97,21 @@ fn apt(args: &[&str]) {
     }
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output();
     output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
 /// Also where an ordinary user's path does not look: servers lie elsewhere.
-pub fn runs(program: &str) -> bool {
+pub fn search_path() -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<_> = std::env::split_paths(&path).collect();
+    folders.into_iter().chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+}
+
+pub fn runs(program: &str) -> bool {
     let versions = std::fs::read_dir(POSTGRES).into_iter().flatten().flatten();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+    search_path()
         .chain(versions.map(|entry| entry.path().join("bin")))
         .any(|folder| folder.join(program).is_file())
 }

@@ -14,60 +14,55 @@ use super::remote::Remote;
 use super::sqlite::Sqlite;
 use super::*;
 
-/// A database of one test's own.
+/// A database of one test's own; without a server it is SQLite.
 struct World {
-    dialect: Dialect,
+    service: Option<Service>,
     folder: tempfile::TempDir,
 }
 
 impl World {
     /// `None` where the server is not installed, which is counted.
-    fn new(dialect: Dialect, test: &str) -> Option<Self> {
+    fn new(service: Option<Service>, test: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let service = match dialect {
-            Dialect::Sqlite => return Some(Self { dialect, folder }),
-            Dialect::Postgres => Service::Postgres,
-            Dialect::Mysql => Service::MariaDb,
-        };
-        let url = shared_server(service, test)?.create_database().unwrap();
-        std::fs::write(folder.path().join("url"), url).unwrap();
-        Some(Self { dialect, folder })
+        if let Some(service) = service {
+            let url = shared_server(service, test)?.create_database().unwrap();
+            std::fs::write(folder.path().join("url"), url).unwrap();
+        }
+        Some(Self { service, folder })
     }
 
     /// As a host that is started anew would.
     async fn open(&self) -> Shared {
         let url = self.folder.path().join("url").to_string_lossy().into_owned();
         let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
-        match self.dialect {
-            Dialect::Sqlite => Arc::new(Sqlite::open(&self.folder.path().join("p.db")).await.unwrap()),
-            Dialect::Postgres => Arc::new(Remote::<Postgres>::new("platform", &spec).unwrap()),
-            Dialect::Mysql => Arc::new(Remote::<Mysql>::new("platform", &spec).unwrap()),
+        match self.service {
+            None => Arc::new(Sqlite::open(&self.folder.path().join("p.db")).await.unwrap()),
+            Some(Service::Postgres) => Arc::new(Remote::<Postgres>::new("platform", &spec).unwrap()),
+            Some(_) => Arc::new(Remote::<Mysql>::new("platform", &spec).unwrap()),
         }
     }
 
     /// As the host's settings name it.
     fn spec(&self) -> DatabaseSpec {
         let url = self.folder.path().join("url");
-        let spec = match self.dialect {
-            Dialect::Sqlite => serde_json::json!({"name": "platform", "sqlite": {"path": "p.db"}}),
-            Dialect::Postgres => {
-                serde_json::json!({"name": "platform", "postgres": {"urlFrom": {"file": url}}})
+        let spec = match self.service {
+            None => serde_json::json!({"name": "platform", "sqlite": {"path": "p.db"}}),
+            Some(service) => {
+                serde_json::json!({"name": "platform", service.scheme(): {"urlFrom": {"file": url}}})
             }
-            Dialect::Mysql => serde_json::json!({"name": "platform", "mysql": {"urlFrom": {"file": url}}}),
         };
         serde_json::from_value(spec).unwrap()
     }
 
     /// Behind the host's back.
     async fn run(&self, statement: &str) {
-        if self.dialect == Dialect::Sqlite {
+        let Some(service) = self.service else {
             let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.folder.path().join("p.db"));
             let mut connection = sqlx::ConnectOptions::connect(&options).await.unwrap();
             let text = sqlx::AssertSqlSafe(statement.to_owned());
             sqlx::raw_sql(text).execute(&mut connection).await.unwrap();
             return;
-        }
-        let service = if self.dialect == Dialect::Postgres { Service::Postgres } else { Service::MariaDb };
+        };
         let url = std::fs::read_to_string(self.folder.path().join("url")).unwrap();
         let server = shared_server(service, "a statement beside").unwrap();
         server.run(url.rsplit('/').next(), statement).unwrap();
@@ -83,10 +78,10 @@ impl World {
     }
 
     fn create(&self, table: &str) -> String {
-        let (text, blob) = match self.dialect {
-            Dialect::Sqlite => ("TEXT", "BLOB"),
-            Dialect::Postgres => ("text", "bytea"),
-            Dialect::Mysql => ("VARCHAR(100) COLLATE utf8mb4_bin", "BLOB"),
+        let (text, blob) = match self.service {
+            None => ("TEXT", "BLOB"),
+            Some(Service::Postgres) => ("text", "bytea"),
+            Some(_) => ("VARCHAR(100) COLLATE utf8mb4_bin", "BLOB"),
         };
         format!(
             "CREATE TABLE IF NOT EXISTS {table} (k {text} NOT NULL UNIQUE, n BIGINT NOT NULL, \
@@ -403,16 +398,19 @@ async fn any_writes_leave_what_a_model_has(world: World) {
 
 macro_rules! for_each_database {
     ($($test:ident),* $(,)?) => {
-        for_each_database!(@ sqlite Sqlite [$($test),*]);
-        for_each_database!(@ postgres Postgres [$($test),*]);
-        for_each_database!(@ mariadb Mysql [$($test),*]);
+        for_each_database!(@ sqlite (None) [$($test),*]);
+        for_each_database!(@ postgres (Some(Service::Postgres)) [$($test),*]);
+        for_each_database!(@ mariadb (Some(Service::MariaDb)) [$($test),*]);
+        for_each_database!(@ mysql (Some(Service::MySql)) [$($test),*]);
     };
-    (@ $name:ident $dialect:ident [$($test:ident),*]) => {
+    (@ $name:ident $service:tt [$($test:ident),*]) => {
         mod $name {
+            use super::*;
+
             $(#[tokio::test]
             async fn $test() {
                 let test = concat!(stringify!($name), "::", stringify!($test));
-                if let Some(world) = super::World::new(super::Dialect::$dialect, test) {
+                if let Some(world) = World::new($service, test) {
                     super::$test(world).await;
                 }
             })*

@@ -59,7 +59,8 @@ fn lock_text(dialect: Dialect) -> &'static str {
         Dialect::Postgres => {
             "SELECT CASE WHEN pg_try_advisory_lock(1263291953, hashtext(current_schema())) THEN 1 ELSE 0 END"
         }
-        Dialect::Mysql => "SELECT get_lock(concat('kubewitness ', left(sha1(database()), 40)), 0)",
+        // A name has room for 64 characters. SHA-1 is no longer there in newer versions of MySQL.
+        Dialect::Mysql => "SELECT get_lock(concat('kubewitness ', left(sha2(database(), 256), 40)), 0)",
     }
 }
 
@@ -71,7 +72,7 @@ fn holder_text(dialect: Dialect) -> &'static str {
              AND CAST(objid AS bigint) = (CAST(hashtext(current_schema()) AS bigint) & 4294967295)"
         }
         Dialect::Mysql => {
-            "SELECT CAST(is_used_lock(concat('kubewitness ', left(sha1(database()), 40))) AS SIGNED)"
+            "SELECT CAST(is_used_lock(concat('kubewitness ', left(sha2(database(), 256), 40))) AS SIGNED)"
         }
     }
 }

@@ -154,6 +154,13 @@ proptest! {
     }
 
     #[test]
+    fn any_appends_leave_in_mariadb_what_a_naive_model_says(
+        steps in proptest::collection::vec(step(), 1..12),
+    ) {
+        run_on(Kind::MariaDb, steps);
+    }
+
+    #[test]
     fn any_appends_leave_in_mysql_what_a_naive_model_says(steps in proptest::collection::vec(step(), 1..12)) {
         run_on(Kind::Mysql, steps);
     }

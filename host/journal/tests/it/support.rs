@@ -19,6 +19,7 @@ pub const SOURCE: &str = "jobs";
 pub enum Kind {
     Sqlite,
     Postgres,
+    MariaDb,
     Mysql,
 }
 
@@ -32,11 +33,12 @@ impl Kind {
         KIND.try_with(|kind| *kind).unwrap_or(Self::Sqlite)
     }
 
-    fn service(self) -> Option<Service> {
+    pub fn service(self) -> Option<Service> {
         match self {
             Self::Sqlite => None,
             Self::Postgres => Some(Service::Postgres),
-            Self::Mysql => Some(Service::MariaDb),
+            Self::MariaDb => Some(Service::MariaDb),
+            Self::Mysql => Some(Service::MySql),
         }
     }
 
@@ -44,7 +46,7 @@ impl Kind {
     pub fn prefix(self) -> &'static str {
         match self {
             Self::Sqlite => "",
-            Self::Postgres | Self::Mysql => "kw_",
+            Self::Postgres | Self::MariaDb | Self::Mysql => "kw_",
         }
     }
 
@@ -67,6 +69,7 @@ macro_rules! on_every_store {
     ($($test:ident),* $(,)?) => {
         on_every_store!(@on sqlite, Sqlite, $($test),*);
         on_every_store!(@on postgres, Postgres, $($test),*);
+        on_every_store!(@on mariadb, MariaDb, $($test),*);
         on_every_store!(@on mysql, Mysql, $($test),*);
     };
     (@on $module:ident, $kind:ident, $($test:ident),*) => {

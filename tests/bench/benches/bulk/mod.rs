@@ -17,7 +17,7 @@ const ROWS: usize = 64;
 pub enum Bulk {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
-    MariaDb(MySqlConnection),
+    Mysql(MySqlConnection),
 }
 
 /// One state as a row.
@@ -86,10 +86,10 @@ impl Bulk {
                 sqlx::raw_sql(table("BYTEA")).execute(&mut connection).await?;
                 Self::Postgres(connection)
             }
-            Service::MariaDb => {
+            Service::MariaDb | Service::MySql => {
                 let mut connection = url.parse::<MySqlConnectOptions>()?.connect().await?;
                 sqlx::raw_sql(table("MEDIUMBLOB")).execute(&mut connection).await?;
-                Self::MariaDb(connection)
+                Self::Mysql(connection)
             }
         })
     }
@@ -102,7 +102,7 @@ impl Bulk {
                 many!(transaction, rows);
                 transaction.commit().await?;
             }
-            Self::MariaDb(connection) => {
+            Self::Mysql(connection) => {
                 let mut transaction = connection.begin().await?;
                 many!(transaction, rows);
                 transaction.commit().await?;
@@ -127,7 +127,7 @@ impl Bulk {
         match self {
             Self::Sqlite(connection) => connection.close().await?,
             Self::Postgres(connection) => connection.close().await?,
-            Self::MariaDb(connection) => connection.close().await?,
+            Self::Mysql(connection) => connection.close().await?,
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! PostgreSQL and MariaDB at settings that are durable against a loss of power, each in a temporary
+//! PostgreSQL, MariaDB and MySQL at settings that are durable against a loss of power, each in a temporary
 //! folder of its own.
 
 use anyhow::Result;
@@ -10,8 +10,16 @@ fn durable(service: Service) -> &'static [&'static str] {
         Service::Postgres => &["-c", "fsync=on", "-c", "shared_buffers=128MB"],
         Service::MariaDb => &[
             "--innodb-flush-log-at-trx-commit=1",
+            "--innodb-flush-method=O_DIRECT",
             "--innodb-buffer-pool-size=128M",
             "--innodb-log-file-size=96M",
+        ],
+        // Without the binary log, as MariaDB is by default.
+        Service::MySql => &[
+            "--innodb-flush-log-at-trx-commit=1",
+            "--innodb-flush-method=O_DIRECT",
+            "--innodb-buffer-pool-size=128M",
+            "--innodb-redo-log-capacity=100M",
         ],
     }
 }

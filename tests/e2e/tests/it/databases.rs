@@ -1,4 +1,4 @@
-//! Plugins' rows in PostgreSQL and MariaDB: the host is killed, the database is stopped, killed and
+//! Plugins' rows in PostgreSQL, MariaDB and MySQL: the host is killed, the database is stopped, killed and
 //! paused, and afterwards every version is there exactly once and in order, with one effect each.
 
 use std::path::PathBuf;
@@ -44,19 +44,12 @@ pub fn configuration(scratch: &Scratch, database: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-pub fn engine(service: Service) -> &'static str {
-    match service {
-        Service::Postgres => "postgres",
-        Service::MariaDb => "mysql",
-    }
-}
-
 fn options(scratch: &Scratch, simulator: &Simulator, service: Service, url: &str) -> Result<RunOptions> {
     Ok(RunOptions {
         kubeconfig: simulator.kubeconfig().to_path_buf(),
         config: Some(configuration(
             scratch,
-            &format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", engine(service)),
+            &format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", service.scheme()),
         )?),
         data: scratch.folder("data")?,
         env: vec![(ADDRESS.to_owned(), url.to_owned())],
@@ -103,7 +96,7 @@ async fn begin(
             Service::Postgres => {
                 "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kubewitness'"
             }
-            Service::MariaDb => {
+            Service::MariaDb | Service::MySql => {
                 "SELECT count(*) FROM information_schema.processlist WHERE db = 'test_0' AND id <> connection_id()"
             }
         };
@@ -247,7 +240,7 @@ async fn a_wrong_password_is_told_and_mended_while_it_runs(
     let url = server.create_database()?;
     let file = scratch.path().join("address");
     std::fs::write(&file, url.replace(PASSWORD, "wrong-word"))?;
-    let database = format!("{}: {{urlFrom: {{file: {}}}}}", engine(service), file.display());
+    let database = format!("{}: {{urlFrom: {{file: {}}}}}", service.scheme(), file.display());
     let options = RunOptions {
         kubeconfig: simulator.kubeconfig().to_path_buf(),
         config: Some(configuration(scratch, &database)?),
@@ -276,6 +269,7 @@ macro_rules! for_each_server {
     ($($test:ident),* $(,)?) => {
         for_each_server!(@ postgres Postgres [$($test),*]);
         for_each_server!(@ mariadb MariaDb [$($test),*]);
+        for_each_server!(@ mysql MySql [$($test),*]);
     };
     (@ $name:ident $service:ident [$($test:ident),*]) => {
         mod $name {

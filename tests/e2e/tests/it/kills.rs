@@ -1,5 +1,5 @@
 //! Killed at hundreds of random moments under load, with journal and granted database in SQLite,
-//! PostgreSQL and MariaDB: every version is there once and in order, with one effect each.
+//! PostgreSQL, MariaDB and MySQL: every version is there once and in order, with one effect each.
 //!
 //! CI kills a few times; `KUBEWITNESS_KILLS=300 cargo xtask test kills` does more. The seed is printed,
 //! and a failing one says how it is replayed.
@@ -13,7 +13,7 @@ use kubewitness_harness::{
     in_scratch, kills, seed, skip, until,
 };
 
-use crate::databases::{ADDRESS, configuration, engine};
+use crate::databases::{ADDRESS, configuration};
 use crate::support::{AUDIT, Load, SOURCES, journal_proof, plugin_manifest, proofs_of, same_story_in, write};
 
 /// What CI has the time for; the other tests of kills have theirs.
@@ -76,7 +76,7 @@ impl<'a> World<'a> {
                 let file = scratch.path().join("journal-address").to_string_lossy().into_owned();
                 options.args = vec!["--journal-file".to_owned(), file];
                 options.env = vec![(ADDRESS.to_owned(), url.clone())];
-                let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", engine(server.service()));
+                let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", server.service().scheme());
                 (Sink::Server(url), database)
             }
         };
@@ -220,4 +220,9 @@ async fn postgres_has_every_version_once_with_one_effect_after_kills_at_random_m
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_has_every_version_once_with_one_effect_after_kills_at_random_moments() {
     on_server("mariadb", Service::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_has_every_version_once_with_one_effect_after_kills_at_random_moments() {
+    on_server("mysql", Service::MySql).await;
 }

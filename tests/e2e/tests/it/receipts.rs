@@ -15,7 +15,7 @@ use kubewitness_harness::{
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySqlConnection, PgConnection, SqliteConnection};
 
-use crate::databases::{ADDRESS, configuration, engine};
+use crate::databases::{ADDRESS, configuration};
 use crate::support::{create_job, proofs_with, same_story_in, simulator};
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -103,7 +103,7 @@ impl Store {
         let Self::Server(server, _) = self else { return Ok(true) };
         let waiting = match server.service() {
             Service::Postgres => "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'",
-            Service::MariaDb => {
+            Service::MariaDb | Service::MySql => {
                 "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock'"
             }
         };
@@ -127,7 +127,7 @@ fn holds(service: Service) -> &'static str {
              CREATE TRIGGER hold BEFORE INSERT ON object_history FOR EACH STATEMENT EXECUTE FUNCTION hold(1); \
              CREATE TRIGGER hold BEFORE INSERT ON kubewitness_receipts FOR EACH STATEMENT EXECUTE FUNCTION hold(2)"
         }
-        Service::MariaDb => {
+        Service::MariaDb | Service::MySql => {
             "CREATE TRIGGER hold1 BEFORE INSERT ON object_history FOR EACH ROW \
              DO GET_LOCK('hold1', 60) + RELEASE_LOCK('hold1'); \
              CREATE TRIGGER hold2 BEFORE INSERT ON kubewitness_receipts FOR EACH ROW \
@@ -152,7 +152,7 @@ impl<'a> World<'a> {
             None => (Store::Sqlite(data.join("platform.db")), "sqlite: {path: platform.db}".to_owned()),
             Some(server) => {
                 let url = server.create_database()?;
-                let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", engine(server.service()));
+                let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", server.service().scheme());
                 (Store::Server(server, url), database)
             }
         };
@@ -265,4 +265,9 @@ async fn row_26_killed_between_every_two_steps_with_postgres() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_26_killed_between_every_two_steps_with_mariadb() {
     with_server(Service::MariaDb, "row_26_killed_between_every_two_steps_with_mariadb").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_26_killed_between_every_two_steps_with_mysql() {
+    with_server(Service::MySql, "row_26_killed_between_every_two_steps_with_mysql").await;
 }

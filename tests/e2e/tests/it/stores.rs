@@ -1,4 +1,4 @@
-//! With its journal in PostgreSQL or MariaDB: killed at any moment, and the database stopped and
+//! With its journal in PostgreSQL, MariaDB or MySQL: killed at any moment, and the database stopped and
 //! started again meanwhile, it has every version once and in order. A database that is away when it
 //! starts is waited for, one that refuses it is told, and a second process is turned away.
 
@@ -226,6 +226,7 @@ macro_rules! on_servers {
     ($($test:ident),* $(,)?) => {
         on_servers!(@ postgres Postgres [$($test),*]);
         on_servers!(@ mariadb MariaDb [$($test),*]);
+        on_servers!(@ mysql MySql [$($test),*]);
     };
     (@ $name:ident $service:ident [$($test:ident),*]) => {
         mod $name {

@@ -9,7 +9,7 @@ use kubewitness_harness::{
     skip,
 };
 
-use crate::databases::{ADDRESS, configuration, engine};
+use crate::databases::{ADDRESS, configuration};
 use crate::support::{create_job, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -18,7 +18,7 @@ fn verified(service: Service, url: &str, authority: &std::path::Path) -> String 
     let authority = authority.display();
     match service {
         Service::Postgres => format!("{url}?sslmode=verify-full&sslrootcert={authority}"),
-        Service::MariaDb => format!("{url}?ssl-mode=VERIFY_IDENTITY&ssl-ca={authority}"),
+        Service::MariaDb | Service::MySql => format!("{url}?ssl-mode=VERIFY_IDENTITY&ssl-ca={authority}"),
     }
 }
 
@@ -30,11 +30,9 @@ fn is_encrypted(server: &DatabaseServer) -> Result<bool> {
              WHERE ssl AND application_name LIKE 'kubewitness%'"
         }
         // It counts sessions that shook hands; our own client does not.
-        Service::MariaDb => {
-            "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Ssl_finished_accepts'"
-        }
+        Service::MariaDb | Service::MySql => "SHOW GLOBAL STATUS LIKE 'Ssl_finished_accepts'",
     };
-    Ok(server.run(None, count)?.trim() != "0")
+    Ok(server.run(None, count)?.split_whitespace().last() != Some("0"))
 }
 
 async fn speaks(
@@ -48,7 +46,7 @@ async fn speaks(
     let (granted, journal) = (verified(service, &granted, authority), verified(service, &journal, authority));
     write(scratch.path(), "journal-address", &journal)?;
     let file = scratch.path().join("journal-address").to_string_lossy().into_owned();
-    let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", engine(service));
+    let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", service.scheme());
     let options = RunOptions {
         kubeconfig: simulator.kubeconfig().to_path_buf(),
         config: Some(configuration(scratch, &database)?),
@@ -102,4 +100,9 @@ async fn postgres_is_spoken_with_over_tls_and_one_that_nobody_vouches_for_is_ref
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_is_spoken_with_over_tls_and_one_that_nobody_vouches_for_is_refused() {
     on(Service::MariaDb, "tls::mariadb").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_is_spoken_with_over_tls_and_one_that_nobody_vouches_for_is_refused() {
+    on(Service::MySql, "tls::mysql").await;
 }

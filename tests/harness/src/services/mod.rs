@@ -1,4 +1,4 @@
-//! PostgreSQL, MariaDB and NATS for tests: real servers, on loopback, each in a temporary folder of its
+//! PostgreSQL, MariaDB, MySQL and NATS for tests: real servers, on loopback, each in a temporary folder of its
 //! own, and never one that runs on this machine already.
 //!
 //! Everything here blocks, so that one server can serve all tests of a binary, whose runtimes come
@@ -6,7 +6,7 @@
 //! that comes about, and then ends the server by its id and removes its folder.
 
 mod guard;
-mod mariadb;
+mod mysql;
 mod nats;
 mod postgres;
 mod tls;
@@ -37,16 +37,25 @@ const PORTS: u32 = 5;
 pub enum Service {
     Postgres,
     MariaDb,
+    MySql,
 }
 
 impl Service {
-    pub const ALL: [Self; 2] = [Self::Postgres, Self::MariaDb];
+    pub const ALL: [Self; 3] = [Self::Postgres, Self::MariaDb, Self::MySql];
+
+    /// What its addresses begin with, and what the configuration calls it.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MariaDb | Self::MySql => "mysql",
+        }
+    }
 
     /// Whether it can be started on this machine.
     pub fn is_installed(self) -> bool {
         match self {
             Self::Postgres => postgres::programs().is_some(),
-            Self::MariaDb => mariadb::programs().is_some(),
+            Self::MariaDb | Self::MySql => mysql::programs(self).is_some(),
         }
     }
 }
@@ -56,6 +65,7 @@ impl fmt::Display for Service {
         f.write_str(match self {
             Self::Postgres => "PostgreSQL",
             Self::MariaDb => "MariaDB",
+            Self::MySql => "MySQL",
         })
     }
 }
@@ -73,7 +83,8 @@ pub struct DatabaseServer {
 /// The server that all tests of this binary share; nobody may stop it. Where there is none to
 /// start, `test` is counted as skipped.
 pub fn shared_server(service: Service, test: &str) -> Option<&'static DatabaseServer> {
-    static SERVERS: [OnceLock<Option<DatabaseServer>>; 2] = [OnceLock::new(), OnceLock::new()];
+    static SERVERS: [OnceLock<Option<DatabaseServer>>; Service::ALL.len()] =
+        [const { OnceLock::new() }; Service::ALL.len()];
     let server = SERVERS[service as usize].get_or_init(|| {
         let started = DatabaseServer::start(service, &[]);
         started.unwrap_or_else(|error| panic!("{service} can't be started: {error:#}"))
@@ -112,7 +123,7 @@ impl DatabaseServer {
                     let on = ["-c".to_owned(), "ssl=on".to_owned()];
                     on.into_iter().chain(settings.into_iter().flat_map(set)).collect()
                 }
-                Service::MariaDb => {
+                Service::MariaDb | Service::MySql => {
                     settings.map(|(what, path)| format!("--ssl-{what}={}", path.display())).to_vec()
                 }
             })
@@ -136,7 +147,7 @@ impl DatabaseServer {
             Self { service, folder, port: 0, args, guard: None, databases: AtomicU32::default() };
         match server.service {
             Service::Postgres => postgres::install(&server.folder)?,
-            Service::MariaDb => mariadb::install(&server.folder)?,
+            service => mysql::install(service, &server.folder)?,
         }
         for left in (0..PORTS).rev() {
             server.port = quiet_port()?;
@@ -159,10 +170,7 @@ impl DatabaseServer {
 
     /// The address of a database, with user and password.
     pub fn url(&self, database: &str) -> String {
-        let scheme = match self.service {
-            Service::Postgres => "postgres",
-            Service::MariaDb => "mysql",
-        };
+        let scheme = self.service.scheme();
         format!("{scheme}://{USER}:{PASSWORD}@127.0.0.1:{}/{database}", self.port)
     }
 
@@ -178,7 +186,7 @@ impl DatabaseServer {
     pub fn run(&self, database: Option<&str>, statements: &str) -> Result<String> {
         let mut command = match self.service {
             Service::Postgres => postgres::client(self.port, database)?,
-            Service::MariaDb => mariadb::client(self.port, database)?,
+            service => mysql::client(service, self.port, database)?,
         };
         output(command.arg(statements))
     }
@@ -202,7 +210,7 @@ impl DatabaseServer {
         }
         let mut command = match self.service {
             Service::Postgres => postgres::server(&self.folder, self.port)?,
-            Service::MariaDb => mariadb::server(&self.folder, self.port)?,
+            service => mysql::server(service, &self.folder, self.port)?,
         };
         command.extend(self.args.iter().cloned());
         let guard = self.guard.insert(Guard::start(&command, &self.folder, &self.log_file())?);
@@ -225,16 +233,16 @@ impl DatabaseServer {
     pub fn stop(&mut self) -> Result<()> {
         match self.service {
             Service::Postgres => self.end("INT"),
-            Service::MariaDb => self.end("TERM"),
+            Service::MariaDb | Service::MySql => self.end("TERM"),
         }
     }
 
-    /// As fast as it can end by itself, with recovery at the next start. MariaDB knows no such
-    /// end: it is killed.
+    /// As fast as it can end by itself, with recovery at the next start. MySQL and MariaDB
+    /// know no such end: they are killed.
     pub fn stop_at_once(&mut self) -> Result<()> {
         match self.service {
             Service::Postgres => self.end("QUIT"),
-            Service::MariaDb => self.kill(),
+            Service::MariaDb | Service::MySql => self.kill(),
         }
     }
 

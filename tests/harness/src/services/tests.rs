@@ -1,6 +1,6 @@
 use super::*;
 
-/// The same for both; a service that is not there is told by `shared_server`.
+/// The same for all; a service that is not there is told by `shared_server`.
 fn own(service: Service, test: &str) -> Option<DatabaseServer> {
     let server = DatabaseServer::start(service, &[]).expect("starts");
     if server.is_none() {
@@ -61,7 +61,7 @@ fn nothing_is_left_of_a_server_whose_test_went_away(service: Service, test: &str
     std::fs::create_dir(&folder).expect("the folder's name is free");
 }
 
-macro_rules! for_both {
+macro_rules! for_each {
     ($($test:ident),*) => {
         mod postgres_server {
             $(#[test] fn $test() { super::$test(super::Service::Postgres, concat!("postgres_server::", stringify!($test))); })*
@@ -69,10 +69,13 @@ macro_rules! for_both {
         mod mariadb_server {
             $(#[test] fn $test() { super::$test(super::Service::MariaDb, concat!("mariadb_server::", stringify!($test))); })*
         }
+        mod mysql_server {
+            $(#[test] fn $test() { super::$test(super::Service::MySql, concat!("mysql_server::", stringify!($test))); })*
+        }
     };
 }
 
-for_both!(
+for_each!(
     what_was_committed_outlives_each_way_to_end,
     a_paused_server_answers_when_it_is_resumed,
     nothing_is_left_of_a_server_whose_test_went_away

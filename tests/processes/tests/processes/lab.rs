@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, SimulatorOptions,
-    command, command_json, compare, compare_newest, project_root,
+    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Simulator, SimulatorOptions, command,
+    command_json, compare, compare_newest, project_root,
 };
 use serde_json::json;
 
@@ -50,10 +50,7 @@ impl<'a> Lab<'a> {
     pub async fn on(scratch: &'a Scratch, server: &DatabaseServer) -> Result<(Self, String)> {
         let mut lab = Self::new(scratch, scratch.folder("data")?).await?;
         let (platform, journal) = (server.create_database()?, server.create_database()?);
-        let engine = match server.service() {
-            Service::Postgres => "postgres",
-            Service::MariaDb => "mysql",
-        };
+        let engine = server.service().scheme();
         let config = scratch.folder("config")?;
         let example = lab.options.config.take().context("the lab has a configuration")?;
         for file in ["host.yaml", "persistence.yaml"] {

@@ -28,8 +28,8 @@ fn end_the_writers_session(server: &DatabaseServer, journal: &str) -> Result<()>
                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
             server.run(Some(name), text).map(drop)
         }
-        Service::MariaDb => {
-            let text = "SELECT is_used_lock(concat('kubewitness ', left(sha1(database()), 40)))";
+        Service::MariaDb | Service::MySql => {
+            let text = "SELECT is_used_lock(concat('kubewitness ', left(sha2(database(), 256), 40)))";
             let session = server.run(Some(name), text)?;
             if let Ok(number) = session.trim().parse::<u64>() {
                 // It may have ended by itself meanwhile.
@@ -146,6 +146,13 @@ async fn row_28_stopped_while_another_took_over_in_mariadb_its_append_is_refused
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_28_stopped_while_another_took_over_in_mysql_its_append_is_refused() {
+    let test = "row_28_stopped_while_another_took_over_in_mysql_its_append_is_refused";
+    let Some(server) = shared_server(Service::MySql, test) else { return };
+    in_scratch("stopped", async |scratch| stopped_past_its_lock(scratch, server).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_29_of_two_leaders_in_postgres_one_epoch_wins_and_nothing_is_done_twice() {
     let test = "row_29_of_two_leaders_in_postgres_one_epoch_wins_and_nothing_is_done_twice";
     let Some(server) = shared_server(Service::Postgres, test) else { return };
@@ -156,6 +163,13 @@ async fn row_29_of_two_leaders_in_postgres_one_epoch_wins_and_nothing_is_done_tw
 async fn row_29_of_two_leaders_in_mariadb_one_epoch_wins_and_nothing_is_done_twice() {
     let test = "row_29_of_two_leaders_in_mariadb_one_epoch_wins_and_nothing_is_done_twice";
     let Some(server) = shared_server(Service::MariaDb, test) else { return };
+    in_scratch("leaders", async |scratch| two_leaders(scratch, server).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_29_of_two_leaders_in_mysql_one_epoch_wins_and_nothing_is_done_twice() {
+    let test = "row_29_of_two_leaders_in_mysql_one_epoch_wins_and_nothing_is_done_twice";
+    let Some(server) = shared_server(Service::MySql, test) else { return };
     in_scratch("leaders", async |scratch| two_leaders(scratch, server).await).await;
 }
 

@@ -46,7 +46,7 @@ impl World {
         let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
         match self.server.service() {
             Service::Postgres => Arc::new(Remote::<Postgres>::impatient(&spec, patience)),
-            Service::MariaDb => Arc::new(Remote::<Mysql>::impatient(&spec, patience)),
+            Service::MariaDb | Service::MySql => Arc::new(Remote::<Mysql>::impatient(&spec, patience)),
         }
     }
 
@@ -229,6 +229,7 @@ macro_rules! for_each_server {
     ($($test:ident),* $(,)?) => {
         for_each_server!(@ postgres Postgres [$($test),*]);
         for_each_server!(@ mariadb MariaDb [$($test),*]);
+        for_each_server!(@ mysql MySql [$($test),*]);
     };
     (@ $name:ident $service:ident [$($test:ident),*]) => {
         mod $name {
@@ -286,11 +287,7 @@ mod refusals {
         }
     }
 
-    #[tokio::test]
-    async fn mysql_writes_no_table_where_a_lost_row_would_not_show() {
-        let Some(world) = World::new(Service::MariaDb, "refusals::mysql_writes_no_table").await else {
-            return;
-        };
+    async fn no_table_is_written_where_a_lost_row_would_not_show(world: World) {
         for (create, why) in [
             ("CREATE TABLE s (k BIGINT, n BIGINT)", "no unique index (k)"),
             ("CREATE TABLE s (k BIGINT UNIQUE, n BIGINT UNIQUE)", "a second unique index"),
@@ -311,6 +308,15 @@ mod refusals {
             matches!(&late, Err(GrantError::Invalid(why)) if why.contains("before the call writes")),
             "{late:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn mysql_and_mariadb_write_no_table_where_a_lost_row_would_not_show() {
+        for service in [Service::MariaDb, Service::MySql] {
+            if let Some(world) = World::new(service, "refusals::no_table_is_written").await {
+                no_table_is_written_where_a_lost_row_would_not_show(world).await;
+            }
+        }
     }
 
     #[tokio::test]

@@ -1,0 +1,125 @@
+//! Which programs MySQL and MariaDB are, and how they are called: what the one grew out of the other
+//! they still have in common.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+
+use super::{PASSWORD, Service, USER, folder_with, guard, output, search_path};
+use crate::binaries::services_folder;
+
+#[derive(Clone)]
+pub struct Programs {
+    server: PathBuf,
+    client: PathBuf,
+    /// What makes a folder of data, where that is not the server itself.
+    install: Option<PathBuf>,
+}
+
+/// Looked for once: MySQL's programs are run to see what they are.
+pub fn programs(service: Service) -> Option<&'static Programs> {
+    static MARIADB: OnceLock<Option<Programs>> = OnceLock::new();
+    static MYSQL: OnceLock<Option<Programs>> = OnceLock::new();
+    match service {
+        Service::MySql => MYSQL.get_or_init(mysql).as_ref(),
+        _ => MARIADB.get_or_init(mariadb).as_ref(),
+    }
+}
+
+fn mariadb() -> Option<Programs> {
+    let find = |name: &str| Some(folder_with(search_path(), &[name])?.join(name));
+    let install = Some(find("mariadb-install-db")?);
+    Some(Programs { server: find("mariadbd")?, client: find("mariadb")?, install })
+}
+
+/// Those of the machine, or those that the runner fetched.
+fn mysql() -> Option<Programs> {
+    let fetched = services_folder().map(|folder| folder.join("mysql").join("bin"));
+    let both = search_path()
+        .into_iter()
+        .chain(fetched)
+        .map(|folder| ["mysqld", "mysql"].map(|name| folder.join(name)));
+    let [server, client] = both.into_iter().find(|both| both.iter().all(|program| is_mysql(program)))?;
+    Some(Programs { server, client, install: None })
+}
+
+/// MariaDB's programs are called so too.
+fn is_mysql(program: &Path) -> bool {
+    let told = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    told.is_ok_and(|told| told.status.success() && !String::from_utf8_lossy(&told.stdout).contains("MariaDB"))
+}
+
+fn found(service: Service) -> Result<&'static Programs> {
+    programs(service).with_context(|| format!("{service} is not installed"))
+}
+
+pub fn install(service: Service, folder: &Path) -> Result<()> {
+    let init = format!(
+        "CREATE USER IF NOT EXISTS {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n\
+         GRANT ALL ON *.* TO {USER}@'127.0.0.1' WITH GRANT OPTION;\n"
+    );
+    std::fs::write(folder.join("init.sql"), init).context("the first statements")?;
+    let Programs { server, install, .. } = found(service)?;
+    let mut command = guard::command(folder, install.as_ref().unwrap_or(server));
+    command.arg("--no-defaults");
+    match install {
+        Some(_) => command.args(["--auth-root-authentication-method=normal", "--skip-test-db"]),
+        None => command.arg("--initialize-insecure").args(settings(service)),
+    };
+    output(command.arg(format!("--datadir={}", folder.join("data").display()))).map(drop)
+}
+
+/// Of the server's process, whatever it is started for. Nothing is synced: what a process that is
+/// killed has written, the kernel keeps.
+fn settings(service: Service) -> Vec<&'static str> {
+    let mut settings = vec!["--innodb-buffer-pool-size=64M", "--innodb-flush-method=nosync"];
+    settings.extend_from_slice(match service {
+        Service::MySql => &[
+            "--innodb-redo-log-capacity=32M",
+            "--disable-log-bin",
+            "--secure-file-priv=NULL",
+            "--mysqlx=OFF",
+        ],
+        _ => &["--innodb-log-file-size=16M"],
+    });
+    settings
+}
+
+pub fn server(service: Service, folder: &Path, port: u16) -> Result<Vec<String>> {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let mut command = vec![
+        found(service)?.server.to_string_lossy().into_owned(),
+        "--no-defaults".to_owned(),
+        format!("--datadir={}", path("data")),
+        format!("--tmpdir={}", folder.display()),
+        format!("--socket={}", path("s")),
+        format!("--pid-file={}", path("pid")),
+        format!("--init-file={}", path("init.sql")),
+        format!("--port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--skip-name-resolve".to_owned(),
+        "--performance-schema=OFF".to_owned(),
+        "--max-connections=100".to_owned(),
+        // Written at each commit.
+        "--innodb-flush-log-at-trx-commit=2".to_owned(),
+    ];
+    command.extend(settings(service).iter().map(ToString::to_string));
+    Ok(command)
+}
+
+pub fn client(service: Service, port: u16, database: Option<&str>) -> Result<Command> {
+    let mut client = Command::new(&found(service)?.client);
+    client.args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--connect-timeout=5"]);
+    client.args([&format!("--port={port}"), &format!("--user={USER}"), "--batch", "--skip-column-names"]);
+    if service == Service::MySql {
+        // It would speak over TLS by itself, and tests count who does.
+        client.args(["--ssl-mode=DISABLED", "--get-server-public-key"]);
+    }
+    if let Some(database) = database {
+        client.arg(format!("--database={database}"));
+    }
+    client.env("MYSQL_PWD", PASSWORD).arg("--execute");
+    Ok(client)
+}

@@ -1,0 +1,139 @@
+//! MySQL for tests. Debian's stable release has MariaDB alone, and the packages of its unstable suite
+//! need a newer libc than this machine may have: so they are unpacked into a folder beside what is
+//! built, with all that they need, and run by the loader that comes with them. Nothing is installed.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::apt::{Apt, MIRROR, run};
+use crate::build::{services_folder, step};
+use crate::services::{is_root, runs, search_path};
+
+pub const NAME: &str = "mysqld (of MySQL)";
+
+/// Each with its folder in the package.
+const PROGRAMS: [(&str, &str); 2] = [("mysqld", "usr/sbin"), ("mysql", "usr/bin")];
+const PACKAGES: [&str; 2] = ["mysql-server-core", "mysql-client-core"];
+/// Debian alone has it: who signs what its mirrors serve.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// A mirror's index may be newer than its packages for a while, and a network fails.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Fetches it where it is missing and can be had: as root on Debian. Whether it is there then.
+pub fn ensure() -> bool {
+    if is_there() {
+        return true;
+    }
+    if !is_root() || !runs("apt-get") || !Path::new(KEYS).is_file() {
+        return false;
+    }
+    step("fetching MySQL");
+    for left in (0..TRIES).rev() {
+        match unpack() {
+            Ok(()) => break,
+            Err(why) => eprintln!("xtask: MySQL can't be had: {why:#}"),
+        }
+        if left > 0 {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    is_there()
+}
+
+fn folder() -> PathBuf {
+    services_folder().join("mysql")
+}
+
+fn is_there() -> bool {
+    let mut folders = search_path().chain([folder().join("bin")]);
+    folders.any(|folder| PROGRAMS.iter().all(|(program, _)| is_mysql(&folder.join(program))))
+}
+
+/// MariaDB's programs are called so too.
+fn is_mysql(program: &Path) -> bool {
+    let Ok(told) = Command::new(program).arg("--version").stdin(Stdio::null()).output() else { return false };
+    told.status.success() && !String::from_utf8_lossy(&told.stdout).contains("MariaDB")
+}
+
+/// What a killed run left is begun anew; what is called by its name is whole.
+fn unpack() -> Result<()> {
+    let (new, fetched) = (folder().with_extension("new"), folder().with_extension("packages"));
+    for left in [&new, &fetched, &folder()] {
+        if left.exists() {
+            fs::remove_dir_all(left).with_context(|| format!("removing {}", left.display()))?;
+        }
+    }
+    fs::create_dir_all(&new)?;
+    let apt = Apt::new(&fetched, &format!("deb [signed-by={KEYS}] {MIRROR} sid main"))?;
+    apt.run(&["update"])?;
+    apt.run(&[&["install", "--yes", "--no-install-recommends", "--download-only"][..], &PACKAGES].concat())?;
+    for package in apt.packages()? {
+        // Scripts of the packages are in Perl, and none of them is run here.
+        if !package.to_string_lossy().contains("perl") {
+            run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&new))?;
+        }
+    }
+    for (program, place) in PROGRAMS {
+        put_in_path(&new, place, program)?;
+    }
+    // Servers don't run as root.
+    for path in [&services_folder(), &new] {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755))?;
+    }
+    fs::rename(&new, folder()).context("giving it its name")?;
+    fs::remove_dir_all(&fetched).context("removing the packages")?;
+    let unprivileged = ["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"];
+    let mut server = Command::new("setpriv");
+    server.args(unprivileged).arg(folder().join("bin/mysqld")).arg("--version").stdout(Stdio::null());
+    run(&mut server).with_context(|| {
+        let place = folder();
+        format!(
+            "tests run it as the user nobody, who must be able to enter every folder of {}: \
+             name another target folder in CARGO_TARGET_DIR",
+            place.display()
+        )
+    })
+}
+
+/// A script that calls a program as if it were installed.
+fn put_in_path(new: &Path, place: &str, program: &str) -> Result<()> {
+    // Of this machine's architecture, whichever that is.
+    let libraries = entry(&new.join("usr/lib"), |path| path.join("libc.so.6").exists())?;
+    let is_loader = |path: &Path| path.file_name().is_some_and(|name| starts_with(name, "ld-linux"));
+    let loader = entry(&libraries, is_loader)?;
+    let within = |path: &Path| -> Result<String> { Ok(path.strip_prefix(new)?.display().to_string()) };
+    let (loader, libraries) = (within(&loader)?, within(&libraries)?);
+    // The server looks for its messages and more where it would have been installed.
+    let more = match program {
+        "mysqld" => r#" --basedir="$root/usr" --lc-messages-dir="$root/usr/share/mysql""#,
+        _ => "",
+    };
+    let script = format!(
+        "#!/bin/sh\nroot=${{0%/*}}/..\n\
+         exec \"$root/{loader}\" --library-path \"$root/{libraries}\" \"$root/{place}/{program}\" \"$@\"{more}\n"
+    );
+    let path = new.join("bin").join(program);
+    fs::create_dir_all(new.join("bin"))?;
+    fs::write(&path, script)?;
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+    ensure!(is_mysql(&path), "{program} does not run as it was unpacked");
+    Ok(())
+}
+
+fn starts_with(name: &OsStr, start: &str) -> bool {
+    name.to_string_lossy().starts_with(start)
+}
+
+fn entry(folder: &Path, is_it: impl Fn(&Path) -> bool) -> Result<PathBuf> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let found = entries.flatten().map(|entry| entry.path()).find(|path| is_it(path));
+    found.with_context(|| format!("the packages have no loader or no libc in {}", folder.display()))
+}
