@@ -123,7 +123,7 @@ fn make(database: &str, dialect: Dialect) -> Result<(), Error> {
     sql::run(database, &create(STATUS, &COLUMNS, "uid", dialect))?;
     let history: Vec<_> = COLUMNS.into_iter().chain([PREVIOUS]).collect();
     sql::run(database, &create(HISTORY, &history, &HISTORY_KEY.join(", "), dialect))?;
-    let version = "BIGINT NOT NULL UNIQUE";
+    let version = "BIGINT NOT NULL PRIMARY KEY";
     sql::run(database, &format!("CREATE TABLE IF NOT EXISTS {SCHEMA} (version {version})")).map(drop)
 }
 
@@ -146,9 +146,9 @@ fn make_indexes(database: &str, dialect: Dialect) -> Result<(), Error> {
     Ok(())
 }
 
-/// Names are quoted: `change` is a word of MySQL's.
+/// Names are quoted: `change` is a word of MySQL's. Some of its servers take no table without a primary key.
 fn create(table: &str, columns: &[(&str, Holds)], key: &str, dialect: Dialect) -> String {
     let columns: Vec<_> =
         columns.iter().map(|(name, holds)| format!("\"{name}\" {}", holds.sql(dialect))).collect();
-    format!("CREATE TABLE IF NOT EXISTS {table} ({}, UNIQUE ({key}))", columns.join(", "))
+    format!("CREATE TABLE IF NOT EXISTS {table} ({}, PRIMARY KEY ({key}))", columns.join(", "))
 }

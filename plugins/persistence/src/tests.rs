@@ -86,7 +86,7 @@ fn tables_are_made_with_a_version_and_looked_for_once() {
         "{}",
         made[0]
     );
-    assert!(made[1].ends_with("UNIQUE (resource_version, id))"), "{}", made[1]);
+    assert!(made[1].ends_with("PRIMARY KEY (resource_version, id))"), "{}", made[1]);
     assert_eq!(made.len(), 3);
     let writes = database.writes.borrow().clone();
     assert_eq!((writes[0].table.as_str(), &writes[0].rows), ("object_schema", &vec![vec![1_i64.into()]]));

@@ -170,9 +170,10 @@ impl Platform {
                 sqlx::raw_sql(text).execute(connection).await.map(drop)
             }
             Connection::Mysql(connection) => {
-                let text = "CREATE TABLE effects (id VARCHAR(600) COLLATE utf8mb4_bin); \
+                let text = "CREATE TABLE effects (n BIGINT AUTO_INCREMENT PRIMARY KEY, \
+                     id VARCHAR(600) COLLATE utf8mb4_bin); \
                      CREATE TRIGGER effect BEFORE INSERT ON object_history FOR EACH ROW \
-                     INSERT INTO effects VALUES (NEW.id)";
+                     INSERT INTO effects (id) VALUES (NEW.id)";
                 sqlx::raw_sql(text).execute(connection).await.map(drop)
             }
         };

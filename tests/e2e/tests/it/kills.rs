@@ -200,8 +200,16 @@ async fn on(store: &str, server: Option<DatabaseServer>) {
     .await;
 }
 
+/// Replicated groups, and some who host MySQL, take no table without a primary key.
+fn strictness(service: Service) -> &'static [&'static str] {
+    match service {
+        Service::MySql => &["--sql-require-primary-key=ON"],
+        Service::Postgres | Service::MariaDb => &[],
+    }
+}
+
 async fn on_server(store: &str, service: Service) {
-    match DatabaseServer::start(service, &[]).expect("the server starts") {
+    match DatabaseServer::start(service, strictness(service)).expect("the server starts") {
         Some(server) => on(store, Some(server)).await,
         None => skip(&format!("kills::{store}"), &format!("{service} is not installed")),
     }

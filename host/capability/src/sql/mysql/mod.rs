@@ -21,9 +21,11 @@ use super::remote::{
 };
 use super::{Receipt, bounded, write};
 
+/// Replicated groups take no rows without a primary key, and some servers no tables.
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin VARCHAR(63) NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL, states LONGBLOB NOT NULL, \
-    token VARCHAR(128) NOT NULL, at BIGINT NOT NULL, INDEX (plugin, last), INDEX (token)) \
+    token VARCHAR(128) NOT NULL, at BIGINT NOT NULL, INDEX (plugin, last), INDEX (token), \
+    number BIGINT AUTO_INCREMENT PRIMARY KEY) \
     CHARACTER SET utf8mb4 COLLATE utf8mb4_bin; \
     CREATE TABLE IF NOT EXISTS kubewitness_fences (plugin VARCHAR(63) NOT NULL PRIMARY KEY) \
     CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
