@@ -143,11 +143,16 @@ impl Server {
                 session.script(MYSQL).await?;
                 let rows = session.fetch("SELECT CAST(version() AS @TEXT)", Vec::new()).await?;
                 let version = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
-                let limit = match version.is_some_and(|version| version.contains("MariaDB")) {
-                    true => "max_recursive_iterations",
-                    false => "cte_max_recursion_depth",
+                let settings = match version.is_some_and(|version| version.contains("MariaDB")) {
+                    true => format!("max_recursive_iterations = {STEPS}"),
+                    // By itself it would go on for a day to tell what tables took when it was first asked.
+                    false => {
+                        format!(
+                            "cte_max_recursion_depth = {STEPS}, SESSION information_schema_stats_expiry = 0"
+                        )
+                    }
                 };
-                session.script(&format!("SET SESSION {limit} = {STEPS}")).await
+                session.script(&format!("SET SESSION {settings}")).await
             }
         }
     }
@@ -171,13 +176,18 @@ impl Server {
             }
             Dialect::Mysql => {
                 let text = "SELECT CAST(@@innodb_flush_log_at_trx_commit AS @BIGINT), \
-                            CAST(@@max_allowed_packet AS @BIGINT)";
+                            CAST(@@max_allowed_packet AS @BIGINT), \
+                            CAST(@@log_bin AS @BIGINT), CAST(@@sync_binlog AS @BIGINT)";
                 let row = session.fetch(text, Vec::new()).await?.into_iter().next();
                 let Some(row) = row else { return Ok(()) };
-                if row.int(0)? != 1 {
+                // What the binary log lacks after a crash is rolled back.
+                let unsynced = [
+                    ("innodb_flush_log_at_trx_commit", row.int(0)? != 1),
+                    ("sync_binlog", row.int(2)? != 0 && row.int(3)? != 1),
+                ];
+                for (setting, _) in unsynced.into_iter().filter(|(_, is_unsynced)| *is_unsynced) {
                     tracing::warn!(
-                        "{self} has `innodb_flush_log_at_trx_commit` other than 1: what it says it has kept is lost \
-                         when its machine dies"
+                        "{self} has `{setting}` other than 1: what it says it has kept is lost when its machine dies"
                     );
                 }
                 if row.int(1)? < LEAST_PACKET {

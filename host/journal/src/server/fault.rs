@@ -27,17 +27,24 @@ fn postgres(code: &str) -> Option<&'static str> {
 /// Of MySQL and MariaDB.
 fn mysql(number: &str) -> Option<&'static str> {
     match number.parse().unwrap_or(0) {
-        1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 => Some("the server gave up a transaction"),
+        // The last two are of replicated groups, where another member's transaction came first.
+        1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 | 3100 | 3101 => {
+            Some("the server gave up a transaction")
+        }
         1290 | 1792 | 1836 => Some("the server only lets read"),
-        1047 | 1053 | 1077 | 1079 => Some("the server is stopping or starting"),
+        1047 | 1053 | 1077 | 1079 | 3168 => Some("the server is stopping or starting"),
         1021 | 1030 | 1114 | 1041 | 1037 | 1038 => Some("the server's disk or memory is full"),
         1026 => Some("the server's disk failed"),
         1040 | 1203 | 1226 => Some("the server has no connection left"),
         1142 | 1143 | 1227 => Some("the user lacks a right on the journal's tables"),
-        1044 | 1045 | 1130 | 1698 => Some("the server refuses the user or the password"),
+        // Also a host, a way to tell a password, and an account that is locked or whose password is old.
+        1044 | 1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
+            Some("the server refuses the user or the password")
+        }
+        3159 => Some("the server refuses whoever speaks without TLS"),
         1049 => Some("the server has no such database"),
         1153 => Some("a row is larger than the server's max_allowed_packet: raise it"),
-        1158..=1161 | 1152 | 1184 | 1927 | 4031 => Some("the connection was lost"),
+        1158..=1161 | 1152 | 1184 | 1927 | 3169 | 4031 => Some("the connection was lost"),
         _ => None,
     }
 }
@@ -79,7 +86,10 @@ pub(super) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static s
     const DATABASE: &str = "make the database, or name another one in the journal's address";
     const RIGHTS: &str = "grant that user the right to make, read and write tables there";
     const PROTOCOL: &str = "correct scheme, host and port of the journal's address";
+    const ENCRYPT: &str =
+        "take `ssl-mode=DISABLED` out of the journal's address, or give the server a certificate";
     match error {
+        error if lacks_tls(error) => return Some(ENCRYPT),
         sqlx::Error::Tls(_) => {
             return Some("correct the address's settings of TLS, or the server's certificate");
         }
@@ -93,12 +103,20 @@ pub(super) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static s
     let code = code(dialect, error)?;
     match (dialect, code.as_str()) {
         (Dialect::Postgres, "28000" | "28P01") => Some(LOGIN),
-        (Dialect::Mysql, "1045" | "1130" | "1251" | "1698") => Some(LOGIN),
+        (Dialect::Mysql, "3159") => Some(ENCRYPT),
+        (Dialect::Mysql, "1045" | "1129" | "1130" | "1251" | "1524" | "1698") => Some(LOGIN),
+        (Dialect::Mysql, "1820" | "1862" | "3118" | "3955") => Some(LOGIN),
         (Dialect::Postgres, "3D000") | (Dialect::Mysql, "1049") => Some(DATABASE),
         (Dialect::Postgres, "3F000" | "42501") => Some(RIGHTS),
         (Dialect::Mysql, "1044" | "1142" | "1143" | "1227") => Some(RIGHTS),
         _ => None,
     }
+}
+
+/// MySQL's kind of password is told to nobody who could be somebody else: the client says so when it
+/// would have to be, and gives it no kind of error of its own.
+fn lacks_tls(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Configuration(why) if why.to_string().contains("RSA"))
 }
 
 pub(super) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
@@ -113,6 +131,10 @@ pub(super) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
         };
     }
     match error {
+        error if lacks_tls(&error) => JournalError::Unavailable(
+            "the server wants the password as `caching_sha2_password` has it, which is told over TLS alone"
+                .into(),
+        ),
         // Of a row: what is there is not of this format.
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
@@ -137,7 +159,7 @@ mod tests {
         for code in ["23505", "42P01", "XX001", "XX002", "22021"] {
             assert!(passing(Dialect::Postgres, code).is_none(), "{code}");
         }
-        for code in ["1205", "1213", "1040", "1114", "1290", "1053"] {
+        for code in ["1205", "1213", "1040", "1114", "1290", "1053", "3101", "3159", "3168", "4031"] {
             assert!(passing(Dialect::Mysql, code).is_some(), "{code}");
         }
         for code in ["1062", "1146", "1034", "1366"] {

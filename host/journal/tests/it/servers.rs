@@ -203,6 +203,15 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
     if Kind::here() != Kind::Postgres {
         wrong.push((format!("postgres://{login}@{at}"), "host and port"));
     }
+    // Who was never let in is asked for the password itself, and that is told over TLS alone.
+    if Kind::here() == Kind::Mysql {
+        let fresh = "CREATE USER IF NOT EXISTS fresh@'127.0.0.1' IDENTIFIED BY 'wrong-word'";
+        beside.run(fresh);
+        wrong.push((
+            format!("{scheme}://fresh:wrong-word@{at}?ssl-mode=DISABLED"),
+            "`ssl-mode=DISABLED` out of",
+        ));
+    }
     for (address, remedy) in wrong {
         let place = Place::server(&address).unwrap();
         let error = refused(&place).await;
@@ -362,3 +371,24 @@ on_servers!(
     a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled,
     sessions_that_are_ended_under_load_leave_every_state_once,
 );
+
+/// By itself MySQL would go on for a day to tell what it told first.
+#[tokio::test]
+async fn what_a_journal_in_mysql_takes_is_asked_for_anew_each_time() {
+    on(Kind::Mysql, "servers::what_a_journal_in_mysql_takes_is_asked_for_anew_each_time", async {
+        const PAGES: u64 = 1000;
+        let beside = Beside::new();
+        let journal = open_at(&beside.place()).await;
+        let bytes = async || journal.stats().await.unwrap().bytes;
+        let before = bytes().await;
+        // What its background work would do by and by.
+        beside.run(&format!(
+            "UPDATE mysql.innodb_table_stats SET clustered_index_size = {PAGES} \
+             WHERE database_name = database() AND table_name = 'kw_states'; FLUSH TABLE kw_states"
+        ));
+        let page: u64 = beside.run("SELECT @@innodb_page_size").trim().parse().unwrap();
+        let (after, least) = (bytes().await, PAGES * page);
+        assert!(before < least && after >= least, "{before} bytes, then {after}");
+    })
+    .await;
+}

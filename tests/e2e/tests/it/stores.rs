@@ -42,8 +42,8 @@ fn place(options: &RunOptions) -> Vec<&str> {
     options.args.iter().map(String::as_str).collect()
 }
 
-fn own(service: Service, test: &str) -> Option<DatabaseServer> {
-    let server = DatabaseServer::start(service, &[]).expect("starts");
+fn own(service: Service, test: &str, args: &[&str]) -> Option<DatabaseServer> {
+    let server = DatabaseServer::start(service, args).expect("starts");
     if server.is_none() {
         skip(test, &format!("{service} is not installed"));
     }
@@ -51,7 +51,7 @@ fn own(service: Service, test: &str) -> Option<DatabaseServer> {
 }
 
 async fn every_version_is_there_once_after_kills_of_either_side(service: Service, test: &str) {
-    let Some(mut server) = own(service, test) else { return };
+    let Some(mut server) = own(service, test, &[]) else { return };
     in_scratch("stores", async |scratch| {
         let options = SimulatorOptions {
             bookmark_every: Some("1s".to_owned()),
@@ -161,7 +161,15 @@ async fn waits(run: &mut Kubewitness) -> Result<()> {
 }
 
 async fn a_database_that_is_started_after_it_is_waited_for(service: Service, test: &str) {
-    let Some(mut server) = own(service, test) else { return };
+    // What tests leave to chance for speed is what an operator is warned of.
+    let (args, unsynced): (&[&str], &[&str]) = match service {
+        Service::Postgres => (&[], &["`fsync = off`"]),
+        Service::MariaDb | Service::MySql => (
+            &["--log-bin=changes", "--sync-binlog=0"],
+            &["`innodb_flush_log_at_trx_commit`", "`sync_binlog`"],
+        ),
+    };
+    let Some(mut server) = own(service, test, args) else { return };
     in_scratch("stores-late", async |scratch| {
         let simulator = simulator(scratch).await?;
         let options = options(scratch, &simulator, &server.create_database()?)?;
@@ -192,6 +200,7 @@ async fn a_database_that_is_started_after_it_is_waited_for(service: Service, tes
         run.stop().await?;
         let said = run.process().stderr();
         ensure!(said.matches(WAITS).count() == 1, "it is said once: {said}");
+        ensure!(unsynced.iter().all(|setting| said.contains(setting)), "{unsynced:?} are not told: {said}");
         ensure!(!said.contains(PASSWORD) && !why.contains(PASSWORD) && !told.contains(PASSWORD), "{said}");
         same_story(&simulator, &options.data).await?;
         proofs_of(&options.data, &place(&options)).await

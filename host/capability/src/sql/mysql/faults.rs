@@ -50,6 +50,9 @@ fn judge(number: u16, state: &str, said: &str) -> Fault {
     }
 }
 
+const NO_TLS: &str = "it takes this user's password over TLS alone: take `ssl-mode=DISABLED` out of the address \
+    that its `urlFrom` names, or give it a certificate";
+
 /// Why it could not be connected.
 pub fn reason(error: &sqlx::Error) -> String {
     let number = |said: &dyn sqlx::error::DatabaseError| {
@@ -58,8 +61,13 @@ pub fn reason(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
         sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
+        // Of a password that is told over TLS alone (`caching_sha2_password`); there is no kind for it.
+        sqlx::Error::Configuration(why) if why.to_string().contains("RSA") => NO_TLS.into(),
         sqlx::Error::Database(said) => match number(said.as_ref()) {
-            1044 | 1045 | 1698 => super::super::REFUSED.into(),
+            1044 | 1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
+                super::super::REFUSED.into()
+            }
+            3159 => NO_TLS.into(),
             1049 => super::super::NO_DATABASE.into(),
             1040 | 1203 | 1226 => "it has too many connections".into(),
             1053 => "it is stopping".into(),
@@ -104,6 +112,9 @@ mod tests {
             (1142, "42000"),
             (1180, "HY000"),
             (1927, "70100"),
+            (3100, "HY000"),
+            (3101, "40000"),
+            (3750, "HY000"),
             (9999, ""),
         ] {
             assert!(matches!(judge(number, state, "x"), Fault::Lost(GrantError::Unavailable(_))), "{number}");

@@ -217,6 +217,19 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) 
         assert!(matches!(&error, GrantError::Unavailable(text) if text.contains(why)), "{error}");
         assert!(!error.to_string().contains("127.0.0.1"), "{error}");
     }
+    if world.server.service() == Service::MySql {
+        // Who was never let in is asked for the password itself, and that is told over TLS alone.
+        let user = format!(
+            "CREATE USER fresh@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON test_0.* TO fresh@'127.0.0.1'"
+        );
+        world.server.run(None, &user).unwrap();
+        let fresh = good.replace("//kubewitness:", "//fresh:");
+        world.point_to(&format!("{fresh}?ssl-mode=DISABLED"));
+        let error = world.engine(SHORT).begin("p").await.err().unwrap().to_string();
+        assert!(error.contains("`ssl-mode=DISABLED` out of"), "{error}");
+        world.point_to(&fresh);
+        assert_eq!(receipts(&world.engine(SHORT)).await, []);
+    }
     // A secret that is rotated is taken with the next connection.
     world.point_to(&good.replace(PASSWORD, "wrong"));
     let engine = world.engine(SHORT);
