@@ -76,8 +76,13 @@ async fn columns(desk: &Desk, table: &str) -> Vec<String> {
     };
     let list = match Kind::here() {
         Kind::Sqlite => format!("SELECT group_concat(name, ',') FROM pragma_table_info('{table}')"),
-        Kind::Postgres => format!("SELECT string_agg(column_name, ',') FROM {}", of("current_schema()")),
-        Kind::MariaDb | Kind::Mysql => format!("SELECT group_concat(column_name) FROM {}", of("database()")),
+        Kind::Postgres => format!(
+            "SELECT string_agg(column_name, ',' ORDER BY ordinal_position) FROM {}",
+            of("current_schema()")
+        ),
+        Kind::MariaDb | Kind::Mysql => {
+            format!("SELECT group_concat(column_name ORDER BY ordinal_position) FROM {}", of("database()"))
+        }
     };
     desk.ask(&list).await.split(',').map(str::to_owned).collect()
 }
@@ -133,7 +138,7 @@ async fn a_changed_value_of_any_column_is_found() {
     desk.assert_sound().await;
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     assert_eq!(tables(&desk).await, TABLES.len() as i64, "a table is not covered here");
-    let mut missed = Vec::new();
+    let (mut missed, mut tried) = (Vec::new(), 0);
     for (table, key) in TABLES {
         let name = format!("{}{table}", Kind::here().prefix());
         let rows: u64 = desk.ask(&format!("SELECT count(*) FROM {name}")).await.parse().unwrap();
@@ -150,6 +155,11 @@ async fn a_changed_value_of_any_column_is_found() {
             // Named, since MySQL reads no table that it changes.
             let chosen = format!("SELECT {key} FROM (SELECT {key} FROM {name} {place}) AS chosen");
             let update = format!("UPDATE {name} SET {column} = {new} WHERE ({key}) = ({chosen})");
+            tried += 1;
+            // They differ in little: each of the two takes every other column.
+            if matches!((Kind::here(), tried % 2), (Kind::MariaDb, 0) | (Kind::Mysql, 1)) {
+                continue;
+            }
             desk.run(&update).await;
             if desk.verify().await.ok && !HARMLESS.contains(&(table, column.as_str())) {
                 missed.push(update);

@@ -152,6 +152,11 @@ proptest! {
     ) {
         run_on(Kind::Postgres, steps);
     }
+}
+
+proptest! {
+    // The two share what the others have each: they differ in little.
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
     fn any_appends_leave_in_mariadb_what_a_naive_model_says(
