@@ -1,11 +1,16 @@
 //! Builds: the plugins as components, then the host that carries them.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::services::is_root;
+
 const WASM_TARGET: &str = "wasm32-wasip2";
+/// What everybody may use and can be fetched again.
+const SHARED: &str = "/var/cache/kubewitness-tests";
 /// Shipped plugins, and the one that tests misbehave with.
 const PLUGINS: [&str; 4] = ["persistence", "notification", "audit", "probe"];
 
@@ -29,9 +34,15 @@ pub fn plugins_folder() -> PathBuf {
     target().join("plugins")
 }
 
-/// What the runner fetched for tests and the machine has no package of.
+/// What the runner fetched for tests and the machine has no package of. Where root runs them, servers
+/// run as the user `nobody`, who can't enter every folder that root builds in.
 pub fn services_folder() -> PathBuf {
-    target().join("services")
+    let is_closed =
+        |folder: &Path| folder.metadata().is_ok_and(|folder| folder.permissions().mode() & 0o001 == 0);
+    match is_root() && target().ancestors().any(is_closed) {
+        true => PathBuf::from(SHARED),
+        false => target().join("services"),
+    }
 }
 
 pub fn cargo() -> Command {
