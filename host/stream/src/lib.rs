@@ -15,6 +15,7 @@
 mod acked;
 mod carrier;
 mod claims;
+mod filling;
 mod kept;
 mod message;
 mod publisher;

@@ -3,23 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::Message;
 use async_trait::async_trait;
-use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::carry::{Arrival, Fed, Feed, FeedError, Intake, Places, Taken};
+use kubewitness_core::carry::{Fed, Feed, FeedError, Intake, Places};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::FromSpec;
-use kubewitness_core::limits::APPEND_BATCH;
-use kubewitness_core::ports::{Append, Poison, Witnessed};
+use kubewitness_core::ports::Append;
 use tokio::time::{Instant, timeout};
 
+use crate::filling::{Batch, Filling};
 use crate::kept::new_name;
 use crate::server::{Away, Server};
 use crate::session::Session;
 
-/// Bytes of documents in one append.
-const BATCH_BYTES: usize = 8 << 20;
 /// How often it is looked whether the end was reached, while it was not or something waits for it.
 const LOOK: Duration = Duration::from_millis(200);
 /// Between two times that what is durable is taken from the stream.
@@ -38,26 +34,6 @@ pub struct Reader {
     is_new: bool,
     session: Option<(Session, Intake)>,
     purged_at: Instant,
-}
-
-/// One append in the making.
-#[derive(Default)]
-struct Batch {
-    append: Append,
-    late: Vec<bool>,
-    repeats: u64,
-    bytes: usize,
-}
-
-impl Batch {
-    fn is_full(&self) -> bool {
-        self.append.states.len() >= APPEND_BATCH || self.bytes > BATCH_BYTES
-    }
-
-    fn is_empty(&self) -> bool {
-        let Append { states, poison, gaps, .. } = &self.append;
-        states.is_empty() && poison.is_empty() && gaps.is_empty()
-    }
 }
 
 impl Reader {
@@ -97,131 +73,50 @@ impl Reader {
     async fn read(&mut self) -> Result<Fed, Away> {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(Fed::default()) };
-        let mut batch = Batch::default();
         let was_level = session.is_level();
-        while !batch.is_full() {
-            if retry_stashed(session, intake, &mut batch, self.clock.now_ms()).await? {
+        let mut filling = Filling::new(session, intake, &*self.clock);
+        while !filling.is_full() {
+            if filling.retry_stashed().await? {
                 break;
             }
+            let is_behind = filling.session.waits() || !filling.session.is_level();
             let patience = match () {
-                () if !batch.is_empty() => Duration::ZERO,
-                () if session.waits() || !session.is_level() => LOOK,
+                () if !filling.is_empty() => Duration::ZERO,
+                () if is_behind => LOOK,
                 () => PURGE,
             };
-            let Ok(next) = timeout(patience, session.next()).await else {
-                if !batch.is_empty() {
+            let Ok(next) = timeout(patience, filling.session.next()).await else {
+                if !filling.is_empty() {
                     break;
                 }
-                if session.waits() || !session.is_level() {
-                    session.look(intake).await?;
+                if is_behind {
+                    filling.session.look(filling.intake).await?;
                 }
-                if session.is_level() != was_level || self.purged_at.elapsed() > PURGE {
+                if filling.session.is_level() != was_level || self.purged_at.elapsed() > PURGE {
                     break;
                 }
                 continue;
             };
             let (place, message) = next?;
-            if took(session, intake, &mut batch, place, &message, self.clock.now_ms()).await? {
+            if filling.takes(place, &message).await? {
                 break;
             }
-            let kind = batch.append.states.last().map(|state| &state.object.kind);
-            if let Some(kind) = kind.filter(|kind| **kind != self.kind) {
+            if let Some(kind) = filling.newest_kind().filter(|kind| *kind != self.kind) {
                 let what = format!("`{}` has objects of the kind {kind}", self.source);
                 let why = format!("the settings say {}: write `kind: {kind}`", self.kind);
-                return Err(session.away(&what, why));
+                return Err(filling.session.away(&what, why));
             }
         }
-        let level = session.is_level();
+        let Batch { append, late, repeats, .. } = filling.batch;
         let moved = intake.places() != self.durable.places();
         let append = Append {
             source: self.source.clone(),
             epoch: intake.epoch(),
             checkpoint: moved.then(|| Version::new(&intake.places().to_string())),
-            ..batch.append
+            ..append
         };
-        Ok(Fed { append, late: batch.late, repeats: batch.repeats, level })
+        Ok(Fed { append, late, repeats, level: session.is_level() })
     }
-}
-
-/// Takes a message in. `true`: what was collected has to be written before anything else.
-async fn took(
-    session: &mut Session,
-    intake: &mut Intake,
-    batch: &mut Batch,
-    place: usize,
-    message: &Message,
-    now_ms: u64,
-) -> Result<bool, Away> {
-    let lane = &mut session.lanes[place];
-    let Ok(info) = message.info() else { return Ok(false) };
-    lane.came = info.stream_sequence;
-    lane.messages_seen += 1;
-    lane.level = info.pending == 0;
-    let headers = message.headers.clone().unwrap_or_default();
-    let (stood, state, document) = match lane.parts.take(info.stream_sequence, &headers, &message.payload) {
-        Ok(Some(whole)) => whole,
-        Ok(None) => return Ok(false),
-        Err(garbled) => {
-            intake.is_read_through(lane.partition, info.stream_sequence);
-            let raw = message.payload.clone();
-            batch.append.poison.push(Poison { raw, error: garbled.to_string(), observed_ms: now_ms });
-            return Ok(false);
-        }
-    };
-    let (partition, sequence) = (lane.partition, info.stream_sequence);
-    let arrival = Arrival { partition, sequence, stood, state };
-    offer(session, intake, batch, place, arrival, document, now_ms).await
-}
-
-/// Offers again what waits, oldest first.
-async fn retry_stashed(
-    session: &mut Session,
-    intake: &mut Intake,
-    batch: &mut Batch,
-    now_ms: u64,
-) -> Result<bool, Away> {
-    let waiting = session.lanes.iter().enumerate();
-    let sequence =
-        |(place, lane): (usize, &crate::session::Lane)| Some((lane.stash.as_ref()?.0.sequence, place));
-    let Some((_, place)) = waiting.filter_map(sequence).min() else { return Ok(false) };
-    let Some((arrival, document)) = session.lanes[place].stash.take() else { return Ok(false) };
-    offer(session, intake, batch, place, arrival, document, now_ms).await
-}
-
-async fn offer(
-    session: &mut Session,
-    intake: &mut Intake,
-    batch: &mut Batch,
-    place: usize,
-    arrival: Arrival,
-    document: Bytes,
-    now_ms: u64,
-) -> Result<bool, Away> {
-    // One append is of one epoch.
-    let begins = arrival.state.epoch > intake.epoch() && !batch.is_empty();
-    let taken = if begins { Taken::Waits } else { intake.offer(&arrival, now_ms) };
-    match taken {
-        Taken::New(gap) => {
-            batch.append.gaps.extend(gap.map(|gap| *gap));
-            batch.bytes += document.len();
-            batch.late.push(arrival.state.late);
-            batch.append.states.push(Witnessed::elsewhere(arrival.state, document));
-        }
-        Taken::Over(gap) => batch.append.gaps.push(*gap),
-        Taken::Foreign => {
-            let why = "empty the data folder of this host, so that it begins with what is carried now";
-            let what =
-                "what it brings comes from a journal that was begun anew, in an epoch that is over here";
-            return Err(session.away(what, why));
-        }
-        Taken::Repeat => batch.repeats += 1,
-        Taken::Hole => {
-            intake.reads_again(arrival.partition);
-            session.read_again(place).await?;
-        }
-        Taken::Waits => session.lanes[place].stash = Some((arrival, document)),
-    }
-    Ok(begins)
 }
 
 #[async_trait]

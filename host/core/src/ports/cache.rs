@@ -1,0 +1,56 @@
+//! The cache, for readers.
+
+use super::Current;
+use crate::index::IndexError;
+use crate::selector::Selector;
+use crate::state::Seq;
+use async_trait::async_trait;
+use thiserror::Error;
+
+/// Which objects of one source. Everything that is given must hold.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub phase: Option<String>,
+    pub labels: Selector,
+    /// The name of an index ([`crate::index`]) and a key in it.
+    pub index: Option<(String, String)>,
+    pub limit: usize,
+    /// Those that changed last, newest first, and no continuation; otherwise in no order.
+    pub newest: bool,
+    /// The [`next`](Selected::next) of the page before.
+    pub after: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Selected {
+    pub objects: Vec<Current>,
+    /// There may be more, from here on.
+    pub next: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SelectError {
+    #[error("no source `{source_name}` runs here; there is {}", list(known))]
+    Source { source_name: String, known: Vec<String> },
+    #[error("the source `{0}` is being read from the journal: ask again in a moment")]
+    Loading(String),
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Reads of what is there now; no request reaches the API server.
+#[async_trait]
+pub trait Lister: Send + Sync {
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError>;
+    fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError>;
+    fn count(&self, source: &str) -> usize;
+    /// Returns once the source is loaded and shows its state at this position, or what came after
+    /// that; at once where the source doesn't run.
+    async fn shows(&self, source: &str, seq: Seq);
+}

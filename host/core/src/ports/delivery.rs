@@ -1,0 +1,63 @@
+//! Dispatch → sandbox: batches and verdicts.
+
+use super::KvWrite;
+use crate::state::State;
+use async_trait::async_trait;
+use std::sync::Arc;
+use thiserror::Error;
+
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub state: Arc<State>,
+    /// 1 the first time.
+    pub attempt: u32,
+    /// Handed over once more although it was finished, by a resync of its source.
+    pub resync: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Done,
+    Retry {
+        after_ms: Option<u64>,
+        reason: String,
+    },
+    /// Will never succeed: park it.
+    Reject(String),
+}
+
+/// What a call gave back: one verdict a state, in order, and what it wrote to its `kv`.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub verdicts: Vec<Verdict>,
+    pub kv: Vec<KvWrite>,
+}
+
+/// Why a whole call failed. Everything that it wrote was rolled back.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CallError {
+    #[error("the plugin trapped: {0}")]
+    Trap(String),
+    #[error("the plugin ran longer than its limit of {limit_ms} ms")]
+    Timeout { limit_ms: u64 },
+    #[error("the plugin wanted more memory than its limit of {limit_bytes} bytes")]
+    Memory { limit_bytes: u64 },
+    #[error("the plugin answered wrongly: {0}")]
+    Protocol(String),
+    /// Not the plugin's fault: a database, a ledger or the host itself.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl CallError {
+    /// Whether splitting the batch can find the state that does it.
+    pub fn is_plugins_fault(&self) -> bool {
+        !matches!(self, Self::Unavailable(_))
+    }
+}
+
+/// A plugin, ready to be called.
+#[async_trait]
+pub trait Handler: Send + Sync {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError>;
+}

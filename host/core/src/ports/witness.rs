@@ -1,0 +1,198 @@
+//! Watch → journal: what was seen, and what became of it.
+
+use crate::document::Packed;
+use crate::state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
+use crate::version::Version;
+use crate::views::DiscrepancyView;
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+/// One state as the watch saw it, before it has a position.
+#[derive(Clone, Debug)]
+pub struct Witnessed {
+    pub id: StateId,
+    pub change: Change,
+    pub object: Arc<ObjectRef>,
+    pub owner: Option<Arc<ObjectRef>>,
+    /// The direct owner, where it is not the outermost one: a Job within a JobSet has its pods.
+    pub controller: Option<Arc<ObjectRef>>,
+    pub resource_version: Version,
+    pub status: Arc<Status>,
+    pub previous: Option<Arc<Status>>,
+    pub observed_ms: u64,
+    /// The exact bytes of the object as they came from the server. For `Gone` the last content
+    /// (empty where a comparison found the deletion), for `Gap` the JSON of [`Gap`].
+    pub document: Bytes,
+    /// The document of the version before, where it is at hand: a hint for the delta. The
+    /// journal checks it against its own checksum before it builds on it.
+    pub base: Option<Bytes>,
+}
+
+impl Witnessed {
+    /// A state that was journaled elsewhere, with its document.
+    pub fn elsewhere(state: State, document: Bytes) -> Self {
+        Self {
+            id: state.id,
+            change: state.change,
+            object: state.object,
+            owner: state.owner,
+            controller: None,
+            resource_version: state.resource_version,
+            status: state.status,
+            previous: state.previous,
+            observed_ms: state.observed_ms,
+            document,
+            base: None,
+        }
+    }
+}
+
+/// Bytes that were not an object of their kind.
+#[derive(Clone, Debug)]
+pub struct Poison {
+    pub raw: Bytes,
+    pub error: String,
+    pub observed_ms: u64,
+}
+
+/// Everything that one transaction keeps. The checkpoint never runs ahead of the states.
+#[derive(Clone, Debug, Default)]
+pub struct Append {
+    pub source: Arc<str>,
+    pub epoch: u32,
+    pub states: Vec<Witnessed>,
+    pub poison: Vec<Poison>,
+    /// Holes of the whole source; those of one object are states.
+    pub gaps: Vec<Gap>,
+    /// What was found to differ. Of many only the newest are kept one by one, but all are counted.
+    pub discrepancies: Vec<DiscrepancyView>,
+    /// The version from which a watch may safely be resumed once this is on disk.
+    pub checkpoint: Option<Version>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Appended {
+    /// The position of each state, `None` where its id was already there.
+    pub seqs: Vec<Option<Seq>>,
+    pub newest: Seq,
+}
+
+/// The object as it was last witnessed.
+#[derive(Clone, Debug)]
+pub struct Current {
+    pub object: Arc<ObjectRef>,
+    pub owner: Option<Arc<ObjectRef>>,
+    pub resource_version: Version,
+    pub status: Arc<Status>,
+    pub seq: Seq,
+    pub observed_ms: u64,
+    pub packed: Packed,
+}
+
+/// What a source starts from after a restart.
+#[derive(Clone, Debug, Default)]
+pub struct Warm {
+    pub epoch: u32,
+    pub checkpoint: Option<Version>,
+    /// Present objects only: the gone and the left are history.
+    pub objects: Vec<Current>,
+    /// All states of the source up to this position are in it; later ones have greater ones.
+    pub through: Seq,
+}
+
+/// What audits of a source have found since its journal began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discrepancies {
+    pub count: u64,
+    /// Newest first, up to [`DISCREPANCIES`](crate::limits::DISCREPANCIES).
+    pub newest: Vec<DiscrepancyView>,
+}
+
+#[derive(Debug, Error)]
+pub enum JournalError {
+    /// Try again later, after a pause: the disk is full, the store is busy.
+    #[error("the journal can't be written now: {0}")]
+    Unavailable(String),
+    /// Stop: what is on disk can't be trusted, or a write's fate is unknown.
+    #[error("the journal is damaged or its last write is in doubt: {0}")]
+    Fatal(String),
+    /// A fault of the caller; fix it.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// How what was witnessed of an object that is not there ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing was witnessed of it, or not its last.
+    Unknown,
+    /// It left the selector at this version.
+    Left(Version),
+    /// With its end, so that all of its story is there.
+    Ended,
+}
+
+impl Fate {
+    /// From its states in whatever order: what came late says nothing about the end.
+    pub fn of<'a>(states: impl Iterator<Item = (Change, &'a Version)>) -> Self {
+        states.fold(Self::Unknown, |fate, (change, version)| match (fate, change) {
+            (Self::Ended, _) | (_, Change::Gone) => Self::Ended,
+            (Self::Left(held), Change::Left) if held.is_newer_than(version) => Self::Left(held),
+            (_, Change::Left) => Self::Left(version.clone()),
+            (fate, _) => fate,
+        })
+    }
+}
+
+/// A version of an object that was witnessed in a history, which may be over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    pub object: ObjectRef,
+    pub version: Version,
+    pub document: Bytes,
+    /// What was witnessed of the object before that.
+    pub before: Option<Bytes>,
+}
+
+/// What the watch writes to.
+#[async_trait]
+pub trait Witness: Send + Sync {
+    /// Returns when it is durable. Idempotent by id.
+    async fn append(&self, append: Append) -> Result<Appended, JournalError>;
+    async fn warm(&self, source: &str) -> Result<Warm, JournalError>;
+    /// What was found to differ before; nothing where that is not kept.
+    async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {
+        Ok(Discrepancies::default())
+    }
+    /// The same, with the objects given part by part, so that one part is put in its place while the
+    /// next is read; those of the answer are the ones that were not given.
+    async fn warm_by_parts(
+        &self,
+        source: &str,
+        parts: mpsc::Sender<Vec<Current>>,
+    ) -> Result<Warm, JournalError> {
+        let mut warm = self.warm(source).await?;
+        if let Err(unheard) = parts.send(std::mem::take(&mut warm.objects)).await {
+            warm.objects = unheard.0;
+        }
+        Ok(warm)
+    }
+    /// What became of an object that is not there by what was witnessed. One that can't be asked
+    /// knows nothing: the story is told again, and the ids are the same.
+    async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<Fate, JournalError> {
+        Ok(Fate::Unknown)
+    }
+    /// The newest version within these numbers that was witnessed in an epoch.
+    async fn former(
+        &self,
+        _source: &str,
+        _epoch: u32,
+        _within: RangeInclusive<u64>,
+    ) -> Result<Option<Former>, JournalError> {
+        Err(JournalError::Invalid("what was witnessed is not found by its version here".into()))
+    }
+}
