@@ -59,6 +59,8 @@ pub struct Backing {
     pub kv: Vec<(String, Vec<u8>)>,
     /// Receipts above it are loaded.
     pub cursor: Seq,
+    /// The newest position of the journal.
+    pub newest: Seq,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -140,7 +142,7 @@ impl Capabilities {
             ledgers: granted.ledgers.values().cloned().collect(),
             deciders: self.deciders.clone(),
         };
-        granted.standing.load(plugin, stores, backing.cursor).await?;
+        granted.standing.load(plugin, stores, backing.cursor, backing.newest).await?;
         Ok(Arc::new(PluginGrants(Arc::new(granted))))
     }
 

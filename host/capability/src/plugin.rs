@@ -1,7 +1,7 @@
 //! One plugin's standing: what it was granted, and the receipts of what it has applied.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -20,6 +20,12 @@ use crate::{lister, log, sql};
 /// Receipts behind the cursor are harmless, and deleting them costs a transaction.
 const FORGET_EVERY: Seq = 4096;
 
+/// Positions count from 1 in each journal, and a row that is newer there looks newer here too.
+const ELSEWHERE: &str = "its database has receipts of states that this journal has not got to: another journal \
+    is or was handed to a plugin of this name there. What the newest state of an object replaces \
+    (`object_status`) may stay as the other one left it: give each journal a database of its own, or, where \
+    the other is gone, empty that table and the plugin's rows of `kubewitness_receipts`";
+
 /// What outlives a change of the plugin's configuration: its receipts.
 #[derive(Default)]
 pub struct Standing {
@@ -32,6 +38,10 @@ pub struct Standing {
     /// One reads, and whoever comes meanwhile waits for what is found.
     reading: tokio::sync::Mutex<()>,
     cursor: AtomicU64,
+    /// The newest position that the journal had or the plugin was handed: its own receipts go no further.
+    newest: AtomicU64,
+    /// Receipts of another journal were told of.
+    told: AtomicBool,
     forgotten: AtomicU64,
     stores: Mutex<Stores>,
 }
@@ -50,13 +60,25 @@ impl Standing {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
+    #[cfg(test)]
+    pub fn met_another_journal(&self) -> bool {
+        self.told.load(Ordering::Acquire)
+    }
+
     fn stores(&self) -> Stores {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reads the receipts above the cursor from everywhere that the plugin may write to.
-    pub async fn load(&self, plugin: &str, stores: Stores, cursor: Seq) -> Result<(), GrantError> {
+    pub async fn load(
+        &self,
+        plugin: &str,
+        stores: Stores,
+        cursor: Seq,
+        newest: Seq,
+    ) -> Result<(), GrantError> {
         self.cursor.fetch_max(cursor, Ordering::AcqRel);
+        self.newest.fetch_max(newest, Ordering::AcqRel);
         let remote = stores.databases.iter().any(|database| database.is_remote());
         *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
         if remote {
@@ -70,7 +92,12 @@ impl Standing {
     async fn read(&self, plugin: &str) -> Result<(), GrantError> {
         let (stores, cursor) = (self.stores(), self.cursor.load(Ordering::Acquire));
         for database in &stores.databases {
-            self.applied.add(&database.receipts(plugin, cursor).await?);
+            let marks = database.receipts(plugin, cursor).await?;
+            let newest = self.newest.load(Ordering::Acquire);
+            if marks.iter().any(|mark| mark.seq > newest) && !self.told.swap(true, Ordering::AcqRel) {
+                tracing::warn!(plugin, "{ELSEWHERE}");
+            }
+            self.applied.add(&marks);
         }
         for ledger in &stores.ledgers {
             self.applied.add(&ledger.receipts(plugin, cursor, &stores.deciders).await?);
@@ -146,6 +173,9 @@ impl Grants for PluginGrants {
 
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
         let standing = &self.0.standing;
+        if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {
+            standing.newest.fetch_max(newest, Ordering::AcqRel);
+        }
         standing.refresh(&self.0.plugin).await?;
         if standing.applied.is_full() {
             let message = "too many states are finished above the plugin's cursor: a lane holds it";

@@ -147,6 +147,7 @@ impl Plugins {
             clock: self.clock.clone(),
             kv: self.journal.kv(&name).await.context("reading its kv")?,
             cursor: progress.map_or(0, |progress| progress.cursor),
+            newest: *self.journal.newest().borrow(),
         };
         let grants =
             capabilities.grants(&name, spec, backing).await.context("opening what it was granted")?;

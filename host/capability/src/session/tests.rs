@@ -106,6 +106,7 @@ fn backing(cursor: Seq) -> Backing {
         clock: Arc::new(SystemClock::default()),
         kv: vec![("seen".into(), b"1".to_vec())],
         cursor,
+        newest: cursor,
     }
 }
 
@@ -517,13 +518,31 @@ async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
     let server = Server::new(vec![mark]);
     let granted = Arc::new(granted_with(&world, &server).await);
     let stores = crate::plugin::Stores { databases: vec![server.clone()], ..Default::default() };
-    granted.standing.load("p", stores, 0).await.unwrap();
+    granted.standing.load("p", stores, 0, 0).await.unwrap();
     let plugin: Arc<dyn Grants> = Arc::new(crate::plugin::PluginGrants(granted));
     let (one, two, ()) = tokio::join!(applied(&plugin, &[1]), applied(&plugin, &[1]), async {
         tokio::task::yield_now().await;
         server.answers.add_permits(1);
     });
     assert_eq!((one, two), (vec![1], vec![1]));
+}
+
+#[tokio::test]
+async fn receipts_of_another_journal_are_told_and_ones_own_never() {
+    let is_told = async |newest: Seq, handed: &[Seq]| {
+        let world = World::new();
+        let server = Server::new(HashMapOf::batch(&[7]).into_values().collect());
+        let granted = Arc::new(granted_with(&world, &server).await);
+        let stores = crate::plugin::Stores { databases: vec![server.clone()], ..Default::default() };
+        granted.standing.load("p", stores, 0, newest).await.unwrap();
+        let plugin: Arc<dyn Grants> = Arc::new(crate::plugin::PluginGrants(granted.clone()));
+        server.answers.add_permits(1);
+        applied(&plugin, handed).await;
+        granted.standing.met_another_journal()
+    };
+    assert!(is_told(6, &[1]).await);
+    assert!(!is_told(7, &[1]).await, "of the run before");
+    assert!(!is_told(0, &[7]).await, "of a call whose commit was in doubt");
 }
 
 #[tokio::test]

@@ -32,9 +32,11 @@ const POSTGRES: &str = "SET default_transaction_isolation = 'read committed'; SE
      SET jit = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; \
      SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
 
-/// What is too long or of another type is an error, never cut.
+/// What is too long or of another type is an error, never cut. A read is no transaction that goes on, and
+/// its answer is never cut either, whatever the server's operator has set for everybody.
 const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-     SESSION innodb_lock_wait_timeout = 10";
+     SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
+     SESSION innodb_lock_wait_timeout = 10; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
 /// A chain is read as a recursion, one step a state.
 const STEPS: u32 = 100_000;
@@ -78,6 +80,9 @@ impl Server {
         let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
         let options = options.disable_statement_logging();
         let database = options.get_database().unwrap_or_else(|| options.get_username());
+        if is_cut(database) {
+            return Err(malformed("postgres"));
+        }
         let place = format!("PostgreSQL at {}:{}/{database}", options.get_host(), options.get_port());
         Ok(Self { options: Options::Postgres(options), place })
     }
@@ -88,6 +93,9 @@ impl Server {
         let Some(database) = options.get_database() else {
             return Err("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE".into());
         };
+        if is_cut(database) {
+            return Err(malformed("mysql"));
+        }
         let place = format!("MySQL at {}:{}/{database}", options.get_host(), options.get_port());
         Ok(Self { options: Options::Mysql(options), place })
     }
@@ -204,7 +212,15 @@ impl Server {
 }
 
 fn malformed(scheme: &str) -> String {
-    format!("it is no address of a database: write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE")
+    format!(
+        "it is no address of a database: write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE, with %40, %3A and \
+         %2F for each `@`, `:` and `/` of the user and the password"
+    )
+}
+
+/// A password ended at its own `@` or `/`: what is taken for the database is a part of it.
+fn is_cut(database: &str) -> bool {
+    database.contains(['@', ':', '/'])
 }
 
 #[cfg(test)]
@@ -217,10 +233,12 @@ mod tests {
         assert_eq!(server.to_string(), "PostgreSQL at db.example.com:5433/journal");
         let server = Server::mysql("mysql://ann:hush@db.example.com/journal?ssl-mode=REQUIRED").unwrap();
         assert_eq!(server.to_string(), "MySQL at db.example.com:3306/journal");
-        for wrong in ["postgres://ann:hu sh@:x/", "nonsense hush"] {
+        for wrong in ["postgres://ann:hu sh@:x/", "nonsense hush", "postgres://ann:hu@s/h@db:5432/journal"] {
             let error = Server::postgres(wrong).err().unwrap();
             assert!(!error.contains("hu"), "{error}");
         }
+        assert!(Server::mysql("mysql://ann:p@s/h@db/journal").err().unwrap().contains("%40"));
+        assert!(Server::mysql("mysql://ann:p%40s%2Fh@db/journal").is_ok());
         assert!(Server::mysql("mysql://ann:hush@db").err().unwrap().contains("names no database"));
     }
 }

@@ -70,11 +70,12 @@ async fn take(server: &Server, place: &str, session: &mut Session) -> Result<(),
     let mut format = version(session, place).await?;
     if format.is_none() {
         if let Err(error) = make(session, schema::MARK).await {
+            let remedy = session.remedy();
             // Two that begin at once make the same table, and PostgreSQL lets one of them fail once the
             // other's is there.
             *session = dial(server, place).await?;
             if version(session, place).await?.is_none() {
-                return Err(fail(error));
+                return Err(explained(fail(error), remedy));
             }
         }
         format = version(session, place).await?;

@@ -212,14 +212,29 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
             "`ssl-mode=DISABLED` out of",
         ));
     }
+    // Who may read and write there, and make nothing.
+    let poor = match Kind::here() {
+        Kind::Postgres => {
+            "CREATE USER poor_NAME PASSWORD 'wrong-word'; REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+        }
+        _ => {
+            "CREATE USER poor_NAME@'127.0.0.1' IDENTIFIED BY 'wrong-word'; \
+              GRANT SELECT, INSERT, UPDATE, DELETE ON NAME.* TO poor_NAME@'127.0.0.1'"
+        }
+    };
+    beside.run(&poor.replace("NAME", name));
+    wrong.push((format!("{scheme}://poor_{name}:wrong-word@{at}"), "grant that user the right"));
     for (address, remedy) in wrong {
         let place = Place::server(&address).unwrap();
         let error = refused(&place).await;
         let text = error.to_string();
         assert!(matches!(&error, OpenError::Refused { .. }), "{error:?}");
         assert!(text.contains(remedy) && !text.contains("wrong-word"), "{text}");
-        let error = verify_at(&place).await.unwrap_err();
-        assert!(matches!(&error, OpenError::Refused { .. }), "{error:?}");
+        // To read what is there needs less.
+        if remedy != "grant that user the right" {
+            let error = verify_at(&place).await.unwrap_err();
+            assert!(matches!(&error, OpenError::Refused { .. }), "{error:?}");
+        }
     }
 }
 
@@ -259,11 +274,35 @@ async fn damage_is_found_under_its_code() {
     }
 }
 
+/// As an operator may have set them for everybody: transactions that nobody begins, answers that are cut.
+async fn a_servers_own_defaults_change_nothing() {
+    let defaults = match Kind::here() {
+        Kind::Postgres => "ALTER ROLE ALL SET default_transaction_isolation = 'serializable'",
+        _ => {
+            "SET GLOBAL autocommit = 0, GLOBAL completion_type = 1, GLOBAL sql_select_limit = 3; \
+             SET GLOBAL TRANSACTION ISOLATION LEVEL SERIALIZABLE"
+        }
+    };
+    let Some((_server, place, journal)) = own_with(defaults).await else { return };
+    for version in 1..=10 {
+        assert_eq!(until_durable(&journal, version).await, version);
+        assert_eq!(journal.read(0, 100).await.unwrap().len() as u64, version);
+    }
+    let report = verify_at(&place).await.unwrap();
+    assert!(report.ok && report.states_checked == 10, "{:#?}", report.problems);
+    journal.close().await.unwrap();
+}
+
 /// A server of its own, with a journal in it.
 async fn own() -> Option<(DatabaseServer, Place, Journal)> {
+    own_with("SELECT 1").await
+}
+
+async fn own_with(first: &str) -> Option<(DatabaseServer, Place, Journal)> {
     let service = Kind::here().server()?.service();
     let server = DatabaseServer::start(service, &[]).unwrap()?;
     let place = Place::server(&server.create_database().unwrap()).unwrap();
+    server.run(None, first).unwrap();
     let journal = open_at(&place).await;
     Some((server, place, journal))
 }
@@ -368,6 +407,7 @@ on_servers!(
     nobody_there_is_an_error_that_may_pass_and_is_told_without_the_password,
     a_server_that_refuses_is_told_from_one_that_is_away,
     damage_is_found_under_its_code,
+    a_servers_own_defaults_change_nothing,
     a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled,
     sessions_that_are_ended_under_load_leave_every_state_once,
 );

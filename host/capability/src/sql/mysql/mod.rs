@@ -19,7 +19,7 @@ use super::proof::{self, Row as Kept};
 use super::remote::{
     Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text,
 };
-use super::{Receipt, bounded, write};
+use super::{Receipt, UNREADABLE, bounded, is_cut, write};
 
 /// Replicated groups take no rows without a primary key, and some servers no tables.
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -99,7 +99,8 @@ fn settings(version: &str) -> String {
     };
     let (lock, silent) = (LOCK.as_secs(), SILENT.as_secs());
     format!(
-        "SET SESSION sql_mode = '{MODE}', autocommit = 1, {statement}, innodb_lock_wait_timeout = {lock}, \
+        "SET SESSION sql_mode = '{MODE}', autocommit = 1, completion_type = 0, \
+         sql_select_limit = 18446744073709551615, {statement}, innodb_lock_wait_timeout = {lock}, \
          lock_wait_timeout = {lock}, wait_timeout = {silent}, default_storage_engine = InnoDB; \
          SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
     )
@@ -202,7 +203,10 @@ impl Link for Mysql {
         };
         // What is wrong could repeat a part of the address.
         let options = MySqlConnectOptions::from_str(&format!("mysql://{rest}"));
-        let options = options.map_err(|_| "the secret is no readable address")?;
+        let options = options.map_err(|_| UNREADABLE)?;
+        if is_cut(options.get_database()) {
+            return Err(UNREADABLE.into());
+        }
         if options.get_database().is_none_or(str::is_empty) {
             return Err("the secret's address names no database".into());
         }

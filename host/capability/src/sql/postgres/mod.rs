@@ -19,7 +19,7 @@ use super::proof::{self, Row as Kept};
 use super::remote::{
     Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text,
 };
-use super::{Receipt, bounded, write};
+use super::{Receipt, UNREADABLE, bounded, is_cut, write};
 
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
@@ -55,6 +55,7 @@ fn fence_of(plugin: &str) -> i64 {
 fn settings() -> String {
     format!(
         "SET standard_conforming_strings = on; SET client_min_messages = warning; \
+         SET default_transaction_isolation = 'read committed'; \
          SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
         STATEMENT.as_millis(),
@@ -145,7 +146,10 @@ impl Link for Postgres {
             return Err("the secret is no address that begins with postgres://".into());
         }
         // What is wrong could repeat a part of the address.
-        let options = PgConnectOptions::from_str(url).map_err(|_| "the secret is no readable address")?;
+        let options = PgConnectOptions::from_str(url).map_err(|_| UNREADABLE)?;
+        if is_cut(options.get_database()) {
+            return Err(UNREADABLE.into());
+        }
         Ok(options
             .application_name("kubewitness")
             .statement_cache_capacity(STATEMENTS)
