@@ -54,6 +54,11 @@ impl Tasks {
         Self { tracker: TaskTracker::new(), stop, abort, state: Arc::default() }
     }
 
+    /// The process was told to end, or a task ended against its fate.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -362,6 +362,10 @@ impl Control {
     }
 
     async fn tell(&mut self, name: &str, config_map: &str, phase: Phase, message: Option<String>) {
+        // A plugin that was not started any more is not active.
+        if self.plugins.tasks.is_stopping() {
+            return;
+        }
         let digest = self.plugins.digest(name);
         let report = Report { plugin: name.into(), config_map: config_map.into(), phase, digest, message };
         self.reporter.tell(report).await;

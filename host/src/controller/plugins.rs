@@ -109,6 +109,10 @@ impl Plugins {
     pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
         let name = candidate.parsed.name.clone();
         let before = self.stop(&name).await;
+        // The drain took a while. What is stopped now starts nothing that would have to drain as well.
+        if self.tasks.is_stopping() {
+            return Ok(());
+        }
         let Err(error) = self.start(candidate, capabilities).await else { return Ok(()) };
         if let Some(before) = before {
             self.start(before, capabilities).await.with_context(|| {
