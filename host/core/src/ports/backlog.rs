@@ -1,13 +1,15 @@
 //! Journal → dispatch: what is to be handed over, and how far each plugin is.
 
-use super::JournalError;
-use crate::state::{Seq, State, StateId};
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
+
+use super::JournalError;
+use crate::state::{Seq, State, StateId};
 
 /// How far a plugin is. Written in one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

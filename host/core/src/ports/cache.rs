@@ -1,11 +1,12 @@
 //! The cache, for readers.
 
+use async_trait::async_trait;
+use thiserror::Error;
+
 use super::Current;
 use crate::index::IndexError;
 use crate::selector::Selector;
 use crate::state::Seq;
-use async_trait::async_trait;
-use thiserror::Error;
 
 /// Which objects of one source. Everything that is given must hold.
 #[derive(Clone, Debug, Default)]

@@ -1,10 +1,12 @@
 //! Dispatch → sandbox: batches and verdicts.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use thiserror::Error;
+
 use super::KvWrite;
 use crate::state::State;
-use async_trait::async_trait;
-use std::sync::Arc;
-use thiserror::Error;
 
 #[derive(Clone, Debug)]
 pub struct Delivery {

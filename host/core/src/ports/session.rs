@@ -1,11 +1,13 @@
 //! Sandbox → capability: what one call may do, and is kept together.
 
-use super::{Delivery, KvWrite};
-use crate::state::{ObjectRef, Seq};
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::collections::HashSet;
 use thiserror::Error;
+
+use super::{Delivery, KvWrite};
+use crate::state::{ObjectRef, Seq};
 
 /// A refusal or fault of one capability call, as a plugin may see it. No addresses or secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

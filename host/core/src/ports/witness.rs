@@ -1,15 +1,17 @@
 //! Watch → journal: what was seen, and what became of it.
 
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
 use crate::document::Packed;
 use crate::state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 use crate::version::Version;
 use crate::views::DiscrepancyView;
-use async_trait::async_trait;
-use bytes::Bytes;
-use std::ops::RangeInclusive;
-use std::sync::Arc;
-use thiserror::Error;
-use tokio::sync::mpsc;
 
 /// One state as the watch saw it, before it has a position.
 #[derive(Clone, Debug)]

@@ -37,8 +37,8 @@ fn mysql(number: &str) -> Option<&'static str> {
         1026 => Some("the server's disk failed"),
         1040 | 1203 | 1226 => Some("the server has no connection left"),
         1142 | 1143 | 1227 => Some("the user lacks a right on the journal's tables"),
-        // Also a host, a way to tell a password, and an account that is locked or whose password is old.
         1044 => Some("the user has no right on the database"),
+        // Also a host, a way to tell a password, and an account that is locked or whose password is old.
         1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
             Some("the server refuses the user or the password")
         }

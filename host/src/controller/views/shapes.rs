@@ -1,4 +1,5 @@
-//! What the answers look like: made of what the sources, the plugins and the journal say of themselves.
+//! What is asked for, and what the answers look like: made of what the sources, the plugins and the
+//! journal say of themselves.
 
 use kubewitness_core::calendar;
 use kubewitness_core::carry::Places;
