@@ -24,15 +24,25 @@ pub(super) fn code(error: &sqlx::Error) -> Option<i64> {
 }
 
 pub(crate) fn classify(error: sqlx::Error) -> JournalError {
-    let Some(code) = code(&error) else {
-        return match error {
-            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => {
-                JournalError::Unavailable(error.to_string())
-            }
-            // A worker that died in the middle of a write, or a row that is not of this format.
-            error => JournalError::Fatal(error.to_string()),
-        };
-    };
+    match (code(&error), error) {
+        (Some(code), error) => by_code(code, &error),
+        (None, error @ (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)) => {
+            JournalError::Unavailable(error.to_string())
+        }
+        // A worker that died, or a row that is not of this format.
+        (None, error) => JournalError::Fatal(error.to_string()),
+    }
+}
+
+/// Of the connection that writes.
+pub(super) fn classify_written(error: &rusqlite::Error) -> JournalError {
+    match error.sqlite_error() {
+        Some(told) => by_code(i64::from(told.extended_code), error),
+        None => JournalError::Fatal(error.to_string()),
+    }
+}
+
+fn by_code(code: i64, error: &dyn std::fmt::Display) -> JournalError {
     let later = || JournalError::Unavailable(error.to_string());
     match (code, code & 0xFF) {
         (IO_WRITE | IO_SHM_SIZE | IO_NO_MEMORY, _) => later(),
@@ -54,40 +64,8 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
 mod tests {
     use super::*;
 
-    #[derive(Debug)]
-    struct Told(i64);
-
-    impl std::fmt::Display for Told {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "code {}", self.0)
-        }
-    }
-
-    impl std::error::Error for Told {}
-
-    impl sqlx::error::DatabaseError for Told {
-        fn message(&self) -> &str {
-            "told"
-        }
-        fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
-            Some(self.0.to_string().into())
-        }
-        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
-            self
-        }
-        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
-            self
-        }
-        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
-            self
-        }
-        fn kind(&self) -> sqlx::error::ErrorKind {
-            sqlx::error::ErrorKind::Other
-        }
-    }
-
     fn is_fatal(code: i64) -> bool {
-        matches!(classify(sqlx::Error::Database(Box::new(Told(code)))), JournalError::Fatal(_))
+        matches!(by_code(code, &"told"), JournalError::Fatal(_))
     }
 
     #[test]

@@ -7,13 +7,14 @@ mod fetch;
 mod findings;
 mod lookup;
 mod migrate;
-mod multi;
 mod open;
 mod proof;
 mod query;
 mod read;
+mod remove;
 mod retain;
 mod schema;
+mod scribe;
 mod seals;
 mod write;
 
@@ -23,11 +24,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kubewitness_core::ports::{JournalError, Save};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
+use sqlx::{Connection as _, SqliteConnection};
 
 use fault::classify;
 pub(crate) use open::{Store, open_to_verify, sizes};
+use scribe::Scribe;
 
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
@@ -47,43 +48,31 @@ const WAL_PATIENCE: Duration = Duration::from_millis(100);
 /// Transactions between two looks at the size of the WAL.
 const WAL_LOOK: u32 = 64;
 
-/// The one connection that writes.
+/// The one writer.
 pub(crate) struct Writer {
     path: PathBuf,
-    options: SqliteConnectOptions,
-    connection: SqliteConnection,
+    scribe: Scribe,
+    /// It asks between two transactions.
+    reader: SqliteConnection,
     transactions: u32,
 }
 
 #[async_trait]
 impl Writes for Writer {
-    /// SQLite undoes a transaction by itself when the disk is full; the driver doesn't learn of it,
-    /// takes it for open still, and begins no other.
     async fn reconnect(&mut self) -> Answer<()> {
-        // Commands of one connection are done in order: once this one is answered, what was
-        // abandoned has been committed or undone, and what is read from now on is true. It must
-        // come first, and on the old connection, since this call may be abandoned as well.
-        if let Err(error) = self.connection.ping().await {
-            tracing::warn!(%error, "the journal's connection died");
-        }
-        let fresh = self.options.connect().await.map_err(classify)?;
-        let used = std::mem::replace(&mut self.connection, fresh);
-        if let Err(error) = used.close().await {
-            tracing::debug!(%error, "closing a connection after a failed transaction");
-        }
-        Ok(())
+        self.scribe.reopen().await
     }
 
     async fn memory(&mut self) -> Answer<Memory> {
-        lookup::memory(&mut self.connection).await
+        lookup::memory(&mut self.reader).await
     }
 
     async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>> {
-        lookup::tails(&mut self.connection, memory, strangers).await
+        lookup::tails(&mut self.reader, memory, strangers).await
     }
 
     async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known> {
-        lookup::keys(&mut self.connection, questions).await
+        lookup::keys(&mut self.reader, questions).await
     }
 
     async fn commit(
@@ -92,32 +81,27 @@ impl Writes for Writer {
         saves: &[(&str, &Save)],
         replays: &[Replay],
     ) -> Answer<()> {
-        // A deferred transaction would be refused when it turns into a writing one.
-        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
-        if let Some(rows) = rows {
-            write::rows(&mut transaction, rows).await.map_err(classify)?;
-        }
-        write::saves(&mut transaction, saves).await.map_err(classify)?;
-        for replay in replays {
-            write::marks(&mut transaction, replay).await.map_err(classify)?;
-        }
-        transaction.commit().await.map_err(classify)
+        let (saved, replays) = (write::Saved::of(saves), replays.to_vec());
+        let write = move |transaction: &rusqlite::Connection| {
+            rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
+            saved.write(transaction)?;
+            replays.iter().try_for_each(|replay| write::marks(transaction, replay))
+        };
+        self.scribe.transaction(write).await
     }
 
     fn past(&mut self) -> &mut dyn Past {
-        &mut self.connection
+        &mut self.reader
     }
 
     async fn remove(&mut self, removal: &Removal) -> Answer<()> {
-        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
-        retain::remove(&mut transaction, removal).await.map_err(classify)?;
-        transaction.commit().await.map_err(classify)
+        let removal = removal.clone();
+        self.scribe.transaction(move |transaction| remove::remove(transaction, &removal)).await
     }
 
     async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
-        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
-        retain::sweep(&mut transaction, sweep).await.map_err(classify)?;
-        transaction.commit().await.map_err(classify)
+        let sweep = sweep.clone();
+        self.scribe.transaction(move |transaction| remove::sweep(transaction, &sweep)).await
     }
 
     /// Keeps the WAL bounded. That it can't now is no error: the next look tries again.
@@ -126,38 +110,32 @@ impl Writes for Writer {
         if !self.transactions.is_multiple_of(WAL_LOOK) || open::wal_bytes(&self.path) <= WAL_BYTES {
             return;
         }
-        let text = format!(
-            "PRAGMA busy_timeout = {}; PRAGMA wal_checkpoint(TRUNCATE); PRAGMA busy_timeout = {}",
-            WAL_PATIENCE.as_millis(),
-            open::BUSY.as_millis()
-        );
-        if let Err(error) = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut self.connection).await {
+        if let Err(error) = self.scribe.fold(WAL_PATIENCE).await {
             tracing::warn!(%error, "the journal's WAL could not be cut");
         }
     }
 
     async fn close(mut self: Box<Self>) -> Answer<()> {
+        let asked = self.reader.close().await;
         // Readers are closed later and could not do it: the whole journal is in the one file then,
         // and a copy of that file is a copy of the journal.
-        let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut self.connection).await;
-        self.connection.close().await.map_err(classify)?;
-        folded.map(drop).map_err(classify)
+        self.scribe.fold(open::BUSY).await?;
+        self.scribe.close().await?;
+        asked.map_err(classify)
     }
 
     fn abandon(self: Box<Self>) {
-        // Whoever closes the last connection moves the log into the file and syncs both once more. As
-        // long as this one is there, which is until the process ends, nobody is the last.
-        std::mem::forget(self.connection);
+        self.scribe.abandon();
+        // It could only be the last connection to a file in doubt, and one such is kept already.
+        drop(self.reader);
     }
 
     #[cfg(test)]
     async fn limit_pages(&mut self, more: Option<i64>) -> Answer<()> {
-        let pages = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.connection);
+        let pages = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.reader);
         let pages: i64 = pages.await.map_err(classify)?;
-        let limit = more.map_or(i64::from(u32::MAX - 1), |more| pages + more);
-        self.options = self.options.clone().pragma("max_page_count", limit.to_string());
-        self.connection = self.options.connect().await.map_err(classify)?;
-        Ok(())
+        self.scribe.most_pages = Some(more.map_or(i64::from(u32::MAX - 1), |more| pages + more));
+        self.scribe.reopen().await
     }
 }
 

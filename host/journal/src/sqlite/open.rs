@@ -13,14 +13,15 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use super::migrate::migrate;
 use super::schema::{APPLICATION_ID, TABLES, VERSION};
+use super::scribe::Scribe;
 use super::{Writer, fault};
 use crate::report::OpenError;
 
 /// Only a tool that somebody runs on the file can hold its lock: the one writer is us.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-/// Nine sizes of each statement that writes, and those that look up.
-const STATEMENTS: usize = 256;
+/// Those that look up.
+const STATEMENTS: usize = 64;
 
 /// Rows on their way from SQLite's thread to the reader.
 const ROWS_IN_FLIGHT: usize = 512;
@@ -29,12 +30,9 @@ const ROWS_IN_FLIGHT: usize = 512;
 /// default of 2 MiB would be 8 MiB for four readers.
 const READER_CACHE: &str = "-512";
 
-/// KiB of pages that the writer keeps: whole documents of live objects are replaced in no order.
-const WRITER_CACHE: &str = "-4096";
-
 /// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
 /// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
-const CHECKPOINT_PAGES: &str = "4096";
+pub(super) const CHECKPOINT_PAGES: u32 = 4096;
 
 pub(crate) struct Store {
     pub(super) path: PathBuf,
@@ -95,7 +93,11 @@ pub(super) fn open_error(path: &Path, error: sqlx::Error) -> OpenError {
     if fault::code(&error).is_some_and(|code| code & 0xFF == NOT_A_DATABASE) {
         return OpenError::NotAJournal { path: path.to_path_buf(), reason: "it is no SQLite file".into() };
     }
-    match fault::classify(error) {
+    refused(path, fault::classify(error))
+}
+
+fn refused(path: &Path, error: JournalError) -> OpenError {
+    match error {
         JournalError::Fatal(reason) => OpenError::Damaged { path: path.to_path_buf(), reason },
         error => unavailable(path, error),
     }
@@ -110,24 +112,23 @@ impl Store {
         let writing = options(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .pragma("journal_size_limit", "67108864")
-            .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
-            .pragma("cache_size", WRITER_CACHE)
-            .pragma("temp_store", "MEMORY");
+            .synchronous(SqliteSynchronous::Full);
         let mut connection = writing.connect().await.map_err(fail)?;
         match found {
             Found::Nothing => create(&mut connection).await.map_err(fail)?,
             Found::Journal(version) => migrate(&mut connection, path, version).await.map_err(fail)?,
         }
+        let scribe = Scribe::open(path).await.map_err(|error| refused(path, error))?;
+        connection.close().await.map_err(fail)?;
+        let reading = options(path).read_only(true).pragma("cache_size", READER_CACHE);
+        let reader = reading.connect().await.map_err(fail)?;
         let readers = SqlitePoolOptions::new()
             .max_connections(readers.max(1))
             .test_before_acquire(false)
-            .connect_lazy_with(options(path).read_only(true).pragma("cache_size", READER_CACHE));
-        Ok((
-            Self { path: path.to_path_buf(), readers, lock },
-            Writer { path: path.to_path_buf(), options: writing, connection, transactions: 0 },
-        ))
+            .connect_lazy_with(reading);
+        let path = path.to_path_buf();
+        let writer = Writer { path: path.clone(), scribe, reader, transactions: 0 };
+        Ok((Self { path, readers, lock }, writer))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The statements of retention: what it asks about a source, and the removal itself.
+//! What retention asks about a source.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,11 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::classify;
-use super::multi::Multi;
 use super::proof;
 use super::read::{envelope, envelope_column, key};
-use crate::removal::{LinkRow, Reference, References, Removal, SharedRows, Sweep, Taken};
+use crate::removal::{LinkRow, Reference, References, SharedRows, Taken};
 use crate::retain::{End, Tally};
-use crate::rows::{Envelope, StateRow};
-use crate::seal;
+use crate::rows::Envelope;
 use crate::store::{Answer, Past};
 
 fn json<T: serde::Serialize>(values: &[T]) -> String {
@@ -257,142 +255,4 @@ impl Past for SqliteConnection {
         };
         proof::plugins(self).await?.into_iter().map(parse).collect()
     }
-}
-
-static TAKE: Multi = Multi::new("DELETE FROM states WHERE seq IN (VALUES", "(?)", ")");
-static TAKE_GAPS: Multi =
-    Multi::new("DELETE FROM gaps WHERE seq > 0 AND (stream, seq) IN (VALUES", "(?,?)", ")");
-static TAKE_OBJECTS: Multi = Multi::new("DELETE FROM objects WHERE id IN (VALUES", "(?)", ")");
-static TAKE_SNAPSHOTS: Multi =
-    Multi::new("DELETE FROM snapshots WHERE (object, seq) IN (VALUES", "(?,?)", ")");
-static REBASE: Multi = Multi::new(
-    "UPDATE states SET flags = v.column2, back = v.column3, anchor = v.column4, sums = v.column5, \
-     document = v.column6 FROM (VALUES",
-    "(?,?,?,?,?,?)",
-    ") AS v WHERE states.seq = v.column1",
-);
-static TALLIES: Multi = Multi::new(
-    "UPDATE tallies SET states = states - v.column3, bytes = bytes - v.column4 FROM (VALUES",
-    "(?,?,?,?)",
-    ") AS v WHERE tallies.segment = v.column1 AND tallies.stream = v.column2",
-);
-static EMPTY_TALLIES: Multi =
-    Multi::new("DELETE FROM tallies WHERE states = 0 AND (segment, stream) IN (VALUES", "(?,?)", ")");
-static STREAMS: Multi = Multi::new(
-    "UPDATE streams SET taken = taken + v.column2 FROM (VALUES",
-    "(?,?)",
-    ") AS v WHERE streams.id = v.column1",
-);
-static TAKEN: Multi = Multi::new(
-    "INSERT OR FAIL INTO taken (plugin, finished, untold, sum) VALUES",
-    "(?,?,?,?)",
-    "ON CONFLICT (plugin) DO UPDATE SET finished = finished + excluded.finished, untold = untold + excluded.untold, \
-     sum = sum + excluded.sum",
-);
-static GAPS: Multi = Multi::new(
-    "INSERT OR FAIL INTO gaps (stream, seq, key, body, sum) VALUES",
-    "(?,?,?,?,?)",
-    "ON CONFLICT (stream, seq, key) DO UPDATE SET body = excluded.body, sum = excluded.sum",
-);
-
-/// The whole removal, within a transaction.
-pub(super) async fn remove(connection: &mut SqliteConnection, removal: &Removal) -> Result<(), sqlx::Error> {
-    let positions: Vec<i64> = removal.taken.iter().map(|link| link.seq as i64).collect();
-    TAKE.run(connection, positions, |b, seq| {
-        b.add(seq);
-    })
-    .await?;
-    let places: Vec<_> = removal.taken.iter().map(|link| (link.stream, link.seq as i64)).collect();
-    TAKE_GAPS
-        .run(connection, places, |b, (stream, seq)| {
-            b.add(stream).add(seq);
-        })
-        .await?;
-    let snapshots = removal.taken.iter().map(|link| (link.object, link.seq as i64)).collect();
-    TAKE_SNAPSHOTS
-        .run(connection, snapshots, |b, (object, seq)| {
-            b.add(object).add(seq);
-        })
-        .await?;
-    REBASE
-        .run(connection, removal.rebased.clone(), |b, StateRow { envelope: e, document }| {
-            let sums = e.sums();
-            b.add(e.seq as i64).add(e.flags.pack()).add(e.back as i64).add(e.anchor).add(sums).add(document);
-        })
-        .await?;
-    TAKE_OBJECTS
-        .run(connection, removal.objects.clone(), |b, object| {
-            b.add(object);
-        })
-        .await?;
-    figures(connection, removal).await?;
-    GAPS.run(connection, removal.gaps.clone(), |b, r| {
-        let sum = r.sum();
-        b.add(r.stream).add(r.seq as i64).add(r.key).add(r.body).add(sum);
-    })
-    .await
-}
-
-async fn figures(connection: &mut SqliteConnection, removal: &Removal) -> Result<(), sqlx::Error> {
-    let tallies = removal.tallies();
-    let places: Vec<_> = tallies.keys().map(|(segment, stream)| (*segment as i64, *stream)).collect();
-    let less = tallies
-        .iter()
-        .map(|((segment, stream), (states, bytes))| (*segment as i64, *stream, *states as i64, *bytes));
-    TALLIES
-        .run(connection, less.collect(), |b, (segment, stream, states, bytes)| {
-            b.add(segment).add(stream).add(states).add(bytes);
-        })
-        .await?;
-    EMPTY_TALLIES
-        .run(connection, places, |b, (segment, stream)| {
-            b.add(segment).add(stream);
-        })
-        .await?;
-    STREAMS
-        .run(connection, removal.by_stream().into_iter().collect(), |b, (stream, states)| {
-            b.add(stream).add(states as i64);
-        })
-        .await?;
-    let plugins = removal.plugins.iter().map(|(name, taken)| (name.clone(), *taken)).collect();
-    TAKEN
-        .run(connection, plugins, |b, (name, taken): (String, Taken)| {
-            let (finished, untold) = (taken.finished as i64, taken.untold as i64);
-            b.add(name).add(finished).add(untold).add(seal::taken(finished, untold));
-        })
-        .await
-}
-
-static SWEEP_STATUSES: Multi = Multi::new("DELETE FROM statuses WHERE id IN (VALUES", "(?)", ")");
-static SWEEP_ANCHORS: Multi = Multi::new("DELETE FROM anchors WHERE id IN (VALUES", "(?)", ")");
-static SWEEP_OWNED: Multi = Multi::new("DELETE FROM owned WHERE (owner, object) IN (VALUES", "(?,?)", ")");
-static SWEEP_OWNERS: Multi = Multi::new(
-    "DELETE FROM objects WHERE stream = 0 AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = objects.id) \
-     AND id IN (VALUES",
-    "(?)",
-    ")",
-);
-static SWEEP_POISON: Multi = Multi::new("DELETE FROM poison WHERE id IN (VALUES", "(?)", ")");
-
-/// Within a transaction.
-pub(super) async fn sweep(connection: &mut SqliteConnection, sweep: &Sweep) -> Result<(), sqlx::Error> {
-    SWEEP_OWNED
-        .run(connection, sweep.owned.clone(), |b, (owner, object)| {
-            b.add(owner).add(object);
-        })
-        .await?;
-    let by_number = [
-        (&SWEEP_STATUSES, &sweep.statuses),
-        (&SWEEP_ANCHORS, &sweep.anchors),
-        (&SWEEP_OWNERS, &sweep.owners),
-        (&SWEEP_POISON, &sweep.poison),
-    ];
-    for (statement, numbers) in by_number {
-        statement
-            .run(connection, numbers.clone(), |b, number| {
-                b.add(number);
-            })
-            .await?;
-    }
-    Ok(())
 }
