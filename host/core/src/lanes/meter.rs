@@ -4,6 +4,15 @@ use std::time::Duration;
 
 /// The bounds of a histogram are ten nanoseconds and the next eleven powers of ten.
 pub const BOUNDS: usize = 12;
+const NANOS: [u64; BOUNDS] = {
+    let mut bounds = [10; BOUNDS];
+    let mut power = 1;
+    while power < BOUNDS {
+        bounds[power] = bounds[power - 1] * 10;
+        power += 1;
+    }
+    bounds
+};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
@@ -26,8 +35,8 @@ impl Histogram {
     }
 
     pub(super) fn observe(&mut self, time: Duration) {
-        let bound = (0..BOUNDS as u32).find(|power| time.as_nanos() <= 10 * 10u128.pow(*power));
-        self.counts[bound.map_or(BOUNDS, |power| power as usize)] += 1;
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[NANOS.partition_point(|bound| *bound < nanos)] += 1;
         self.sum += time;
     }
 }

@@ -27,6 +27,7 @@
 //! ([`Lanes::count`]). A resync is in no account at all ([`resync`]).
 
 mod bucket;
+mod flights;
 mod intake;
 mod lane;
 mod meter;
@@ -47,6 +48,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bucket::Bucket;
+use flights::Flights;
 use hashbrown::HashMap;
 pub use intake::Behind;
 use lane::{Head, Lane, Place, Prior};
@@ -129,13 +131,6 @@ struct Recalled {
     tries: Vec<Try>,
 }
 
-/// A state that is being handled.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    lane: LaneKey,
-    since: Duration,
-}
-
 #[derive(Debug)]
 pub struct Lanes {
     options: LaneOptions,
@@ -144,7 +139,7 @@ pub struct Lanes {
     delayed: BTreeSet<(Duration, LaneKey)>,
     /// Lanes that have room for states which are known by position only.
     hungry: BTreeSet<LaneKey>,
-    flying: HashMap<Seq, Flight>,
+    flying: Flights,
     positions: Positions,
     shares: Shares,
     pasts: Vec<Past>,
@@ -184,7 +179,7 @@ impl Lanes {
             ready: Ready::default(),
             delayed: BTreeSet::new(),
             hungry: BTreeSet::new(),
-            flying: HashMap::new(),
+            flying: Flights::default(),
             counted: positions.through(),
             positions,
             shares: Shares::new(options.window, options.deferred),
@@ -290,8 +285,8 @@ impl Lanes {
             waited: self.meter.waited,
             worked: self.meter.worked,
             in_flight: stats.in_flight,
-            since_sum: self.flying.values().map(|flight| flight.since).sum(),
-            since_first: self.flying.values().map(|flight| flight.since).min(),
+            since_sum: self.flying.since_sum(),
+            since_first: self.flying.since_first(),
         }
     }
 

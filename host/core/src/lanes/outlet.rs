@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::flights::Flight;
 use super::lane::{Failed, Latest, Origin, Place, Slot};
-use super::{Flight, Lanes, Now, Settled};
+use super::{Lanes, Now, Settled};
 use crate::config::OnDeadLetter;
 use crate::limits;
 use crate::ports::{DeadLetter, Delivery, Try, Verdict};
@@ -29,7 +30,7 @@ impl Lanes {
             let resync = slot.origin == Origin::Resync;
             batch.push(Delivery { state: Arc::clone(state), attempt, resync });
             self.meter.waited.observe(now.saturating_sub(slot.since));
-            self.flying.insert(slot.seq, Flight { lane: key, since: now });
+            self.flying.insert(slot.seq, key, now);
             lane.place = Place::Flying;
         }
         if let Some(rate) = &mut self.rate {
@@ -203,7 +204,7 @@ impl Lanes {
     pub(super) fn replace(&mut self, key: LaneKey, newer: Latest) {
         let Some(lane) = self.lanes.get(&key) else { return };
         // A letter that was taken back can lie before the state in flight.
-        let waits = lane.queue.iter().filter(|slot| !self.flying.contains_key(&slot.seq));
+        let waits = lane.queue.iter().filter(|slot| !self.flying.contains(slot.seq));
         let old = waits.filter(|slot| slot.latest.is_some_and(|latest| latest.gives_way_to(newer)));
         let old: Vec<Seq> = old.map(|slot| slot.seq).collect();
         for seq in old {
@@ -255,7 +256,7 @@ impl Lanes {
     }
 
     fn land(&mut self, seq: Seq, now: Duration) -> Option<Flight> {
-        let flight = self.flying.remove(&seq)?;
+        let flight = self.flying.remove(seq)?;
         self.meter.worked.observe(now.saturating_sub(flight.since));
         self.lanes.get_mut(&flight.lane)?.place = Place::Idle;
         Some(flight)
