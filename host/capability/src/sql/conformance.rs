@@ -57,10 +57,8 @@ impl World {
     /// Behind the host's back.
     async fn run(&self, statement: &str) {
         let Some(service) = self.service else {
-            let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.folder.path().join("p.db"));
-            let mut connection = sqlx::ConnectOptions::connect(&options).await.unwrap();
-            let text = sqlx::AssertSqlSafe(statement.to_owned());
-            sqlx::raw_sql(text).execute(&mut connection).await.unwrap();
+            let connection = rusqlite::Connection::open(self.folder.path().join("p.db")).unwrap();
+            connection.execute_batch(statement).unwrap();
             return;
         };
         let url = std::fs::read_to_string(self.folder.path().join("url")).unwrap();

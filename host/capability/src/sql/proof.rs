@@ -8,13 +8,12 @@ use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::config::{DatabaseKind, DatabaseSpec, ServerSpec};
 use kubewitness_core::ports::{Dialect, SqlValue};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, SqliteConnection};
+use rusqlite::{Connection, OpenFlags};
 
 use super::claims::{self, Claim, OWNER};
 use super::guard::{self, Purpose};
 use super::remote::{Fault, Link, PATIENCE};
-use super::sqlite::bind;
+use super::sqlite::{bind, said};
 use super::write::quote;
 use crate::applied::{self, Mark};
 use crate::secrets;
@@ -73,7 +72,25 @@ trait Reader: Send {
     async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String>;
 }
 
-struct File(SqliteConnection);
+/// Away while a thread works with it.
+struct File(Option<Connection>);
+
+impl File {
+    /// What waits for the disk does so where a thread may block.
+    async fn ask<T: Send + 'static>(
+        &mut self,
+        question: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> Result<T, String> {
+        let connection = self.0.take().ok_or("its connection is gone")?;
+        let asked = tokio::task::spawn_blocking(move || {
+            let answer = question(&connection);
+            (connection, answer)
+        });
+        let (connection, answer) = asked.await.map_err(|error| error.to_string())?;
+        self.0 = Some(connection);
+        answer.map_err(|error| said(&error))
+    }
+}
 
 #[async_trait]
 impl Reader for File {
@@ -82,21 +99,28 @@ impl Reader for File {
     }
 
     async fn kept(&mut self) -> Result<Option<Vec<Row>>, String> {
-        let there = "SELECT count(*) FROM sqlite_schema WHERE name = 'kubewitness_receipts'";
-        let there: i64 = sqlx::query_scalar(there).fetch_one(&mut self.0).await.map_err(|e| e.to_string())?;
-        if there == 0 {
-            return Ok(None);
-        }
-        let rows: Result<Vec<Columns>, _> = sqlx::query_as(KEPT).fetch_all(&mut self.0).await;
-        let rows = rows.map_err(|error| error.to_string())?;
-        Ok(Some(rows.into_iter().map(Row::from).collect()))
+        self.ask(|connection| {
+            let there = "SELECT 1 FROM sqlite_schema WHERE name = 'kubewitness_receipts'";
+            if !connection.prepare(there)?.exists([])? {
+                return Ok(None);
+            }
+            let mut kept = connection.prepare(KEPT)?;
+            let rows = kept.query_map([], |row| Columns::try_from(row).map(Row::from))?;
+            rows.collect::<Result<_, _>>().map(Some)
+        })
+        .await
     }
 
     async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String> {
-        let arguments = bind(values).map_err(|error| error.to_string())?;
-        let query = sqlx::query_scalar_with(AssertSqlSafe(text.to_owned()), arguments);
-        let count: i64 = query.fetch_one(&mut self.0).await.map_err(|error| error.to_string())?;
-        Ok(count as u64)
+        let text = text.to_owned();
+        self.ask(move |connection| {
+            let mut counted = connection.prepare_cached(&text)?;
+            bind(&mut counted, &values)?;
+            let mut rows = counted.raw_query();
+            let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+            row.get::<_, i64>(0).map(|count| count as u64)
+        })
+        .await
     }
 }
 
@@ -135,10 +159,16 @@ async fn file(path: &Path) -> Result<Option<Box<dyn Reader>>, String> {
     if !path.exists() {
         return Ok(None);
     }
-    let options = SqliteConnectOptions::new().filename(path).read_only(true).disable_statement_logging();
-    let mut connection = options.connect().await.map_err(|error| error.to_string())?;
-    sqlx::raw_sql("BEGIN").execute(&mut connection).await.map_err(|error| error.to_string())?;
-    Ok(Some(Box::new(File(connection))))
+    let path = path.to_owned();
+    let opened = tokio::task::spawn_blocking(move || {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.execute_batch("BEGIN")?;
+        Ok::<_, rusqlite::Error>(connection)
+    });
+    let opened = opened.await.map_err(|error| error.to_string())?;
+    let connection = opened.map_err(|error| said(&error))?;
+    Ok(Some(Box::new(File(Some(connection)))))
 }
 
 async fn served<L: Link>(spec: &ServerSpec) -> Result<Option<Box<dyn Reader>>, String> {

@@ -168,7 +168,7 @@ fn hash_key(row: &[SqlValue], key: &[usize], hasher: &DefaultHashBuilder) -> Opt
 }
 
 /// Whether both are one value of one kind. The two zeros are equal, and not the same.
-pub fn is_same(one: &SqlValue, other: &SqlValue) -> bool {
+fn is_same(one: &SqlValue, other: &SqlValue) -> bool {
     match (one, other) {
         (SqlValue::Float(one), SqlValue::Float(other)) => one.to_bits() == other.to_bits(),
         (one, other) => one == other,
@@ -256,11 +256,17 @@ impl Plan {
 
     /// `INSERT INTO table (columns) `.
     pub fn head(&self) -> String {
-        self.head_of(self.all())
+        format!("INSERT INTO {} ({}) ", self.quoted_table(), self.list(self.all()))
     }
 
-    fn head_of(&self, columns: impl Iterator<Item = usize>) -> String {
-        format!("INSERT INTO {} ({}) ", self.quoted_table(), self.list(columns))
+    /// The places of one row's values.
+    fn tuple(&self) -> String {
+        format!("({})", vec!["?"; self.columns.len()].join(","))
+    }
+
+    /// A statement that is run once for each row.
+    pub fn for_one_row(&self) -> String {
+        format!("{}VALUES {}{}", self.head(), self.tuple(), self.tail())
     }
 
     /// What happens to a row whose key is there.
@@ -317,11 +323,9 @@ impl Plan {
     }
 
     /// Statements of several rows each, with the values they bind and at most so many bytes of them.
-    /// The value of a column that all rows have `alike` is bound once, behind the others.
-    pub fn into_statements(self, most: usize, alike: &[usize]) -> Vec<(String, Vec<SqlValue>)> {
-        let own: Vec<usize> = self.all().filter(|column| !alike.contains(column)).collect();
-        let head = format!("{}VALUES ", self.head_of(alike.iter().chain(&own).copied()));
-        let (tail, width) = (self.tail(), self.columns.len());
+    pub fn into_statements(self, most: usize) -> Vec<(String, Vec<SqlValue>)> {
+        let head = format!("{}VALUES ", self.head());
+        let (tuple, tail, width) = (self.tuple(), self.tail(), self.columns.len());
         let mut rows = self.rows.into_iter().peekable();
         let mut statements = Vec::new();
         while rows.peek().is_some() {
@@ -333,38 +337,12 @@ impl Plan {
             }
             let mut fitting = fitting.into_iter();
             for size in chunks(fitting.len(), width) {
-                let tuple = tuple(size * own.len(), alike.len(), own.len());
-                let values = values(fitting.by_ref().take(size), size * width, alike);
+                let values = fitting.by_ref().take(size).flatten().collect();
                 statements.push((repeat(&head, &tuple, &tail, size), values));
             }
         }
         statements
     }
-}
-
-/// One row's places: those of values that stand behind `before` others, which SQLite's driver takes by
-/// their numbers, and its own, which it takes one after another.
-fn tuple(before: usize, alike: usize, own: usize) -> String {
-    let shared = (1..=alike).map(|place| format!("${}", before + place));
-    let places: Vec<_> = shared.chain(std::iter::repeat_n("?".to_owned(), own)).collect();
-    format!("({})", places.join(","))
-}
-
-/// Each row's own values, and then what the rows have alike.
-fn values(rows: impl Iterator<Item = Vec<SqlValue>>, most: usize, alike: &[usize]) -> Vec<SqlValue> {
-    let mut shared = Vec::new();
-    let mut values = Vec::with_capacity(most);
-    for (index, row) in rows.enumerate() {
-        for (column, value) in row.into_iter().enumerate() {
-            match alike.contains(&column) {
-                false => values.push(value),
-                true if index == 0 => shared.push(value),
-                true => {}
-            }
-        }
-    }
-    values.extend(shared);
-    values
 }
 
 #[cfg(test)]
@@ -409,7 +387,7 @@ mod tests {
     fn the_statement_guards_by_the_newer_column() {
         let plan = plan(write(newer(), &[("a", 1, "x"), ("b", 1, "x")]), Dialect::Sqlite).unwrap();
         assert_eq!(
-            plan.into_statements(VALUE_BYTES, &[])[0].0,
+            plan.into_statements(VALUE_BYTES)[0].0,
             "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") VALUES (?,?,?),(?,?,?) ON CONFLICT (\"uid\") \
              DO UPDATE SET \"seq\" = excluded.\"seq\", \"phase\" = excluded.\"phase\" \
              WHERE excluded.\"seq\" > \"status\".\"seq\""
@@ -417,26 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_rows_have_alike_is_bound_once_behind_the_rest() {
-        let rows = [("a", 7, "x"), ("b", 7, "x"), ("c", 7, "x")];
-        let plan = plan(write(OnConflict::Ignore, &rows), Dialect::Sqlite).unwrap();
-        let statements = plan.into_statements(VALUE_BYTES, &[1, 2]);
-        let tail = " ON CONFLICT (\"uid\") DO NOTHING";
-        let head = "INSERT INTO \"status\" (\"seq\", \"phase\", \"uid\") VALUES ";
-        let text = |text: &str| SqlValue::Text(text.into());
-        let (seven, x) = (SqlValue::Integer(7), text("x"));
-        let expected = [
-            (
-                format!("{head}($3,$4,?),($3,$4,?){tail}"),
-                vec![text("a"), text("b"), seven.clone(), x.clone()],
-            ),
-            (format!("{head}($2,$3,?){tail}"), vec![text("c"), seven, x]),
-        ];
-        assert_eq!(statements, expected);
-    }
-
-    #[test]
-    fn each_server_has_its_own_fastest_form() {
+    fn each_database_has_its_own_fastest_form() {
         let rows = [("b", 1, "x"), ("a", 1, "y")];
         let postgres = plan(write(newer(), &rows), Dialect::Postgres).unwrap();
         assert_eq!(
@@ -447,6 +406,11 @@ mod tests {
              WHERE excluded.\"seq\" > \"status\".\"seq\""
         );
         assert_eq!(postgres.rows[0][0], SqlValue::Text("a".into()), "rows are locked in order of their keys");
+        let sqlite = plan(write(OnConflict::Ignore, &rows), Dialect::Sqlite).unwrap();
+        assert_eq!(
+            sqlite.for_one_row(),
+            "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") VALUES (?,?,?) ON CONFLICT (\"uid\") DO NOTHING"
+        );
         let mysql = plan(write(newer(), &rows), Dialect::Mysql).unwrap();
         assert_eq!(
             mysql.tail(),
@@ -461,8 +425,7 @@ mod tests {
     fn a_statement_holds_no_more_bytes_than_it_may() {
         let rows: Vec<_> = ["a", "b", "c", "d", "e"].map(|key| (key, 1, "0123456789")).to_vec();
         let plan = plan(write(newer(), &rows), Dialect::Mysql).unwrap();
-        let sizes: Vec<_> =
-            plan.into_statements(40, &[]).iter().map(|(_, values)| values.len() / 3).collect();
+        let sizes: Vec<_> = plan.into_statements(40).iter().map(|(_, values)| values.len() / 3).collect();
         assert_eq!(sizes, [2, 2, 1], "19 bytes a row");
     }
 

@@ -150,7 +150,7 @@ impl Mysql {
         table.check_key(&write).map_err(Fault::Own)?;
         columns::check(&write, &table.columns, Dialect::Mysql).map_err(Fault::Own)?;
         let plan = write::plan(write, Dialect::Mysql).map_err(Fault::Own)?;
-        let statements = plan.into_statements(self.most, &[]);
+        let statements = plan.into_statements(self.most);
         let several = statements.len() > 1;
         let fault = |error: sqlx::Error| Self::fault(&error);
         if several {

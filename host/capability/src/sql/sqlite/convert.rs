@@ -1,51 +1,62 @@
-//! Values and errors between plugins and SQLite's driver.
+//! Values and errors between plugins and SQLite.
 
 use kubewitness_core::ports::{GrantError, SqlValue};
-use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{Arguments, Row, TypeInfo, ValueRef};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Error, Row, Statement};
 
-pub fn values(row: &SqliteRow) -> Result<Vec<SqlValue>, sqlx::Error> {
+/// By what each value is, whatever its column was declared to be.
+pub fn values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
     let value = |column: usize| {
-        let raw = row.try_get_raw(column)?;
-        if raw.is_null() {
-            return Ok(SqlValue::Null);
-        }
-        Ok(match raw.type_info().name() {
-            "INTEGER" | "BOOLEAN" => SqlValue::Integer(row.try_get_unchecked(column)?),
-            "REAL" => SqlValue::Float(row.try_get_unchecked(column)?),
-            "TEXT" => SqlValue::Text(row.try_get_unchecked(column)?),
-            _ => SqlValue::Blob(row.try_get_unchecked(column)?),
+        Ok(match row.get_ref(column)? {
+            ValueRef::Null => SqlValue::Null,
+            ValueRef::Integer(value) => SqlValue::Integer(value),
+            ValueRef::Real(value) => SqlValue::Float(value),
+            text @ ValueRef::Text(_) => SqlValue::Text(text.as_str()?.to_owned()),
+            ValueRef::Blob(value) => SqlValue::Blob(value.to_owned()),
         })
     };
-    (0..row.len()).map(value).collect()
+    (0..row.as_ref().column_count()).map(value).collect()
 }
 
-pub fn bind(values: Vec<SqlValue>) -> Result<SqliteArguments, GrantError> {
-    let mut arguments = SqliteArguments::default();
-    arguments.reserve(values.len(), 0);
-    for value in values {
-        let added = match value {
-            SqlValue::Null => arguments.add(None::<i64>),
-            SqlValue::Boolean(value) => arguments.add(value),
-            SqlValue::Integer(value) => arguments.add(value),
-            SqlValue::Float(value) => arguments.add(value),
-            SqlValue::Text(value) => arguments.add(value),
-            SqlValue::Blob(value) => arguments.add(value),
+pub fn bind(statement: &mut Statement<'_>, values: &[SqlValue]) -> Result<(), Error> {
+    for (at, value) in values.iter().enumerate() {
+        let value = match value {
+            SqlValue::Null => ValueRef::Null,
+            SqlValue::Boolean(value) => ValueRef::Integer(i64::from(*value)),
+            SqlValue::Integer(value) => ValueRef::Integer(*value),
+            SqlValue::Float(value) => ValueRef::Real(*value),
+            SqlValue::Text(value) => ValueRef::Text(value.as_bytes()),
+            SqlValue::Blob(value) => ValueRef::Blob(value),
         };
-        added.map_err(|error| GrantError::Invalid(error.to_string()))?;
+        statement.raw_bind_parameter(at + 1, ToSqlOutput::Borrowed(value))?;
     }
-    Ok(arguments)
+    Ok(())
 }
 
 /// SQLite's primary result code, where it was SQLite that refused.
-fn code(error: &sqlx::Error) -> Option<i32> {
-    let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
-    Some(code & 0xff)
+fn code(error: &Error) -> Option<i32> {
+    match error {
+        Error::SqliteFailure(error, _) | Error::SqlInputError { error, .. } => {
+            Some(error.extended_code & 0xff)
+        }
+        _ => None,
+    }
+}
+
+/// SQLite's own messages name tables and columns, and no files. What the driver puts beside them, a
+/// statement or a file, is left out.
+pub fn said(error: &Error) -> String {
+    const CANT_OPEN: i32 = 14;
+    match error {
+        Error::SqliteFailure(..) if code(error) == Some(CANT_OPEN) => "unable to open database file".into(),
+        Error::SqlInputError { msg, .. } => msg.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Whether SQLite undid the failed statement alone. After a full disk, an I/O error, an interrupt
 /// and the like it may have rolled back the transaction.
-pub fn is_statements_own(error: &sqlx::Error) -> bool {
+pub fn is_statements_own(error: &Error) -> bool {
     const ERROR: i32 = 1;
     const TOO_BIG: i32 = 18;
     const CONSTRAINT: i32 = 19;
@@ -54,17 +65,19 @@ pub fn is_statements_own(error: &sqlx::Error) -> bool {
     matches!(code(error), Some(ERROR | TOO_BIG | CONSTRAINT | MISMATCH | RANGE))
 }
 
-/// SQLite's own messages name tables and columns, and no files.
-pub fn refusal(error: &sqlx::Error) -> GrantError {
+pub fn refusal(error: &Error) -> GrantError {
     const INTERRUPTED: i32 = 9;
-    let said = || error.as_database_error().map_or_else(String::new, |error| error.message().to_owned());
     match code(error) {
         Some(INTERRUPTED) => GrantError::Timeout("the statement took too long".into()),
-        Some(_) if is_statements_own(error) => GrantError::Invalid(said()),
-        Some(_) => GrantError::Unavailable(said()),
+        Some(_) if is_statements_own(error) => GrantError::Invalid(said(error)),
+        Some(_) => GrantError::Unavailable(said(error)),
         None => {
             tracing::warn!(%error, "the database does not answer");
-            GrantError::Unavailable("the database does not answer".into())
+            unanswered()
         }
     }
+}
+
+pub fn unanswered() -> GrantError {
+    GrantError::Unavailable("the database does not answer".into())
 }

@@ -1,6 +1,7 @@
 use kubewitness_core::ports::OnConflict;
 
 use super::*;
+use crate::sql::claims::Claims;
 
 struct Store {
     folder: tempfile::TempDir,
@@ -21,13 +22,7 @@ async fn store() -> Store {
 
 fn receipt(token: &str, seqs: &[Seq]) -> Receipt {
     let marks = seqs.iter().map(|seq| Mark { seq: *seq, print: 9 }).collect();
-    Receipt {
-        plugin: "p".into(),
-        marks,
-        token: token.into(),
-        at_ms: 1,
-        claims: crate::sql::claims::Claims::default(),
-    }
+    Receipt { plugin: "p".into(), marks, token: token.into(), at_ms: 1, claims: Claims::default() }
 }
 
 fn row(key: &str, n: i64) -> Vec<SqlValue> {
@@ -95,7 +90,7 @@ async fn a_write_that_fails_is_undone_alone_also_over_several_statements() {
     let store = store().await;
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
-    // 300 rows are a statement of 256 and others; the last row of all is the bad one.
+    // The last row of all is the bad one.
     let mut many: Vec<_> = (0..300).map(|n| row(&format!("m{n}"), n)).collect();
     many[299][1] = SqlValue::Null;
     let failed = transaction.write(write(OnConflict::Ignore, many)).await;
@@ -153,6 +148,118 @@ async fn a_statement_without_end_is_stopped_and_undoes_its_call() {
     assert_eq!(store.sqlite.committed("t").await, Ok(false));
 }
 
+/// However fast the machine is, one row of it takes a moment, and all of them minutes.
+const SLOW: &str = "INSERT INTO t (k, n) SELECT ?, count(*) FROM \
+    (WITH x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x WHERE n < 200000) SELECT n FROM x)";
+
+fn many() -> Vec<Vec<SqlValue>> {
+    (0..20_000).map(|n| vec![SqlValue::Text(n.to_string())]).collect()
+}
+
+/// Somebody else writes and commits one row.
+async fn go_on(sqlite: &Sqlite) {
+    let mut transaction = sqlite.begin("p").await.unwrap();
+    assert_eq!(transaction.write(write(OnConflict::Ignore, vec![row("next", 1)])).await, Ok(1));
+    transaction.commit(&receipt("next", &[9])).await.unwrap();
+    assert_eq!(rows(sqlite).await, [row("next", 1)]);
+}
+
+#[tokio::test]
+async fn a_write_of_many_rows_ends_with_the_time_of_its_call_and_undoes_it() {
+    let mut store = store().await;
+    store.sqlite.patience.transaction = Duration::from_millis(200);
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    let stopped = transaction.execute(SLOW, many()).await;
+    assert!(matches!(stopped, Err(GrantError::Timeout(_))), "{stopped:?}");
+    assert!(matches!(transaction.intact(), Err(GrantError::Unavailable(_))));
+    let refused = transaction.commit(&receipt("t", &[1])).await;
+    assert!(matches!(refused, Err(CommitError::RolledBack(_))), "{refused:?}");
+    store.sqlite.patience = PATIENCE;
+    go_on(&store.sqlite).await;
+}
+
+#[tokio::test]
+async fn a_call_that_goes_away_in_the_middle_of_a_write_leaves_nothing_and_blocks_nobody() {
+    let store = store().await;
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+    let gone = tokio::time::timeout(Duration::from_millis(100), transaction.execute(SLOW, many())).await;
+    assert!(gone.is_err());
+    // Whoever still has the call can do no more with it than end it.
+    assert!(matches!(transaction.query("SELECT 1", vec![]).await, Err(GrantError::Unavailable(_))));
+    let refused = transaction.commit(&receipt("t", &[1])).await;
+    assert!(matches!(refused, Err(CommitError::RolledBack(_))), "{refused:?}");
+    go_on(&store.sqlite).await;
+    assert_eq!(store.sqlite.committed("t").await, Ok(false));
+}
+
+#[tokio::test]
+async fn a_call_that_goes_away_while_it_begins_or_ends_is_there_as_a_whole_or_not_at_all() {
+    let store = store().await;
+    drop(futures::poll!(store.sqlite.begin("p")));
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+    let left = receipt("left", &[1]);
+    drop(futures::poll!(transaction.commit(&left)));
+    let kept = store.sqlite.committed("left").await.unwrap();
+    assert_eq!(rows(&store.sqlite).await.len(), usize::from(kept));
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("b", 1)])).await.unwrap();
+    drop(futures::poll!(transaction.rollback()));
+    assert_eq!(rows(&store.sqlite).await.len(), usize::from(kept));
+}
+
+#[tokio::test]
+async fn work_that_breaks_off_leaves_nothing_and_blocks_nobody() {
+    let store = store().await;
+    let broken = hop(store.sqlite.writer().await.unwrap(), |writer| {
+        writer.begin().unwrap();
+        let limits = Limits { patience: PATIENCE, began: Instant::now() };
+        writer.execute("INSERT INTO t (k, n) VALUES ('a', 1)", &[vec![]], &limits).unwrap();
+        panic!("planted");
+    });
+    assert!(matches!(broken.await.map(|(_, ())| ()), Err(GrantError::Unavailable(_))));
+    go_on(&store.sqlite).await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_the_database_undid_is_not_gone_on_with() {
+    let store = store().await;
+    let beside = rusqlite::Connection::open(store.folder.path().join("deep/platform.db")).unwrap();
+    let undoes =
+        "CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.n = 7 BEGIN SELECT RAISE(ROLLBACK, 'no'); END";
+    beside.execute_batch(undoes).unwrap();
+    for rows in [vec![row("b", 7)], vec![row("b", 2), row("c", 7)]] {
+        let mut transaction = store.sqlite.begin("p").await.unwrap();
+        transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+        let undone = transaction.write(write(OnConflict::Ignore, rows)).await;
+        assert_eq!(undone, Err(GrantError::Invalid("no".into())));
+        let more = transaction.write(write(OnConflict::Ignore, vec![row("d", 1)])).await;
+        assert!(matches!(more, Err(GrantError::Unavailable(_))), "{more:?}");
+        transaction.rollback().await;
+    }
+    go_on(&store.sqlite).await;
+}
+
+#[tokio::test]
+async fn what_comes_back_from_a_write_is_of_no_interest() {
+    let store = store().await;
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    let insert = "INSERT INTO t (k, n, v) VALUES (?, ?, ?) RETURNING k";
+    let done = transaction.execute(insert, vec![row("a", 1), row("b", 2), row("c", 3)]).await;
+    assert_eq!(done, Ok(3));
+    transaction.commit(&receipt("t", &[])).await.unwrap();
+    assert_eq!(rows(&store.sqlite).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_is_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Sqlite::open(folder.path()).await.err().unwrap();
+    let path = folder.path().display();
+    assert_eq!(error, format!("{path} can't be opened: unavailable: unable to open database file"));
+}
+
 #[tokio::test]
 async fn a_query_gives_no_more_than_its_bound() {
     let store = store().await;
@@ -177,8 +284,6 @@ async fn the_writer_is_one_calls_at_a_time_and_waiting_is_bounded() {
     store.sqlite.begin("p").await.unwrap().rollback().await;
 }
 
-/// The driver's lock of the handle has been seen to hang when it is used often; this is the one
-/// way in which it is used here.
 #[tokio::test]
 async fn connections_open_many_times_over() {
     let folder = tempfile::tempdir().unwrap();
@@ -250,7 +355,7 @@ async fn what_rows_have_alike_is_in_each_of_them() {
     let row = |key: usize, n, v: &str| {
         vec![SqlValue::Text(format!("{key:04}")), SqlValue::Integer(n), SqlValue::Text(v.into())]
     };
-    // Many statements of several sizes, columns that are alike until they are not, and one row alone.
+    // Many rows and few, columns that are alike until they are not, and one row alone.
     let batches: [Vec<_>; 4] = [
         (0..300).map(|key| row(key, 7, "same")).collect(),
         (300..307).map(|key| row(key, key as i64, "same")).collect(),

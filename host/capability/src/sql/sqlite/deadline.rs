@@ -1,0 +1,80 @@
+//! How long things may take, and when what runs has to end: SQLite asks while it works.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kubewitness_core::ports::GrantError;
+
+use crate::sql::remote::Fault;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Waiting for the writer; longer than any healthy call keeps it.
+    pub wait: Duration,
+    /// One statement of a plugin, for one row.
+    pub statement: Duration,
+    /// One call's transaction: others wait for the same writer.
+    pub transaction: Duration,
+}
+
+pub const PATIENCE: Patience = Patience {
+    wait: Duration::from_secs(10),
+    statement: Duration::from_secs(10),
+    transaction: Duration::from_secs(30),
+};
+
+/// Of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub patience: Patience,
+    pub began: Instant,
+}
+
+const NO_DEADLINE: u64 = u64::MAX;
+
+pub struct Deadline {
+    start: Instant,
+    at_ms: AtomicU64,
+    /// Nobody waits for what runs any more.
+    given_up: AtomicBool,
+}
+
+impl Deadline {
+    pub fn none() -> Self {
+        Self { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE), given_up: AtomicBool::new(false) }
+    }
+
+    /// For whoever has the writer next.
+    pub fn renew(&self) {
+        self.given_up.store(false, Ordering::Relaxed);
+        self.lift();
+    }
+
+    pub fn lift(&self) {
+        self.at_ms.store(NO_DEADLINE, Ordering::Relaxed);
+    }
+
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// A statement begins, unless its call is over.
+    pub fn start(&self, limits: &Limits) -> Result<(), Fault> {
+        let Limits { patience, began } = limits;
+        let (now, end) = (Instant::now(), *began + patience.transaction);
+        if now >= end || self.given_up.load(Ordering::Relaxed) {
+            let most = patience.transaction.as_secs();
+            return Err(Fault::Lost(GrantError::Timeout(format!(
+                "a call may keep the database for {most} s"
+            ))));
+        }
+        let at = end.min(now + patience.statement).saturating_duration_since(self.start);
+        self.at_ms.store(at.as_millis() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn has_passed(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+            || self.start.elapsed().as_millis() as u64 >= self.at_ms.load(Ordering::Relaxed)
+    }
+}

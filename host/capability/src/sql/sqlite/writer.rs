@@ -1,0 +1,268 @@
+//! The one connection that writes. All of this waits for the disk and for locks: it is called where a
+//! thread may block.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{GrantError, SqlValue};
+use rusqlite::{Connection, Error, OpenFlags, Statement, params};
+
+use super::convert::{bind, is_statements_own, refusal, unanswered, values};
+use super::deadline::{Deadline, Limits};
+use crate::applied::{self, Mark};
+use crate::sql::remote::{Fault, Rows};
+use crate::sql::{CommitError, QUERY_ROWS, Receipt, VALUE_BYTES, claims, size};
+
+/// Another process may hold the file for as long as this.
+const BUSY: Duration = Duration::from_secs(5);
+/// Steps of SQLite's machine between two looks at the deadline: some hundred microseconds.
+const STEPS: i32 = 20_000;
+/// Prepared statements that are kept.
+const STATEMENTS: usize = 128;
+/// What is to be undone alone stays off the disk (`temp_store`). The WAL is moved into the file after
+/// 16 MiB of it: rows of objects that change again and again are then moved once for many changes. The
+/// writer keeps 8 MiB of pages: a batch touches as many pages as it has objects, and what does not fit
+/// is written to the WAL and read again before the batch is committed.
+const PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; \
+    PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 4096; PRAGMA cache_size = -8192; \
+    PRAGMA trusted_schema = OFF";
+
+const RECEIPTS: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
+    plugin TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, states BLOB NOT NULL, \
+    token TEXT NOT NULL, at INTEGER NOT NULL)";
+/// A receipt, or what it tells of its rows.
+const KEEP: &str = "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
+    VALUES (?, ?, ?, ?, ?, ?)";
+/// Rows may be gone: what was told of any is told no longer.
+const TAKE_BACK: &str = "DELETE FROM kubewitness_receipts WHERE plugin = '/rows'";
+const ABOVE: &str = "SELECT states FROM kubewitness_receipts WHERE plugin = ? AND last > ? LIMIT ?";
+const FORGET: &str = "DELETE FROM kubewitness_receipts WHERE last <= ?1 \
+    AND (plugin = ?2 OR plugin = '/rows' AND token LIKE ?3)";
+const COMMITTED: &str = "SELECT 1 FROM kubewitness_receipts WHERE token = ? LIMIT 1";
+
+pub struct Writer {
+    path: PathBuf,
+    connection: Option<Connection>,
+    /// A transaction may be open: its call went away without ending it.
+    open: bool,
+    pub deadline: Arc<Deadline>,
+}
+
+impl Writer {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, connection: None, open: false, deadline: Arc::new(Deadline::none()) }
+    }
+
+    fn connect(&mut self) -> Result<(), Error> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let connection = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        connection.busy_timeout(BUSY)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        connection.execute_batch(PRAGMAS)?;
+        let deadline = self.deadline.clone();
+        connection.progress_handler(STEPS, Some(move || deadline.has_passed()))?;
+        connection.execute_batch(RECEIPTS)?;
+        self.connection = Some(connection);
+        self.open = false;
+        Ok(())
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.connection.is_some() && !self.open
+    }
+
+    /// Ends what a vanished call left open, and opens anew what was thrown away.
+    pub fn make_ready(&mut self) -> Result<(), GrantError> {
+        if self.open {
+            self.roll_back();
+        }
+        if self.connection.is_none() {
+            self.connect().map_err(|error| refusal(&error))?;
+        }
+        Ok(())
+    }
+
+    /// A statement that fails leaves the transaction as it was, unless SQLite says otherwise.
+    fn with<'a, T>(&'a self, work: impl FnOnce(&'a Connection) -> Result<T, Error>) -> Result<T, Fault> {
+        let Some(connection) = &self.connection else { return Err(Fault::Lost(unanswered())) };
+        work(connection).map_err(|error| match is_statements_own(&error) && !connection.is_autocommit() {
+            true => Fault::Own(refusal(&error)),
+            false => Fault::Lost(refusal(&error)),
+        })
+    }
+
+    /// One of the host's own.
+    fn run(&self, text: &str) -> Result<(), Fault> {
+        self.with(|connection| connection.prepare_cached(text)?.execute([]).map(|_| ()))
+    }
+
+    pub fn begin(&mut self) -> Result<(), GrantError> {
+        // Set first: a call that goes away in between leaves something to end.
+        self.open = true;
+        // A deferred one would fail later, when it first writes.
+        self.run("BEGIN IMMEDIATE").map_err(|fault| {
+            self.roll_back();
+            fault.into_error()
+        })
+    }
+
+    pub fn roll_back(&mut self) {
+        self.deadline.lift();
+        if let Err(fault) = self.run("ROLLBACK") {
+            // Closing a connection rolls back as well; it fails here where SQLite already did.
+            let error = fault.into_error();
+            tracing::debug!(%error, "a roll-back was refused; the connection is replaced");
+            self.connection = None;
+        }
+        self.open = false;
+    }
+
+    fn in_time<T>(&self, limits: &Limits, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        self.deadline.start(limits)?;
+        let done = work();
+        self.deadline.lift();
+        done
+    }
+
+    /// Runs a statement once for each row; all of that is kept or undone together, within the call's
+    /// transaction.
+    pub fn execute(&self, text: &str, rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
+        self.in_time(limits, || {
+            if rows.len() <= 1 {
+                return self.each(text, rows, limits);
+            }
+            self.run("SAVEPOINT kw")?;
+            let done = self.each(text, rows, limits);
+            if let Err(Fault::Lost(_)) = done {
+                return done;
+            }
+            let left = match done {
+                Ok(_) => Ok(()),
+                Err(_) => self.run("ROLLBACK TO kw"),
+            };
+            // Without it nobody knows what is left of the transaction.
+            left.and_then(|()| self.run("RELEASE kw")).map_err(|fault| Fault::Lost(fault.into_error()))?;
+            done
+        })
+    }
+
+    fn each(&self, text: &str, rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
+        let mut statement = self.with(|connection| connection.prepare_cached(text))?;
+        let mut affected = 0;
+        for row in rows {
+            self.deadline.start(limits)?;
+            affected += self.with(|connection| {
+                step(&mut statement, row)?;
+                Ok(connection.changes())
+            })?;
+        }
+        Ok(affected)
+    }
+
+    /// `None` where there are more rows or bytes than a plugin may be given.
+    pub fn query(&self, text: &str, params: &[SqlValue], limits: &Limits) -> Result<Option<Rows>, Fault> {
+        self.in_time(limits, || self.with(|connection| read(connection, text, params)))
+    }
+
+    pub fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
+        let read = self.with(|connection| {
+            let mut statement = connection.prepare_cached(ABOVE)?;
+            let mut rows = statement.query(params![plugin, position(above), applied::MAX_RECEIPTS as i64])?;
+            let mut marks = Vec::new();
+            while let Some(row) = rows.next()? {
+                let Some(decoded) = applied::decode(row.get_ref(0)?.as_blob()?) else { return Ok(None) };
+                marks.extend(decoded.into_iter().filter(|mark| mark.seq > above));
+            }
+            Ok(Some(marks))
+        });
+        let marks = read.map_err(Fault::into_error)?;
+        marks.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))
+    }
+
+    pub fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        let forgotten = self.with(|connection| {
+            let mut statement = connection.prepare_cached(FORGET)?;
+            statement.execute(params![position(through), plugin, format!("{plugin}.%")])
+        });
+        forgotten.map(|_| ()).map_err(Fault::into_error)
+    }
+
+    pub fn committed(&self, token: &str) -> Result<bool, GrantError> {
+        let found = self.with(|connection| connection.prepare_cached(COMMITTED)?.exists([token]));
+        found.map_err(Fault::into_error)
+    }
+
+    pub fn commit(&mut self, receipt: &Receipt) -> Result<(), CommitError> {
+        self.deadline.lift();
+        let Err(fault) = self.keep(receipt).and_then(|()| self.run("COMMIT")) else {
+            self.open = false;
+            return Ok(());
+        };
+        // Whether the commit took hold is read back over a new connection: closing this one rolls
+        // back what was not committed.
+        self.connection = None;
+        self.open = false;
+        let refused = fault.into_error();
+        if self.make_ready().is_err() {
+            return Err(CommitError::InDoubt(refused));
+        }
+        if receipt.marks.is_empty() {
+            return Err(CommitError::RolledBack(refused));
+        }
+        match self.committed(&receipt.token) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(CommitError::RolledBack(refused)),
+            Err(_) => Err(CommitError::InDoubt(refused)),
+        }
+    }
+
+    fn keep(&self, receipt: &Receipt) -> Result<(), Fault> {
+        let Receipt { plugin, marks, token, at_ms, claims } = receipt;
+        if claims.takes {
+            self.run(TAKE_BACK)?;
+        }
+        let (Some(first), Some(last)) = (marks.first(), marks.last()) else { return Ok(()) };
+        let (first, last, at) = (position(first.seq), position(last.seq), position(*at_ms));
+        let told = claims.encode(marks).map(|told| (claims::OWNER, told));
+        let kept = [(plugin.as_str(), applied::encode(marks))].into_iter().chain(told);
+        self.with(|connection| {
+            let mut statement = connection.prepare_cached(KEEP)?;
+            for (owner, states) in kept {
+                statement.execute(params![owner, first, last, states, token, at])?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Positions are counted by the journal's own SQLite and fit.
+fn position(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}
+
+/// To its end: what it gives back is of no interest.
+fn step(statement: &mut Statement<'_>, row: &[SqlValue]) -> Result<(), Error> {
+    bind(statement, row)?;
+    let mut rows = statement.raw_query();
+    while rows.next()?.is_some() {}
+    Ok(())
+}
+
+fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<Rows>, Error> {
+    let mut statement = connection.prepare_cached(text)?;
+    bind(&mut statement, params)?;
+    let mut given = statement.raw_query();
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    while let Some(row) = given.next()? {
+        let row = values(row)?;
+        bytes += size(&row);
+        if rows.len() >= QUERY_ROWS || bytes > VALUE_BYTES {
+            return Ok(None);
+        }
+        rows.push(row);
+    }
+    Ok(Some(rows))
+}
