@@ -13,7 +13,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::ports::{
-    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, SqlValue, TableWrite,
+    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, SqlValue, TableCopy,
+    TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -170,10 +171,15 @@ impl Session for CallSession {
         Ok(done)
     }
 
-    async fn sql_write(&mut self, database: &str, write: TableWrite) -> Result<u64, GrantError> {
-        let claim = Claim::of(&write);
-        let done = self.transaction(database).await?.write(write).await?;
-        self.claims.wrote(claim);
+    async fn sql_write(
+        &mut self,
+        database: &str,
+        write: TableWrite,
+        copy: Option<TableCopy>,
+    ) -> Result<u64, GrantError> {
+        let claims = [Some(Claim::of(&write)), copy.as_ref().map(|copy| Claim::of_copy(copy, &write))];
+        let done = self.transaction(database).await?.write(write, copy).await?;
+        claims.into_iter().flatten().for_each(|claim| self.claims.wrote(claim));
         Ok(done)
     }
 

@@ -10,7 +10,7 @@ mod tables;
 
 use std::cell::Cell;
 
-use kubewitness_sdk::sql::{self, TableWrite};
+use kubewitness_sdk::sql::{self, OnConflict, TableCopy, TableWrite};
 use kubewitness_sdk::{About, Error, Plugin, State, Verdict};
 use serde::Deserialize;
 
@@ -87,31 +87,37 @@ fn write(states: &[State]) -> Result<(), Error> {
 fn write_tables(states: &[State]) -> Result<(), Error> {
     // A resync shows how an object is; it is no part of what happened to it.
     let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
-    let history = TableWrite {
+    if !happened.is_empty() {
+        sql::write_both(DATABASE, &history(&happened), &status_of(&happened))?;
+    }
+    let shown: Vec<_> = shown.into_iter().filter(|state| rows::is_current(state)).map(rows::status).collect();
+    if shown.is_empty() {
+        return Ok(());
+    }
+    let TableCopy { table, columns, key, on_conflict, .. } = status_of(&[]);
+    sql::write(DATABASE, &TableWrite { table, columns, key, on_conflict, rows: shown }).map(drop)
+}
+
+fn history(states: &[&State]) -> TableWrite {
+    TableWrite {
         table: tables::HISTORY.to_string(),
         columns: rows::history_columns(),
         key: tables::HISTORY_KEY.map(str::to_string).to_vec(),
-        on_conflict: sql::OnConflict::Ignore,
-        rows: happened.iter().map(|state| rows::history(state)).collect(),
-    };
-    if !history.rows.is_empty() {
-        sql::write(DATABASE, &history)?;
+        on_conflict: OnConflict::Ignore,
+        rows: states.iter().map(|state| rows::history(state)).collect(),
     }
-    // The rows that were sent are used again, instead of copies.
-    let sent = happened.into_iter().zip(history.rows.into_iter().map(rows::without_previous));
-    let resent = shown.into_iter().map(|state| (state, rows::status(state)));
-    let current = sent.chain(resent).filter(|(state, _)| rows::is_current(state));
-    let status = TableWrite {
+}
+
+/// Of what goes to the history, how each object is now.
+fn status_of(states: &[&State]) -> TableCopy {
+    let of_the_past = states.iter().zip(0..).filter(|(state, _)| !rows::is_current(state));
+    TableCopy {
         table: tables::STATUS.to_string(),
         columns: rows::status_columns(),
         key: vec!["uid".to_string()],
-        on_conflict: sql::OnConflict::ReplaceOlder("seq".to_string()),
-        rows: current.map(|(_, row)| row).collect(),
-    };
-    if status.rows.is_empty() {
-        return Ok(());
+        on_conflict: OnConflict::ReplaceOlder("seq".to_string()),
+        without: of_the_past.map(|(_, place)| place).collect(),
     }
-    sql::write(DATABASE, &status).map(drop)
 }
 
 #[cfg(test)]

@@ -65,12 +65,6 @@ pub fn history(state: &State) -> Vec<Value> {
     row
 }
 
-/// What [`status`] gives, of what [`history`] gave.
-pub fn without_previous(mut row: Vec<Value>) -> Vec<Value> {
-    row.pop();
-    row
-}
-
 fn change(change: Change) -> &'static str {
     match change {
         Change::Present => "present",

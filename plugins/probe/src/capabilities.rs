@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use kubewitness_sdk::http::Request;
-use kubewitness_sdk::sql::{OnConflict, TableWrite, Value};
+use kubewitness_sdk::sql::{OnConflict, TableCopy, TableWrite, Value};
 use kubewitness_sdk::{Error, State, clock, documents, http, kv, ledger, lister, log, sql};
 
 use crate::number;
@@ -22,6 +22,7 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
         ("sql.run", [database, statement @ ..]) => tell(sql::run(database, &statement.join(" "))),
         ("sql.query", [database, statement @ ..]) => tell(sql::query(database, &statement.join(" "), &[])),
         ("sql.write", [database]) => tell(sql::write(database, &row_of(state))),
+        ("sql.both", [database]) => tell(sql::write_both(database, &row_of(state), &copy())),
         ("http.post", [destination, path]) => tell(
             http::post_json(destination, path, &state.id, &state.object.name).map(|answer| answer.status),
         ),
@@ -80,6 +81,17 @@ fn flood(times: u64) -> String {
         }
     }
     "never refused".to_string()
+}
+
+/// For a second table, which has no exit codes.
+fn copy() -> TableCopy {
+    TableCopy {
+        table: "probe_newest".to_string(),
+        columns: vec!["seq".to_string(), "id".to_string()],
+        key: vec!["id".to_string()],
+        on_conflict: OnConflict::Ignore,
+        without: Vec::new(),
+    }
 }
 
 fn row_of(state: &State) -> TableWrite {

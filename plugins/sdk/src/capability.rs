@@ -82,7 +82,7 @@ pub mod lister {
 pub mod sql {
     use super::raw;
     use crate::Error;
-    pub use crate::bindings::kubewitness::plugin::sql::{Dialect, OnConflict, TableWrite, Value};
+    pub use crate::bindings::kubewitness::plugin::sql::{Dialect, OnConflict, TableCopy, TableWrite, Value};
 
     pub fn dialect_of(database: &str) -> Result<Dialect, Error> {
         raw::sql::dialect_of(database)
@@ -91,6 +91,11 @@ pub mod sql {
     /// The way for many rows: one statement a batch. Answers how many rows it changed.
     pub fn write(database: &str, rows: &TableWrite) -> Result<u64, Error> {
         raw::sql::write(database, rows)
+    }
+
+    /// The same rows into two tables, handed over once: both are written or none.
+    pub fn write_both(database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error> {
+        raw::sql::write_both(database, rows, copy)
     }
 
     /// Runs one statement for every row of parameters.

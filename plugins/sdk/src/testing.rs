@@ -23,11 +23,25 @@ use std::rc::Rc;
 
 use crate::http::{Request, Response};
 use crate::log::Level;
-use crate::sql::{Dialect, TableWrite, Value};
+use crate::sql::{Dialect, TableCopy, TableWrite, Value};
 use crate::{Change, Error, ObjectRef, State, Status};
 
 fn denied<T>(what: &str) -> Result<T, Error> {
     Err(Error::Denied(format!("this test's host grants no {what}")))
+}
+
+fn copied(rows: &TableWrite, copy: &TableCopy) -> Result<TableWrite, Error> {
+    let place = |name: &String| rows.columns.iter().position(|column| column == name);
+    let places: Option<Vec<usize>> = copy.columns.iter().map(place).collect();
+    let places = places.ok_or_else(|| Error::Invalid("the copy has a column of its own".to_string()))?;
+    let kept = rows.rows.iter().enumerate().filter(|(place, _)| !copy.without.contains(&(*place as u32)));
+    Ok(TableWrite {
+        table: copy.table.clone(),
+        columns: copy.columns.clone(),
+        key: copy.key.clone(),
+        on_conflict: copy.on_conflict.clone(),
+        rows: kept.map(|(_, row)| places.iter().map(|place| row[*place].clone()).collect()).collect(),
+    })
 }
 
 /// What a test answers to capability calls. Everything that it leaves out is denied.
@@ -56,6 +70,12 @@ pub trait Host {
     }
     fn sql_write(&self, database: &str, rows: &TableWrite) -> Result<u64, Error> {
         denied("sql")
+    }
+    /// A write for each of the tables that has rows, unless a test wants to see it as it came.
+    fn sql_write_both(&self, database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error> {
+        let second = copied(rows, copy)?;
+        let mut writes = [rows, &second].into_iter().filter(|write| !write.rows.is_empty());
+        writes.try_fold(0, |changed, write| Ok(changed + self.sql_write(database, write)?))
     }
     fn sql_execute(&self, database: &str, statement: &str, rows: &[Vec<Value>]) -> Result<u64, Error> {
         denied("sql")
@@ -186,6 +206,7 @@ pub(crate) mod raw {
         sql {
             dialect_of => sql_dialect(database: &str) -> Result<Dialect, Error>;
             write => sql_write(database: &str, rows: &TableWrite) -> Result<u64, Error>;
+            write_both => sql_write_both(database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error>;
             execute => sql_execute(database: &str, statement: &str, rows: &[Vec<Value>]) -> Result<u64, Error>;
             query => sql_query(database: &str, statement: &str, params: &[Value]) -> Result<Vec<Vec<Value>>, Error>;
         }

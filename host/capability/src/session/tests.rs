@@ -150,7 +150,7 @@ const CREATE: &str = "CREATE TABLE IF NOT EXISTS t (seq INTEGER PRIMARY KEY)";
 
 async fn insert(session: &mut Box<dyn Session>, seqs: &[Seq]) {
     session.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
-    session.sql_write("main", rows(seqs)).await.unwrap();
+    session.sql_write("main", rows(seqs), None).await.unwrap();
 }
 
 async fn stored(grants: &Arc<dyn Grants>) -> usize {
@@ -274,7 +274,7 @@ async fn the_database_decides_for_the_ledger_after_a_crash() {
         let granted =
             Arc::clone(&capabilities.resolve("p", &everything(), &backing(0)).map(Arc::new).unwrap());
         let mut call = CallSession::new(granted, HashMapOf::batch(&[2]), HashSet::new(), None);
-        call.sql_write("main", rows(&[2])).await.unwrap();
+        call.sql_write("main", rows(&[2]), None).await.unwrap();
         call.ledger_append("audit", vec![b"two".to_vec()]).await.unwrap();
         let receipt = call.receipt(call.marks(&[2]).unwrap()).unwrap();
         let written = call.write_ledger(&receipt).await.unwrap();
@@ -505,7 +505,7 @@ async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_an
     let world = World::new();
     let granted = granted_with(&world, &Server::new(vec![])).await;
     let mut call = CallSession::new(Arc::new(granted), HashMapOf::batch(&[1]), HashSet::new(), None);
-    assert!(matches!(call.sql_write("main", rows(&[1])).await, Err(GrantError::Unavailable(_))));
+    assert!(matches!(call.sql_write("main", rows(&[1]), None).await, Err(GrantError::Unavailable(_))));
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
     assert_eq!(Box::new(call).commit(&[1]).await, Err(GrantError::Unavailable("away".into())));
     assert_eq!(world.records(), "");
@@ -566,5 +566,5 @@ async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else()
 
 async fn insert_with(call: &mut CallSession, seqs: &[Seq]) {
     call.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
-    call.sql_write("main", rows(seqs)).await.unwrap();
+    call.sql_write("main", rows(seqs), None).await.unwrap();
 }

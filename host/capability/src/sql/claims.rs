@@ -6,7 +6,7 @@
 //! transaction that does, all that was said so far is no longer said.
 
 use kubewitness_core::document::checksum;
-use kubewitness_core::ports::{SqlValue, TableWrite};
+use kubewitness_core::ports::{SqlValue, TableCopy, TableWrite};
 use serde::{Deserialize, Serialize};
 
 use super::guard::Statement;
@@ -58,17 +58,31 @@ pub struct Claim {
 impl Claim {
     /// `write` may still turn out to be refused.
     pub fn of(write: &TableWrite) -> Self {
+        Self::new(&write.table, &write.key, write, write.rows.iter())
+    }
+
+    /// Of the rows that go to a second table as well.
+    pub fn of_copy(copy: &TableCopy, write: &TableWrite) -> Self {
+        Self::new(&copy.table, &copy.key, write, copy.rows(write))
+    }
+
+    fn new<'w>(
+        table: &str,
+        key: &[String],
+        write: &TableWrite,
+        rows: impl Iterator<Item = &'w Vec<SqlValue>>,
+    ) -> Self {
         let place = |name: &String| write.columns.iter().position(|column| column == name);
-        let places: Vec<usize> = write.key.iter().filter_map(place).collect();
+        let places: Vec<usize> = key.iter().filter_map(place).collect();
         let step = write.rows.len().div_ceil(KEYS).max(1);
-        let key = |row: &Vec<SqlValue>| places.iter().map(|place| Part::of(row.get(*place)?)).collect();
+        let of = |row: &Vec<SqlValue>| places.iter().map(|place| Part::of(row.get(*place)?)).collect();
         let mut keys: Vec<Vec<Part>> = Vec::new();
-        for key in write.rows.iter().step_by(step).filter_map(key) {
+        for key in rows.step_by(step).filter_map(of) {
             if !keys.contains(&key) {
                 keys.push(key);
             }
         }
-        Self { table: write.table.clone(), columns: write.key.clone(), keys }
+        Self { table: table.to_owned(), columns: key.to_vec(), keys }
     }
 
     fn bytes(&self) -> usize {
@@ -166,6 +180,22 @@ mod tests {
             other[place] ^= 1;
             assert_eq!(decode(&other, &applied::encode(&marks)), None, "{place}");
         }
+    }
+
+    #[test]
+    fn of_a_second_table_its_own_keys_are_told_but_not_of_rows_that_it_was_not_given() {
+        let written = write(vec![row("a", 1), row("b", 2), row("c", 3)]);
+        let copy = TableCopy {
+            table: "newest".into(),
+            columns: vec!["uid".into(), "seq".into()],
+            key: vec!["uid".into()],
+            on_conflict: OnConflict::Ignore,
+            without: vec![1],
+        };
+        let claim = Claim::of_copy(&copy, &written);
+        let key = |uid: &str| vec![Part::Text(uid.into())];
+        assert_eq!((claim.table.as_str(), &claim.columns), ("newest", &vec!["uid".into()]));
+        assert_eq!(claim.keys, [key("a"), key("c")]);
     }
 
     #[test]

@@ -121,7 +121,7 @@ async fn rows_and_receipt_are_there_together(world: World) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     let two = vec![row("a", 1, "x"), row("b", 2, "it's")];
-    transaction.write(write(OnConflict::Ignore, two.clone())).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, two.clone()), None).await.unwrap();
     transaction.commit(&receipt("p.one", &[3, 5])).await.unwrap();
     drop(engine);
     let again = world.open().await;
@@ -140,7 +140,7 @@ async fn call(engine: &Shared, token: &str, seq: Seq, written: TableWrite) {
     let mut transaction = engine.begin("p").await.unwrap();
     let mut claims = Claims::default();
     claims.wrote(Claim::of(&written));
-    transaction.write(written).await.unwrap();
+    transaction.write(written, None).await.unwrap();
     transaction.commit(&Receipt { claims, ..receipt(token, &[seq]) }).await.unwrap();
 }
 
@@ -197,7 +197,7 @@ async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody(world: World) {
     let engine = world.prepared().await;
     for dropped in [true, false] {
         let mut transaction = engine.begin("p").await.unwrap();
-        transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")])).await.unwrap();
+        transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")]), None).await.unwrap();
         if dropped {
             drop(transaction);
         } else {
@@ -213,8 +213,8 @@ async fn an_older_row_never_replaces_a_newer_one(world: World) {
     let mut transaction = engine.begin("p").await.unwrap();
     for n in [5, 4, 6, 6, 1] {
         let change = format!("at {n}");
-        transaction.write(write(newer(), vec![row("a", n, &change)])).await.unwrap();
-        transaction.write(write(OnConflict::Ignore, vec![row("first", n, &change)])).await.unwrap();
+        transaction.write(write(newer(), vec![row("a", n, &change)]), None).await.unwrap();
+        transaction.write(write(OnConflict::Ignore, vec![row("first", n, &change)]), None).await.unwrap();
     }
     transaction.commit(&receipt("p.t", &[1])).await.unwrap();
     assert_eq!(rows(&engine).await, [row("a", 6, "at 6"), row("first", 5, "at 5")]);
@@ -223,11 +223,11 @@ async fn an_older_row_never_replaces_a_newer_one(world: World) {
 async fn a_write_that_fails_is_undone_alone(world: World) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
-    transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")]), None).await.unwrap();
     // More than one statement's worth in some databases; the last row of all is the bad one.
     let mut many: Vec<_> = (0..300).map(|n| row(&format!("m{n:03}"), n, "x")).collect();
     many[299][1] = SqlValue::Null;
-    let failed = transaction.write(write(OnConflict::Ignore, many)).await;
+    let failed = transaction.write(write(OnConflict::Ignore, many), None).await;
     assert!(matches!(&failed, Err(GrantError::Invalid(_))), "{failed:?}");
     assert_eq!(transaction.intact(), Ok(()));
     let failed = transaction.query("SELECT nothing FROM t", vec![]).await;
@@ -235,9 +235,51 @@ async fn a_write_that_fails_is_undone_alone(world: World) {
     let failed =
         transaction.execute("INSERT INTO t (k, n) VALUES (?, ?)", vec![row("a", 2, "")[..2].to_vec()]);
     assert!(matches!(failed.await, Err(GrantError::Invalid(_))), "the key is there already");
-    transaction.write(write(OnConflict::Ignore, vec![row("b", 1, "y")])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("b", 1, "y")]), None).await.unwrap();
     transaction.commit(&receipt("p.t", &[1])).await.unwrap();
     assert_eq!(rows(&engine).await, [row("a", 1, "x"), row("b", 1, "y")]);
+}
+
+/// The newest of each key, and not the first row.
+fn copy_into(table: &str) -> TableCopy {
+    let columns = ["n", "k"].map(str::to_owned).to_vec();
+    TableCopy { table: table.into(), columns, key: vec!["k".into()], on_conflict: newer(), without: vec![0] }
+}
+
+async fn the_same_rows_go_to_a_second_table_or_to_none(world: World) {
+    let engine = world.prepared().await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    transaction.execute(&world.create("s"), vec![vec![]]).await.unwrap();
+    transaction.commit(&receipt("p.second", &[])).await.unwrap();
+    let mut transaction = engine.begin("p").await.unwrap();
+    let both = vec![row("old", 9, "x"), row("a", 2, "x"), row("b", 3, "y")];
+    transaction.write(write(OnConflict::Ignore, both.clone()), Some(copy_into("s"))).await.unwrap();
+    // The first table keeps what it has; the second takes what is newer.
+    let more = vec![row("c", 1, "z"), row("a", 7, "later"), row("b", 1, "earlier")];
+    transaction.write(write(OnConflict::Ignore, more), Some(copy_into("s"))).await.unwrap();
+    // A row that one of them can't take goes to neither.
+    let bad = vec![row("d", 1, "x"), row("e", 1, "x"), vec![text("f"), SqlValue::Null, text("x")]];
+    let refused = transaction.write(write(OnConflict::Ignore, bad), Some(copy_into("s"))).await;
+    assert!(matches!(&refused, Err(GrantError::Invalid(_))), "{refused:?}");
+    let narrow = TableCopy { columns: vec!["k".into(), "small".into()], ..copy_into("s") };
+    let good = || write(OnConflict::Ignore, vec![row("g", 1, "x"), row("h", 1, "x")]);
+    let beyond = TableCopy { without: vec![2], ..copy_into("s") };
+    for (copy, why) in [(narrow, "`small` is none of the write's"), (beyond, "leaves out row 2 of 2")] {
+        let refused = transaction.write(good(), Some(copy)).await;
+        assert!(matches!(&refused, Err(GrantError::Invalid(said)) if said.contains(why)), "{refused:?}");
+    }
+    let refused = transaction.write(good(), Some(copy_into("nowhere"))).await;
+    assert!(matches!(&refused, Err(GrantError::Invalid(_))), "{refused:?}");
+    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    assert_eq!(
+        rows(&engine).await,
+        [row("a", 2, "x"), row("b", 3, "y"), row("c", 1, "z"), row("old", 9, "x")]
+    );
+    let mut transaction = engine.begin("q").await.unwrap();
+    let second = transaction.query("SELECT k, n, \"change\" FROM s ORDER BY k", vec![]).await.unwrap();
+    let kept = |key: &str, n| vec![text(key), SqlValue::Integer(n), SqlValue::Null];
+    assert_eq!(second, [kept("a", 7), kept("b", 3)]);
+    transaction.rollback().await;
 }
 
 async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null(world: World) {
@@ -278,10 +320,10 @@ async fn values_come_back_as_what_they_are(world: World) {
         on_conflict: OnConflict::Ignore,
         rows: vec![row],
     };
-    transaction.write(one(kept.clone())).await.unwrap();
+    transaction.write(one(kept.clone()), None).await.unwrap();
     let mut other = kept.clone();
     (other[0], other[1], other[3]) = (text("other"), SqlValue::Integer(i64::MAX), SqlValue::Boolean(true));
-    transaction.write(one(other.clone())).await.unwrap();
+    transaction.write(one(other.clone()), None).await.unwrap();
     let read = "SELECT k, n, \"change\", small, f, b FROM t WHERE k = ?";
     assert_eq!(transaction.query(read, vec![kept[0].clone()]).await.unwrap(), [kept]);
     other[3] = SqlValue::Integer(1);
@@ -292,7 +334,7 @@ async fn values_come_back_as_what_they_are(world: World) {
 async fn a_table_is_made_and_written_in_one_call(world: World) {
     let engine = world.open().await;
     let mut transaction = engine.begin("p").await.unwrap();
-    let missing = transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")])).await;
+    let missing = transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")]), None).await;
     assert!(
         matches!(&missing, Err(GrantError::Invalid(why)) if why.contains("no such table")),
         "{missing:?}"
@@ -302,7 +344,7 @@ async fn a_table_is_made_and_written_in_one_call(world: World) {
     for _ in 0..2 {
         transaction.execute(&world.create("t"), vec![vec![]]).await.unwrap();
     }
-    transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")]), None).await.unwrap();
     transaction.commit(&receipt("p.t", &[1])).await.unwrap();
     assert_eq!(rows(&engine).await, [row("a", 1, "x")]);
 }
@@ -315,7 +357,7 @@ async fn calls_that_make_the_same_tables_at_once_all_succeed(world: World) {
             let mut transaction = engine.begin("p").await.unwrap();
             transaction.execute(&create, vec![vec![]]).await.unwrap();
             let rows = vec![row(&n.to_string(), n, "x"), row("shared", n, "x")];
-            transaction.write(write(newer(), rows)).await.unwrap();
+            transaction.write(write(newer(), rows), None).await.unwrap();
             transaction.commit(&receipt(&format!("p.{n}"), &[n as Seq])).await.unwrap();
         }
     };
@@ -331,14 +373,14 @@ async fn a_query_gives_no_more_than_its_bound(world: World) {
     let most = QUERY_ROWS as i64;
     for part in (0..=most).collect::<Vec<_>>().chunks(2_000) {
         let rows = part.iter().map(|n| row(&n.to_string(), *n, "x")).collect();
-        transaction.write(write(OnConflict::Ignore, rows)).await.unwrap();
+        transaction.write(write(OnConflict::Ignore, rows), None).await.unwrap();
     }
     let below = transaction.query("SELECT k FROM t WHERE n < ?", vec![SqlValue::Integer(most)]).await;
     assert_eq!(below.unwrap().len(), QUERY_ROWS);
     let over = transaction.query("SELECT k FROM t", vec![]).await;
     assert!(matches!(over, Err(GrantError::TooLarge(_))), "{over:?}");
     // The connection is as good as before.
-    transaction.write(write(newer(), vec![row("0", 99, "y")])).await.unwrap();
+    transaction.write(write(newer(), vec![row("0", 99, "y")]), None).await.unwrap();
     transaction.commit(&receipt("p.t", &[1])).await.unwrap();
     assert_eq!(engine.committed("p.t").await, Ok(true));
 }
@@ -369,11 +411,11 @@ async fn any_writes_leave_what_a_model_has(world: World) {
         if fails {
             given.push(vec![text("bad"), SqlValue::Integer(1), text("x"), text("one too many")]);
             let conflict = if replaces { newer() } else { OnConflict::Ignore };
-            assert!(transaction.write(write(conflict, given.clone())).await.is_err());
+            assert!(transaction.write(write(conflict, given.clone()), None).await.is_err());
             given.pop();
         }
         let conflict = if replaces { newer() } else { OnConflict::Ignore };
-        transaction.write(write(conflict, given)).await.unwrap();
+        transaction.write(write(conflict, given), None).await.unwrap();
         if !ends {
             drop(transaction);
             continue;
@@ -423,6 +465,7 @@ for_each_database!(
     a_call_that_goes_away_leaves_nothing_and_blocks_nobody,
     an_older_row_never_replaces_a_newer_one,
     a_write_that_fails_is_undone_alone,
+    the_same_rows_go_to_a_second_table_or_to_none,
     one_statement_runs_for_many_rows_and_missing_values_are_not_null,
     values_come_back_as_what_they_are,
     a_table_is_made_and_written_in_one_call,

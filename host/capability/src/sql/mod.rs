@@ -21,7 +21,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::{Stream, TryStreamExt};
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWrite};
 
 use self::claims::Claims;
 use crate::applied::Mark;
@@ -69,7 +69,8 @@ pub enum CommitError {
 #[async_trait]
 pub trait Transaction: Send {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError>;
-    async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError>;
+    /// Both or neither, where the rows are for a second table as well.
+    async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError>;
     async fn query(
         &mut self,
         statement: &str,

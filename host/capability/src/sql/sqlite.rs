@@ -11,6 +11,7 @@
 
 mod convert;
 mod deadline;
+mod each;
 mod writer;
 
 use std::path::Path;
@@ -19,12 +20,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWrite};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::convert::unanswered;
 pub(super) use self::convert::{bind, said};
 use self::deadline::{Deadline, Limits, PATIENCE, Patience};
+use self::each::Each;
 use self::writer::Writer;
 use super::guard::{self, Purpose};
 use super::remote::{Fault, Rows};
@@ -167,14 +169,14 @@ impl Open {
         })
     }
 
-    async fn run(&mut self, text: String, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
+    async fn run(&mut self, each: Vec<Each>, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
         if rows.is_empty() {
             return Ok(0);
         }
         self.intact()?;
         self.wrote = true;
         let limits = self.limits;
-        self.work(move |writer| writer.execute(&text, &rows, &limits)).await
+        self.work(move |writer| writer.execute(&each, &rows, &limits)).await
     }
 }
 
@@ -186,13 +188,15 @@ impl Transaction for Open {
             fits_arity(checked.arity, row)?;
         }
         check_size(&rows)?;
-        self.run(checked.text.to_owned(), rows).await
+        self.run(vec![Each::of(checked.text.to_owned())], rows).await
     }
 
-    async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError> {
+    async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
+        let second = copy.map(|copy| Each::of_copy(copy, &write)).transpose()?;
         let plan = write::plan(write, Dialect::Sqlite)?;
         check_size(&plan.rows)?;
-        self.run(plan.for_one_row(), plan.rows).await
+        let each = [Some(Each::of(plan.for_one_row())), second].into_iter().flatten().collect();
+        self.run(each, plan.rows).await
     }
 
     async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<Rows, GrantError> {

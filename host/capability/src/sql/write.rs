@@ -67,7 +67,12 @@ pub fn plan(write: TableWrite, dialect: Dialect) -> Result<Plan, GrantError> {
         OnConflict::Ignore => None,
         OnConflict::ReplaceOlder { newer } => write.columns.iter().position(|column| column == newer),
     };
-    let rows = merge(write.rows, &key, newer, dialect)?;
+    check_newer(write.rows.iter(), newer)?;
+    let rows = match dialect {
+        // It takes one row after the other, each on top of those before it.
+        Dialect::Sqlite => write.rows,
+        Dialect::Postgres | Dialect::Mysql => merge(write.rows, &key, newer),
+    };
     Ok(Plan { dialect, table: write.table, columns: write.columns, key, newer, rows })
 }
 
@@ -107,24 +112,25 @@ pub fn check_shape(write: &TableWrite) -> Result<Vec<usize>, GrantError> {
     Ok(key)
 }
 
+pub fn check_newer<'w>(
+    mut rows: impl Iterator<Item = &'w Vec<SqlValue>>,
+    newer: Option<usize>,
+) -> Result<(), GrantError> {
+    let Some(newer) = newer else { return Ok(()) };
+    match rows.all(|row| matches!(row.get(newer), Some(SqlValue::Integer(_)))) {
+        true => Ok(()),
+        false => invalid("the newer column holds an integer in each row"),
+    }
+}
+
 /// One row a key: the first where the row that is there stays, else the newest. A statement that
 /// meets a key twice is refused by some databases and does its work twice in others.
-fn merge(
-    rows: Vec<Vec<SqlValue>>,
-    key: &[usize],
-    newer: Option<usize>,
-    dialect: Dialect,
-) -> Result<Vec<Vec<SqlValue>>, GrantError> {
+fn merge(rows: Vec<Vec<SqlValue>>, key: &[usize], newer: Option<usize>) -> Vec<Vec<SqlValue>> {
     let hasher = DefaultHashBuilder::default();
     // The places of rows that were kept, by their keys.
     let mut seen: HashTable<usize> = HashTable::with_capacity(rows.len());
     let mut kept: Vec<Vec<SqlValue>> = Vec::with_capacity(rows.len());
     for row in rows {
-        let version = match newer.map(|column| &row[column]) {
-            Some(SqlValue::Integer(version)) => Some(*version),
-            Some(_) => return invalid("the newer column holds an integer in each row"),
-            None => None,
-        };
         let Some(hash) = hash_key(&row, key, &hasher) else {
             kept.push(row);
             continue;
@@ -136,19 +142,17 @@ fn merge(
             kept.push(row);
             continue;
         };
-        let before = newer.map(|column| &kept[place][column]);
-        if let (Some(SqlValue::Integer(before)), Some(version)) = (before, version)
-            && version > *before
+        if let Some(column) = newer
+            && let (SqlValue::Integer(before), SqlValue::Integer(version)) =
+                (&kept[place][column], &row[column])
+            && version > before
         {
             kept[place] = row;
         }
     }
-    if dialect != Dialect::Sqlite {
-        // Calls that run beside each other lock rows in one order, and none waits for another in
-        // a circle.
-        kept.sort_by_cached_key(|row| encode_key(row, key));
-    }
-    Ok(kept)
+    // Calls that run beside each other lock rows in one order, and none waits for another in a circle.
+    kept.sort_by_cached_key(|row| encode_key(row, key));
+    kept
 }
 
 /// `None` where a part is NULL: such a key equals no other.
@@ -375,7 +379,7 @@ mod tests {
     fn the_newest_row_of_a_key_is_written_and_the_first_where_rows_stay() {
         let rows = [("a", 2, "Running"), ("b", 1, "Pending"), ("a", 3, "Failed"), ("a", 1, "Queued")];
         let phases = |on_conflict| {
-            let plan = plan(write(on_conflict, &rows), Dialect::Sqlite).unwrap();
+            let plan = plan(write(on_conflict, &rows), Dialect::Mysql).unwrap();
             plan.rows.into_iter().map(|mut row| row.remove(2)).collect::<Vec<_>>()
         };
         assert_eq!(phases(newer()), [SqlValue::Text("Failed".into()), SqlValue::Text("Pending".into())]);
@@ -443,17 +447,15 @@ mod tests {
 
     #[test]
     fn keys_do_not_run_into_each_other_and_null_equals_nothing() {
-        let merged = |rows: Vec<Vec<SqlValue>>, key: &[usize]| {
-            [Dialect::Sqlite, Dialect::Postgres].map(|to| merge(rows.clone(), key, None, to).unwrap().len())
-        };
+        let merged = |rows: Vec<Vec<SqlValue>>, key: &[usize]| merge(rows, key, None).len();
         let row = |a: &str, b: &str| vec![SqlValue::Text(a.into()), SqlValue::Text(b.into())];
-        assert_eq!(merged(vec![row("ab", "c"), row("a", "bc"), row("ab", "c")], &[0, 1]), [2, 2]);
+        assert_eq!(merged(vec![row("ab", "c"), row("a", "bc"), row("ab", "c")], &[0, 1]), 2);
         assert_ne!(encode_key(&row("ab", "c"), &[0, 1]), encode_key(&row("a", "bc"), &[0, 1]));
         let (text, blob) = (SqlValue::Text("1".into()), SqlValue::Blob(b"1".to_vec()));
         let (zero, below) = (SqlValue::Float(0.0), SqlValue::Float(-0.0));
         let odd = [text, blob, SqlValue::Integer(1), SqlValue::Boolean(true), zero, below];
-        assert_eq!(merged(odd.map(|value| vec![value]).to_vec(), &[0]), [6, 6]);
-        assert_eq!(merged(vec![vec![SqlValue::Null], vec![SqlValue::Null]], &[0]), [2, 2]);
+        assert_eq!(merged(odd.map(|value| vec![value]).to_vec(), &[0]), 6);
+        assert_eq!(merged(vec![vec![SqlValue::Null], vec![SqlValue::Null]], &[0]), 2);
     }
 
     #[test]

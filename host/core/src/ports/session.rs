@@ -65,6 +65,49 @@ pub struct TableWrite {
     pub rows: Vec<Vec<SqlValue>>,
 }
 
+/// The rows of a write once more, for a second table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableCopy {
+    pub table: String,
+    /// Some of the write's.
+    pub columns: Vec<String>,
+    pub key: Vec<String>,
+    pub on_conflict: OnConflict,
+    /// Places of rows that are for the first table alone.
+    pub without: Vec<usize>,
+}
+
+impl TableCopy {
+    /// The write's rows that are for this table too, in order.
+    pub fn rows<'w>(&self, write: &'w TableWrite) -> impl Iterator<Item = &'w Vec<SqlValue>> {
+        let without: HashSet<usize> = self.without.iter().copied().collect();
+        write.rows.iter().enumerate().filter(move |(place, _)| !without.contains(place)).map(|(_, row)| row)
+    }
+
+    /// Where its columns are among the write's.
+    pub fn places(&self, write: &TableWrite) -> Result<Vec<usize>, GrantError> {
+        let rows = write.rows.len();
+        if let Some(place) = self.without.iter().find(|place| **place >= rows) {
+            return Err(GrantError::Invalid(format!("the copy leaves out row {place} of {rows}")));
+        }
+        let place = |name: &String| {
+            let missing =
+                || GrantError::Invalid(format!("the copy's column `{name}` is none of the write's"));
+            write.columns.iter().position(|column| column == name).ok_or_else(missing)
+        };
+        self.columns.iter().map(place).collect()
+    }
+
+    /// As a write of its own, for a database that has no shorter way.
+    pub fn into_write(self, write: &TableWrite) -> Result<TableWrite, GrantError> {
+        let places = self.places(write)?;
+        let of = |row: &Vec<SqlValue>| places.iter().filter_map(|place| row.get(*place).cloned()).collect();
+        let rows = self.rows(write).map(of).collect();
+        let Self { table, columns, key, on_conflict, .. } = self;
+        Ok(TableWrite { table, columns, key, on_conflict, rows })
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct HttpRequest {
     pub method: String,
@@ -110,7 +153,13 @@ pub trait Session: Send {
         statement: &str,
         rows: Vec<Vec<SqlValue>>,
     ) -> Result<u64, GrantError>;
-    async fn sql_write(&mut self, database: &str, write: TableWrite) -> Result<u64, GrantError>;
+    /// Both or neither, where the rows are for a second table as well.
+    async fn sql_write(
+        &mut self,
+        database: &str,
+        write: TableWrite,
+        copy: Option<TableCopy>,
+    ) -> Result<u64, GrantError>;
     async fn sql_query(
         &mut self,
         database: &str,

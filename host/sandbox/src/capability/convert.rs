@@ -2,7 +2,7 @@
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{
-    Dialect, HttpRequest, HttpResponse, LogLevel, OnConflict, SqlValue, TableWrite,
+    Dialect, HttpRequest, HttpResponse, LogLevel, OnConflict, SqlValue, TableCopy, TableWrite,
 };
 
 use crate::bindings::types::ObjectRefResult;
@@ -67,11 +67,25 @@ pub fn table_write(write: sql::TableWrite) -> TableWrite {
         table: write.table,
         columns: write.columns,
         key: write.key,
-        on_conflict: match write.on_conflict {
-            sql::OnConflict::Ignore => OnConflict::Ignore,
-            sql::OnConflict::ReplaceOlder(newer) => OnConflict::ReplaceOlder { newer },
-        },
+        on_conflict: on_conflict(write.on_conflict),
         rows: rows_in(write.rows),
+    }
+}
+
+pub fn table_copy(copy: sql::TableCopy) -> TableCopy {
+    TableCopy {
+        table: copy.table,
+        columns: copy.columns,
+        key: copy.key,
+        on_conflict: on_conflict(copy.on_conflict),
+        without: copy.without.into_iter().map(|place| place as usize).collect(),
+    }
+}
+
+fn on_conflict(on_conflict: sql::OnConflict) -> OnConflict {
+    match on_conflict {
+        sql::OnConflict::Ignore => OnConflict::Ignore,
+        sql::OnConflict::ReplaceOlder(newer) => OnConflict::ReplaceOlder { newer },
     }
 }
 

@@ -89,7 +89,19 @@ impl sql::Host for Guest {
     async fn write(&mut self, database: String, rows: sql::TableWrite) -> Result<u64, Error> {
         let bytes = convert::row_bytes(&rows.rows);
         let (session, _time) = self.open(bytes)?;
-        session.sql_write(&database, convert::table_write(rows)).await.map_err(refusal)
+        session.sql_write(&database, convert::table_write(rows), None).await.map_err(refusal)
+    }
+
+    async fn write_both(
+        &mut self,
+        database: String,
+        rows: sql::TableWrite,
+        copy: sql::TableCopy,
+    ) -> Result<u64, Error> {
+        let bytes = convert::row_bytes(&rows.rows) + copy.without.len() * size_of::<u32>();
+        let (session, _time) = self.open(bytes)?;
+        let copy = convert::table_copy(copy);
+        session.sql_write(&database, convert::table_write(rows), Some(copy)).await.map_err(refusal)
     }
 
     async fn execute(

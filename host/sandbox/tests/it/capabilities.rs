@@ -18,6 +18,7 @@ async fn what_was_not_granted_answers_denied() {
         "sql.run main select 1",
         "sql.query main select 1",
         "sql.write main",
+        "sql.both main",
         "http.post hook /",
         "http.get hook /",
         "ledger.append audit line",
@@ -39,6 +40,7 @@ async fn what_was_granted_is_reached() {
         ("sql.dialect main", "ok: Dialect::Sqlite"),
         ("sql.run main create table t (a)", "ok: 1"),
         ("sql.write main", "ok: 1"),
+        ("sql.both main", "ok: 2"),
         ("http.post hook /path", "ok: 202"),
         ("http.get hook /path", r#"ok: "taken""#),
         ("http.post hook /busy", "rate limited, 250 ms"),
@@ -61,7 +63,10 @@ async fn what_was_granted_is_reached() {
     let write = &record.written[0];
     assert_eq!(write.on_conflict, OnConflict::ReplaceOlder { newer: "seq".to_string() });
     let id = SqlValue::Text("jobs/0/batch/Job/uid-1/1".to_string());
-    assert_eq!(write.rows, [[id, SqlValue::Integer(1), SqlValue::Null]]);
+    assert_eq!(write.rows, [[id.clone(), SqlValue::Integer(1), SqlValue::Null]]);
+    let copy = &record.written[2];
+    assert_eq!((copy.table.as_str(), &copy.on_conflict), ("probe_newest", &OnConflict::Ignore));
+    assert_eq!(copy.rows, [[SqlValue::Integer(1), id]]);
     let post = &record.requests[0];
     assert_eq!((post.method.as_str(), post.path.as_str()), ("POST", "/path"));
     assert!(post.headers.contains(&("idempotency-key".to_string(), "jobs/0/batch/Job/uid-1/1".to_string())));

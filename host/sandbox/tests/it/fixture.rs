@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{
     CallError, Delivery, Dialect, GrantError, Grants, Handler, HttpRequest, HttpResponse, KvWrite, LogLevel,
-    Outcome, Session, SqlValue, TableWrite,
+    Outcome, Session, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use kubewitness_sandbox::{Component, Engine, EngineOptions, Plugin};
@@ -225,9 +225,16 @@ impl Session for FakeSession {
         Ok(rows.len() as u64)
     }
 
-    async fn sql_write(&mut self, database: &str, write: TableWrite) -> Result<u64, GrantError> {
-        let rows = write.rows.len() as u64;
-        self.granted(database)?.written.push(write);
+    async fn sql_write(
+        &mut self,
+        database: &str,
+        write: TableWrite,
+        copy: Option<TableCopy>,
+    ) -> Result<u64, GrantError> {
+        let copy = copy.map(|copy| copy.into_write(&write)).transpose()?;
+        let writes: Vec<_> = [Some(write), copy].into_iter().flatten().collect();
+        let rows = writes.iter().map(|write| write.rows.len() as u64).sum();
+        self.granted(database)?.written.extend(writes);
         Ok(rows)
     }
 

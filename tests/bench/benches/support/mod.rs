@@ -9,7 +9,7 @@ use bytes::Bytes;
 use kubewitness_bench::{job, uid};
 use kubewitness_core::ports::{
     Append, Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, Session,
-    SqlValue, TableWrite, Witnessed,
+    SqlValue, TableCopy, TableWrite, Witnessed,
 };
 use kubewitness_core::status::Rules;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
@@ -129,7 +129,7 @@ impl Session for Nothing {
     async fn sql_execute(&mut self, _: &str, _: &str, _: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
         denied()
     }
-    async fn sql_write(&mut self, _: &str, _: TableWrite) -> Result<u64, GrantError> {
+    async fn sql_write(&mut self, _: &str, _: TableWrite, _: Option<TableCopy>) -> Result<u64, GrantError> {
         denied()
     }
     async fn sql_query(

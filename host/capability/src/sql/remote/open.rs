@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{GrantError, SqlValue, TableWrite};
+use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
 use super::pool::Held;
 use super::{Fault, Link, Remote, Rows, in_time, silent};
@@ -14,6 +14,9 @@ use crate::sql::{CommitError, Receipt, Transaction, check_size, fits_arity, writ
 /// A place to come back to when the next statement fails.
 const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";
 const RETURN: &str = "ROLLBACK TO SAVEPOINT kw";
+/// Where several tables are written by one statement of the plugin's; each may have places of its own.
+const SAVE_ALL: &str = "SAVEPOINT kw_all";
+const RETURN_ALL: &str = "ROLLBACK TO SAVEPOINT kw_all";
 
 pub struct Open<L: Link> {
     remote: Remote<L>,
@@ -160,6 +163,27 @@ impl<L: Link> Open<L> {
     }
 }
 
+/// All or none, where a statement that fails does so alone; elsewhere it takes the others with it.
+async fn write_all<L: Link>(link: &mut L, writes: Vec<TableWrite>) -> Result<u64, Fault> {
+    let fault = |error: sqlx::Error| L::fault(&error);
+    let several = writes.len() > 1 && !L::FAILS_WHOLE;
+    if several {
+        link.run(SAVE_ALL).await.map_err(fault)?;
+    }
+    let mut affected = 0;
+    for write in writes {
+        match link.write(write).await {
+            Ok(rows) => affected += rows,
+            Err(Fault::Own(error)) if several => {
+                link.run(RETURN_ALL).await.map_err(fault)?;
+                return Err(Fault::Own(error));
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(affected)
+}
+
 #[async_trait]
 impl<L: Link> Transaction for Open<L> {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
@@ -182,15 +206,18 @@ impl<L: Link> Transaction for Open<L> {
         self.run_all(write::statements(&checked, rows)).await
     }
 
-    async fn write(&mut self, write: TableWrite) -> Result<u64, GrantError> {
-        check_size(&write.rows)?;
-        if write.rows.is_empty() {
+    async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
+        let copy = copy.map(|copy| copy.into_write(&write)).transpose()?;
+        let mut writes: Vec<_> = [Some(write), copy].into_iter().flatten().collect();
+        writes.iter().try_for_each(|write| check_size(&write.rows))?;
+        writes.retain(|write| !write.rows.is_empty());
+        if writes.is_empty() {
             return Ok(0);
         }
         let mut link = self.start().await?;
         self.wrote = true;
         let left = self.remote.pool.patience.transaction.saturating_sub(self.began.elapsed());
-        let done = tokio::time::timeout(left, link.write(write)).await;
+        let done = tokio::time::timeout(left, write_all(&mut link, writes)).await;
         self.end(link, done).await
     }
 

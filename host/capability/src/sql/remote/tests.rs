@@ -78,7 +78,7 @@ fn row(key: Seq) -> TableWrite {
 
 async fn written(engine: &Shared, seq: Seq) -> Box<dyn Transaction> {
     let mut transaction = engine.begin("p").await.unwrap();
-    transaction.write(row(seq)).await.unwrap();
+    transaction.write(row(seq), None).await.unwrap();
     transaction
 }
 
@@ -97,7 +97,7 @@ async fn receipts(engine: &Shared) -> Vec<Mark> {
 async fn who_reads_receipts_waits_for_what_is_being_committed(world: World) {
     let engine = world.engine(PATIENCE);
     let mut others = engine.begin("other").await.unwrap();
-    others.write(row(7)).await.unwrap();
+    others.write(row(7), None).await.unwrap();
     let transaction = written(&engine, 1).await;
     // The reader may come first: it is not answered before the commit.
     let reader = world.engine(PATIENCE);
@@ -141,7 +141,7 @@ async fn a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succ
     for (seq, end) in (1..).zip(ends) {
         let mut transaction = written(&engine, seq).await;
         end(&mut world.server).unwrap();
-        let lost = transaction.write(row(seq + 100)).await;
+        let lost = transaction.write(row(seq + 100), None).await;
         assert!(matches!(lost, Err(GrantError::Unavailable(_))), "{lost:?}");
         assert!(transaction.intact().is_err());
         let refused = transaction.commit(&receipt(seq)).await;
@@ -169,7 +169,7 @@ async fn a_silent_server_is_given_up_and_taken_again(world: World) {
     let engine = world.engine(SHORT);
     let mut transaction = written(&engine, 1).await;
     world.server.pause().unwrap();
-    let silent = transaction.write(row(2)).await;
+    let silent = transaction.write(row(2), None).await;
     assert!(matches!(silent, Err(GrantError::Unavailable(_))), "{silent:?}");
     transaction.rollback().await;
     assert!(matches!(engine.begin("p").await.err(), Some(GrantError::Unavailable(_))));
@@ -274,7 +274,7 @@ mod refusals {
     async fn refused(world: &World, write: TableWrite) -> String {
         let engine = world.engine(PATIENCE);
         let mut transaction = engine.begin("p").await.unwrap();
-        let refused = transaction.write(write).await;
+        let refused = transaction.write(write, None).await;
         assert_eq!(transaction.intact(), Ok(()), "only the write is refused");
         match refused {
             Err(GrantError::Invalid(why)) => why,
@@ -315,7 +315,7 @@ mod refusals {
             "DROP TABLE s; CREATE TABLE s (i BIGINT AUTO_INCREMENT PRIMARY KEY, k BIGINT UNIQUE, n BIGINT)";
         world.server.run(Some("test_0"), create).unwrap();
         let mut transaction = world.engine(PATIENCE).begin("p").await.unwrap();
-        transaction.write(TableWrite { table: "s".into(), ..row(1) }).await.unwrap();
+        transaction.write(TableWrite { table: "s".into(), ..row(1) }, None).await.unwrap();
         let late = transaction.execute("CREATE TABLE late (a BIGINT)", vec![vec![]]).await;
         assert!(
             matches!(&late, Err(GrantError::Invalid(why)) if why.contains("before the call writes")),
@@ -343,7 +343,7 @@ mod refusals {
         world.server.run(None, "ALTER DATABASE test_0 SET default_transaction_read_only = on").unwrap();
         let engine = world.engine(PATIENCE);
         let mut transaction = engine.begin("p").await.unwrap();
-        let refused = transaction.write(row(2)).await;
+        let refused = transaction.write(row(2), None).await;
         assert!(
             matches!(&refused, Err(GrantError::Unavailable(why)) if why.contains("replica")),
             "{refused:?}"

@@ -18,8 +18,11 @@ pub fn values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
     (0..row.as_ref().column_count()).map(value).collect()
 }
 
-pub fn bind(statement: &mut Statement<'_>, values: &[SqlValue]) -> Result<(), Error> {
-    for (at, value) in values.iter().enumerate() {
+pub fn bind<'v>(
+    statement: &mut Statement<'_>,
+    values: impl Iterator<Item = &'v SqlValue>,
+) -> Result<(), Error> {
+    for (at, value) in values.enumerate() {
         let value = match value {
             SqlValue::Null => ValueRef::Null,
             SqlValue::Boolean(value) => ValueRef::Integer(i64::from(*value)),

@@ -49,7 +49,10 @@ async fn rows(sqlite: &Sqlite) -> Vec<Vec<SqlValue>> {
 async fn rows_and_receipt_are_there_together_after_the_file_is_opened_again() {
     let store = store().await;
     let mut transaction = store.sqlite.begin("p").await.unwrap();
-    assert_eq!(transaction.write(write(OnConflict::Ignore, vec![row("a", 1), row("b", 2)])).await, Ok(2));
+    assert_eq!(
+        transaction.write(write(OnConflict::Ignore, vec![row("a", 1), row("b", 2)]), None).await,
+        Ok(2)
+    );
     transaction.commit(&receipt("one", &[3, 5])).await.unwrap();
     drop(store.sqlite);
     let again = Sqlite::open(&store.folder.path().join("deep/platform.db")).await.unwrap();
@@ -67,7 +70,7 @@ async fn rows_and_receipt_are_there_together_after_the_file_is_opened_again() {
 async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody() {
     let store = store().await;
     let mut transaction = store.sqlite.begin("p").await.unwrap();
-    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     drop(transaction);
     assert_eq!(rows(&store.sqlite).await, [] as [Vec<SqlValue>; 0]);
 }
@@ -79,7 +82,7 @@ async fn an_older_row_never_replaces_a_newer_one() {
     for (rows, changed) in
         [(vec![row("a", 5)], 1), (vec![row("a", 4)], 0), (vec![row("a", 5)], 0), (vec![row("a", 6)], 1)]
     {
-        assert_eq!(transaction.write(write(newer(), rows)).await, Ok(changed));
+        assert_eq!(transaction.write(write(newer(), rows), None).await, Ok(changed));
     }
     let rows = transaction.query("SELECT n FROM t", vec![]).await.unwrap();
     assert_eq!(rows, [[SqlValue::Integer(6)]]);
@@ -89,11 +92,11 @@ async fn an_older_row_never_replaces_a_newer_one() {
 async fn a_write_that_fails_is_undone_alone_also_over_several_statements() {
     let store = store().await;
     let mut transaction = store.sqlite.begin("p").await.unwrap();
-    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     // The last row of all is the bad one.
     let mut many: Vec<_> = (0..300).map(|n| row(&format!("m{n}"), n)).collect();
     many[299][1] = SqlValue::Null;
-    let failed = transaction.write(write(OnConflict::Ignore, many)).await;
+    let failed = transaction.write(write(OnConflict::Ignore, many), None).await;
     assert!(matches!(&failed, Err(GrantError::Invalid(why)) if why.contains("NOT NULL")), "{failed:?}");
     assert_eq!(transaction.intact(), Ok(()));
     transaction.commit(&receipt("t", &[1])).await.unwrap();
@@ -137,7 +140,7 @@ async fn a_statement_without_end_is_stopped_and_undoes_its_call() {
     let mut store = store().await;
     store.sqlite.patience.statement = Duration::from_millis(50);
     let mut transaction = store.sqlite.begin("p").await.unwrap();
-    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     let endless = "WITH x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT count(*) FROM x";
     let stopped = transaction.query(endless, vec![]).await;
     assert!(matches!(stopped, Err(GrantError::Timeout(_))), "{stopped:?}");
@@ -159,7 +162,7 @@ fn many() -> Vec<Vec<SqlValue>> {
 /// Somebody else writes and commits one row.
 async fn go_on(sqlite: &Sqlite) {
     let mut transaction = sqlite.begin("p").await.unwrap();
-    assert_eq!(transaction.write(write(OnConflict::Ignore, vec![row("next", 1)])).await, Ok(1));
+    assert_eq!(transaction.write(write(OnConflict::Ignore, vec![row("next", 1)]), None).await, Ok(1));
     transaction.commit(&receipt("next", &[9])).await.unwrap();
     assert_eq!(rows(sqlite).await, [row("next", 1)]);
 }
@@ -182,7 +185,7 @@ async fn a_write_of_many_rows_ends_with_the_time_of_its_call_and_undoes_it() {
 async fn a_call_that_goes_away_in_the_middle_of_a_write_leaves_nothing_and_blocks_nobody() {
     let store = store().await;
     let mut transaction = store.sqlite.begin("p").await.unwrap();
-    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     let gone = tokio::time::timeout(Duration::from_millis(100), transaction.execute(SLOW, many())).await;
     assert!(gone.is_err());
     // Whoever still has the call can do no more with it than end it.
@@ -196,16 +199,16 @@ async fn a_call_that_goes_away_in_the_middle_of_a_write_leaves_nothing_and_block
 #[tokio::test]
 async fn a_call_that_goes_away_while_it_begins_or_ends_is_there_as_a_whole_or_not_at_all() {
     let store = store().await;
-    drop(futures::poll!(store.sqlite.begin("p")));
+    tokio::time::timeout(Duration::ZERO, store.sqlite.begin("p")).await.ok();
     let mut transaction = store.sqlite.begin("p").await.unwrap();
-    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     let left = receipt("left", &[1]);
-    drop(futures::poll!(transaction.commit(&left)));
+    tokio::time::timeout(Duration::ZERO, transaction.commit(&left)).await.ok();
     let kept = store.sqlite.committed("left").await.unwrap();
     assert_eq!(rows(&store.sqlite).await.len(), usize::from(kept));
     let mut transaction = store.sqlite.begin("p").await.unwrap();
-    transaction.write(write(OnConflict::Ignore, vec![row("b", 1)])).await.unwrap();
-    drop(futures::poll!(transaction.rollback()));
+    transaction.write(write(OnConflict::Ignore, vec![row("b", 1)]), None).await.unwrap();
+    tokio::time::timeout(Duration::ZERO, transaction.rollback()).await.ok();
     assert_eq!(rows(&store.sqlite).await.len(), usize::from(kept));
 }
 
@@ -215,7 +218,9 @@ async fn work_that_breaks_off_leaves_nothing_and_blocks_nobody() {
     let broken = hop(store.sqlite.writer().await.unwrap(), |writer| {
         writer.begin().unwrap();
         let limits = Limits { patience: PATIENCE, began: Instant::now() };
-        writer.execute("INSERT INTO t (k, n) VALUES ('a', 1)", &[vec![]], &limits).unwrap();
+        writer
+            .execute(&[Each::of("INSERT INTO t (k, n) VALUES ('a', 1)".into())], &[vec![]], &limits)
+            .unwrap();
         panic!("planted");
     });
     assert!(matches!(broken.await.map(|(_, ())| ()), Err(GrantError::Unavailable(_))));
@@ -231,10 +236,10 @@ async fn a_transaction_that_the_database_undid_is_not_gone_on_with() {
     beside.execute_batch(undoes).unwrap();
     for rows in [vec![row("b", 7)], vec![row("b", 2), row("c", 7)]] {
         let mut transaction = store.sqlite.begin("p").await.unwrap();
-        transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
-        let undone = transaction.write(write(OnConflict::Ignore, rows)).await;
+        transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
+        let undone = transaction.write(write(OnConflict::Ignore, rows), None).await;
         assert_eq!(undone, Err(GrantError::Invalid("no".into())));
-        let more = transaction.write(write(OnConflict::Ignore, vec![row("d", 1)])).await;
+        let more = transaction.write(write(OnConflict::Ignore, vec![row("d", 1)]), None).await;
         assert!(matches!(more, Err(GrantError::Unavailable(_))), "{more:?}");
         transaction.rollback().await;
     }
@@ -270,7 +275,7 @@ async fn a_query_gives_no_more_than_its_bound() {
     let over = transaction.query(many, vec![SqlValue::Integer(QUERY_ROWS as i64 + 1)]).await;
     assert!(matches!(over, Err(GrantError::TooLarge(_))), "{over:?}");
     // The connection is as good as before.
-    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)])).await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     transaction.commit(&receipt("t", &[1])).await.unwrap();
 }
 
@@ -338,9 +343,9 @@ async fn figures_of_a_sink() {
                 rows: rows.clone(),
             };
             let mut transaction = store.sqlite.begin("p").await.unwrap();
-            transaction.write(write("history", &["version", "id"], OnConflict::Ignore)).await.unwrap();
+            transaction.write(write("history", &["version", "id"], OnConflict::Ignore), None).await.unwrap();
             let newest = OnConflict::ReplaceOlder { newer: "seq".into() };
-            transaction.write(write("status", &["uid"], newest)).await.unwrap();
+            transaction.write(write("status", &["uid"], newest), None).await.unwrap();
             let seqs: Vec<_> = (seq..seq + batch).map(|n| n as Seq).collect();
             transaction.commit(&receipt("t", &seqs)).await.unwrap();
             seq += batch;
@@ -364,7 +369,7 @@ async fn what_rows_have_alike_is_in_each_of_them() {
     ];
     for (token, rows) in batches.iter().enumerate() {
         let mut transaction = store.sqlite.begin("p").await.unwrap();
-        let written = transaction.write(write(newer(), rows.clone())).await;
+        let written = transaction.write(write(newer(), rows.clone()), None).await;
         assert_eq!(written, Ok(rows.len() as u64));
         transaction.commit(&receipt(&token.to_string(), &[])).await.unwrap();
     }

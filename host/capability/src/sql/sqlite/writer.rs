@@ -11,6 +11,7 @@ use rusqlite::{Connection, Error, OpenFlags, Statement, params};
 
 use super::convert::{bind, is_statements_own, refusal, unanswered, values};
 use super::deadline::{Deadline, Limits};
+use super::each::Each;
 use crate::applied::{self, Mark};
 use crate::sql::remote::{Fault, Rows};
 use crate::sql::{CommitError, QUERY_ROWS, Receipt, VALUE_BYTES, claims, size};
@@ -126,15 +127,15 @@ impl Writer {
         done
     }
 
-    /// Runs a statement once for each row; all of that is kept or undone together, within the call's
+    /// Runs statements once for each row; all of that is kept or undone together, within the call's
     /// transaction.
-    pub fn execute(&self, text: &str, rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
+    pub fn execute(&self, each: &[Each], rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
         self.in_time(limits, || {
-            if rows.len() <= 1 {
-                return self.each(text, rows, limits);
+            if let ([only], [] | [_]) = (each, rows) {
+                return self.each(only, rows, limits);
             }
             self.run("SAVEPOINT kw")?;
-            let done = self.each(text, rows, limits);
+            let done = each.iter().try_fold(0, |sum, each| Ok(sum + self.each(each, rows, limits)?));
             if let Err(Fault::Lost(_)) = done {
                 return done;
             }
@@ -148,13 +149,13 @@ impl Writer {
         })
     }
 
-    fn each(&self, text: &str, rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
-        let mut statement = self.with(|connection| connection.prepare_cached(text))?;
+    fn each(&self, each: &Each, rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
+        let mut statement = self.with(|connection| connection.prepare_cached(&each.text))?;
         let mut affected = 0;
-        for row in rows {
+        for row in each.rows(rows) {
             self.deadline.start(limits)?;
             affected += self.with(|connection| {
-                step(&mut statement, row)?;
+                step(&mut statement, each.values(row))?;
                 Ok(connection.changes())
             })?;
         }
@@ -243,8 +244,8 @@ fn position(seq: u64) -> i64 {
 }
 
 /// To its end: what it gives back is of no interest.
-fn step(statement: &mut Statement<'_>, row: &[SqlValue]) -> Result<(), Error> {
-    bind(statement, row)?;
+fn step<'r>(statement: &mut Statement<'_>, values: impl Iterator<Item = &'r SqlValue>) -> Result<(), Error> {
+    bind(statement, values)?;
     let mut rows = statement.raw_query();
     while rows.next()?.is_some() {}
     Ok(())
@@ -252,7 +253,7 @@ fn step(statement: &mut Statement<'_>, row: &[SqlValue]) -> Result<(), Error> {
 
 fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<Rows>, Error> {
     let mut statement = connection.prepare_cached(text)?;
-    bind(&mut statement, params)?;
+    bind(&mut statement, params.iter())?;
     let mut given = statement.raw_query();
     let mut rows = Vec::new();
     let mut bytes = 0;

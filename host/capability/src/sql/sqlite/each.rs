@@ -1,0 +1,44 @@
+//! What is run once for each row of a write.
+
+use std::collections::HashSet;
+
+use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableCopy, TableWrite};
+
+use crate::sql::write::{check_newer, plan};
+
+pub struct Each {
+    pub text: String,
+    /// Which of a row's values it takes, where it doesn't take all in order.
+    places: Option<Vec<usize>>,
+    /// Rows that are not for it.
+    without: HashSet<usize>,
+}
+
+impl Each {
+    pub fn of(text: String) -> Self {
+        Self { text, places: None, without: HashSet::new() }
+    }
+
+    /// For the second table.
+    pub fn of_copy(copy: TableCopy, write: &TableWrite) -> Result<Self, GrantError> {
+        let places = copy.places(write)?;
+        if let OnConflict::ReplaceOlder { newer } = &copy.on_conflict {
+            check_newer(copy.rows(write), write.columns.iter().position(|column| column == newer))?;
+        }
+        let TableCopy { table, columns, key, on_conflict, without } = copy;
+        let shape = TableWrite { table, columns, key, on_conflict, rows: Vec::new() };
+        let text = plan(shape, Dialect::Sqlite)?.for_one_row();
+        Ok(Self { text, places: Some(places), without: without.into_iter().collect() })
+    }
+
+    /// The rows that are for it.
+    pub fn rows<'r>(&self, rows: &'r [Vec<SqlValue>]) -> impl Iterator<Item = &'r [SqlValue]> {
+        rows.iter().enumerate().filter(|(place, _)| !self.without.contains(place)).map(|(_, row)| &row[..])
+    }
+
+    /// The values of a row that it takes. All rows have as many as the write has columns.
+    pub fn values<'r>(&self, row: &'r [SqlValue]) -> impl Iterator<Item = &'r SqlValue> {
+        let count = self.places.as_ref().map_or(row.len(), Vec::len);
+        (0..count).filter_map(|at| row.get(self.places.as_ref().map_or(at, |places| places[at])))
+    }
+}
