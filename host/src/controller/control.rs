@@ -111,6 +111,7 @@ impl Control {
                     }
                 }
                 _ = housekeeping.tick() => {
+                    self.plugins.let_go_of_idle();
                     self.prune().await;
                     stop.run_until_cancelled(self.reporter.catch_up()).await;
                     if !self.refused {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use kubewitness_capability::{Backing, Capabilities};
@@ -13,7 +14,7 @@ use kubewitness_core::limits;
 use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
-use kubewitness_sandbox::{Component, Engine};
+use kubewitness_sandbox::{Component, Engine, Plugin};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -36,6 +37,7 @@ pub struct Candidate {
 
 struct Running {
     candidate: Candidate,
+    plugin: Arc<Plugin>,
     drain: CancellationToken,
     abort: CancellationToken,
     task: JoinHandle<()>,
@@ -155,14 +157,15 @@ impl Plugins {
         };
         let grants =
             capabilities.grants(&name, spec, backing).await.context("opening what it was granted")?;
-        let plugin = candidate.component.plugin(&name, &spec.limits, grants).context("instantiating it")?;
+        let plugin = candidate.component.plugin(&name, &spec.limits, grants);
+        let plugin = Arc::new(plugin.context("instantiating it")?);
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
             delivery: spec.delivery.clone(),
             concurrency: spec.limits.concurrency,
         };
-        let calls = Calls::new(&name, Arc::new(plugin), self.tasks.clone());
+        let calls = Calls::new(&name, plugin.clone(), self.tasks.clone());
         let (dispatcher, handle) = Dispatcher::new(
             options,
             Arc::new(self.journal.clone()),
@@ -185,7 +188,7 @@ impl Plugins {
                 handle: Some(handle.clone()),
             },
         );
-        self.running.insert(name, Running { candidate, drain, abort, task, handle });
+        self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle });
         Ok(())
     }
 
@@ -204,6 +207,14 @@ impl Plugins {
         }
         futures::future::join_all(all.into_iter().map(async |(name, running)| drain(&name, running).await))
             .await;
+    }
+
+    /// What a burst needed is not kept where it is quiet.
+    pub fn let_go_of_idle(&self) {
+        let now = Instant::now();
+        for running in self.running.values() {
+            running.plugin.let_go_of_idle(now);
+        }
     }
 
     /// Where each plugin's cursor durably is: what lies behind it needs no receipts.
