@@ -55,6 +55,18 @@ pub(crate) struct Refusal {
 }
 
 impl From<JournalError> for Refusal {
+impl Refusal {
+    /// For whoever tries again in any case: somebody may mend it meanwhile.
+    pub fn told(self) -> JournalError {
+        match (self.error, self.remedy) {
+            (JournalError::Unavailable(why), Some(remedy)) => {
+                JournalError::Unavailable(format!("{why}; {remedy}"))
+            }
+            (error, _) => error,
+        }
+    }
+}
+
     fn from(error: JournalError) -> Self {
         Self { error, remedy: None }
     }

@@ -2,6 +2,8 @@
 
 use kubewitness_core::ports::JournalError;
 
+use crate::store::DOUBTFUL;
+
 const BUSY: i64 = 5;
 const LOCKED: i64 = 6;
 const NO_MEMORY: i64 = 7;
@@ -30,7 +32,7 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
                 JournalError::Unavailable(error.to_string())
             }
             // A worker that died in the middle of a write, or a row that is not of this format.
-            error => JournalError::Fatal(error.to_string()),
+            error => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
         };
     };
     let later = || JournalError::Unavailable(error.to_string());
@@ -46,7 +48,7 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
             "{error}: the system could not sync or read the file, so the last write is in doubt; check the disk \
              and start again"
         )),
-        _ => JournalError::Fatal(error.to_string()),
+        _ => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
     }
 }
 

@@ -33,7 +33,7 @@ use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{self, Answer, Past, Replay, Writes};
+use crate::store::{self, Answer, LOST, Past, Replay, Writes};
 use crate::uid;
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
@@ -51,8 +51,27 @@ const WAL_LOOK: u32 = 64;
 pub(crate) struct Writer {
     path: PathBuf,
     options: SqliteConnectOptions,
+    /// The one that was opened, whatever lies under its name by now.
+    file: Option<u64>,
     connection: SqliteConnection,
     transactions: u32,
+}
+
+impl Writer {
+    /// SQLite goes on in a file that has no name any more, and all of it would be gone at the end.
+    fn is_there(&self) -> Answer<()> {
+        match open::file_id(&self.path) {
+            // What can't be asked now is no answer.
+            Err(_) => Ok(()),
+            Ok(found) if found == self.file => Ok(()),
+            Ok(_) => {
+                let path = self.path.display();
+                Err(JournalError::Fatal(format!(
+                    "{path} was removed or replaced while it was in use: {LOST}"
+                )))
+            }
+        }
+    }
 }
 
 #[async_trait]
@@ -66,6 +85,8 @@ impl Writes for Writer {
         if let Err(error) = self.connection.ping().await {
             tracing::warn!(%error, "the journal's connection died");
         }
+        // Nothing is begun under its name.
+        self.is_there()?;
         let fresh = self.options.connect().await.map_err(classify)?;
         let used = std::mem::replace(&mut self.connection, fresh);
         if let Err(error) = used.close().await {
@@ -92,6 +113,7 @@ impl Writes for Writer {
         saves: &[(&str, &Save)],
         replays: &[Replay],
     ) -> Answer<()> {
+        self.is_there()?;
         // A deferred transaction would be refused when it turns into a writing one.
         let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
         if let Some(rows) = rows {

@@ -1,6 +1,7 @@
 //! Opening: whose file it is, of which format, and that nobody else writes to it.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -71,6 +72,15 @@ fn bytes(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
+/// Which file a name leads to, told apart as SQLite does; `None` where it leads to none.
+pub(super) fn file_id(path: &Path) -> std::io::Result<Option<u64>> {
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(Some(found.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 pub(super) fn wal_bytes(path: &Path) -> u64 {
     bytes(&beside(path, "-wal"))
 }
@@ -120,13 +130,14 @@ impl Store {
             Found::Nothing => create(&mut connection).await.map_err(fail)?,
             Found::Journal(version) => migrate(&mut connection, path, version).await.map_err(fail)?,
         }
+        let file = file_id(path).map_err(|error| unavailable(path, error))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(readers.max(1))
             .test_before_acquire(false)
             .connect_lazy_with(options(path).read_only(true).pragma("cache_size", READER_CACHE));
         Ok((
             Self { path: path.to_path_buf(), readers, lock },
-            Writer { path: path.to_path_buf(), options: writing, connection, transactions: 0 },
+            Writer { path: path.to_path_buf(), options: writing, file, connection, transactions: 0 },
         ))
     }
 }
