@@ -137,6 +137,8 @@ async fn bounded<E>(
 /// What an operator is told, and may do while everything runs: the address is read for each connection.
 const REFUSED: &str = "it refuses the user or the password: correct them in what its `urlFrom` names";
 const NO_DATABASE: &str = "it has no database of that name: make it, or correct what its `urlFrom` names";
+const NO_RIGHT: &str =
+    "its user has no right on that database: grant it, or correct what its `urlFrom` names";
 
 const UNREADABLE: &str = "the secret is no readable address: each `@`, `:` and `/` of its user and its password \
     is written as %40, %3A and %2F";
