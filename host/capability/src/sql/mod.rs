@@ -143,11 +143,6 @@ const NO_RIGHT: &str =
 const UNREADABLE: &str = "the secret is no readable address: each `@`, `:` and `/` of its user and its password \
     is written as %40, %3A and %2F";
 
-/// A password ended at its own `@` or `/`: what is taken for the database is a part of it.
-fn is_cut(database: Option<&str>) -> bool {
-    database.is_some_and(|database| database.contains(['@', ':', '/']))
-}
-
 /// Why there is no connection, without an address.
 fn connection_reason(kind: io::ErrorKind) -> String {
     match kind {
