@@ -3,10 +3,13 @@
 //! from the cursor. A change that does not pass leaves what runs as it is.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::Instant;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use futures::FutureExt;
 use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
@@ -24,6 +27,9 @@ use super::shared::{Phase, PluginState, Shared};
 use super::{filters, modules};
 use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
+
+/// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
+const WAIT: Duration = Duration::from_secs(1);
 
 /// A configuration that passed every check, ready to run.
 #[derive(Clone)]
@@ -44,6 +50,11 @@ struct Running {
     handle: DispatchHandle,
 }
 
+struct Draining {
+    candidate: Candidate,
+    task: JoinHandle<()>,
+}
+
 pub struct Plugins {
     pub engine: Engine,
     pub journal: Journal,
@@ -54,6 +65,10 @@ pub struct Plugins {
     /// Stops calls at once, whoever drains.
     pub abort: CancellationToken,
     running: BTreeMap<String, Running>,
+    /// Whose calls have not ended yet. Until they have, nobody goes on with the plugin's states.
+    draining: BTreeMap<String, Draining>,
+    /// What ran of those that have drained since, and wait for what comes after it.
+    drained: BTreeMap<String, Candidate>,
     damage: Option<String>,
 }
 
@@ -67,8 +82,9 @@ impl Plugins {
         folders: Vec<std::path::PathBuf>,
         abort: CancellationToken,
     ) -> Self {
-        let (running, damage) = (BTreeMap::new(), None);
-        Self { engine, journal, clock, shared, tasks, folders, abort, running, damage }
+        let (running, draining, drained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let damage = None;
+        Self { engine, journal, clock, shared, tasks, folders, abort, running, draining, drained, damage }
     }
 
     /// Parses, finds, compiles and checks. Nothing that runs is touched.
@@ -82,6 +98,10 @@ impl Plugins {
 
     pub fn is_running(&self, name: &str) -> bool {
         self.running.contains_key(name)
+    }
+
+    pub fn is_draining(&self, name: &str) -> bool {
+        self.draining.contains_key(name)
     }
 
     /// The ConfigMap whose version of the plugin runs.
@@ -107,15 +127,20 @@ impl Plugins {
         })
     }
 
-    /// Takes the candidate. If it can't be started after all, what ran before runs again.
-    pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+    /// Takes the candidate. If it can't be started after all, what ran before runs again. `false`: what
+    /// ran before has not drained yet, and the candidate has to be brought again once it has.
+    pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<bool> {
         let name = candidate.parsed.name.clone();
-        let before = self.stop(&name).await;
+        let before = match self.stop(&name).await {
+            Stopped::NotYet => return Ok(false),
+            Stopped::Drained(before) => Some(*before),
+            Stopped::NotThere => None,
+        };
         // The drain took a while. What is stopped now starts nothing that would have to drain as well.
         if self.tasks.is_stopping() {
-            return Ok(());
+            return Ok(true);
         }
-        let Err(error) = self.start(candidate, capabilities).await else { return Ok(()) };
+        let Err(error) = self.start(candidate, capabilities).await else { return Ok(true) };
         if let Some(before) = before {
             self.start(before, capabilities).await.with_context(|| {
                 format!("and the version before can't be started again (first: {error:#})")
@@ -192,11 +217,48 @@ impl Plugins {
         Ok(())
     }
 
-    /// Drains one plugin; what it did not finish is there for whoever goes on from its cursor.
-    pub async fn stop(&mut self, name: &str) -> Option<Candidate> {
-        let running = self.running.remove(name)?;
+    /// Drains one plugin; what it did not finish is there for whoever goes on from its cursor. One that
+    /// takes its time goes on draining beside everything else, and is asked for again once it has.
+    pub async fn stop(&mut self, name: &str) -> Stopped {
+        if self.is_draining(name) {
+            return Stopped::NotYet;
+        }
+        if let Some(candidate) = self.drained.remove(name) {
+            return Stopped::Drained(candidate.into());
+        }
+        let Some(running) = self.running.remove(name) else { return Stopped::NotThere };
         self.shared.set_phase(name, Phase::Draining, None);
-        Some(drain(name, running).await)
+        let (candidate, draining) = (running.candidate.clone(), drain(name.to_owned(), running));
+        let mut task = self.tasks.spawn(format!("draining {name}"), Fate::Finite, async {
+            draining.await;
+            Ok(())
+        });
+        if tokio::time::timeout(WAIT, &mut task).await.is_ok() {
+            return Stopped::Drained(candidate.into());
+        }
+        let why = "its calls have not ended yet: what comes next waits for them".to_owned();
+        self.shared.set_phase(name, Phase::Draining, Some(why));
+        self.draining.insert(name.to_owned(), Draining { candidate, task });
+        Stopped::NotYet
+    }
+
+    /// Until one that was left draining has drained.
+    pub async fn has_drained(&mut self) {
+        let name = poll_fn(|context| {
+            let ended = self.draining.iter_mut().find_map(|(name, draining)| {
+                draining.task.poll_unpin(context).is_ready().then(|| name.clone())
+            });
+            ended.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
+        if let Some(Draining { candidate, .. }) = self.draining.remove(&name) {
+            self.drained.insert(name, candidate);
+        }
+    }
+
+    /// Those that have drained, and that nobody has come for.
+    pub fn take_drained(&mut self) -> Vec<Candidate> {
+        std::mem::take(&mut self.drained).into_values().collect()
     }
 
     pub async fn shut_down(&mut self) {
@@ -205,8 +267,10 @@ impl Plugins {
             self.shared.set_phase(name, Phase::Draining, None);
             running.drain.cancel();
         }
-        futures::future::join_all(all.into_iter().map(async |(name, running)| drain(&name, running).await))
-            .await;
+        futures::future::join_all(all.into_iter().map(|(name, running)| drain(name, running))).await;
+        for left in std::mem::take(&mut self.draining).into_values() {
+            left.task.await.ok();
+        }
     }
 
     /// What a burst needed is not kept where it is quiet.
@@ -223,8 +287,16 @@ impl Plugins {
     }
 }
 
-async fn drain(name: &str, running: Running) -> Candidate {
-    let Running { candidate, drain, abort, mut task, .. } = running;
+/// What came of stopping a plugin.
+pub enum Stopped {
+    Drained(Box<Candidate>),
+    /// Its calls have not ended yet.
+    NotYet,
+    NotThere,
+}
+
+async fn drain(name: String, running: Running) {
+    let Running { drain, abort, mut task, .. } = running;
     drain.cancel();
     if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {
         warn!(plugin = name, "did not drain within {} s: its calls are stopped", limits::DRAIN.as_secs());
@@ -233,7 +305,6 @@ async fn drain(name: &str, running: Running) -> Candidate {
         task.await.ok();
     }
     info!(plugin = name, "drained");
-    candidate
 }
 
 fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {
