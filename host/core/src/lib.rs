@@ -4,6 +4,7 @@
 //! Nothing here talks to Kubernetes, a database, a socket or a plugin; what is here can be
 //! tested without any of them.
 
+pub mod address;
 pub mod calendar;
 pub mod carry;
 pub mod clock;

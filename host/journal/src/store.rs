@@ -389,6 +389,15 @@ pub(crate) trait Fetch: Send {
     async fn orphans(&mut self, plugin: &str) -> Answer<Vec<i64>>;
 }
 
+/// Of a journal that was taken away while it was in use: what is so, and what to do.
+pub(crate) const LOST: &str = "what was witnessed is lost where no copy of it is kept. Put a copy back and start \
+    again: what it lacks is read back from the cluster as far as that still has it. Without a copy, start in an \
+    empty place, where a new journal begins with what is there then";
+
+/// What no store tells apart: what it says itself is all that is known.
+pub(crate) const DOUBTFUL: &str = "the journal is damaged, or its last write is in doubt: run `journal verify` \
+    before you start again";
+
 pub(crate) fn damaged(seq: Seq, what: impl std::fmt::Display) -> JournalError {
     JournalError::Fatal(format!("state {seq}: {what}"))
 }

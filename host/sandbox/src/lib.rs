@@ -36,4 +36,4 @@ mod stderr;
 pub use component::{Component, Description};
 pub use engine::{Engine, EngineOptions};
 pub use error::SandboxError;
-pub use plugin::Plugin;
+pub use plugin::{Plugin, QUIET};

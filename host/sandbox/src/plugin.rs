@@ -1,6 +1,7 @@
 //! A plugin at work: a component with its limits and grants, and a pool of its instances.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
@@ -17,13 +18,18 @@ use crate::instance::Instance;
 /// much as one batch.
 const BATCHES: u32 = 1000;
 
+/// An instance that nobody needed for so long was one of a burst. What its guest's memory grew to
+/// stays with it as long as it lives, and a new one takes less than a millisecond.
+pub const QUIET: Duration = Duration::from_secs(60);
+
 pub struct Plugin {
     name: String,
     component: Component,
     limits: LimitsSpec,
     grants: Arc<dyn Grants>,
     config: Arc<str>,
-    idle: Mutex<Vec<Instance>>,
+    /// Since when each waits. The last is used first, so the first has waited longest.
+    idle: Mutex<Vec<(Instant, Instance)>>,
     /// One for each batch at once.
     permits: Semaphore,
 }
@@ -45,13 +51,28 @@ impl Plugin {
 
     /// Instances that wait for the next batch.
     pub fn idle(&self) -> usize {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.pool().len()
+    }
+
+    /// Lets go of the instances that were not needed lately, but for one: the next call finds it warm.
+    pub fn let_go_of_idle(&self, now: Instant) {
+        let mut idle = self.pool();
+        let unused = idle.partition_point(|(since, _)| now.saturating_duration_since(*since) >= QUIET);
+        let surplus = unused.min(idle.len().saturating_sub(1));
+        let gone: Vec<_> = idle.drain(..surplus).collect();
+        // Giving memory back takes a while: no call waits for it.
+        drop(idle);
+        drop(gone);
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Vec<(Instant, Instance)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn take(&self) -> Result<Instance, CallError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.pool().pop();
         match idle {
-            Some(instance) => Ok(instance),
+            Some((_, instance)) => Ok(instance),
             None => Instance::new(&self.component, self.config.clone(), &self.limits).await,
         }
     }
@@ -59,7 +80,9 @@ impl Plugin {
     /// There are never more instances than permits, so neither are there more idle ones.
     fn give_back(&self, instance: Instance) {
         if instance.batches < BATCHES {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(instance);
+            let mut idle = self.pool();
+            // Read while nobody else adds, so that the times stand in order.
+            idle.push((Instant::now(), instance));
         }
     }
 

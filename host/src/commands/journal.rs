@@ -56,6 +56,9 @@ async fn verify(place: &Place, data: &Path, output: Output) -> Ended {
             let seq = problem.seq.map(|seq| format!(" at {seq}")).unwrap_or_default();
             text.push_str(&format!("  {}{seq}: {}\n", problem.code, clean(&problem.message)));
         }
+        if report.problems_left_out > 0 {
+            text.push_str(&format!("  and {} more like these\n", report.problems_left_out));
+        }
         text
     })?;
     Ok(if ok { End::Fine } else { End::Failed })

@@ -1,14 +1,19 @@
 //! Receipts in granted databases, against the states that they are of.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use kubewitness_capability::{DatabaseProof, ReceiptProof, fingerprint, prove_receipts};
+use kubewitness_core::Seq;
 use kubewitness_core::config::HostSpec;
 use kubewitness_journal::{Known, Place, VerifyReport, code, ids_at};
 
 /// States whose ids are held at once.
 const STATES: usize = 64 * 1024;
+
+/// Positions that are named of many findings that say the same: enough to look at some.
+const EXAMPLES: usize = 3;
 
 /// Adds what is found to the report. Receipts are read before the states: what has a receipt was
 /// journaled before.
@@ -24,7 +29,7 @@ pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, da
             report.not_checked.push(format!("the receipts in the database `{database}`: {why}"));
         }
         // A receipt has at most as many states as a batch.
-        let mut left = &receipts[..];
+        let (mut left, mut tally) = (&receipts[..], Tally::default());
         while !left.is_empty() {
             let mut states = 0;
             let fits = |one: &&ReceiptProof| {
@@ -36,35 +41,98 @@ pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, da
             left = rest;
             let seqs: Vec<_> = part.iter().flat_map(|one| &one.marks).map(|(seq, _)| *seq).collect();
             let known = ids_at(place, &seqs).await.context("looking up the states of receipts")?;
-            for (seq, message) in part.iter().flat_map(|one| misfits(one, &known)) {
-                report.add(code::RECEIPT, Some(seq), format!("{database}: {message}"));
+            for receipt in part {
+                tally.add(receipt, &known);
             }
+        }
+        for (seq, message) in tally.told() {
+            report.add(code::RECEIPT, Some(seq), format!("{database}: {message}"));
         }
     }
     Ok(())
 }
 
-/// Of one receipt, the positions that do not have the states that it was given for.
-fn misfits(receipt: &ReceiptProof, known: &Known) -> Vec<(u64, String)> {
-    let ReceiptProof { plugin, marks } = receipt;
-    let misfit = |(seq, print): &(u64, u32)| {
-        let newest = known.newest;
-        let text = match known.ids.get(seq) {
-            Some(id) if fingerprint(id.as_str()) == *print => return None,
-            Some(_) => format!(
-                "a receipt of {plugin} is of another state than the journal's: is it another journal's?"
-            ),
-            None if *seq > newest => {
-                format!(
-                    "a receipt of {plugin} is of a state that the journal does not have: it ends at {newest}"
-                )
+/// How a receipt does not fit the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Misfit {
+    Another,
+    Beyond,
+    Missing,
+}
+
+fn misfit(seq: Seq, print: u32, known: &Known) -> Option<Misfit> {
+    match known.ids.get(&seq) {
+        Some(id) if fingerprint(id.as_str()) == print => None,
+        Some(_) => Some(Misfit::Another),
+        None if seq > known.newest => Some(Misfit::Beyond),
+        None if known.retained => None,
+        None => Some(Misfit::Missing),
+    }
+}
+
+/// What was found in one database: another journal's receipts are many, and each says the same.
+#[derive(Default)]
+struct Tally {
+    found: BTreeMap<(String, Misfit), Found>,
+    newest: Seq,
+}
+
+#[derive(Default)]
+struct Found {
+    receipts: u64,
+    first: BTreeSet<Seq>,
+}
+
+impl Tally {
+    fn add(&mut self, receipt: &ReceiptProof, known: &Known) {
+        self.newest = known.newest;
+        let mut kinds = BTreeMap::new();
+        for (seq, print) in &receipt.marks {
+            if let Some(kind) = misfit(*seq, *print, known) {
+                kinds.entry(kind).or_insert(*seq);
             }
-            None if known.retained => return None,
-            None => format!("a receipt of {plugin} is of a state that is not there"),
+        }
+        for (kind, seq) in kinds {
+            let found = self.found.entry((receipt.plugin.clone(), kind)).or_default();
+            found.receipts += 1;
+            found.first.insert(seq);
+            if found.first.len() > EXAMPLES {
+                found.first.pop_last();
+            }
+        }
+    }
+
+    /// Each once, with the first position.
+    fn told(&self) -> Vec<(Seq, String)> {
+        let told = |((plugin, kind), found): (&(String, Misfit), &Found)| {
+            let newest = self.newest;
+            let (receipts, places) = match found.receipts {
+                1 => (format!("a receipt of {plugin} is"), String::new()),
+                count => (format!("{count} receipts of {plugin} are"), format!(" ({})", found.places())),
+            };
+            let text = match kind {
+                Misfit::Another => format!(
+                    "{receipts} of another state than the journal's{places}: written for another journal?"
+                ),
+                Misfit::Beyond => {
+                    format!(
+                        "{receipts} of a state that the journal does not have{places}: it ends at {newest}"
+                    )
+                }
+                Misfit::Missing => format!("{receipts} of a state that is not there{places}"),
+            };
+            Some((*found.first.first()?, text))
         };
-        Some((*seq, text))
-    };
-    marks.iter().filter_map(misfit).collect()
+        self.found.iter().filter_map(told).collect()
+    }
+}
+
+impl Found {
+    fn places(&self) -> String {
+        let first: Vec<_> = self.first.iter().map(ToString::to_string).collect();
+        let more = if self.receipts > self.first.len() as u64 { " and more" } else { "" };
+        format!("at {}{more}", first.join(", "))
+    }
 }
 
 #[cfg(test)]
@@ -72,18 +140,45 @@ mod tests {
     use super::*;
     use kubewitness_core::StateId;
 
+    fn id(seq: Seq) -> StateId {
+        StateId::parse(&format!("jobs/0/batch/Job/u/{seq}"))
+    }
+
+    fn known() -> Known {
+        Known { newest: 3, retained: false, ids: [(1, id(1)), (3, id(3))].into() }
+    }
+
+    /// Of one position, given for the state of another.
+    fn receipt(seq: Seq, of: Seq) -> ReceiptProof {
+        ReceiptProof { plugin: "audit".into(), marks: vec![(seq, fingerprint(id(of).as_str()))] }
+    }
+
+    fn told(receipts: &[ReceiptProof], known: &Known) -> Vec<(Seq, String)> {
+        let mut tally = Tally::default();
+        for receipt in receipts {
+            tally.add(receipt, known);
+        }
+        tally.told()
+    }
+
     #[test]
     fn a_receipt_fits_the_states_that_it_was_given_for_and_no_others() {
-        let id = |seq: u64| StateId::parse(&format!("jobs/0/batch/Job/u/{seq}"));
-        let known = Known { newest: 3, retained: false, ids: [(1, id(1)), (3, id(3))].into() };
-        let receipt = |seq: u64, of: u64| ReceiptProof {
-            plugin: "audit".into(),
-            marks: vec![(seq, fingerprint(id(of).as_str()))],
-        };
-        assert_eq!(misfits(&receipt(1, 1), &known), []);
-        assert!(misfits(&receipt(1, 2), &known)[0].1.contains("another state"));
-        assert!(misfits(&receipt(4, 4), &known)[0].1.contains("it ends at 3"));
-        assert!(misfits(&receipt(2, 2), &known)[0].1.contains("not there"));
-        assert_eq!(misfits(&receipt(2, 2), &Known { retained: true, ..known }), []);
+        let misfit = |seq, of| told(&[receipt(seq, of)], &known());
+        assert_eq!(misfit(1, 1), []);
+        assert!(misfit(1, 2)[0].1.contains("a receipt of audit is of another state"));
+        assert!(misfit(4, 4)[0].1.contains("it ends at 3"));
+        assert!(misfit(2, 2)[0].1.contains("not there"));
+        assert_eq!(told(&[receipt(2, 2)], &Known { retained: true, ..known() }), []);
+    }
+
+    #[test]
+    fn receipts_of_another_journal_are_told_once_with_their_number_and_the_first_positions() {
+        let of_several = ReceiptProof { marks: vec![(9, 0), (8, 0)], ..receipt(9, 9) };
+        let others: Vec<_> =
+            (10..10_000).rev().map(|seq| receipt(seq, seq)).chain([of_several, receipt(1, 2)]).collect();
+        let told = told(&others, &known());
+        let [(1, other), (9, beyond)] = &told[..] else { panic!("{told:?}") };
+        assert!(other.contains("a receipt of audit is of another state"), "{other}");
+        assert!(beyond.contains("9991 receipts of audit are") && beyond.contains("(at 9, 10, 11 and more)"));
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::plugins::{Candidate, Plugins};
+use super::plugins::{Candidate, Plugins, Stopped};
 use super::report::{Report, Reporter};
 use super::resync::Resyncs;
 use super::retention::Retentions;
@@ -110,7 +110,10 @@ impl Control {
                         tokio::time::sleep(DEBOUNCE).await;
                     }
                 }
+                // Its change, or one that came since, has waited for this.
+                () = self.plugins.has_drained() => {}
                 _ = housekeeping.tick() => {
+                    self.plugins.let_go_of_idle();
                     self.prune().await;
                     stop.run_until_cancelled(self.reporter.catch_up()).await;
                     if !self.refused {
@@ -146,6 +149,10 @@ impl Control {
         // While a file can't be read, nobody knows whether its plugins are still wanted.
         if snapshot.problems.is_empty() {
             self.remove_all_but(&kept).await;
+        } else {
+            for drained in self.plugins.take_drained() {
+                self.go_on(drained, &capabilities).await;
+            }
         }
     }
 
@@ -217,11 +224,18 @@ impl Control {
             if stop.is_cancelled() {
                 return;
             }
-            let Some(candidate) = self.plugins.stop(&name).await else { continue };
-            if let Err(error) = self.plugins.take(candidate, capabilities).await {
-                error!(plugin = name, "can't go over to the new settings: {error:#}");
-                self.shared.set_phase(&name, Phase::Failed, Some(format!("{error:#}")));
+            // One that has not drained yet goes over to them when it has.
+            if let Stopped::Drained(candidate) = self.plugins.stop(&name).await {
+                self.go_on(*candidate, capabilities).await;
             }
+        }
+    }
+
+    async fn go_on(&mut self, candidate: Candidate, capabilities: &Capabilities) {
+        let name = candidate.parsed.name.clone();
+        if let Err(error) = self.plugins.take(candidate, capabilities).await {
+            error!(plugin = name, "can't go on: {error:#}");
+            self.shared.set_phase(&name, Phase::Failed, Some(format!("{error:#}")));
         }
     }
 
@@ -301,7 +315,9 @@ impl Control {
         if !self.plugins.runs(&candidate) {
             let (entry, bytes) = (candidate.parsed.entry.clone(), candidate.bytes.clone());
             let failed = |error: anyhow::Error| (name.clone(), format!("{error:#}"));
-            self.plugins.take(candidate, capabilities).await.map_err(failed)?;
+            if !self.plugins.take(candidate, capabilities).await.map_err(failed)? {
+                return Ok(());
+            }
             let kept = self.last_good.save_plugin(&name, &entry, &bytes);
             kept.context("it runs, but can't be kept as the last good one").map_err(failed)?;
             let good = GoodPlugin { entry: entry.clone(), component: bytes.to_vec() };
@@ -325,6 +341,10 @@ impl Control {
         host: &HostSpec,
         capabilities: &Capabilities,
     ) {
+        // What is so is told when what ran has drained: until then the last good one can't be started.
+        if self.plugins.is_draining(name) {
+            return;
+        }
         if !self.plugins.is_running(name)
             && let Err(error) = self.start_last_good(name, host, capabilities).await
         {
@@ -358,7 +378,8 @@ impl Control {
         let candidate = super::plugins::examine_component(&self.plugins.engine, parsed, component)
             .await
             .map_err(|problems| texts(&problems).join("; "))?;
-        self.plugins.take(candidate, capabilities).await.map_err(|error| format!("{error:#}"))
+        let taken = self.plugins.take(candidate, capabilities).await;
+        taken.map(drop).map_err(|error| format!("{error:#}"))
     }
 
     async fn tell(&mut self, name: &str, config_map: &str, phase: Phase, message: Option<String>) {
@@ -375,7 +396,10 @@ impl Control {
         let known: BTreeSet<String> =
             self.shared.plugins().into_keys().chain(self.good_plugins.keys().cloned()).collect();
         for name in known.difference(kept) {
-            self.plugins.stop(name).await;
+            // What it finishes meanwhile is still its own.
+            if matches!(self.plugins.stop(name).await, Stopped::NotYet) {
+                continue;
+            }
             self.shared.remove_plugin(name);
             if self.good_plugins.remove(name).is_some()
                 && let Err(error) = self.last_good.forget_plugin(name)
@@ -385,7 +409,8 @@ impl Control {
             self.reporter.forget(name).await;
         }
         // What it left stays for a while; it is only an aid to retention, and is tried again.
-        let holding = kept.iter().cloned().chain(self.streams.progress_names()).collect();
+        let draining = known.into_iter().filter(|name| self.plugins.is_draining(name));
+        let holding = kept.iter().cloned().chain(draining).chain(self.streams.progress_names()).collect();
         if let Err(error) = self.plugins.journal.retire_all_but(&holding).await {
             warn!(%error, "the journal can't be told yet which plugins were taken out");
         }
@@ -447,75 +472,4 @@ fn for_plugins(spec: &HostSpec) -> HostSpec {
 }
 
 #[cfg(test)]
-mod tests {
-    use kubewitness_core::clock::SystemClock;
-    use kubewitness_journal::{Journal, JournalOptions};
-    use kubewitness_sandbox::{Engine, EngineOptions};
-    use kubewitness_watch::{ConnectOptions, connect};
-
-    use super::*;
-    use crate::config::manifest::Origin;
-    use crate::tasks::Tasks;
-
-    fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec {
-        SourceSpec { namespace: namespace.map(Into::into), ..SourceSpec::of("jobs", api_version, kind) }
-    }
-
-    fn entry(config_map: &str, text: &str) -> Entry {
-        let origin = Origin { place: format!("{config_map}.yaml"), first_line: 1, folder: None };
-        Entry { config_map: config_map.into(), origin, text: text.into(), binary: BTreeMap::new() }
-    }
-
-    const HOST: &str =
-        "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec: {sources: []}\n";
-
-    /// A controller that has never run, with one plugin that was good once.
-    async fn control(data: &std::path::Path) -> Control {
-        let kubeconfig = data.join("kubeconfig");
-        let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
-                    clusters: [{name: c, cluster: {server: \"http://127.0.0.1:1\"}}]\nusers: [{name: u, user: {}}]\n";
-        std::fs::write(&kubeconfig, text).unwrap();
-        let options = ConnectOptions { kubeconfig: Some(kubeconfig), ..ConnectOptions::default() };
-        let connection = connect(&options).await.unwrap();
-        let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await.unwrap();
-        let (shared, clock) =
-            (std::sync::Arc::new(Shared::default()), std::sync::Arc::new(SystemClock::default()));
-        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-        let witness = std::sync::Arc::new(journal.clone());
-        let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
-        let engine = Engine::new(EngineOptions::default()).unwrap();
-        let abort = CancellationToken::new();
-        let plugins = Plugins::new(engine, journal, clock, shared, tasks, Vec::new(), abort);
-        let last_good = LastGood::open(data).unwrap();
-        last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
-        Control::new(data.to_path_buf(), sources, plugins, Reporter::new(None), last_good).unwrap()
-    }
-
-    #[tokio::test]
-    async fn what_a_stop_kept_from_being_looked_at_is_not_taken_for_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut control = control(folder.path()).await;
-        let hosts = vec![entry("host", HOST)];
-        let snapshot = Snapshot { hosts, plugins: vec![entry("new", "kind: Plugin")], ..Snapshot::default() };
-        let stop = CancellationToken::new();
-        stop.cancel();
-        control.reconcile(&snapshot, &stop).await;
-        assert!(control.good_plugins.contains_key("old"), "a stop is no change of the configuration");
-        assert!(control.shared.plugins().is_empty(), "and nothing is begun after it");
-        assert!(control.last_good.plugins().unwrap().contains_key("old"));
-
-        control.reconcile(&snapshot, &CancellationToken::new()).await;
-        assert!(control.good_plugins.is_empty(), "but what was looked at and is not there is taken out");
-        assert_eq!(control.shared.plugins().into_keys().collect::<Vec<_>>(), ["new"]);
-    }
-
-    #[test]
-    fn a_source_that_would_witness_something_else_under_its_old_name_is_refused() {
-        let known = BTreeMap::from([("jobs".to_string(), source("Job", "batch/v1", None))]);
-        assert!(changed_sources(&known, &[source("Job", "batch/v2", None)]).is_empty());
-        for other in [source("Job", "batch/v1", Some("team")), source("Secret", "v1", None)] {
-            assert_eq!(changed_sources(&known, &[other])[0].field, "spec.sources[0]");
-        }
-        assert!(changed_sources(&BTreeMap::new(), &[source("Secret", "v1", None)]).is_empty());
-    }
-}
+mod tests;

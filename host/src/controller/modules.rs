@@ -1,5 +1,6 @@
 //! Finds a plugin's component: beside its manifest, in the plugin folders, or in this binary.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::config::{Fault, PluginSpec};
@@ -51,7 +52,7 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
-    let candidates: Vec<_> = beside.into_iter().chain(folders.iter().map(PathBuf::as_path)).collect();
+    let candidates = each_once(beside.into_iter().chain(folders.iter().map(PathBuf::as_path)));
     for folder in &candidates {
         let path = folder.join(file);
         match path.metadata() {
@@ -72,6 +73,18 @@ fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<V
     Err(format!("`{file}` is not there; looked in {}. Name its folder with --plugins", looked.join(", ")))
 }
 
+/// A program may be started from where its plugins lie, or be told a folder that it knows.
+fn each_once<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
+    let (mut known, mut once) = (BTreeSet::new(), Vec::new());
+    for folder in folders {
+        // `bin/../plugins` and `plugins` are the same; what isn't there has no other name.
+        if known.insert(folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())) {
+            once.push(folder);
+        }
+    }
+    once
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,5 +99,16 @@ mod tests {
         assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"near");
         let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
         assert!(error.contains(&far.path().display().to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_is_named_twice_is_looked_in_and_told_once() {
+        let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (same, gone) = (near.path().join("."), far.path().join("gone"));
+        let folders = [near.path().to_path_buf(), same, gone.clone(), gone.clone()];
+        let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
+        for folder in [near.path(), &gone] {
+            assert_eq!(error.matches(&folder.display().to_string()).count(), 1, "{error}");
+        }
     }
 }

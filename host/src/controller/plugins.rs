@@ -3,9 +3,13 @@
 //! from the cursor. A change that does not pass leaves what runs as it is.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use futures::FutureExt;
 use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
@@ -13,7 +17,7 @@ use kubewitness_core::limits;
 use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
-use kubewitness_sandbox::{Component, Engine};
+use kubewitness_sandbox::{Component, Engine, Plugin};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -23,6 +27,9 @@ use super::shared::{Phase, PluginState, Shared};
 use super::{filters, modules};
 use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
+
+/// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
+const WAIT: Duration = Duration::from_secs(1);
 
 /// A configuration that passed every check, ready to run.
 #[derive(Clone)]
@@ -36,10 +43,16 @@ pub struct Candidate {
 
 struct Running {
     candidate: Candidate,
+    plugin: Arc<Plugin>,
     drain: CancellationToken,
     abort: CancellationToken,
     task: JoinHandle<()>,
     handle: DispatchHandle,
+}
+
+struct Draining {
+    candidate: Candidate,
+    task: JoinHandle<()>,
 }
 
 pub struct Plugins {
@@ -52,6 +65,10 @@ pub struct Plugins {
     /// Stops calls at once, whoever drains.
     pub abort: CancellationToken,
     running: BTreeMap<String, Running>,
+    /// Whose calls have not ended yet. Until they have, nobody goes on with the plugin's states.
+    draining: BTreeMap<String, Draining>,
+    /// What ran of those that have drained since, and wait for what comes after it.
+    drained: BTreeMap<String, Candidate>,
     damage: Option<String>,
 }
 
@@ -65,8 +82,9 @@ impl Plugins {
         folders: Vec<std::path::PathBuf>,
         abort: CancellationToken,
     ) -> Self {
-        let (running, damage) = (BTreeMap::new(), None);
-        Self { engine, journal, clock, shared, tasks, folders, abort, running, damage }
+        let (running, draining, drained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let damage = None;
+        Self { engine, journal, clock, shared, tasks, folders, abort, running, draining, drained, damage }
     }
 
     /// Parses, finds, compiles and checks. Nothing that runs is touched.
@@ -80,6 +98,10 @@ impl Plugins {
 
     pub fn is_running(&self, name: &str) -> bool {
         self.running.contains_key(name)
+    }
+
+    pub fn is_draining(&self, name: &str) -> bool {
+        self.draining.contains_key(name)
     }
 
     /// The ConfigMap whose version of the plugin runs.
@@ -105,15 +127,20 @@ impl Plugins {
         })
     }
 
-    /// Takes the candidate. If it can't be started after all, what ran before runs again.
-    pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+    /// Takes the candidate. If it can't be started after all, what ran before runs again. `false`: what
+    /// ran before has not drained yet, and the candidate has to be brought again once it has.
+    pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<bool> {
         let name = candidate.parsed.name.clone();
-        let before = self.stop(&name).await;
+        let before = match self.stop(&name).await {
+            Stopped::NotYet => return Ok(false),
+            Stopped::Drained(before) => Some(*before),
+            Stopped::NotThere => None,
+        };
         // The drain took a while. What is stopped now starts nothing that would have to drain as well.
         if self.tasks.is_stopping() {
-            return Ok(());
+            return Ok(true);
         }
-        let Err(error) = self.start(candidate, capabilities).await else { return Ok(()) };
+        let Err(error) = self.start(candidate, capabilities).await else { return Ok(true) };
         if let Some(before) = before {
             self.start(before, capabilities).await.with_context(|| {
                 format!("and the version before can't be started again (first: {error:#})")
@@ -155,14 +182,15 @@ impl Plugins {
         };
         let grants =
             capabilities.grants(&name, spec, backing).await.context("opening what it was granted")?;
-        let plugin = candidate.component.plugin(&name, &spec.limits, grants).context("instantiating it")?;
+        let plugin = candidate.component.plugin(&name, &spec.limits, grants);
+        let plugin = Arc::new(plugin.context("instantiating it")?);
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
             delivery: spec.delivery.clone(),
             concurrency: spec.limits.concurrency,
         };
-        let calls = Calls::new(&name, Arc::new(plugin), self.tasks.clone());
+        let calls = Calls::new(&name, plugin.clone(), self.tasks.clone());
         let (dispatcher, handle) = Dispatcher::new(
             options,
             Arc::new(self.journal.clone()),
@@ -185,15 +213,52 @@ impl Plugins {
                 handle: Some(handle.clone()),
             },
         );
-        self.running.insert(name, Running { candidate, drain, abort, task, handle });
+        self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle });
         Ok(())
     }
 
-    /// Drains one plugin; what it did not finish is there for whoever goes on from its cursor.
-    pub async fn stop(&mut self, name: &str) -> Option<Candidate> {
-        let running = self.running.remove(name)?;
+    /// Drains one plugin; what it did not finish is there for whoever goes on from its cursor. One that
+    /// takes its time goes on draining beside everything else, and is asked for again once it has.
+    pub async fn stop(&mut self, name: &str) -> Stopped {
+        if self.is_draining(name) {
+            return Stopped::NotYet;
+        }
+        if let Some(candidate) = self.drained.remove(name) {
+            return Stopped::Drained(candidate.into());
+        }
+        let Some(running) = self.running.remove(name) else { return Stopped::NotThere };
         self.shared.set_phase(name, Phase::Draining, None);
-        Some(drain(name, running).await)
+        let (candidate, draining) = (running.candidate.clone(), drain(name.to_owned(), running));
+        let mut task = self.tasks.spawn(format!("draining {name}"), Fate::Finite, async {
+            draining.await;
+            Ok(())
+        });
+        if tokio::time::timeout(WAIT, &mut task).await.is_ok() {
+            return Stopped::Drained(candidate.into());
+        }
+        let why = "its calls have not ended yet: what comes next waits for them".to_owned();
+        self.shared.set_phase(name, Phase::Draining, Some(why));
+        self.draining.insert(name.to_owned(), Draining { candidate, task });
+        Stopped::NotYet
+    }
+
+    /// Until one that was left draining has drained.
+    pub async fn has_drained(&mut self) {
+        let name = poll_fn(|context| {
+            let ended = self.draining.iter_mut().find_map(|(name, draining)| {
+                draining.task.poll_unpin(context).is_ready().then(|| name.clone())
+            });
+            ended.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
+        if let Some(Draining { candidate, .. }) = self.draining.remove(&name) {
+            self.drained.insert(name, candidate);
+        }
+    }
+
+    /// Those that have drained, and that nobody has come for.
+    pub fn take_drained(&mut self) -> Vec<Candidate> {
+        std::mem::take(&mut self.drained).into_values().collect()
     }
 
     pub async fn shut_down(&mut self) {
@@ -202,8 +267,18 @@ impl Plugins {
             self.shared.set_phase(name, Phase::Draining, None);
             running.drain.cancel();
         }
-        futures::future::join_all(all.into_iter().map(async |(name, running)| drain(&name, running).await))
-            .await;
+        futures::future::join_all(all.into_iter().map(|(name, running)| drain(name, running))).await;
+        for left in std::mem::take(&mut self.draining).into_values() {
+            left.task.await.ok();
+        }
+    }
+
+    /// What a burst needed is not kept where it is quiet.
+    pub fn let_go_of_idle(&self) {
+        let now = Instant::now();
+        for running in self.running.values() {
+            running.plugin.let_go_of_idle(now);
+        }
     }
 
     /// Where each plugin's cursor durably is: what lies behind it needs no receipts.
@@ -212,8 +287,16 @@ impl Plugins {
     }
 }
 
-async fn drain(name: &str, running: Running) -> Candidate {
-    let Running { candidate, drain, abort, mut task, .. } = running;
+/// What came of stopping a plugin.
+pub enum Stopped {
+    Drained(Box<Candidate>),
+    /// Its calls have not ended yet.
+    NotYet,
+    NotThere,
+}
+
+async fn drain(name: String, running: Running) {
+    let Running { drain, abort, mut task, .. } = running;
     drain.cancel();
     if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {
         warn!(plugin = name, "did not drain within {} s: its calls are stopped", limits::DRAIN.as_secs());
@@ -222,7 +305,6 @@ async fn drain(name: &str, running: Running) -> Candidate {
         task.await.ok();
     }
     info!(plugin = name, "drained");
-    candidate
 }
 
 fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {

@@ -138,14 +138,11 @@ async fn bounded<E>(
 /// What an operator is told, and may do while everything runs: the address is read for each connection.
 const REFUSED: &str = "it refuses the user or the password: correct them in what its `urlFrom` names";
 const NO_DATABASE: &str = "it has no database of that name: make it, or correct what its `urlFrom` names";
+const NO_RIGHT: &str =
+    "its user has no right on that database: grant it, or correct what its `urlFrom` names";
 
 const UNREADABLE: &str = "the secret is no readable address: each `@`, `:` and `/` of its user and its password \
     is written as %40, %3A and %2F";
-
-/// A password ended at its own `@` or `/`: what is taken for the database is a part of it.
-fn is_cut(database: Option<&str>) -> bool {
-    database.is_some_and(|database| database.contains(['@', ':', '/']))
-}
 
 /// Why there is no connection, without an address.
 fn connection_reason(kind: io::ErrorKind) -> String {

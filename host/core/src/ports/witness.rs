@@ -119,8 +119,9 @@ pub enum JournalError {
     /// Try again later, after a pause: the disk is full, the store is busy.
     #[error("the journal can't be written now: {0}")]
     Unavailable(String),
-    /// Stop: what is on disk can't be trusted, or a write's fate is unknown.
-    #[error("the journal is damaged or its last write is in doubt: {0}")]
+    /// Stop: what is on disk can't be trusted or is not there any more, it is another's, or a write's
+    /// fate is unknown. Which of these it is, is said by whoever found it.
+    #[error("this process can't go on with the journal: {0}")]
     Fatal(String),
     /// A fault of the caller; fix it.
     #[error("{0}")]

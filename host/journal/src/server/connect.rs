@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use kubewitness_core::address::is_cut;
 use kubewitness_core::ports::JournalError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -52,6 +53,18 @@ pub(crate) struct Refusal {
     pub error: JournalError,
     /// What a person has to do; `None` where another try may end better.
     pub remedy: Option<&'static str>,
+}
+
+impl Refusal {
+    /// For whoever tries again in any case: somebody may mend it meanwhile.
+    pub fn told(self) -> JournalError {
+        match (self.error, self.remedy) {
+            (JournalError::Unavailable(why), Some(remedy)) => {
+                JournalError::Unavailable(format!("{why}; {remedy}"))
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 impl From<JournalError> for Refusal {
@@ -216,11 +229,6 @@ fn malformed(scheme: &str) -> String {
         "it is no address of a database: write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE, with %40, %3A and \
          %2F for each `@`, `:` and `/` of the user and the password"
     )
-}
-
-/// A password ended at its own `@` or `/`: what is taken for the database is a part of it.
-fn is_cut(database: &str) -> bool {
-    database.contains(['@', ':', '/'])
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use kubewitness_core::ports::JournalError;
 
 use super::dialect::Dialect;
+use crate::store::{DOUBTFUL, LOST};
 
 /// Of PostgreSQL, whose codes' first two characters are a class.
 fn postgres(code: &str) -> Option<&'static str> {
@@ -66,6 +67,14 @@ fn is_damage(dialect: Dialect, code: &str) -> bool {
     }
 }
 
+/// Without the tables of a journal, or, in MySQL, without the database that was chosen.
+fn is_gone(dialect: Dialect, code: &str) -> bool {
+    match dialect {
+        Dialect::Postgres => code == "42P01",
+        Dialect::Mysql => matches!(code, "1046" | "1146"),
+    }
+}
+
 /// The code of an error as its server numbers it.
 pub(super) fn code(dialect: Dialect, error: &sqlx::Error) -> Option<String> {
     let told = error.as_database_error()?;
@@ -84,7 +93,8 @@ pub(super) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static s
         PostgreSQL, `ssl-ca=` for MySQL and MariaDB), and the name that its certificate has";
     const LOGIN: &str =
         "correct the user or the password in the journal's address, or what the server lets in";
-    const DATABASE: &str = "make the database, or name another one in the journal's address";
+    const DATABASE: &str =
+        "make the database or put a copy of it back, or name another one in the journal's address";
     const RIGHTS: &str = "grant that user the right to make, read and write tables there";
     const PROTOCOL: &str = "correct scheme, host and port of the journal's address";
     const ENCRYPT: &str =
@@ -128,7 +138,10 @@ pub(super) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
                 "{error}: what is on the server's disk is not what was written; stop, keep a copy of the server's \
                  data, run `journal verify`, restore a backup"
             )),
-            None => JournalError::Fatal(error.to_string()),
+            None if is_gone(dialect, &code) => {
+                JournalError::Fatal(format!("{error}: a journal's tables are not there any more: {LOST}"))
+            }
+            None => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
         };
     }
     match error {
@@ -142,7 +155,7 @@ pub(super) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
         | sqlx::Error::Encode(_)
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. }
-        | sqlx::Error::TypeNotFound { .. } => JournalError::Fatal(error.to_string()),
+        | sqlx::Error::TypeNotFound { .. } => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
         // Everything else is about the way to the server.
         error => JournalError::Unavailable(format!("the server can't be reached: {error}")),
     }
@@ -166,6 +179,7 @@ mod tests {
         for code in ["1062", "1146", "1034", "1366"] {
             assert!(passing(Dialect::Mysql, code).is_none(), "{code}");
         }
+        assert!(is_gone(Dialect::Postgres, "42P01") && is_gone(Dialect::Mysql, "1146"));
         assert!(is_damage(Dialect::Postgres, "XX001") && is_damage(Dialect::Mysql, "1034"));
     }
 

@@ -8,7 +8,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{JournalError, Save};
 use tokio::time::{Instant, sleep};
 
-use super::connect::Server;
+use super::connect::{Refusal, Server};
 use super::dialect::Dialect;
 use super::lookup;
 use super::session::Session;
@@ -16,7 +16,7 @@ use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{Answer, Past, Replay, Writes};
+use crate::store::{Answer, LOST, Past, Replay, Writes};
 
 /// A process that was killed a moment ago has let go of the lock by then.
 const LOCK: Duration = Duration::from_secs(5);
@@ -153,7 +153,7 @@ impl Writer {
         session.fetch(text, params).await?;
         let rows = session.fetch("SELECT epoch, holder FROM kw_journal WHERE id = 1", Vec::new()).await?;
         let Some(mut row) = rows.into_iter().next() else {
-            return Err(JournalError::Fatal("the row that says who writes is not there".into()));
+            return Err(emptied());
         };
         let (epoch, holder) = (row.int(0)?, row.text(1)?);
         if epoch != next || holder != myself() {
@@ -167,7 +167,7 @@ impl Writer {
     async fn begin(&mut self) -> Answer<()> {
         let text = "START TRANSACTION; SELECT epoch, holder FROM kw_journal WHERE id = 1 FOR UPDATE";
         let Some(mut fence) = self.session.answers(text).await?.into_iter().next() else {
-            return Err(JournalError::Fatal("the row that says who writes is not there".into()));
+            return Err(emptied());
         };
         let epoch = fence.int(0)?;
         match epoch == self.epoch {
@@ -177,7 +177,21 @@ impl Writer {
     }
 }
 
+fn emptied() -> JournalError {
+    JournalError::Fatal(format!(
+        "the row that says who writes was removed while the journal was in use: {LOST}"
+    ))
+}
+
+/// Of an epoch that is not ours. Epochs only ascend: one before ours is of another time or another journal.
 fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
+    if epoch < mine {
+        return JournalError::Fatal(format!(
+            "the journal's epoch is {epoch}, and it was {mine}: an older copy was put in its place, or a new journal \
+             was begun there, while this process wrote. What is not in it is lost there; start again, which reads \
+             back what it lacks as far as the cluster still has it"
+        ));
+    }
     JournalError::Fatal(format!(
         "{holder} writes to this journal now (its epoch {epoch} came after ours, {mine}): this process has stopped \
          writing, and nothing that it acknowledged is lost; stop one of the two"
@@ -188,7 +202,7 @@ fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
 impl Writes for Writer {
     /// The lock is what tells: as long as the old session lives, that one has it.
     async fn reconnect(&mut self) -> Answer<()> {
-        let mut session = self.server.connect().await?;
+        let mut session = self.server.dial().await.map_err(Refusal::told)?;
         self.server.make_durable(&mut session).await?;
         let number = own_number(&mut session).await?;
         end_session(&mut session, self.number).await?;

@@ -2,6 +2,8 @@
 
 use kubewitness_core::ports::JournalError;
 
+use crate::store::DOUBTFUL;
+
 const BUSY: i64 = 5;
 const LOCKED: i64 = 6;
 const NO_MEMORY: i64 = 7;
@@ -30,7 +32,7 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
             JournalError::Unavailable(error.to_string())
         }
         // A worker that died, or a row that is not of this format.
-        (None, error) => JournalError::Fatal(error.to_string()),
+        (None, error) => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
     }
 }
 
@@ -38,7 +40,7 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
 pub(super) fn classify_written(error: &rusqlite::Error) -> JournalError {
     match error.sqlite_error() {
         Some(told) => by_code(i64::from(told.extended_code), error),
-        None => JournalError::Fatal(error.to_string()),
+        None => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
     }
 }
 
@@ -56,7 +58,7 @@ fn by_code(code: i64, error: &dyn std::fmt::Display) -> JournalError {
             "{error}: the system could not sync or read the file, so the last write is in doubt; check the disk \
              and start again"
         )),
-        _ => JournalError::Fatal(error.to_string()),
+        _ => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
     }
 }
 

@@ -34,7 +34,7 @@ use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{self, Answer, Past, Replay, Writes};
+use crate::store::{self, Answer, LOST, Past, Replay, Writes};
 use crate::uid;
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
@@ -52,14 +52,38 @@ const WAL_LOOK: u32 = 64;
 pub(crate) struct Writer {
     path: PathBuf,
     scribe: Scribe,
+    /// The one that was opened, whatever lies under its name by now.
+    file: Option<u64>,
     /// It asks between two transactions.
     reader: SqliteConnection,
     transactions: u32,
 }
 
+impl Writer {
+    /// SQLite goes on in a file that has no name any more, and all of it would be gone at the end.
+    fn is_there(&self) -> Answer<()> {
+        match open::file_id(&self.path) {
+            // What can't be asked now is no answer.
+            Err(_) => Ok(()),
+            Ok(found) if found == self.file => Ok(()),
+            Ok(_) => {
+                let path = self.path.display();
+                Err(JournalError::Fatal(format!(
+                    "{path} was removed or replaced while it was in use: {LOST}"
+                )))
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl Writes for Writer {
     async fn reconnect(&mut self) -> Answer<()> {
+        // What was abandoned has been committed or undone once this returns, and what is read from then
+        // on is true. It comes first, since this call may be abandoned as well.
+        self.scribe.run(|_| Ok(())).await?;
+        // Nothing is begun under its name.
+        self.is_there()?;
         self.scribe.reopen().await
     }
 
@@ -81,6 +105,7 @@ impl Writes for Writer {
         saves: &[(&str, &Save)],
         replays: &[Replay],
     ) -> Answer<()> {
+        self.is_there()?;
         let (saved, replays) = (write::Saved::of(saves), replays.to_vec());
         let write = move |transaction: &rusqlite::Connection| {
             rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;

@@ -1,6 +1,7 @@
 //! Opening: whose file it is, of which format, and that nobody else writes to it.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -69,6 +70,15 @@ fn bytes(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
+/// Which file a name leads to, told apart as SQLite does; `None` where it leads to none.
+pub(super) fn file_id(path: &Path) -> std::io::Result<Option<u64>> {
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(Some(found.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 pub(super) fn wal_bytes(path: &Path) -> u64 {
     bytes(&beside(path, "-wal"))
 }
@@ -118,6 +128,7 @@ impl Store {
             Found::Nothing => create(&mut connection).await.map_err(fail)?,
             Found::Journal(version) => migrate(&mut connection, path, version).await.map_err(fail)?,
         }
+        let file = file_id(path).map_err(|error| unavailable(path, error))?;
         let scribe = Scribe::open(path).await.map_err(|error| refused(path, error))?;
         connection.close().await.map_err(fail)?;
         let reading = options(path).read_only(true).pragma("cache_size", READER_CACHE);
@@ -127,7 +138,7 @@ impl Store {
             .test_before_acquire(false)
             .connect_lazy_with(reading);
         let path = path.to_path_buf();
-        let writer = Writer { path: path.clone(), scribe, reader, transactions: 0 };
+        let writer = Writer { path: path.clone(), scribe, file, reader, transactions: 0 };
         Ok((Self { path, readers, lock }, writer))
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinError;
 
 use super::fault::classify_written;
 use super::open::{BUSY, CHECKPOINT_PAGES};
-use crate::store::Answer;
+use crate::store::{Answer, DOUBTFUL};
 
 /// Statements that write, each for one row.
 const STATEMENTS: usize = 64;
@@ -50,7 +50,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 fn done<T>(done: Result<rusqlite::Result<T>, JoinError>) -> Answer<T> {
-    let ended = |error| JournalError::Fatal(format!("the journal's writing thread ended: {error}"));
+    let ended =
+        |error| JournalError::Fatal(format!("the journal's writing thread ended: {error}: {DOUBTFUL}"));
     done.map_err(ended)?.map_err(|error| classify_written(&error))
 }
 

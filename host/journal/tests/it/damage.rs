@@ -1,5 +1,7 @@
 //! Each kind of damage is planted, and found under its code.
 
+use std::path::Path;
+
 use kubewitness_core::ports::{
     Append, Backlog, DeadLetter, JournalError, KvWrite, Poison, Progress, Save, SourceStart, Witness,
     Witnessed,
@@ -161,6 +163,33 @@ async fn a_damaged_row_is_an_error_that_names_its_position_and_never_other_bytes
     assert!(matches!(&error, JournalError::Fatal(text) if text.contains("42")), "{error}");
     let error = desk.journal.read(55, 10).await.unwrap_err();
     assert!(matches!(&error, JournalError::Fatal(text) if text.contains("60")), "{error}");
+}
+
+/// SQLite would go on in it, and at the end all of it would be gone.
+#[tokio::test]
+async fn a_file_that_is_removed_or_replaced_while_it_is_in_use_is_told_to_be_lost() {
+    let ways: [fn(&Path); 2] = [
+        |path| std::fs::remove_file(path).unwrap(),
+        |path| {
+            let copy = path.with_extension("copy");
+            std::fs::copy(path, &copy).unwrap();
+            std::fs::rename(&copy, path).unwrap();
+        },
+    ];
+    for way in ways {
+        let desk = Desk::new().await;
+        desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+        way(&desk.path());
+        let there = desk.path().exists();
+        for version in 2..4 {
+            let error =
+                desk.journal.append(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("removed or replaced") && !text.contains("in doubt"), "{text}");
+        }
+        desk.journal.close().await.unwrap();
+        assert_eq!(desk.path().exists(), there, "nothing is begun in its place");
+    }
 }
 
 #[tokio::test]

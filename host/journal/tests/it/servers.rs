@@ -96,6 +96,47 @@ async fn an_epoch_that_another_process_began_is_seen_in_the_next_transaction() {
     assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
 }
 
+/// Tries until it is told what is so: a session that was ended says less.
+async fn told_of_the_loss(journal: &Journal) -> String {
+    for _ in 0..10 {
+        let error = journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap_err();
+        let text = error.to_string();
+        if text.contains("copy") {
+            return text;
+        }
+    }
+    panic!("nobody says what is so");
+}
+
+async fn a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost() {
+    let drop_database = match Kind::here() {
+        Kind::Postgres => "DROP DATABASE NAME WITH (FORCE)",
+        _ => "DROP DATABASE NAME",
+    };
+    let ways = ["DELETE FROM kw_journal", "DROP TABLE kw_journal", "DROP TABLE kw_states", drop_database];
+    for way in ways {
+        let beside = Beside::new();
+        let journal = open_at(&beside.place()).await;
+        journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+        if way == drop_database {
+            beside.server.run(None, &way.replace("NAME", database(&beside.address))).unwrap();
+        } else {
+            beside.run(way);
+        }
+        let text = told_of_the_loss(&journal).await;
+        assert!(text.to_lowercase().contains("put a copy") && !text.contains("in doubt"), "{way}: {text}");
+    }
+}
+
+async fn an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all() {
+    let beside = Beside::new();
+    let journal = open_at(&beside.place()).await;
+    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    beside.run("UPDATE kw_journal SET epoch = epoch - 1");
+    let text = told_of_the_loss(&journal).await;
+    assert!(text.contains("an older copy") && !text.contains("nothing"), "{text}");
+}
+
 async fn a_journal_of_the_first_format_is_made_one_of_this() {
     let beside = Beside::new();
     let journal = open_at(&beside.place()).await;
@@ -400,6 +441,8 @@ on_servers!(
     a_second_process_is_told_who_writes_and_what_to_do,
     who_lost_the_journal_to_another_process_stops_writing,
     an_epoch_that_another_process_began_is_seen_in_the_next_transaction,
+    a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost,
+    an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all,
     a_journal_of_a_newer_format_is_refused_and_left_alone,
     a_journal_of_the_first_format_is_made_one_of_this,
     a_journal_of_format_1_gets_sums_and_can_be_cut,

@@ -1,9 +1,11 @@
 //! Batches, verdicts, receipts, and the instances that handle them.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{CallError, GrantError, Handler, KvWrite, Verdict};
+use kubewitness_sandbox::QUIET;
 
 use crate::fixture::{Bench, Fake, delivery};
 
@@ -91,13 +93,34 @@ async fn what_cannot_be_committed_is_not_done_and_not_the_plugins_fault() {
 
 #[tokio::test]
 async fn batches_at_once_are_bounded_and_so_are_idle_instances() {
-    let fake = Fake { query: std::time::Duration::from_millis(20), ..Fake::default() };
+    let fake = Fake { query: Duration::from_millis(20), ..Fake::default() };
     let bench = Bench::new(fake, LimitsSpec { concurrency: 2, ..LimitsSpec::default() }).await;
     let runs = (0..6).map(|_| bench.run(&["sql.query main select 1"]));
     for outcome in futures::future::join_all(runs).await {
         outcome.unwrap();
     }
     assert_eq!((bench.record().most_open, bench.plugin.idle()), (2, 2));
+}
+
+#[tokio::test]
+async fn after_a_burst_a_plugin_keeps_the_instances_that_it_goes_on_to_use_and_a_quiet_one_keeps_one() {
+    let fake = Fake { query: Duration::from_millis(20), ..Fake::default() };
+    let bench = Bench::new(fake, LimitsSpec { concurrency: 4, ..LimitsSpec::default() }).await;
+    let at_once = async |calls| {
+        let runs = (0..calls).map(|_| bench.run(&["sql.query main select 1"]));
+        for outcome in futures::future::join_all(runs).await {
+            outcome.unwrap();
+        }
+    };
+    at_once(4).await;
+    let burst = Instant::now();
+    bench.plugin.let_go_of_idle(burst + QUIET / 2);
+    assert_eq!(bench.plugin.idle(), 4, "another burst may be near");
+    at_once(2).await;
+    bench.plugin.let_go_of_idle(burst + QUIET);
+    assert_eq!(bench.plugin.idle(), 2);
+    bench.plugin.let_go_of_idle(burst + 100 * QUIET);
+    assert_eq!(bench.plugin.idle(), 1, "a call finds one, however late it comes");
 }
 
 #[tokio::test]
@@ -112,11 +135,11 @@ async fn an_instance_is_thrown_away_after_its_last_batch() {
 
 #[tokio::test]
 async fn a_call_that_is_given_up_midway_leaves_no_session_and_no_instance() {
-    let fake = Fake { query: std::time::Duration::from_secs(600), ..Fake::default() };
+    let fake = Fake { query: Duration::from_secs(600), ..Fake::default() };
     let bench = Bench::new(fake, LimitsSpec::default()).await;
     let batch = [delivery(1, "sql.query main select 1")];
     let call = bench.plugin.handle(&batch);
-    assert!(tokio::time::timeout(std::time::Duration::from_millis(200), call).await.is_err());
+    assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());
     assert_eq!((bench.record().open, bench.plugin.idle()), (0, 0));
     assert_eq!(bench.ask("count").await, "0");
 }

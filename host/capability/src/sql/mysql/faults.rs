@@ -64,7 +64,9 @@ pub fn reason(error: &sqlx::Error) -> String {
         // Of a password that is told over TLS alone (`caching_sha2_password`); there is no kind for it.
         sqlx::Error::Configuration(why) if why.to_string().contains("RSA") => NO_TLS.into(),
         sqlx::Error::Database(said) => match number(said.as_ref()) {
-            1044 | 1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
+            // Let in, but not to this database.
+            1044 => super::super::NO_RIGHT.into(),
+            1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
                 super::super::REFUSED.into()
             }
             3159 => NO_TLS.into(),

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 
 use futures::StreamExt;
+use kubewitness_core::address::is_cut;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
@@ -19,7 +20,7 @@ use super::proof::{self, Row as Kept};
 use super::remote::{
     Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text,
 };
-use super::{Receipt, UNREADABLE, bounded, is_cut, write};
+use super::{Receipt, UNREADABLE, bounded, write};
 
 /// Replicated groups take no rows without a primary key, and some servers no tables.
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -204,7 +205,7 @@ impl Link for Mysql {
         // What is wrong could repeat a part of the address.
         let options = MySqlConnectOptions::from_str(&format!("mysql://{rest}"));
         let options = options.map_err(|_| UNREADABLE)?;
-        if is_cut(options.get_database()) {
+        if options.get_database().is_some_and(is_cut) {
             return Err(UNREADABLE.into());
         }
         if options.get_database().is_none_or(str::is_empty) {

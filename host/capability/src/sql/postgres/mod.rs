@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use futures::StreamExt;
+use kubewitness_core::address::is_cut;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqlSafeStr, Statement as _};
@@ -19,7 +20,7 @@ use super::proof::{self, Row as Kept};
 use super::remote::{
     Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text,
 };
-use super::{Receipt, UNREADABLE, bounded, is_cut, write};
+use super::{Receipt, UNREADABLE, bounded, write};
 
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
@@ -147,7 +148,7 @@ impl Link for Postgres {
         }
         // What is wrong could repeat a part of the address.
         let options = PgConnectOptions::from_str(url).map_err(|_| UNREADABLE)?;
-        if is_cut(options.get_database()) {
+        if options.get_database().is_some_and(is_cut) {
             return Err(UNREADABLE.into());
         }
         Ok(options

@@ -217,6 +217,14 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) 
         assert!(matches!(&error, GrantError::Unavailable(text) if text.contains(why)), "{error}");
         assert!(!error.to_string().contains("127.0.0.1"), "{error}");
     }
+    if world.server.service() != Service::Postgres {
+        // Who is let in, though not to this database, has no wrong password.
+        let user = format!("CREATE USER stranger@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'");
+        world.server.run(None, &user).unwrap();
+        world.point_to(&good.replace("//kubewitness:", "//stranger:"));
+        let error = world.engine(SHORT).begin("p").await.err().unwrap().to_string();
+        assert!(error.contains("no right on that database: grant it"), "{error}");
+    }
     if world.server.service() == Service::MySql {
         // Who was never let in is asked for the password itself, and that is told over TLS alone.
         let user = format!(

@@ -1,0 +1,197 @@
+use std::sync::Arc;
+
+use kubewitness_core::clock::SystemClock;
+use kubewitness_core::ports::{Append, Witness, Witnessed};
+use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
+use kubewitness_journal::{Journal, JournalOptions};
+use kubewitness_sandbox::{Engine, EngineOptions};
+use kubewitness_watch::{ConnectOptions, connect};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::config::manifest::Origin;
+use crate::tasks::Tasks;
+
+fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec {
+    SourceSpec { namespace: namespace.map(Into::into), ..SourceSpec::of("jobs", api_version, kind) }
+}
+
+fn entry(config_map: &str, text: &str) -> Entry {
+    let origin = Origin { place: format!("{config_map}.yaml"), first_line: 1, folder: None };
+    Entry { config_map: config_map.into(), origin, text: text.into(), binary: BTreeMap::new() }
+}
+
+const HOST: &str =
+    "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec: {sources: []}\n";
+
+/// A controller that has never run, with one plugin that was good once.
+async fn control(data: &std::path::Path) -> Control {
+    let kubeconfig = data.join("kubeconfig");
+    let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
+                clusters: [{name: c, cluster: {server: \"http://127.0.0.1:1\"}}]\nusers: [{name: u, user: {}}]\n";
+    std::fs::write(&kubeconfig, text).unwrap();
+    let options = ConnectOptions { kubeconfig: Some(kubeconfig), ..ConnectOptions::default() };
+    let connection = connect(&options).await.unwrap();
+    let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await.unwrap();
+    let (shared, clock) = (Arc::new(Shared::default()), Arc::new(SystemClock::default()));
+    let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+    let witness = Arc::new(journal.clone());
+    let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
+    // What was compiled once is found again at once.
+    let engine = Engine::new(EngineOptions { cache: Some(data.join("cache")) }).unwrap();
+    let abort = CancellationToken::new();
+    let folders = kubewitness_harness::plugins_folder().into_iter().collect();
+    let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
+    let last_good = LastGood::open(data).unwrap();
+    last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
+    Control::new(data.to_path_buf(), sources, plugins, Reporter::new(None), last_good).unwrap()
+}
+
+#[tokio::test]
+async fn what_a_stop_kept_from_being_looked_at_is_not_taken_for_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut control = control(folder.path()).await;
+    let hosts = vec![entry("host", HOST)];
+    let snapshot = Snapshot { hosts, plugins: vec![entry("new", "kind: Plugin")], ..Snapshot::default() };
+    let stop = CancellationToken::new();
+    stop.cancel();
+    control.reconcile(&snapshot, &stop).await;
+    assert!(control.good_plugins.contains_key("old"), "a stop is no change of the configuration");
+    assert!(control.shared.plugins().is_empty(), "and nothing is begun after it");
+    assert!(control.last_good.plugins().unwrap().contains_key("old"));
+
+    control.reconcile(&snapshot, &CancellationToken::new()).await;
+    assert!(control.good_plugins.is_empty(), "but what was looked at and is not there is taken out");
+    assert_eq!(control.shared.plugins().into_keys().collect::<Vec<_>>(), ["new"]);
+}
+
+fn head(kind: &str, name: &str) -> String {
+    format!("apiVersion: kubewitness.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n")
+}
+
+/// Writes to the database of its own name.
+fn writer(name: &str, batch: u32) -> Entry {
+    let text = format!(
+        "{}  module: {{file: persistence.wasm}}\n  subscribe: [{{source: jobs, mode: every, start: beginning}}]\n  \
+         grants: {{sql: [{{name: main, database: {name}}}]}}\n  delivery: {{batch: {batch}}}\n",
+        head("Plugin", name)
+    );
+    entry(name, &text)
+}
+
+/// Both write, one of them to a database that never answers.
+fn two_writers(url: &std::path::Path) -> Entry {
+    let text = format!(
+        "{}  sources: [{{name: jobs, apiVersion: batch/v1, kind: Job}}]\n  databases:\n  \
+         - {{name: quick, sqlite: {{path: quick.db}}}}\n  - {{name: hung, postgres: {{urlFrom: {{file: {}}}}}}}\n",
+        head("Host", "host"),
+        url.display()
+    );
+    entry("host", &text)
+}
+
+async fn witness_a_job(journal: &Journal) {
+    let object = Arc::new(ObjectRef { kind: "Job".into(), uid: "u".into(), ..ObjectRef::default() });
+    let version = Version::new("1");
+    let state = Witnessed {
+        id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
+        change: Change::Present,
+        object,
+        owner: None,
+        controller: None,
+        resource_version: version,
+        status: Arc::new(Status::default()),
+        previous: None,
+        observed_ms: 1,
+        document: "{}".into(),
+        base: None,
+    };
+    journal.append(Append { source: "jobs".into(), states: vec![state], ..Append::default() }).await.unwrap();
+}
+
+/// Two plugins of which one is in a call that waits for its database, as it does until the stream is gone.
+struct Hanging {
+    control: Control,
+    url: std::path::PathBuf,
+    call: TcpStream,
+    _folder: tempfile::TempDir,
+}
+
+impl Hanging {
+    async fn begin() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut control = control(folder.path()).await;
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = folder.path().join("url");
+        std::fs::write(&url, format!("postgres://ann:hush@{}/d", silent.local_addr().unwrap())).unwrap();
+        witness_a_job(&control.plugins.journal).await;
+        let snapshot = wanted(&url, &[("hung", 1), ("quick", 1)]);
+        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        assert_eq!(control.shared.problems(), [""; 0]);
+        Self { control, url, call: silent.accept().await.unwrap().0, _folder: folder }
+    }
+
+    async fn change(&mut self, plugins: &[(&str, u32)]) {
+        let snapshot = wanted(&self.url, plugins);
+        self.control.reconcile(&snapshot, &CancellationToken::new()).await;
+    }
+
+    fn taken(&self, name: &str) -> (Phase, Entry) {
+        let phase = self.control.shared.plugin(name).unwrap().phase;
+        (phase, self.control.good_plugins[name].entry.clone())
+    }
+}
+
+fn wanted(url: &std::path::Path, plugins: &[(&str, u32)]) -> Snapshot {
+    let plugins = plugins.iter().map(|(name, batch)| writer(name, *batch)).collect();
+    Snapshot { hosts: vec![two_writers(url)], plugins, ..Snapshot::default() }
+}
+
+#[tokio::test]
+async fn while_a_plugin_drains_the_changes_of_others_are_taken_and_its_own_wait() {
+    let mut hanging = Hanging::begin().await;
+    for batch in 2..=3 {
+        hanging.change(&[("hung", batch), ("quick", batch)]).await;
+        assert_eq!(hanging.taken("quick"), (Phase::Active, writer("quick", batch)));
+        assert_eq!(hanging.taken("hung"), (Phase::Draining, writer("hung", 1)));
+        assert!(!hanging.control.plugins.is_running("hung"), "nobody goes on before its call has ended");
+    }
+    drop(hanging.call);
+    hanging.control.plugins.has_drained().await;
+    let snapshot = wanted(&hanging.url, &[("hung", 3), ("quick", 3)]);
+    hanging.control.reconcile(&snapshot, &CancellationToken::new()).await;
+    let good = &hanging.control.good_plugins["hung"].entry;
+    assert_eq!(good, &writer("hung", 3), "the newest of its changes is taken");
+    assert!(hanging.control.plugins.is_running("hung"));
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_taken_out_is_forgotten_when_it_has_drained() {
+    let mut hanging = Hanging::begin().await;
+    hanging.change(&[("quick", 1)]).await;
+    assert_eq!(hanging.taken("hung"), (Phase::Draining, writer("hung", 1)));
+    drop(hanging.call);
+    hanging.control.plugins.has_drained().await;
+    hanging.control.reconcile(&wanted(&hanging.url, &[]), &CancellationToken::new()).await;
+    assert!(hanging.control.good_plugins.is_empty() && hanging.control.shared.plugins().is_empty());
+}
+
+#[tokio::test]
+async fn a_shut_down_waits_for_whoever_was_left_draining() {
+    let mut hanging = Hanging::begin().await;
+    hanging.change(&[("hung", 2), ("quick", 1)]).await;
+    let mut shut_down = std::pin::pin!(hanging.control.plugins.shut_down());
+    assert!(tokio::time::timeout(Duration::from_millis(100), &mut shut_down).await.is_err());
+    drop(hanging.call);
+    shut_down.await;
+}
+
+#[test]
+fn a_source_that_would_witness_something_else_under_its_old_name_is_refused() {
+    let known = BTreeMap::from([("jobs".to_string(), source("Job", "batch/v1", None))]);
+    assert!(changed_sources(&known, &[source("Job", "batch/v2", None)]).is_empty());
+    for other in [source("Job", "batch/v1", Some("team")), source("Secret", "v1", None)] {
+        assert_eq!(changed_sources(&known, &[other])[0].field, "spec.sources[0]");
+    }
+    assert!(changed_sources(&BTreeMap::new(), &[source("Secret", "v1", None)]).is_empty());
+}
