@@ -117,15 +117,14 @@ impl<'a> Scanner<'a> {
         Self { bytes, at: 0, depth: 0 }
     }
 
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn wrong(&self, expected: &'static str) -> ProjectError {
-        ProjectError::Malformed { at: self.at, expected }
+        malformed(self.at, expected)
     }
 
     /// The next byte that is not white space, without taking it; 0 at the end (a zero byte is
     /// not allowed anywhere in JSON, so nothing is confused by that).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self) -> u8 {
         while let Some(&byte) = self.bytes.get(self.at) {
             if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
@@ -136,7 +135,7 @@ impl<'a> Scanner<'a> {
         0
     }
 
-    #[inline]
+    #[inline(always)]
     fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ProjectError> {
         if self.peek() != byte {
             return Err(self.wrong(expected));
@@ -162,7 +161,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// From behind the opening quote to behind the closing one; whether there were escapes.
-    #[inline]
+    #[inline(always)]
     fn skip_text(&mut self) -> Result<bool, ProjectError> {
         let mut escaped = false;
         loop {
@@ -182,6 +181,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    #[inline(always)]
     fn skip_escape(&mut self) -> Result<(), ProjectError> {
         let width = match self.bytes.get(self.at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
@@ -270,6 +270,16 @@ impl<'a> Scanner<'a> {
 
     /// Over one value of any kind, checking its grammar.
     pub(crate) fn skip(&mut self) -> Result<(), ProjectError> {
+        // A copy that nobody else sees stays in registers: where the next byte is would otherwise
+        // go through memory with each string.
+        let mut local = self.clone();
+        let skipped = local.skip_value();
+        self.at = local.at;
+        skipped
+    }
+
+    #[inline(always)]
+    fn skip_value(&mut self) -> Result<(), ProjectError> {
         // One bit a level: 1 is an object, 0 an array.
         let mut kinds: u128 = 0;
         let mut depth = 0;
@@ -323,13 +333,14 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn key(&mut self) -> Result<(), ProjectError> {
         self.expect(b'"', "a key")?;
         self.skip_text()?;
         self.expect(b':', "a colon")
     }
 
+    #[inline(always)]
     fn skip_scalar(&mut self) -> Result<(), ProjectError> {
         let rest = &self.bytes[self.at..];
         let word: &[u8] = match rest.first() {
@@ -345,6 +356,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    #[inline(always)]
     fn skip_number(&mut self) -> Result<(), ProjectError> {
         if self.byte() == b'-' {
             self.at += 1;
@@ -368,16 +380,19 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    #[inline(always)]
     fn byte(&self) -> u8 {
         self.bytes.get(self.at).copied().unwrap_or(0)
     }
 
+    #[inline(always)]
     fn digits(&mut self) {
         while self.byte().is_ascii_digit() {
             self.at += 1;
         }
     }
 
+    #[inline(always)]
     fn some_digits(&mut self) -> Result<(), ProjectError> {
         if !self.byte().is_ascii_digit() {
             return Err(self.wrong("a digit"));
@@ -439,6 +454,13 @@ impl<'a> Scanner<'a> {
             }
         }
     }
+}
+
+/// Told the place and not the scanner, which may so stay in registers.
+#[cold]
+#[inline(never)]
+fn malformed(at: usize, expected: &'static str) -> ProjectError {
+    ProjectError::Malformed { at, expected }
 }
 
 const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
