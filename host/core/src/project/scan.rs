@@ -152,7 +152,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn text(&mut self) -> Result<Text<'a>, ProjectError> {
         self.expect(b'"', "a string")?;
         let start = self.at;
@@ -463,25 +463,25 @@ fn malformed(at: usize, expected: &'static str) -> ProjectError {
     ProjectError::Malformed { at, expected }
 }
 
-const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
-const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+const HIGH: u64 = each(0x80);
 
-/// Marks the bytes of a word that are less than `n` (up to 128). What lies above the first
-/// marked byte may be marked wrongly; the first is always right.
-#[inline(always)]
-fn less(word: u64, n: u8) -> u64 {
-    word.wrapping_sub(LOW.wrapping_mul(u64::from(n))) & !word & HIGH
+/// A word of one byte.
+const fn each(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
 }
 
 /// Where the next quote, backslash or control character is, or the end. Eight bytes at a time:
 /// most strings of an object are shorter than what a vectored search needs to get going.
 #[inline(always)]
-fn special(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let word = u64::from_le_bytes(*chunk);
-        let quotes = less(word ^ LOW.wrapping_mul(u64::from(b'"')), 1);
-        let escapes = less(word ^ LOW.wrapping_mul(u64::from(b'\\')), 1);
-        let marked = quotes | escapes | less(word, 0x20);
+        // Each difference marks the bytes that borrow. What lies above the first marked byte may be
+        // marked wrongly, and so may what is not ASCII; that is none of these.
+        let quotes = (word ^ each(b'"')).wrapping_sub(each(1));
+        let escapes = (word ^ each(b'\\')).wrapping_sub(each(1));
+        let controls = word.wrapping_sub(each(0x20));
+        let marked = (quotes | escapes | controls) & !word & HIGH;
         if marked != 0 {
             return at + (marked.trailing_zeros() / 8) as usize;
         }
