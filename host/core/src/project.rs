@@ -92,9 +92,8 @@ pub struct ErrorStatus {
 /// Splits one line of a watch stream. The whole line is checked, so the object is one
 /// well-formed JSON object in UTF-8.
 pub fn frame(line: &[u8]) -> Result<Frame<'_>, ProjectError> {
-    utf8(line)?;
     let (mut kind, mut object) = (None, None);
-    let mut scanner = Scanner::new(line);
+    let mut scanner = Scanner::of_text(utf8(line)?);
     scanner.members(|key, value| {
         if kind.is_none() && key.is(b"type") {
             kind = Some(value.text()?);
@@ -124,11 +123,8 @@ fn event_type(text: Text<'_>) -> Result<EventType, ProjectError> {
     })
 }
 
-fn utf8(bytes: &[u8]) -> Result<(), ProjectError> {
-    match std::str::from_utf8(bytes) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(ProjectError::Utf8 { at: error.valid_up_to() }),
-    }
+fn utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
+    std::str::from_utf8(bytes).map_err(|error| ProjectError::Utf8 { at: error.valid_up_to() })
 }
 
 /// A string, or nothing where it is null. Anything else is an error.
@@ -168,9 +164,8 @@ pub fn project_into<'a>(
     outline: &mut Outline,
 ) -> Result<(Frame<'a>, Option<Envelope<'a>>), ProjectError> {
     outline.clear();
-    utf8(line)?;
     let (mut kind, mut object, mut read) = (None, None, None);
-    let mut scanner = Scanner::new(line);
+    let mut scanner = Scanner::of_text(utf8(line)?);
     scanner.members(|key, value| {
         if kind.is_none() && key.is(b"type") {
             kind = Some(event_type(value.text()?)?);

@@ -15,33 +15,53 @@ pub(crate) const NESTING: u32 = 127;
 /// A string as it stands between its quotes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
-    raw: &'a [u8],
+    raw: Raw<'a>,
     escaped: bool,
     at: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Raw<'a> {
+    /// Of a text that is known to be UTF-8.
+    Utf8(&'a str),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Raw<'a> {
+    #[inline]
+    fn bytes(self) -> &'a [u8] {
+        match self {
+            Self::Utf8(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
 }
 
 impl<'a> Text<'a> {
     /// Of bytes that a scanner has been over.
     pub(super) fn scanned(raw: &'a [u8], escaped: bool, at: usize) -> Self {
-        Self { raw, escaped, at }
+        Self { raw: Raw::Bytes(raw), escaped, at }
     }
 
     /// Where it stands and how long it is; whether there are escapes.
     pub(super) fn place(&self) -> (usize, usize, bool) {
-        (self.at, self.raw.len(), self.escaped)
+        (self.at, self.raw.bytes().len(), self.escaped)
     }
 
     #[inline]
     pub(crate) fn is(&self, text: &[u8]) -> bool {
         match self.escaped {
-            false => self.raw == text,
+            false => self.raw.bytes() == text,
             true => self.decode().is_ok_and(|decoded| decoded.as_bytes() == text),
         }
     }
 
     pub(crate) fn decode(&self) -> Result<Cow<'a, str>, ProjectError> {
-        let text = std::str::from_utf8(self.raw)
-            .map_err(|error| ProjectError::Utf8 { at: self.at + error.valid_up_to() })?;
+        let text = match self.raw {
+            Raw::Utf8(text) => text,
+            Raw::Bytes(bytes) => std::str::from_utf8(bytes)
+                .map_err(|error| ProjectError::Utf8 { at: self.at + error.valid_up_to() })?,
+        };
         match self.escaped {
             false => Ok(Cow::Borrowed(text)),
             true => self.unescape(text).map(Cow::Owned),
@@ -107,6 +127,8 @@ pub(crate) enum Flow {
 #[derive(Clone, Debug)]
 pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
+    /// The same bytes where they are known to be UTF-8, so that no string is checked again.
+    text: Option<&'a str>,
     at: usize,
     /// Levels of [`Self::members`] and [`Self::elements`] that are open.
     depth: u32,
@@ -114,7 +136,11 @@ pub(crate) struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, depth: 0 }
+        Self { bytes, text: None, at: 0, depth: 0 }
+    }
+
+    pub(crate) fn of_text(text: &'a str) -> Self {
+        Self { bytes: text.as_bytes(), text: Some(text), at: 0, depth: 0 }
     }
 
     #[inline(always)]
@@ -157,7 +183,11 @@ impl<'a> Scanner<'a> {
         self.expect(b'"', "a string")?;
         let start = self.at;
         let escaped = self.skip_text()?;
-        Ok(Text { raw: &self.bytes[start..self.at - 1], escaped, at: start })
+        let raw = match self.text.and_then(|text| text.get(start..self.at - 1)) {
+            Some(text) => Raw::Utf8(text),
+            None => Raw::Bytes(&self.bytes[start..self.at - 1]),
+        };
+        Ok(Text { raw, escaped, at: start })
     }
 
     /// From behind the opening quote to behind the closing one; whether there were escapes.

@@ -259,6 +259,15 @@ proptest! {
     }
 
     #[test]
+    fn what_is_known_to_be_utf_8_decodes_as_what_is_not(name in "\\PC{0,20}", cut in 0usize..40, escapes in "(\\\\u[0-9a-f]{4}|\\\\n){0,3}") {
+        let text = format!("\"{name}{escapes}\"");
+        for text in [&text[..], &text[..text.floor_char_boundary(cut)]] {
+            let read = |mut scanner: Scanner<'_>| scanner.text()?.decode().map(Cow::into_owned);
+            prop_assert_eq!(read(Scanner::of_text(text)), read(Scanner::new(text.as_bytes())));
+        }
+    }
+
+    #[test]
     fn an_outline_has_every_member_of_the_first_two_levels(
         object in prop::collection::btree_map(".{0,4}", any_json(), 0..6),
         pretty in any::<bool>(),
