@@ -19,6 +19,9 @@ pub use outline::Outline;
 pub use page::{ListPage, list_page};
 pub(crate) use scan::{Flow, Scanner, Text};
 
+/// As many as most maps of an object have: room for them is made at once.
+pub(crate) const MEMBERS: usize = 8;
+
 /// Why bytes were not what they should be. All of them mean: keep the bytes as poison.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProjectError {
@@ -128,6 +131,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
 }
 
 /// A string, or nothing where it is null. Anything else is an error.
+#[inline]
 fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectError> {
     match value.peek() {
         b'n' => value.skip().map(|()| Cow::Borrowed("")),
@@ -136,6 +140,7 @@ fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectErr
 }
 
 /// As [`optional_text`], for a field that an earlier key may have given already.
+#[inline]
 fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut Scanner<'a>) -> Result<(), ProjectError> {
     let text = optional_text(value)?;
     if field.is_empty() {
@@ -328,6 +333,9 @@ fn labels<'a>(
         return Ok(());
     }
     value.members(|key, value| {
+        if labels.is_empty() {
+            labels.reserve(MEMBERS);
+        }
         labels.push((key.decode()?, optional_text(value)?));
         Ok(Flow::Next)
     })

@@ -56,6 +56,7 @@ impl<'a> Text<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn decode(&self) -> Result<Cow<'a, str>, ProjectError> {
         let text = match self.raw {
             Raw::Utf8(text) => text,
