@@ -19,6 +19,9 @@ pub use outline::Outline;
 pub use page::{ListPage, list_page};
 pub(crate) use scan::{Flow, Scanner, Text};
 
+/// As many as most maps of an object have: room for them is made at once.
+pub(crate) const MEMBERS: usize = 8;
+
 /// Why bytes were not what they should be. All of them mean: keep the bytes as poison.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProjectError {
@@ -92,9 +95,8 @@ pub struct ErrorStatus {
 /// Splits one line of a watch stream. The whole line is checked, so the object is one
 /// well-formed JSON object in UTF-8.
 pub fn frame(line: &[u8]) -> Result<Frame<'_>, ProjectError> {
-    utf8(line)?;
     let (mut kind, mut object) = (None, None);
-    let mut scanner = Scanner::new(line);
+    let mut scanner = Scanner::of_text(utf8(line)?);
     scanner.members(|key, value| {
         if kind.is_none() && key.is(b"type") {
             kind = Some(value.text()?);
@@ -124,14 +126,12 @@ fn event_type(text: Text<'_>) -> Result<EventType, ProjectError> {
     })
 }
 
-fn utf8(bytes: &[u8]) -> Result<(), ProjectError> {
-    match std::str::from_utf8(bytes) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(ProjectError::Utf8 { at: error.valid_up_to() }),
-    }
+fn utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
+    std::str::from_utf8(bytes).map_err(|error| ProjectError::Utf8 { at: error.valid_up_to() })
 }
 
 /// A string, or nothing where it is null. Anything else is an error.
+#[inline]
 fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectError> {
     match value.peek() {
         b'n' => value.skip().map(|()| Cow::Borrowed("")),
@@ -140,6 +140,7 @@ fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectErr
 }
 
 /// As [`optional_text`], for a field that an earlier key may have given already.
+#[inline]
 fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut Scanner<'a>) -> Result<(), ProjectError> {
     let text = optional_text(value)?;
     if field.is_empty() {
@@ -168,9 +169,8 @@ pub fn project_into<'a>(
     outline: &mut Outline,
 ) -> Result<(Frame<'a>, Option<Envelope<'a>>), ProjectError> {
     outline.clear();
-    utf8(line)?;
     let (mut kind, mut object, mut read) = (None, None, None);
-    let mut scanner = Scanner::new(line);
+    let mut scanner = Scanner::of_text(utf8(line)?);
     scanner.members(|key, value| {
         if kind.is_none() && key.is(b"type") {
             kind = Some(event_type(value.text()?)?);
@@ -333,6 +333,9 @@ fn labels<'a>(
         return Ok(());
     }
     value.members(|key, value| {
+        if labels.is_empty() {
+            labels.reserve(MEMBERS);
+        }
         labels.push((key.decode()?, optional_text(value)?));
         Ok(Flow::Next)
     })

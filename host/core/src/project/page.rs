@@ -21,10 +21,9 @@ pub struct ListPage<'a> {
 
 /// Splits one page of a list. The whole page is checked, as [`frame`] does with a line.
 pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
-    utf8(bytes)?;
     let mut page = ListPage::default();
     let mut has_items = false;
-    let mut scanner = Scanner::new(bytes);
+    let mut scanner = Scanner::of_text(utf8(bytes)?);
     scanner.members(|key, value| {
         match () {
             () if key.is(b"kind") => take_text(&mut page.kind, value)?,

@@ -15,33 +15,54 @@ pub(crate) const NESTING: u32 = 127;
 /// A string as it stands between its quotes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
-    raw: &'a [u8],
+    raw: Raw<'a>,
     escaped: bool,
     at: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Raw<'a> {
+    /// Of a text that is known to be UTF-8.
+    Utf8(&'a str),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Raw<'a> {
+    #[inline]
+    fn bytes(self) -> &'a [u8] {
+        match self {
+            Self::Utf8(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
 }
 
 impl<'a> Text<'a> {
     /// Of bytes that a scanner has been over.
     pub(super) fn scanned(raw: &'a [u8], escaped: bool, at: usize) -> Self {
-        Self { raw, escaped, at }
+        Self { raw: Raw::Bytes(raw), escaped, at }
     }
 
     /// Where it stands and how long it is; whether there are escapes.
     pub(super) fn place(&self) -> (usize, usize, bool) {
-        (self.at, self.raw.len(), self.escaped)
+        (self.at, self.raw.bytes().len(), self.escaped)
     }
 
     #[inline]
     pub(crate) fn is(&self, text: &[u8]) -> bool {
         match self.escaped {
-            false => self.raw == text,
+            false => self.raw.bytes() == text,
             true => self.decode().is_ok_and(|decoded| decoded.as_bytes() == text),
         }
     }
 
+    #[inline]
     pub(crate) fn decode(&self) -> Result<Cow<'a, str>, ProjectError> {
-        let text = std::str::from_utf8(self.raw)
-            .map_err(|error| ProjectError::Utf8 { at: self.at + error.valid_up_to() })?;
+        let text = match self.raw {
+            Raw::Utf8(text) => text,
+            Raw::Bytes(bytes) => std::str::from_utf8(bytes)
+                .map_err(|error| ProjectError::Utf8 { at: self.at + error.valid_up_to() })?,
+        };
         match self.escaped {
             false => Ok(Cow::Borrowed(text)),
             true => self.unescape(text).map(Cow::Owned),
@@ -107,6 +128,8 @@ pub(crate) enum Flow {
 #[derive(Clone, Debug)]
 pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
+    /// The same bytes where they are known to be UTF-8, so that no string is checked again.
+    text: Option<&'a str>,
     at: usize,
     /// Levels of [`Self::members`] and [`Self::elements`] that are open.
     depth: u32,
@@ -114,18 +137,21 @@ pub(crate) struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, depth: 0 }
+        Self { bytes, text: None, at: 0, depth: 0 }
     }
 
-    #[cold]
-    #[inline(never)]
+    pub(crate) fn of_text(text: &'a str) -> Self {
+        Self { bytes: text.as_bytes(), text: Some(text), at: 0, depth: 0 }
+    }
+
+    #[inline(always)]
     pub(crate) fn wrong(&self, expected: &'static str) -> ProjectError {
-        ProjectError::Malformed { at: self.at, expected }
+        malformed(self.at, expected)
     }
 
     /// The next byte that is not white space, without taking it; 0 at the end (a zero byte is
     /// not allowed anywhere in JSON, so nothing is confused by that).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self) -> u8 {
         while let Some(&byte) = self.bytes.get(self.at) {
             if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
@@ -136,7 +162,7 @@ impl<'a> Scanner<'a> {
         0
     }
 
-    #[inline]
+    #[inline(always)]
     fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ProjectError> {
         if self.peek() != byte {
             return Err(self.wrong(expected));
@@ -153,16 +179,20 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn text(&mut self) -> Result<Text<'a>, ProjectError> {
         self.expect(b'"', "a string")?;
         let start = self.at;
         let escaped = self.skip_text()?;
-        Ok(Text { raw: &self.bytes[start..self.at - 1], escaped, at: start })
+        let raw = match self.text.and_then(|text| text.get(start..self.at - 1)) {
+            Some(text) => Raw::Utf8(text),
+            None => Raw::Bytes(&self.bytes[start..self.at - 1]),
+        };
+        Ok(Text { raw, escaped, at: start })
     }
 
     /// From behind the opening quote to behind the closing one; whether there were escapes.
-    #[inline]
+    #[inline(always)]
     fn skip_text(&mut self) -> Result<bool, ProjectError> {
         let mut escaped = false;
         loop {
@@ -182,6 +212,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    #[inline(always)]
     fn skip_escape(&mut self) -> Result<(), ProjectError> {
         let width = match self.bytes.get(self.at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
@@ -270,6 +301,16 @@ impl<'a> Scanner<'a> {
 
     /// Over one value of any kind, checking its grammar.
     pub(crate) fn skip(&mut self) -> Result<(), ProjectError> {
+        // A copy that nobody else sees stays in registers: where the next byte is would otherwise
+        // go through memory with each string.
+        let mut local = self.clone();
+        let skipped = local.skip_value();
+        self.at = local.at;
+        skipped
+    }
+
+    #[inline(always)]
+    fn skip_value(&mut self) -> Result<(), ProjectError> {
         // One bit a level: 1 is an object, 0 an array.
         let mut kinds: u128 = 0;
         let mut depth = 0;
@@ -323,13 +364,14 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn key(&mut self) -> Result<(), ProjectError> {
         self.expect(b'"', "a key")?;
         self.skip_text()?;
         self.expect(b':', "a colon")
     }
 
+    #[inline(always)]
     fn skip_scalar(&mut self) -> Result<(), ProjectError> {
         let rest = &self.bytes[self.at..];
         let word: &[u8] = match rest.first() {
@@ -345,6 +387,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    #[inline(always)]
     fn skip_number(&mut self) -> Result<(), ProjectError> {
         if self.byte() == b'-' {
             self.at += 1;
@@ -368,16 +411,19 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    #[inline(always)]
     fn byte(&self) -> u8 {
         self.bytes.get(self.at).copied().unwrap_or(0)
     }
 
+    #[inline(always)]
     fn digits(&mut self) {
         while self.byte().is_ascii_digit() {
             self.at += 1;
         }
     }
 
+    #[inline(always)]
     fn some_digits(&mut self) -> Result<(), ProjectError> {
         if !self.byte().is_ascii_digit() {
             return Err(self.wrong("a digit"));
@@ -441,25 +487,32 @@ impl<'a> Scanner<'a> {
     }
 }
 
-const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
-const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+/// Told the place and not the scanner, which may so stay in registers.
+#[cold]
+#[inline(never)]
+fn malformed(at: usize, expected: &'static str) -> ProjectError {
+    ProjectError::Malformed { at, expected }
+}
 
-/// Marks the bytes of a word that are less than `n` (up to 128). What lies above the first
-/// marked byte may be marked wrongly; the first is always right.
-#[inline(always)]
-fn less(word: u64, n: u8) -> u64 {
-    word.wrapping_sub(LOW.wrapping_mul(u64::from(n))) & !word & HIGH
+const HIGH: u64 = each(0x80);
+
+/// A word of one byte.
+const fn each(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
 }
 
 /// Where the next quote, backslash or control character is, or the end. Eight bytes at a time:
 /// most strings of an object are shorter than what a vectored search needs to get going.
 #[inline(always)]
-fn special(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let word = u64::from_le_bytes(*chunk);
-        let quotes = less(word ^ LOW.wrapping_mul(u64::from(b'"')), 1);
-        let escapes = less(word ^ LOW.wrapping_mul(u64::from(b'\\')), 1);
-        let marked = quotes | escapes | less(word, 0x20);
+        // Each difference marks the bytes that borrow. What lies above the first marked byte may be
+        // marked wrongly, and so may what is not ASCII; that is none of these.
+        let quotes = (word ^ each(b'"')).wrapping_sub(each(1));
+        let escapes = (word ^ each(b'\\')).wrapping_sub(each(1));
+        let controls = word.wrapping_sub(each(0x20));
+        let marked = (quotes | escapes | controls) & !word & HIGH;
         if marked != 0 {
             return at + (marked.trailing_zeros() / 8) as usize;
         }

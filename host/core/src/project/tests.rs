@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::scan::special;
 use super::*;
 
 const JOBS: &str = include_str!("../../testdata/jobs.jsonl");
@@ -212,6 +213,24 @@ fn outlined(outline: &Outline, object: &[u8]) -> Vec<(String, String, Value)> {
     members
 }
 
+fn is_special(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\\' | 0..0x20)
+}
+
+#[test]
+fn every_byte_at_every_place_is_found_or_passed() {
+    for before in [b'a', 0x20, 0x21, 0x23, 0x5B, 0x5D, 0x7F, 0x80, 0xA2, 0xDC, 0xFF] {
+        for length in 1..27 {
+            for (place, byte) in (0..length).flat_map(|place| (0..=255).map(move |byte| (place, byte))) {
+                let mut bytes = vec![before; length];
+                bytes[place] = byte;
+                let expected = if is_special(byte) { place } else { length };
+                assert_eq!(special(&bytes, 0), expected, "{byte} at {place} of {length} among {before}");
+            }
+        }
+    }
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -229,6 +248,25 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    #[test]
+    fn the_next_special_byte_is_the_one_that_a_plain_search_finds(
+        bytes in prop::collection::vec(prop_oneof![4 => any::<u8>(), 1 => prop::sample::select(&b"\"\\\x1f\x00\xa2\xdc"[..])], 0..80),
+        from in 0usize..80,
+    ) {
+        let from = from.min(bytes.len());
+        let expected = bytes[from..].iter().position(|byte| is_special(*byte)).map_or(bytes.len(), |at| from + at);
+        prop_assert_eq!(special(&bytes, from), expected);
+    }
+
+    #[test]
+    fn what_is_known_to_be_utf_8_decodes_as_what_is_not(name in "\\PC{0,20}", cut in 0usize..40, escapes in "(\\\\u[0-9a-f]{4}|\\\\n){0,3}") {
+        let text = format!("\"{name}{escapes}\"");
+        for text in [&text[..], &text[..text.floor_char_boundary(cut)]] {
+            let read = |mut scanner: Scanner<'_>| scanner.text()?.decode().map(Cow::into_owned);
+            prop_assert_eq!(read(Scanner::of_text(text)), read(Scanner::new(text.as_bytes())));
+        }
+    }
+
     #[test]
     fn an_outline_has_every_member_of_the_first_two_levels(
         object in prop::collection::btree_map(".{0,4}", any_json(), 0..6),

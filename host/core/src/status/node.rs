@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::Number;
 
-use crate::project::{Flow, ProjectError, Scanner};
+use crate::project::{Flow, MEMBERS, ProjectError, Scanner};
 
 /// Digits that fit a number of 64 bits, whatever they are.
 const SAFE_DIGITS: usize = 18;
@@ -36,6 +36,9 @@ impl<'a> Node<'a> {
             b'{' => {
                 let (mut map, mut is_whole) = (Vec::new(), true);
                 value.members(|key, value| {
+                    if map.is_empty() {
+                        map.reserve(MEMBERS);
+                    }
                     match Self::read(value)? {
                         Some(node) => map.push((key.decode()?, node)),
                         None => is_whole = false,

@@ -77,25 +77,33 @@ impl<'a> Uid<'a> {
     }
 }
 
+/// Asked for with each event, twice: every place is looked at, and what was found is judged at the end.
 fn raw_uid(text: &str) -> Option<[u8; 16]> {
-    if text.len() != 36 {
-        return None;
-    }
-    let mut raw = [0; 16];
+    /// Where the two digits of each byte begin.
+    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+    let text: &[u8; 36] = text.as_bytes().try_into().ok()?;
     let mut digits = 0;
-    for (place, byte) in text.bytes().enumerate() {
-        let digit = match (place, byte) {
-            (8 | 13 | 18 | 23, b'-') => continue,
-            (8 | 13 | 18 | 23, _) => return None,
-            (_, b'0'..=b'9') => byte - b'0',
-            (_, b'a'..=b'f') => byte - b'a' + 10,
-            _ => return None,
-        };
-        raw[digits / 2] = raw[digits / 2] << 4 | digit;
-        digits += 1;
-    }
-    Some(raw)
+    let raw = PLACES.map(|place| {
+        let (high, low) = (DIGITS[usize::from(text[place])], DIGITS[usize::from(text[place + 1])]);
+        digits |= high | low;
+        high << 4 | low
+    });
+    let has_dashes = [8, 13, 18, 23].into_iter().all(|place| text[place] == b'-');
+    (has_dashes && digits < NO_DIGIT).then_some(raw)
 }
+
+const NO_DIGIT: u8 = 16;
+
+/// What each byte is as a lower-case digit.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut digit = 0;
+    while digit < NO_DIGIT {
+        digits[b"0123456789abcdef"[digit as usize] as usize] = digit;
+        digit += 1;
+    }
+    digits
+};
 
 // ---- writing -----------------------------------------------------------------------------
 
