@@ -143,13 +143,21 @@ impl Handler for Plugin {
             .filter(|(delivery, verdict)| **verdict == Verdict::Done && !delivery.resync)
             .map(|(delivery, _)| delivery.state.seq)
             .collect();
-        let kv = session.commit(&done).await.map_err(|error| unavailable(&error))?;
+        let kv = session.commit(&done).await.map_err(refused)?;
         let mut verdicts = verdicts.into_iter();
         let verdicts = is_fresh
             .into_iter()
             .map(|fresh| if fresh { verdicts.next().unwrap_or(Verdict::Done) } else { Verdict::Done })
             .collect();
         Ok(Outcome { verdicts, kv })
+    }
+}
+
+/// At a commit: what a database finds wrong with the rows then is theirs, and whose it is can be found.
+fn refused(error: GrantError) -> CallError {
+    match error {
+        GrantError::Invalid(why) => CallError::Refused(why),
+        other => unavailable(&other),
     }
 }
 

@@ -26,7 +26,9 @@ impl Appender {
         let mut dice = Dice::new(self.parts.tuning.seed);
         while let Some(append) = self.appends.recv().await {
             let Some(settled) = write(&self.parts, &append, &mut dice, &stop).await else { return };
-            if self.appended.send(settled).await.is_err() {
+            // What comes after one that is refused must not be there without it.
+            let is_last = settled.is_err();
+            if self.appended.send(settled).await.is_err() || is_last {
                 return;
             }
         }

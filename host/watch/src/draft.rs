@@ -1,5 +1,5 @@
 //! One append in the making, with what it already says about its objects: the events of one batch
-//! are judged against the ones before them, and against the batch that is being written. Knows nothing
+//! are judged against the ones before them, and against the batches that are being written. Knows nothing
 //! about the journal or the server.
 
 use std::hash::BuildHasher;
@@ -36,7 +36,7 @@ pub(crate) struct Draft {
     by_uid: HashTable<usize>,
     by_name: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The batch before, while it is not durable.
+    /// The batch before, while it is not durable; it has the one before it.
     before: Option<Box<Self>>,
 }
 
@@ -47,9 +47,12 @@ impl Draft {
         self.before = Some(Box::new(before));
     }
 
-    /// The batch that has become durable.
+    /// The batch that has become durable: the oldest of those that were to.
     pub fn land(&mut self) -> Option<Box<Self>> {
-        self.before.take()
+        match &mut self.before {
+            Some(before) if before.before.is_some() => before.land(),
+            before => before.take(),
+        }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -25,7 +25,7 @@ use crate::request::Api;
 use crate::tuning::Tuning;
 use crate::walker::{ROUNDS, Walker};
 use crate::warm::{self, Load};
-use crate::writer::Writer;
+use crate::writer::{FLIGHTS, Writer};
 
 /// Why a source has ended for good. Everything that can pass is waited for instead, and shown
 /// in the handle.
@@ -96,8 +96,8 @@ impl Source {
         let (full, is_full) = watch::channel(false);
         let (loads, loading) = mpsc::channel(1);
         let (unended, is_unended) = mpsc::unbounded_channel();
-        let (appends, to_append) = mpsc::channel(1);
-        let (has_appended, appended) = mpsc::channel(1);
+        let (appends, to_append) = mpsc::channel(FLIGHTS);
+        let (has_appended, appended) = mpsc::channel(FLIGHTS);
         // Reader, walker, auditor and mender end with the stop or with the writer; the writer with them.
         let halt = stop.child_token();
         let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);

@@ -40,14 +40,18 @@ use durable::Flight;
 /// So can a hole with the version above it.
 const EVENT_STATES: usize = 2;
 
+/// Batches that are made and not durable yet: one that is written and one that is ready to be. With one
+/// alone the journal would stand still while what it has written is shown and the next is handed over.
+pub(crate) const FLIGHTS: usize = 2;
+
 pub(crate) struct Writer {
     parts: Arc<Parts>,
     maker: Maker,
     checkpoint: Checkpoint,
-    /// To the appender and back: one batch at a time.
+    /// To the appender and back, in order.
     appends: mpsc::Sender<Append>,
     appended: mpsc::Receiver<Settled>,
-    flight: Option<Flight>,
+    flights: VecDeque<Flight>,
     /// An empty one, for the room that it has.
     spare: Draft,
     /// What is on disk, and since when.
@@ -110,7 +114,7 @@ impl Writer {
             maker: Maker::new(Arc::clone(&parts), epoch),
             appends,
             appended,
-            flight: None,
+            flights: VecDeque::with_capacity(FLIGHTS),
             spare: Draft::default(),
             checkpoint: Checkpoint::at(checkpoint.clone()),
             written: checkpoint,
@@ -148,13 +152,13 @@ impl Writer {
             let cool_at = self.cool_at.unwrap_or(due_at);
             let received = tokio::select! {
                 biased;
-                appended = self.appended.recv(), if self.flight.is_some() => {
+                appended = self.appended.recv(), if !self.flights.is_empty() => {
                     if self.landed(appended)? == Written::Stopped {
                         return Ok(());
                     }
                     continue;
                 }
-                () = sleep_until(due_at), if moved && self.flight.is_none() => 0,
+                () = sleep_until(due_at), if moved && self.flights.is_empty() => 0,
                 received = inputs.recv_many(&mut batch, APPEND_BATCH) => received,
                 () = sleep_until(cool_at), if self.cool_at.is_some() => {
                     self.cool_down();

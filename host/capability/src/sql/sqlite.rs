@@ -216,12 +216,14 @@ impl Transaction for Open {
     }
 
     fn intact(&self) -> Result<(), GrantError> {
-        let why = match (&self.broken, &self.writer) {
-            (Some(error), _) => error.to_string(),
-            (None, None) => "nobody waited for one of its statements".into(),
+        let undone = |why: &str| format!("what this call wrote was undone: {why}");
+        Err(match (&self.broken, &self.writer) {
+            // For what is in a row, as a trigger may have it: that is found, and nobody's outage.
+            (Some(GrantError::Invalid(why)), _) => GrantError::Invalid(undone(why)),
+            (Some(error), _) => GrantError::Unavailable(undone(&error.to_string())),
+            (None, None) => GrantError::Unavailable(undone("nobody waited for one of its statements")),
             (None, Some(_)) => return Ok(()),
-        };
-        Err(GrantError::Unavailable(format!("what this call wrote was undone: {why}")))
+        })
     }
 
     async fn commit(mut self: Box<Self>, receipt: &Receipt) -> Result<(), CommitError> {

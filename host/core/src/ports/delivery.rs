@@ -46,6 +46,9 @@ pub enum CallError {
     Memory { limit_bytes: u64 },
     #[error("the plugin answered wrongly: {0}")]
     Protocol(String),
+    /// What it wrote was refused as a whole, for what is in it.
+    #[error("{0}")]
+    Refused(String),
     /// Not the plugin's fault: a database, a ledger or the host itself.
     #[error("{0}")]
     Unavailable(String),

@@ -7,6 +7,7 @@ use crate::store::DOUBTFUL;
 const BUSY: i64 = 5;
 const LOCKED: i64 = 6;
 const NO_MEMORY: i64 = 7;
+const READ_ONLY: i64 = 8;
 const INTERRUPT: i64 = 9;
 const IO: i64 = 10;
 const CORRUPT: i64 = 11;
@@ -49,6 +50,9 @@ fn by_code(code: i64, error: &dyn std::fmt::Display) -> JournalError {
     match (code, code & 0xFF) {
         (IO_WRITE | IO_SHM_SIZE | IO_NO_MEMORY, _) => later(),
         (_, FULL) => JournalError::Unavailable(format!("the disk is full: {error}")),
+        (_, READ_ONLY) => JournalError::Unavailable(format!(
+            "{error}: whoever runs this has no right to write the file, its folder or what lies beside it"
+        )),
         (_, BUSY | LOCKED | NO_MEMORY | INTERRUPT | CANT_OPEN) => later(),
         (_, CORRUPT | NOT_A_DATABASE) => JournalError::Fatal(format!(
             "{error}: a page of the file is not what was written; stop, keep the file, run `journal verify`, \
@@ -72,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_or_a_quota_passes_and_a_failed_sync_does_not() {
-        for passes in [FULL, IO_WRITE, IO_SHM_SIZE, BUSY, BUSY | 2 << 8, LOCKED] {
+        for passes in [READ_ONLY, FULL, IO_WRITE, IO_SHM_SIZE, BUSY, BUSY | 2 << 8, LOCKED] {
             assert!(!is_fatal(passes), "{passes}");
         }
         let (fsync, dir_fsync, read, corrupt_index) =

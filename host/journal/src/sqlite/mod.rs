@@ -141,6 +141,10 @@ impl Writes for Writer {
     }
 
     async fn close(mut self: Box<Self>) -> Answer<()> {
+        if let Err(lost) = self.is_there() {
+            self.abandon();
+            return Err(lost);
+        }
         let asked = self.reader.close().await;
         // Readers are closed later and could not do it: the whole journal is in the one file then,
         // and a copy of that file is a copy of the journal.

@@ -10,7 +10,7 @@ use kubewitness_core::ports::{Append, Appended, Current, Witnessed};
 use kubewitness_core::state::Change;
 use tokio::time::Instant;
 
-use super::{Writer, Written};
+use super::{FLIGHTS, Writer, Written};
 use crate::SourceError;
 use crate::appender::Settled;
 use crate::cache::{Cooling, Hot};
@@ -45,8 +45,10 @@ impl Writer {
     async fn write_batch(&mut self) -> Result<Written, SourceError> {
         let settled = self.is_settled();
         if self.due || !self.maker.draft.is_empty() {
-            if self.land().await? == Written::Stopped {
-                return Ok(Written::Stopped);
+            while self.flights.len() >= FLIGHTS {
+                if self.land_one().await? == Written::Stopped {
+                    return Ok(Written::Stopped);
+                }
             }
             self.take_off(settled).await;
         }
@@ -77,7 +79,8 @@ impl Writer {
         Ok(Written::GoesOn)
     }
 
-    /// What is made of events meanwhile is judged against it as if it were durable already.
+    /// What is made of events meanwhile is judged against it as if it were durable already. The journal
+    /// takes it as soon as it has written the one before, whatever is done here then.
     async fn take_off(&mut self, settled: bool) {
         let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
         let checkpoint = self.checkpoint.safe().filter(moved).cloned();
@@ -92,24 +95,30 @@ impl Writer {
             checkpoint: checkpoint.clone(),
         };
         draft.take_off(std::mem::take(&mut self.spare));
-        self.flight = Some(Flight { checkpoint, listed: std::mem::take(&mut self.listed) });
+        self.flights.push_back(Flight { checkpoint, listed: std::mem::take(&mut self.listed) });
         self.due = false;
         // Where nobody takes it any more, nobody answers either.
         self.appends.send(append).await.ok();
     }
 
-    /// Waits until what is being written is durable.
+    /// Waits until all that is being written is durable.
     pub(super) async fn land(&mut self) -> Result<Written, SourceError> {
-        if self.flight.is_none() {
-            return Ok(Written::GoesOn);
+        while !self.flights.is_empty() {
+            if self.land_one().await? == Written::Stopped {
+                return Ok(Written::Stopped);
+            }
         }
+        Ok(Written::GoesOn)
+    }
+
+    async fn land_one(&mut self) -> Result<Written, SourceError> {
         let appended = self.appended.recv().await;
         self.landed(appended)
     }
 
     /// `None`: stopped before it was.
     pub(super) fn landed(&mut self, appended: Option<Settled>) -> Result<Written, SourceError> {
-        let (Some(appended), Some(flight)) = (appended, self.flight.take()) else {
+        let (Some(appended), Some(flight)) = (appended, self.flights.pop_front()) else {
             return Ok(Written::Stopped);
         };
         let appended = appended.map_err(SourceError::Journal)?;

@@ -240,9 +240,59 @@ async fn a_transaction_that_the_database_undid_is_not_gone_on_with() {
         let undone = transaction.write(write(OnConflict::Ignore, rows), None).await;
         assert_eq!(undone, Err(GrantError::Invalid("no".into())));
         let more = transaction.write(write(OnConflict::Ignore, vec![row("d", 1)]), None).await;
-        assert!(matches!(more, Err(GrantError::Unavailable(_))), "{more:?}");
-        transaction.rollback().await;
+        let why = GrantError::Invalid("what this call wrote was undone: no".into());
+        assert_eq!(more, Err(why.clone()));
+        let kept = transaction.commit(&receipt("undone", &[1])).await;
+        assert!(matches!(&kept, Err(CommitError::RolledBack(told)) if *told == why), "{kept:?}");
     }
+    go_on(&store.sqlite).await;
+}
+
+#[tokio::test]
+async fn a_row_that_fails_after_it_was_written_leaves_nothing() {
+    let store = store().await;
+    let beside = rusqlite::Connection::open(store.folder.path().join("deep/platform.db")).unwrap();
+    let fails = "CREATE TRIGGER no AFTER INSERT ON t WHEN NEW.n = 7 BEGIN SELECT RAISE(FAIL, 'no'); END";
+    beside.execute_batch(fails).unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    let failed = transaction.write(write(OnConflict::Ignore, vec![row("b", 7)]), None).await;
+    assert_eq!(failed, Err(GrantError::Invalid("no".into())));
+    transaction.write(write(OnConflict::Ignore, vec![row("c", 1)]), None).await.unwrap();
+    transaction.commit(&receipt("t", &[1])).await.unwrap();
+    assert_eq!(rows(&store.sqlite).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_file_that_was_removed_or_replaced_is_not_written_on() {
+    let store = store().await;
+    let path = store.folder.path().join("deep/platform.db");
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
+    std::fs::rename(&path, store.folder.path().join("away.db")).unwrap();
+    let kept = transaction.commit(&receipt("lost", &[1])).await;
+    let is_told = |error: &GrantError| error.to_string().contains("removed or replaced");
+    assert!(matches!(&kept, Err(CommitError::RolledBack(told)) if is_told(told)), "{kept:?}");
+    // The next call finds a new file, which has receipts and no table yet.
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    let missing = transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await;
+    assert!(
+        matches!(&missing, Err(GrantError::Invalid(why)) if why.contains("no such table")),
+        "{missing:?}"
+    );
+    transaction.rollback().await;
+    // Between two calls as well.
+    std::fs::remove_file(&path).unwrap();
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    transaction.execute("CREATE TABLE t (k TEXT)", vec![vec![]]).await.unwrap();
+    transaction.commit(&receipt("t", &[1])).await.unwrap();
+    assert!(path.exists() && store.sqlite.committed("t").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_connection_that_may_not_write_is_not_kept() {
+    let store = store().await;
+    // As a file is opened whose rights lack that.
+    store.sqlite.writer().await.unwrap().forbid_writing();
     go_on(&store.sqlite).await;
 }
 

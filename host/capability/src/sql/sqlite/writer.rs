@@ -1,13 +1,15 @@
 //! The one connection that writes. All of this waits for the disk and for locks: it is called where a
 //! thread may block.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{GrantError, SqlValue};
-use rusqlite::{Connection, Error, OpenFlags, Statement, params};
+use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, Statement, params};
 
 use super::convert::{bind, is_statements_own, refusal, unanswered, values};
 use super::deadline::{Deadline, Limits};
@@ -46,6 +48,8 @@ const COMMITTED: &str = "SELECT 1 FROM kubewitness_receipts WHERE token = ? LIMI
 pub struct Writer {
     path: PathBuf,
     connection: Option<Connection>,
+    /// The file that was opened, whatever lies under its name by now.
+    file: Option<u64>,
     /// A transaction may be open: its call went away without ending it.
     open: bool,
     pub deadline: Arc<Deadline>,
@@ -53,7 +57,8 @@ pub struct Writer {
 
 impl Writer {
     pub fn new(path: PathBuf) -> Self {
-        Self { path, connection: None, open: false, deadline: Arc::new(Deadline::none()) }
+        let deadline = Arc::new(Deadline::none());
+        Self { path, connection: None, file: None, open: false, deadline }
     }
 
     fn connect(&mut self) -> Result<(), Error> {
@@ -66,8 +71,33 @@ impl Writer {
         connection.progress_handler(STEPS, Some(move || deadline.has_passed()))?;
         connection.execute_batch(RECEIPTS)?;
         self.connection = Some(connection);
+        self.file = self.found();
         self.open = false;
         Ok(())
+    }
+
+    /// The file under the name. What can't be asked now is no other one.
+    fn found(&self) -> Option<u64> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) => Some(found.ino()),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(_) => self.file,
+        }
+    }
+
+    /// SQLite goes on in a file that has no name any more, where nobody would find what it writes.
+    fn let_go_of_a_lost_file(&mut self) -> Result<(), GrantError> {
+        if self.connection.is_none() || self.found() == self.file {
+            return Ok(());
+        }
+        self.connection = None;
+        self.open = false;
+        tracing::warn!(
+            path = %self.path.display(),
+            "the database's file was removed or replaced while it was in use: what was written to it is gone \
+             with it. What comes now goes to the file of that name; a resync tells how each object is"
+        );
+        Err(GrantError::Unavailable("the database's file was removed or replaced".into()))
     }
 
     pub fn is_ready(&self) -> bool {
@@ -85,6 +115,12 @@ impl Writer {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub fn forbid_writing(&mut self) {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        self.connection = Some(Connection::open_with_flags(&self.path, flags).unwrap());
+    }
+
     /// A statement that fails leaves the transaction as it was, unless SQLite says otherwise.
     fn with<'a, T>(&'a self, work: impl FnOnce(&'a Connection) -> Result<T, Error>) -> Result<T, Fault> {
         let Some(connection) = &self.connection else { return Err(Fault::Lost(unanswered())) };
@@ -100,6 +136,11 @@ impl Writer {
     }
 
     pub fn begin(&mut self) -> Result<(), GrantError> {
+        // A file that could not be written when it was opened is not written over that connection ever.
+        let reads_only = |connection: &Connection| connection.is_readonly(MAIN_DB).unwrap_or(false);
+        self.connection.take_if(|connection| reads_only(connection));
+        self.let_go_of_a_lost_file().ok();
+        self.make_ready()?;
         // Set first: a call that goes away in between leaves something to end.
         self.open = true;
         // A deferred one would fail later, when it first writes.
@@ -131,9 +172,6 @@ impl Writer {
     /// transaction.
     pub fn execute(&self, each: &[Each], rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
         self.in_time(limits, || {
-            if let ([only], [] | [_]) = (each, rows) {
-                return self.each(only, rows, limits);
-            }
             self.run("SAVEPOINT kw")?;
             let done = each.iter().try_fold(0, |sum, each| Ok(sum + self.each(each, rows, limits)?));
             if let Err(Fault::Lost(_)) = done {
@@ -197,6 +235,7 @@ impl Writer {
 
     pub fn commit(&mut self, receipt: &Receipt) -> Result<(), CommitError> {
         self.deadline.lift();
+        self.let_go_of_a_lost_file().map_err(CommitError::RolledBack)?;
         let Err(fault) = self.keep(receipt).and_then(|()| self.run("COMMIT")) else {
             self.open = false;
             return Ok(());
