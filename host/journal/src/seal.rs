@@ -5,6 +5,7 @@
 //! numbers that the store itself gives. Figures that a store adds up have sums that add up with them.
 
 use kubewitness_core::document::checksum;
+use kubewitness_core::ports::DeadLetter;
 
 use crate::report::code;
 
@@ -101,6 +102,21 @@ pub(crate) struct Letter<'a> {
     pub first_ms: i64,
     pub last_ms: i64,
     pub tries: &'a str,
+}
+
+impl<'a> Letter<'a> {
+    pub fn of(plugin: &'a str, letter: &'a DeadLetter, tries: &'a str) -> Self {
+        Self {
+            plugin,
+            seq: letter.seq as i64,
+            id: letter.id.as_str(),
+            attempts: i64::from(letter.attempts),
+            error: &letter.error,
+            first_ms: letter.first_ms as i64,
+            last_ms: letter.last_ms as i64,
+            tries,
+        }
+    }
 }
 
 impl Letter<'_> {

@@ -55,6 +55,14 @@ impl Act {
             Self::Drop => 2,
         }
     }
+
+    pub fn mark_of(letter: &DeadLetter) -> i64 {
+        match (letter.dropped, letter.replaying) {
+            (true, _) => Self::Drop.mark(),
+            (false, true) => Self::Replay.mark(),
+            (false, false) => 0,
+        }
+    }
 }
 
 /// The one connection that writes.

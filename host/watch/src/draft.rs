@@ -159,3 +159,55 @@ impl Draft {
         self.by_name.find(self.hasher.hash_one((namespace, name)), is).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kubewitness_core::Version;
+    use kubewitness_core::index::Indexes;
+    use kubewitness_core::state::{StateId, Status};
+
+    use super::*;
+
+    fn said(draft: &mut Draft, uid: &str, version: &str, change: Change) {
+        let object = ObjectRef { name: uid.into(), uid: uid.into(), ..ObjectRef::default() };
+        let state = Witnessed {
+            id: StateId::parse(""),
+            change,
+            object: Arc::new(object),
+            owner: None,
+            controller: None,
+            resource_version: Version::new(version),
+            status: Arc::new(Status::default()),
+            previous: None,
+            observed_ms: 0,
+            document: "{}".into(),
+            base: None,
+        };
+        draft.push(state, Note::default());
+    }
+
+    #[test]
+    fn events_are_judged_against_every_batch_on_its_way_and_the_oldest_lands_first() {
+        let cache = Cache::new(Indexes::new(&[]));
+        let known =
+            |draft: &Draft, uid: &str| draft.known(&cache, uid).map(|known| known.version.to_string());
+        let mut draft = Draft::default();
+        said(&mut draft, "a", "1", Change::Present);
+        said(&mut draft, "b", "2", Change::Present);
+        draft.take_off(Draft::default());
+        said(&mut draft, "b", "3", Change::Gone);
+        said(&mut draft, "c", "4", Change::Present);
+        draft.take_off(Draft::default());
+        said(&mut draft, "c", "5", Change::Present);
+        assert_eq!(known(&draft, "a").as_deref(), Some("1"), "two batches ago");
+        assert_eq!(known(&draft, "b"), None, "its end came after its beginning");
+        assert_eq!(known(&draft, "c").as_deref(), Some("5"));
+        let landed = draft.land().unwrap();
+        assert_eq!((landed.states.len(), landed.states[0].resource_version.as_str()), (2, "1"));
+        assert_eq!((known(&draft, "a"), known(&draft, "c").as_deref()), (None, Some("5")));
+        assert_eq!(draft.land().unwrap().states[0].resource_version.as_str(), "3");
+        assert!(draft.land().is_none() && draft.states.len() == 1);
+    }
+}

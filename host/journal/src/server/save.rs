@@ -89,23 +89,9 @@ pub(super) async fn saves(link: &mut dyn Link, saves: &[(&str, &Save)]) -> Writt
     link.insert(&PLUGINS, progress).await?;
     link.delete(&REVIVED, Batch::of(revived, |(plugin, seq)| [plugin.into(), (seq as i64).into()])).await?;
     let parked = Batch::of(parked, |((plugin, seq), letter)| {
-        let mark = match (letter.dropped, letter.replaying) {
-            (true, _) => Act::Drop.mark(),
-            (false, true) => Act::Replay.mark(),
-            (false, false) => 0,
-        };
+        let mark = Act::mark_of(letter);
         let tries = serde_json::to_string(&letter.tries).expect("strings and numbers always serialize");
-        let sealed = Letter {
-            plugin,
-            seq: seq as i64,
-            id: letter.id.as_str(),
-            attempts: i64::from(letter.attempts),
-            error: &letter.error,
-            first_ms: letter.first_ms as i64,
-            last_ms: letter.last_ms as i64,
-            tries: &tries,
-        };
-        let sum = sealed.sum(mark);
+        let sum = Letter::of(plugin, letter, &tries).sum(mark);
         [
             plugin.into(),
             (seq as i64).into(),

@@ -240,22 +240,9 @@ impl Saved {
 
 fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> Done {
     each(connection, LETTER, parked, |statement, (plugin, letter)| {
-        let mark = match (letter.dropped, letter.replaying) {
-            (true, _) => Act::Drop.mark(),
-            (false, true) => Act::Replay.mark(),
-            (false, false) => 0,
-        };
+        let mark = Act::mark_of(&letter);
         let tries = serde_json::to_string(&letter.tries).expect("numbers and texts always serialize");
-        let sealed = Letter {
-            plugin: &plugin,
-            seq: letter.seq as i64,
-            id: letter.id.as_str(),
-            attempts: i64::from(letter.attempts),
-            error: &letter.error,
-            first_ms: letter.first_ms as i64,
-            last_ms: letter.last_ms as i64,
-            tries: &tries,
-        };
+        let sealed = Letter::of(&plugin, &letter, &tries);
         let Letter { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = sealed;
         let sum = sealed.sum(mark);
         statement.execute(params![plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries, sum])

@@ -85,10 +85,11 @@ impl Writer {
         }
     }
 
-    /// SQLite goes on in a file that has no name any more, where nobody would find what it writes.
-    fn let_go_of_a_lost_file(&mut self) -> Result<(), GrantError> {
+    /// SQLite goes on in a file that has no name any more, where nobody would find what it writes. Whether
+    /// it was so.
+    fn lets_go_of_a_lost_file(&mut self) -> bool {
         if self.connection.is_none() || self.found() == self.file {
-            return Ok(());
+            return false;
         }
         self.connection = None;
         self.open = false;
@@ -97,7 +98,7 @@ impl Writer {
             "the database's file was removed or replaced while it was in use: what was written to it is gone \
              with it. What comes now goes to the file of that name; a resync tells how each object is"
         );
-        Err(GrantError::Unavailable("the database's file was removed or replaced".into()))
+        true
     }
 
     pub fn is_ready(&self) -> bool {
@@ -139,7 +140,7 @@ impl Writer {
         // A file that could not be written when it was opened is not written over that connection ever.
         let reads_only = |connection: &Connection| connection.is_readonly(MAIN_DB).unwrap_or(false);
         self.connection.take_if(|connection| reads_only(connection));
-        self.let_go_of_a_lost_file().ok();
+        self.lets_go_of_a_lost_file();
         self.make_ready()?;
         // Set first: a call that goes away in between leaves something to end.
         self.open = true;
@@ -235,7 +236,10 @@ impl Writer {
 
     pub fn commit(&mut self, receipt: &Receipt) -> Result<(), CommitError> {
         self.deadline.lift();
-        self.let_go_of_a_lost_file().map_err(CommitError::RolledBack)?;
+        if self.lets_go_of_a_lost_file() {
+            let lost = GrantError::Unavailable("the database's file was removed or replaced".into());
+            return Err(CommitError::RolledBack(lost));
+        }
         let Err(fault) = self.keep(receipt).and_then(|()| self.run("COMMIT")) else {
             self.open = false;
             return Ok(());
