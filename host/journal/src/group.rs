@@ -45,7 +45,7 @@ pub(crate) enum Work {
     /// Has a transaction of its own.
     Remove(Box<Removal>, Answer<bool>),
     Sweep(Box<Sweep>, Answer<bool>),
-    /// Nothing: it is answered once everything before it is.
+    /// Nothing is written: it is answered once everything before it is, and the store was looked at.
     Settle(Answer<()>),
 }
 
@@ -103,6 +103,10 @@ impl Group {
 
     pub fn newest(&self) -> watch::Receiver<Seq> {
         self.newest.subscribe()
+    }
+
+    pub fn newest_now(&self) -> Seq {
+        *self.newest.borrow()
     }
 
     fn doubt(&self) -> Option<JournalError> {
@@ -225,6 +229,8 @@ impl Group {
             .collect();
         if planned.rows.is_some() || !saves.is_empty() || !replays.is_empty() {
             writer.commit(planned.rows, &saves, &replays).await?;
+        } else {
+            writer.look().await?;
         }
         let newest = memory.next.seq - 1;
         *kept = Some(memory);

@@ -283,13 +283,14 @@ impl Backlog for Journal {
     }
 
     async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError> {
-        if after >= *self.newest().borrow() {
+        let newest = self.inner.group.newest_now();
+        if after >= newest {
             return Ok(Vec::new());
         }
         let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
         match recent {
             Some(states) => Ok(states),
-            None => self.reader().await?.after(after, limit).await,
+            None => self.reader().await?.after(after, limit, newest).await,
         }
     }
 
@@ -300,15 +301,17 @@ impl Backlog for Journal {
         limit: usize,
         namespaces: &[String],
     ) -> Result<Outside, JournalError> {
+        let newest = self.inner.group.newest_now();
         let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
         match recent {
             Some(states) => Ok(Outside::of(states, through, limit, namespaces)),
-            None => self.reader().await?.outside(after, through, limit, namespaces).await,
+            None => self.reader().await?.outside((after, through), limit, namespaces, newest).await,
         }
     }
 
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
-        self.reader().await?.at(seqs).await
+        let newest = self.inner.group.newest_now();
+        self.reader().await?.at(seqs, newest).await
     }
 
     async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {

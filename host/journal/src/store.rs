@@ -94,6 +94,9 @@ pub(crate) trait Writes: Send {
     /// Rows that nothing refers to; owners only if that is still so. Everything or nothing.
     async fn sweep(&mut self, sweep: &Sweep) -> Answer<()>;
 
+    /// Whether the store is still the one that was written to. Every transaction looks as well.
+    async fn look(&mut self) -> Answer<()>;
+
     /// Between two transactions: what the store needs to stay in shape.
     async fn tend(&mut self);
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::Capabilities;
 use kubewitness_core::config::{Fault, HostSpec, SourceSpec, is_name};
+use kubewitness_core::ports::{Backlog, JournalError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -26,6 +27,8 @@ use crate::config::manifest::{Entry, Problem, claimed_name, parse_host, parse_pl
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Removing old receipts of one plugin may take this long.
 const PRUNE: Duration = Duration::from_secs(2);
+/// Looking at the journal may take this long: what it waits for is told by whoever writes.
+const LOOK: Duration = Duration::from_secs(2);
 /// What was refused is looked at again: a component or a database may have come since.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -115,6 +118,7 @@ impl Control {
                 _ = housekeeping.tick() => {
                     self.plugins.let_go_of_idle();
                     self.prune().await;
+                    self.look_at_journal().await?;
                     stop.run_until_cancelled(self.reporter.catch_up()).await;
                     if !self.refused {
                         continue;
@@ -413,6 +417,19 @@ impl Control {
         let holding = kept.iter().cloned().chain(draining).chain(self.streams.progress_names()).collect();
         if let Err(error) = self.plugins.journal.retire_all_but(&holding).await {
             warn!(%error, "the journal can't be told yet which plugins were taken out");
+        }
+    }
+
+    /// One that is gone while nothing comes would be noticed with the next change, and until then
+    /// nobody would put its copy back.
+    async fn look_at_journal(&self) -> Result<()> {
+        match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
+            Ok(Err(error @ JournalError::Fatal(_))) => Err(error).context("looking at the journal"),
+            Ok(Err(error)) => {
+                warn!("the journal can't be looked at: {error}");
+                Ok(())
+            }
+            Ok(Ok(())) | Err(_) => Ok(()),
         }
     }
 

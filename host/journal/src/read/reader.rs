@@ -4,7 +4,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Current, DeadLetter, Discrepancies, Former, Outside, Present, Progress, Warm};
+use kubewitness_core::ports::{
+    Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Progress, Warm,
+};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
@@ -19,6 +21,18 @@ use crate::store::{Answer, Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;
+
+/// Retention never takes the newest state: where that is not seen, less is read than was committed, and
+/// what is missing must not be passed over.
+fn sees(seen: Option<Seq>, newest: Seq) -> Answer<()> {
+    if seen.unwrap_or_default() >= newest {
+        return Ok(());
+    }
+    Err(JournalError::Unavailable(format!(
+        "a reader doesn't see position {newest}, which is committed: the journal's address has to lead to the server \
+         that is written to, through nothing that sends what reads to a copy"
+    )))
+}
 
 pub(crate) struct Reader<'a> {
     connection: Box<dyn Connection>,
@@ -43,28 +57,46 @@ impl<'a> Reader<'a> {
         documents::document(self.connection.rows(), self.names, seq).await
     }
 
-    pub async fn after(mut self, after: Seq, limit: usize) -> Answer<Vec<Arc<State>>> {
-        names::after(self.connection.rows(), self.names, after, limit).await
+    /// `newest`: what was committed before this was asked.
+    pub async fn after(mut self, after: Seq, limit: usize, newest: Seq) -> Answer<Vec<Arc<State>>> {
+        let states = names::after(self.connection.rows(), self.names, after, limit).await?;
+        if states.len() < limit {
+            sees(states.last().map(|state| state.seq), newest)?;
+        }
+        Ok(states)
+    }
+
+    /// Begins a snapshot that has all that was committed.
+    async fn begin_at(&mut self, newest: Seq) -> Answer<()> {
+        self.connection.begin().await?;
+        let seen = self.rows().at(&[newest.min(i64::MAX as u64) as i64]).await?;
+        sees(seen.first().map(|envelope| envelope.seq), newest)
     }
 
     /// What is passed over is not read; an answer may end early.
     pub async fn outside(
         mut self,
-        after: Seq,
-        through: Seq,
+        (after, through): (Seq, Seq),
         limit: usize,
         namespaces: &[String],
+        newest: Seq,
     ) -> Answer<Outside> {
+        self.begin_at(newest).await?;
         let end = through.min(after.saturating_add(OUTSIDE)).min(i64::MAX as u64);
         let most = limit.min(i64::MAX as usize) as i64;
         let seqs = self.rows().outside(after as i64, end as i64, most, namespaces).await?;
         let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
         let looked = seqs.last().copied().filter(|_| seqs.len() >= limit).unwrap_or(end);
-        Ok(Outside { states: names::at(self.connection.rows(), self.names, &seqs).await?, looked })
+        let states = names::at(self.connection.rows(), self.names, &seqs).await?;
+        self.connection.end().await?;
+        Ok(Outside { states, looked })
     }
 
-    pub async fn at(mut self, seqs: &[Seq]) -> Answer<Vec<Arc<State>>> {
-        names::at(self.connection.rows(), self.names, seqs).await
+    pub async fn at(mut self, seqs: &[Seq], newest: Seq) -> Answer<Vec<Arc<State>>> {
+        self.begin_at(newest).await?;
+        let states = names::at(self.connection.rows(), self.names, seqs).await?;
+        self.connection.end().await?;
+        Ok(states)
     }
 
     pub async fn document(mut self, seq: Seq) -> Answer<Option<Bytes>> {

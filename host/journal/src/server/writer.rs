@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{JournalError, Save};
 use tokio::time::{Instant, sleep};
@@ -29,6 +30,8 @@ pub(crate) struct Writer {
     /// Of the session, as the server numbers it.
     number: i64,
     epoch: i64,
+    /// The newest state that is known to be committed.
+    committed: Seq,
     clock: Arc<dyn Clock>,
 }
 
@@ -139,7 +142,7 @@ impl Writer {
         let number = own_number(&mut session).await?;
         let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
         let last = rows.first().map_or(Ok(0), |row| row.int(0))?;
-        let mut writer = Self { server, session, number, epoch: last, clock };
+        let mut writer = Self { server, session, number, epoch: last, committed: 0, clock };
         writer.next_epoch().await?;
         Ok(writer)
     }
@@ -165,21 +168,37 @@ impl Writer {
 
     /// Begins a transaction, in which nobody else becomes the writer.
     async fn begin(&mut self) -> Answer<()> {
-        let text = "START TRANSACTION; SELECT epoch, holder FROM kw_journal WHERE id = 1 FOR UPDATE";
+        let text = "START TRANSACTION; SELECT epoch, holder, (SELECT max(seq) FROM kw_states) FROM kw_journal \
+                    WHERE id = 1 FOR UPDATE";
         let Some(mut fence) = self.session.answers(text).await?.into_iter().next() else {
             return Err(emptied());
         };
         let epoch = fence.int(0)?;
-        match epoch == self.epoch {
-            true => Ok(()),
-            false => Err(taken_over(&fence.text(1)?, epoch, self.epoch)),
+        if epoch != self.epoch {
+            return Err(taken_over(&fence.text(1)?, epoch, self.epoch));
+        }
+        let newest = fence.optional_int(2)?.unwrap_or(0) as Seq;
+        match newest < self.committed {
+            true => Err(older_copy(newest, self.committed)),
+            false => Ok(()),
         }
     }
 }
 
+const AFTER_A_COPY: &str = "What is not in it is lost there; start again, which reads back what it lacks as far as \
+                            the cluster still has it";
+
 fn emptied() -> JournalError {
     JournalError::Fatal(format!(
         "the row that says who writes was removed while the journal was in use: {LOST}"
+    ))
+}
+
+/// Of the same epoch: retention never takes the newest state.
+fn older_copy(newest: Seq, committed: Seq) -> JournalError {
+    JournalError::Fatal(format!(
+        "the journal ends at position {newest}, and {committed} was committed: an older copy was put in its place \
+         while this process wrote. {AFTER_A_COPY}"
     ))
 }
 
@@ -188,8 +207,7 @@ fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
     if epoch < mine {
         return JournalError::Fatal(format!(
             "the journal's epoch is {epoch}, and it was {mine}: an older copy was put in its place, or a new journal \
-             was begun there, while this process wrote. What is not in it is lost there; start again, which reads \
-             back what it lacks as far as the cluster still has it"
+             was begun there, while this process wrote. {AFTER_A_COPY}"
         ));
     }
     JournalError::Fatal(format!(
@@ -244,9 +262,17 @@ impl Writes for Writer {
         saves: &[(&str, &Save)],
         replays: &[Replay],
     ) -> Answer<()> {
+        let newest = rows.as_ref().and_then(|rows| rows.states.last()).map(|state| state.envelope.seq);
         self.begin().await?;
         self.session.write(rows, saves, replays).await?;
-        self.session.script(COMMIT).await
+        self.session.script(COMMIT).await?;
+        self.committed = newest.unwrap_or(self.committed);
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Answer<()> {
+        self.begin().await?;
+        self.session.script("ROLLBACK").await
     }
 
     fn past(&mut self) -> &mut dyn Past {

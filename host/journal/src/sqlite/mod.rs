@@ -129,6 +129,10 @@ impl Writes for Writer {
         self.scribe.transaction(move |transaction| remove::sweep(transaction, &sweep)).await
     }
 
+    async fn look(&mut self) -> Answer<()> {
+        self.is_there()
+    }
+
     /// Keeps the WAL bounded. That it can't now is no error: the next look tries again.
     async fn tend(&mut self) {
         self.transactions = self.transactions.wrapping_add(1);

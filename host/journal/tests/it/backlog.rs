@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::ports::{Backlog, DeadLetter, KvWrite, Progress, Save, SourceStart, Try, Witness};
+use kubewitness_core::ports::{
+    Backlog, DeadLetter, JournalError, KvWrite, Progress, Save, SourceStart, Try, Witness,
+};
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::Journal;
 
@@ -249,7 +251,28 @@ async fn newest_wakes_those_who_wait() {
     assert_eq!(seen, 2);
 }
 
+async fn who_sees_less_than_was_committed_passes_over_nothing() {
+    let desk = Desk::new().await;
+    desk.append((1..=20).map(|n| present(&job(n), n as u64)).collect()).await;
+    // As a copy has it that lags behind.
+    desk.run("DELETE FROM @states WHERE seq > 5").await;
+    let journal = &desk.journal;
+    let told = [
+        journal.read(0, 100).await.map(drop),
+        journal.read_outside(0, 20, 100, &["nobody's".into()]).await.map(drop),
+        journal.read_at(&[2, 9]).await.map(drop),
+    ];
+    for told in told {
+        let Err(JournalError::Unavailable(why)) = &told else { panic!("{told:?}") };
+        assert!(why.contains("position 20"), "{why}");
+    }
+    assert_eq!(journal.read(0, 3).await.unwrap().len(), 3);
+    // What is kept in memory needs no reader.
+    assert_eq!(journal.read(12, 100).await.unwrap().len(), 8);
+}
+
 on_every_store!(
+    who_sees_less_than_was_committed_passes_over_nothing,
     what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object,
     progress_letters_and_keys_are_saved_together,
     a_dropped_letter_stays_is_on_record_and_keeps_the_accounts,

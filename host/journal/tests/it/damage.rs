@@ -193,13 +193,20 @@ async fn a_file_that_is_removed_or_replaced_while_it_is_in_use_is_told_to_be_los
 }
 
 #[tokio::test]
-async fn a_file_that_was_removed_while_nothing_came_is_told_to_be_lost_at_the_end() {
-    let desk = Desk::new().await;
-    desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
-    std::fs::remove_file(desk.path()).unwrap();
-    let told = desk.journal.close().await.unwrap_err().to_string();
-    assert!(told.contains("removed or replaced"), "{told}");
-    assert!(!desk.path().exists(), "nothing is begun in its place");
+async fn a_file_that_was_removed_while_nothing_came_is_told_to_be_lost_to_who_looks_and_at_the_end() {
+    for looks in [true, false] {
+        let desk = Desk::new().await;
+        desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+        desk.journal.settle().await.unwrap();
+        std::fs::remove_file(desk.path()).unwrap();
+        let told = match looks {
+            true => desk.journal.settle().await,
+            false => desk.journal.close().await,
+        };
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains("removed or replaced"), "{told}");
+        assert!(!desk.path().exists(), "nothing is begun in its place");
+    }
 }
 
 #[tokio::test]

@@ -137,6 +137,23 @@ async fn an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all()
     assert!(text.contains("an older copy") && !text.contains("nothing"), "{text}");
 }
 
+async fn a_copy_of_the_same_epoch_is_noticed_with_the_next_write_and_by_who_looks() {
+    for looks in [false, true] {
+        let beside = Beside::new();
+        let journal = open_at(&beside.place()).await;
+        journal.append(of(SOURCE, 0, (1..=3).map(|n| present(&job(1), n)).collect())).await.unwrap();
+        journal.settle().await.unwrap();
+        beside.run("DELETE FROM kw_states WHERE seq > 1");
+        let told = match looks {
+            true => journal.settle().await,
+            false => journal.append(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
+        };
+        let Err(JournalError::Fatal(text)) = told else { panic!("{told:?}") };
+        assert!(text.contains("ends at position 1, and 3 was committed"), "{text}");
+        assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
+    }
+}
+
 async fn a_journal_of_the_first_format_is_made_one_of_this() {
     let beside = Beside::new();
     let journal = open_at(&beside.place()).await;
@@ -443,6 +460,7 @@ on_servers!(
     an_epoch_that_another_process_began_is_seen_in_the_next_transaction,
     a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost,
     an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all,
+    a_copy_of_the_same_epoch_is_noticed_with_the_next_write_and_by_who_looks,
     a_journal_of_a_newer_format_is_refused_and_left_alone,
     a_journal_of_the_first_format_is_made_one_of_this,
     a_journal_of_format_1_gets_sums_and_can_be_cut,

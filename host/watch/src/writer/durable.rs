@@ -99,6 +99,8 @@ impl Writer {
         self.due = false;
         // Where nobody takes it any more, nobody answers either.
         self.appends.send(append).await.ok();
+        // Whom this wakes would wait for this thread, which goes on with the next batch.
+        tokio::task::yield_now().await;
     }
 
     /// Waits until all that is being written is durable.

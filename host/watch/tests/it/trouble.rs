@@ -157,3 +157,20 @@ async fn row_32_a_damaged_journal_ends_the_source() {
     let ended = running.task.await.unwrap();
     assert!(matches!(ended, Err(SourceError::Journal(JournalError::Fatal(_)))), "{ended:?}");
 }
+
+#[tokio::test]
+async fn what_was_made_while_a_batch_was_refused_is_not_written_without_it() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    let (closed, before) = (memory.gate.lock().await, memory.begun());
+    world.update("a");
+    until("it is being written", || memory.begun() > before).await;
+    let counts = || running.handle.view().counts;
+    let made = counts().gone;
+    world.delete("b");
+    until("the next is made", || counts().gone > made).await;
+    memory.fail_next(vec![JournalError::Fatal("fsync failed".into())]);
+    drop(closed);
+    let ended = running.task.await.unwrap();
+    assert!(matches!(ended, Err(SourceError::Journal(JournalError::Fatal(_)))), "{ended:?}");
+    assert_eq!((memory.begun(), memory.story_of("b").len()), (before + 1, 1));
+}
