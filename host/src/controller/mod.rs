@@ -29,6 +29,7 @@ use kubewitness_watch::Connection;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
@@ -112,6 +113,7 @@ impl Controller {
             abort.clone(),
         );
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
+        tell_of_a_new_beginning(&journal, &last_good).await?;
         let control = Control::new(options.data, sources, plugins, Reporter::new(cluster), last_good)?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop));
         Ok(Some(Self { tasks, after, control, abort, journal, views, address }))
@@ -159,6 +161,21 @@ async fn serve(
 }
 
 /// Starts to watch the configuration. `None` until it was read once.
+/// Where a journal is gone, the next start begins another one, and the restart is all that shows.
+async fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) -> Result<()> {
+    // What can't be read is told by whoever needs it.
+    let known = last_good.sources().unwrap_or_default();
+    if !known.is_empty() && journal.source_counters().await?.is_empty() {
+        let names: Vec<_> = known.keys().map(String::as_str).collect();
+        warn!(
+            sources = names.join(", "),
+            "the journal is a new one, and sources were witnessed from this data folder before: what the journal of \
+             that time held is not in this one. If that wasn't meant, stop, put it or a copy of it back and start again"
+        );
+    }
+    Ok(())
+}
+
 fn configure(
     tasks: &Tasks,
     from: &ConfigFrom,

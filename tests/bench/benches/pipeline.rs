@@ -127,7 +127,10 @@ async fn by_turns(updates: usize) -> Result<(f64, Option<f64>)> {
             return Ok((measured.rate, None));
         };
         let ratio = ratio(measured.rate, peer);
-        println!("  turn {turn}: ours in SQLite {:>6.0}, client-go {peer:>6.0} states/s  {ratio}", measured.rate);
+        println!(
+            "  turn {turn}: ours in SQLite {:>6.0}, client-go {peer:>6.0} states/s  {ratio}",
+            measured.rate
+        );
         peers.push(peer);
     }
     Ok((median(ours), Some(median(peers))))

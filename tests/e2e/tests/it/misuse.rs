@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
-use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, in_scratch, until};
+use kubewitness_harness::{Ended, Kubewitness, RunOptions, Scratch, Simulator, in_scratch, until};
 
 use crate::support::{create_job, example_copy, plugin_manifest, same_story, simulator, write};
 
@@ -130,6 +130,43 @@ async fn the_journal_is_nobodys_database_and_a_source_cannot_become_another_unde
             until(WITHIN, "it to be ready again", ready).await?;
         }
         lab.still_works("one").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_journal_that_is_removed_while_nothing_comes_ends_the_run_and_the_next_start_says_that_it_begins_anew()
+ {
+    in_scratch("misuse", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        create_job(&lab.simulator, "one").await?;
+        lab.kubewitness.caught_up(WITHIN).await?;
+        // What a cursor had to be saved for is saved.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let file = lab.options.data.join("journal.db");
+        for name in [file.clone(), file.with_extension("db-wal"), file.with_extension("db-shm")] {
+            std::fs::remove_file(name)?;
+        }
+        let process = lab.kubewitness.process();
+        let ended = process.wait(WITHIN).await?;
+        let told = process.stderr();
+        ensure!(ended == Ended::Code(1), "it ended with {ended:?}; {}", process.say());
+        ensure!(
+            told.contains("removed or replaced") && told.contains("Put a copy back"),
+            "{}",
+            process.say()
+        );
+        ensure!(!file.exists(), "nothing is begun in its place");
+
+        let mut again = Kubewitness::start("again", &lab.options, scratch.path())?;
+        again.caught_up(WITHIN).await?;
+        let told = again.process().stderr();
+        ensure!(told.contains("the journal is a new one") && told.contains("jobs"), "{told}");
+        again.stop().await?;
+        let mut third = Kubewitness::start("third", &lab.options, scratch.path())?;
+        third.caught_up(WITHIN).await?;
+        ensure!(!third.process().stderr().contains("the journal is a new one"), "it is told once");
+        third.stop().await
     })
     .await;
 }
