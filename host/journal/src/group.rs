@@ -332,7 +332,7 @@ async fn plan_all(
         return Ok(Planned { rows: None, states: Vec::new(), answers });
     }
     let found = writer.tails(memory, plan::strangers(memory, &good)).await?;
-    memory.learn(found);
+    memory.learn(found)?;
     let known = writer.keys(plan::questions(memory, &good)).await?;
     let mut plan = Plan::new(memory, &known);
     let mut good = good.iter();

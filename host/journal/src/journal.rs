@@ -315,15 +315,16 @@ impl Backlog for Journal {
     }
 
     async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {
-        self.reader().await?.present(source, from, limit).await
+        self.reader().await?.present(source, from, limit, self.inner.group.newest_now()).await
     }
 
     async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {
+        let newest = self.inner.group.newest_now();
         let recent =
             self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).count(sources, after, through);
         match recent {
             Some(count) => Ok(count),
-            None => self.reader().await?.count(sources, after, through).await,
+            None => self.reader().await?.count(sources, after, through, newest).await,
         }
     }
 
@@ -371,10 +372,10 @@ impl Backlog for Journal {
 #[async_trait]
 impl Documents for Journal {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.reader().await?.document(seq).await
+        self.reader().await?.document(seq, self.inner.group.newest_now()).await
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.reader().await?.document_before(seq).await
+        self.reader().await?.document_before(seq, self.inner.group.newest_now()).await
     }
 }

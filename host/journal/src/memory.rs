@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use kubewitness_core::{ObjectRef, Seq, Status};
 
 use crate::plan::Anchors;
-use crate::store::{Answer, Stream};
+use crate::store::{Answer, Stream, damaged};
 use crate::tails::{Mark, Marks, Tail, Tails};
 
 /// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
@@ -123,8 +123,14 @@ impl Memory {
     }
 
     /// Takes in what was looked up: the newest epoch of an object is the object, and an older
-    /// one that is still current is remembered with it.
-    pub fn learn(&mut self, mut found: Vec<Found>) {
+    /// one that is still current is remembered with it. What comes after an object's newest state
+    /// must not be written before it.
+    pub fn learn(&mut self, mut found: Vec<Found>) -> Answer<()> {
+        if let Some(beyond) = found.iter().map(|found| found.tail.seq).find(|seq| *seq >= self.next.seq) {
+            let text =
+                format!("an object's newest state lies behind the journal's end, {}", self.next.seq - 1);
+            return Err(damaged(beyond, text));
+        }
         found.sort_by_key(|found| found.epoch);
         for Found { identity, mut tail, .. } in found {
             if identity.source.is_empty() {
@@ -137,6 +143,7 @@ impl Memory {
             }
             self.objects.insert(mark, tail);
         }
+        Ok(())
     }
 
     /// The dead are looked up should they stir again.

@@ -30,6 +30,11 @@ pub enum OpenError {
         "{path} is damaged: {reason}; keep the file, restore a copy of it, and run `journal verify` on both"
     )]
     Damaged { path: PathBuf, reason: String },
+    #[error(
+        "{path} is not there or empty, and {path}-wal is what a journal of that name has left: put that very file back \
+         beside it; to put back an older copy, or to begin anew, remove {path}-wal and {path}-shm first"
+    )]
+    Orphan { path: PathBuf },
     #[error("{path}: {reason}")]
     Unavailable { path: PathBuf, reason: String },
     /// The only one that may pass by itself: whoever opens can try again.

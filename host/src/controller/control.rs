@@ -423,6 +423,10 @@ impl Control {
     /// One that is gone while nothing comes would be noticed with the next change, and until then
     /// nobody would put its copy back.
     async fn look_at_journal(&self) -> Result<()> {
+        let has_states = *self.plugins.journal.newest().borrow() > 0;
+        if let Err(error) = self.last_good.witnessed(has_states) {
+            warn!("{}", unreadable(&error));
+        }
         match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
             Ok(Err(error @ JournalError::Fatal(_))) => Err(error).context("looking at the journal"),
             Ok(Err(error)) => {

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::clock::SystemClock;
+use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, Place};
 use kubewitness_sandbox::{Engine, EngineOptions};
@@ -113,7 +114,7 @@ impl Controller {
             abort.clone(),
         );
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
-        tell_of_a_new_beginning(&journal, &last_good).await?;
+        tell_of_a_new_beginning(&journal, &last_good);
         let control = Control::new(options.data, sources, plugins, Reporter::new(cluster), last_good)?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop));
         Ok(Some(Self { tasks, after, control, abort, journal, views, address }))
@@ -162,18 +163,13 @@ async fn serve(
 
 /// Starts to watch the configuration. `None` until it was read once.
 /// Where a journal is gone, the next start begins another one, and the restart is all that shows.
-async fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) -> Result<()> {
-    // What can't be read is told by whoever needs it.
-    let known = last_good.sources().unwrap_or_default();
-    if !known.is_empty() && journal.source_counters().await?.is_empty() {
-        let names: Vec<_> = known.keys().map(String::as_str).collect();
+fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
+    if *journal.newest().borrow() == 0 && last_good.has_witnessed() {
         warn!(
-            sources = names.join(", "),
-            "the journal is a new one, and sources were witnessed from this data folder before: what the journal of \
+            "the journal is a new one, and states were witnessed from this data folder before: what the journal of \
              that time held is not in this one. If that wasn't meant, stop, put it or a copy of it back and start again"
         );
     }
-    Ok(())
 }
 
 fn configure(

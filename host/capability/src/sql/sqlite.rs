@@ -115,6 +115,16 @@ impl Sqlite {
     }
 }
 
+/// Closing a file moves its WAL into it, which waits for the disk.
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let writer = self.writer.clone();
+            runtime.spawn_blocking(move || drop(writer));
+        }
+    }
+}
+
 #[async_trait]
 impl Engine for Sqlite {
     fn dialect(&self) -> Dialect {

@@ -69,7 +69,8 @@ impl<'a> Reader<'a> {
     /// Begins a snapshot that has all that was committed.
     async fn begin_at(&mut self, newest: Seq) -> Answer<()> {
         self.connection.begin().await?;
-        let seen = self.rows().at(&[newest.min(i64::MAX as u64) as i64]).await?;
+        // A newer one by now, perhaps, of which the same is true.
+        let seen = self.rows().after(newest as i64 - 1, 1).await?;
         sees(seen.first().map(|envelope| envelope.seq), newest)
     }
 
@@ -99,12 +100,28 @@ impl<'a> Reader<'a> {
         Ok(states)
     }
 
-    pub async fn document(mut self, seq: Seq) -> Answer<Option<Bytes>> {
-        documents::document(self.connection.rows(), self.names, seq).await
+    /// Of a state that was journaled.
+    pub async fn document(mut self, seq: Seq, newest: Seq) -> Answer<Option<Bytes>> {
+        let found = documents::document(self.connection.rows(), self.names, seq).await?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        // Not there any more, or not seen yet.
+        self.begin_at(newest).await?;
+        let found = documents::document(self.connection.rows(), self.names, seq).await?;
+        self.connection.end().await?;
+        Ok(found)
     }
 
-    pub async fn document_before(mut self, seq: Seq) -> Answer<Option<Bytes>> {
-        documents::before(self.connection.rows(), self.names, seq).await
+    pub async fn document_before(mut self, seq: Seq, newest: Seq) -> Answer<Option<Bytes>> {
+        let found = documents::before(self.connection.rows(), self.names, seq).await?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        self.begin_at(newest).await?;
+        let found = documents::before(self.connection.rows(), self.names, seq).await?;
+        self.connection.end().await?;
+        Ok(found)
     }
 
     /// What is no number of this format is not found.
@@ -137,12 +154,14 @@ impl<'a> Reader<'a> {
 
     /// By the objects' own numbers, so that a part goes on where the one before ended, whatever
     /// was written in between.
-    pub async fn present(mut self, source: &str, from: u64, limit: usize) -> Answer<Present> {
+    pub async fn present(mut self, source: &str, from: u64, limit: usize, newest: Seq) -> Answer<Present> {
+        self.begin_at(newest).await?;
         let most = limit.min(i64::MAX as usize) as i64;
         let rows = self.rows().present(source, from.min(i64::MAX as u64) as i64, most).await?;
         let next = rows.last().filter(|_| rows.len() == limit).map(|(object, _)| *object as u64);
         let envelopes: Vec<_> = rows.into_iter().map(|(_, envelope)| envelope).collect();
         let states = self.names.states(self.connection.rows(), &envelopes).await?;
+        self.connection.end().await?;
         Ok(Present { states, next })
     }
 
@@ -186,8 +205,11 @@ impl<'a> Reader<'a> {
         self.rows().epochs().await
     }
 
-    pub async fn count(mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {
-        self.rows().count(sources, after, through).await
+    pub async fn count(mut self, sources: &[Arc<str>], after: Seq, through: Seq, newest: Seq) -> Answer<u64> {
+        self.begin_at(newest).await?;
+        let count = self.rows().count(sources, after, through).await?;
+        self.connection.end().await?;
+        Ok(count)
     }
 
     pub async fn progress(mut self, plugin: &str) -> Answer<Option<Progress>> {

@@ -127,9 +127,21 @@ impl Server {
         }
     }
 
-    /// A session of its own.
+    /// A session that reads. A copy of the server would lag behind the one that is written to.
     pub async fn connect(&self) -> Answer<Session> {
-        self.dial().await.map_err(|refusal| refusal.error)
+        let mut session = self.dial().await.map_err(|refusal| refusal.error)?;
+        let text = match self.dialect() {
+            Dialect::Postgres => "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END",
+            Dialect::Mysql => "SELECT CAST(@@global.read_only AS SIGNED)",
+        };
+        let is_copy = session.fetch(text, Vec::new()).await?.first().map(|row| row.int(0)).transpose()?;
+        if is_copy != Some(1) {
+            return Ok(session);
+        }
+        Err(JournalError::Unavailable(format!(
+            "{self} leads to a server that takes no writes, such as a copy of the one that is written to: the address \
+             has to lead to that one"
+        )))
     }
 
     /// The same, for whoever wants to know whether another try may end better.

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use kubewitness_core::Seq;
 use kubewitness_core::ports::{JournalError, Save};
 use sqlx::{Connection as _, SqliteConnection};
 
@@ -54,24 +55,50 @@ pub(crate) struct Writer {
     scribe: Scribe,
     /// The one that was opened, whatever lies under its name by now.
     file: Option<u64>,
+    /// As they were found last.
+    changes: u32,
+    /// The newest state that is known to be committed.
+    committed: Seq,
     /// It asks between two transactions.
     reader: SqliteConnection,
     transactions: u32,
 }
 
+/// Of the journal as the connection sees it.
+fn newest(connection: &rusqlite::Connection) -> rusqlite::Result<Seq> {
+    let mut asked = connection.prepare_cached("SELECT coalesce(max(seq), 0) FROM states")?;
+    asked.query_row([], |row| row.get::<_, i64>(0)).map(|newest| newest as Seq)
+}
+
 impl Writer {
+    fn new(path: PathBuf, scribe: Scribe, file: Option<u64>, reader: SqliteConnection) -> Self {
+        Self { path, scribe, file, changes: 0, committed: 0, reader, transactions: 0 }
+    }
+
+    /// What lies beside it belongs to the file that was opened.
+    fn lost(&self, what: &str) -> JournalError {
+        let path = self.path.display();
+        JournalError::Fatal(format!(
+            "{path} was {what} while it was in use: {LOST}. Before a copy is put there, {path}-wal and {path}-shm have to \
+             be removed; where the very file is put back, they belong to it"
+        ))
+    }
+
     /// SQLite goes on in a file that has no name any more, and all of it would be gone at the end.
     fn is_there(&self) -> Answer<()> {
         match open::file_id(&self.path) {
             // What can't be asked now is no answer.
             Err(_) => Ok(()),
             Ok(found) if found == self.file => Ok(()),
-            Ok(_) => {
-                let path = self.path.display();
-                Err(JournalError::Fatal(format!(
-                    "{path} was removed or replaced while it was in use: {LOST}"
-                )))
-            }
+            Ok(_) => Err(self.lost("removed or replaced")),
+        }
+    }
+
+    /// Retention never takes the newest state.
+    fn has_all(&self, newest: Seq) -> Answer<()> {
+        match newest < self.committed {
+            true => Err(self.lost("overwritten by an older copy")),
+            false => Ok(()),
         }
     }
 }
@@ -107,12 +134,21 @@ impl Writes for Writer {
     ) -> Answer<()> {
         self.is_there()?;
         let (saved, replays) = (write::Saved::of(saves), replays.to_vec());
+        let last = rows.as_ref().and_then(|rows| rows.states.last()).map(|state| state.envelope.seq);
+        let committed = self.committed;
         let write = move |transaction: &rusqlite::Connection| {
-            rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
-            saved.write(transaction)?;
-            replays.iter().try_for_each(|replay| write::marks(transaction, replay))
+            let newest = newest(transaction)?;
+            if newest >= committed {
+                rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
+                saved.write(transaction)?;
+                replays.iter().try_for_each(|replay| write::marks(transaction, replay))?;
+            }
+            Ok(newest)
         };
-        self.scribe.transaction(write).await
+        let newest = self.scribe.transaction(write).await?;
+        self.has_all(newest)?;
+        self.committed = last.unwrap_or(committed);
+        Ok(())
     }
 
     fn past(&mut self) -> &mut dyn Past {
@@ -130,7 +166,15 @@ impl Writes for Writer {
     }
 
     async fn look(&mut self) -> Answer<()> {
-        self.is_there()
+        self.is_there()?;
+        // What can't be asked now is no answer.
+        match open::changes(&self.path).unwrap_or(Some(self.changes)) {
+            None => return Err(self.lost("emptied or overwritten")),
+            Some(changes) if changes < self.changes => return Err(self.lost("overwritten by an older copy")),
+            Some(changes) => self.changes = changes,
+        }
+        let newest = self.scribe.run(|connection| newest(connection)).await?;
+        self.has_all(newest)
     }
 
     /// Keeps the WAL bounded. That it can't now is no error: the next look tries again.

@@ -1,6 +1,7 @@
 //! Opening: whose file it is, of which format, and that nobody else writes to it.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -79,6 +80,20 @@ pub(super) fn file_id(path: &Path) -> std::io::Result<Option<u64>> {
     }
 }
 
+/// How often the file's first page was written, as SQLite counts in it: never fewer times than before.
+/// `None` where the file doesn't begin as a database.
+pub(super) fn changes(path: &Path) -> std::io::Result<Option<u32>> {
+    const MAGIC: &[u8] = b"SQLite format 3\0";
+    const AT: usize = 24;
+    let mut head = [0; AT + 4];
+    match File::open(path)?.read_exact(&mut head) {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+        Ok(()) if !head.starts_with(MAGIC) => Ok(None),
+        Ok(()) => Ok(head[AT..].first_chunk().map(|count| u32::from_be_bytes(*count))),
+    }
+}
+
 pub(super) fn wal_bytes(path: &Path) -> u64 {
     bytes(&beside(path, "-wal"))
 }
@@ -138,7 +153,7 @@ impl Store {
             .test_before_acquire(false)
             .connect_lazy_with(reading);
         let path = path.to_path_buf();
-        let writer = Writer { path: path.clone(), scribe, file, reader, transactions: 0 };
+        let writer = Writer::new(path.clone(), scribe, file, reader);
         Ok((Self { path, readers, lock }, writer))
     }
 }
@@ -156,8 +171,11 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 
 /// Reads marks and version, changing nothing.
 async fn inspect(path: &Path) -> Result<Found, OpenError> {
-    if bytes(path) == 0 && wal_bytes(path) == 0 {
-        return Ok(Found::Nothing);
+    match (bytes(path), wal_bytes(path)) {
+        (0, 0) => return Ok(Found::Nothing),
+        // Its header is on disk before anything is in the WAL.
+        (0, _) => return Err(OpenError::Orphan { path: path.to_path_buf() }),
+        _ => {}
     }
     let mut connection = read_only(path).await?;
     let found = marks(&mut connection).await.map_err(|error| open_error(path, error));

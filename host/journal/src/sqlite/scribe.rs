@@ -79,15 +79,15 @@ impl Scribe {
     }
 
     /// Everything or nothing.
-    pub async fn transaction(
+    pub async fn transaction<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<()> + Send + 'static,
-    ) -> Answer<()> {
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<T> {
         self.run(|connection| {
             // A deferred one would be refused when it turns into a writing one.
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            work(&transaction)?;
-            transaction.commit()
+            let done = work(&transaction)?;
+            transaction.commit().map(|()| done)
         })
         .await
     }

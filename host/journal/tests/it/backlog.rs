@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::ports::{
-    Backlog, DeadLetter, JournalError, KvWrite, Progress, Save, SourceStart, Try, Witness,
+    Backlog, DeadLetter, Documents, JournalError, KvWrite, Progress, Save, SourceStart, Try, Witness,
 };
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::Journal;
@@ -261,6 +261,11 @@ async fn who_sees_less_than_was_committed_passes_over_nothing() {
         journal.read(0, 100).await.map(drop),
         journal.read_outside(0, 20, 100, &["nobody's".into()]).await.map(drop),
         journal.read_at(&[2, 9]).await.map(drop),
+        // Of one that was handed over from memory.
+        journal.document(20).await.map(drop),
+        journal.document_before(20).await.map(drop),
+        journal.present(SOURCE, 0, 100).await.map(drop),
+        journal.count(&[SOURCE.into()], 0, 20).await.map(drop),
     ];
     for told in told {
         let Err(JournalError::Unavailable(why)) = &told else { panic!("{told:?}") };

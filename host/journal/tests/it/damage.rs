@@ -1,5 +1,6 @@
 //! Each kind of damage is planted, and found under its code.
 
+use std::fs::File;
 use std::path::Path;
 
 use kubewitness_core::ports::{
@@ -8,10 +9,10 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::views::DiscrepancyView;
 use kubewitness_core::{Change, Gap, StateId, Version};
-use kubewitness_journal::{code, verify};
+use kubewitness_journal::{Journal, OpenError, code, verify};
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, SOURCE, document, gap, job, of, open_at, present, state};
+use crate::support::{Desk, SOURCE, document, gap, job, of, open_at, options, present, state};
 
 /// A journal with something of everything, closed.
 pub async fn sound() -> Desk {
@@ -190,6 +191,71 @@ async fn a_file_that_is_removed_or_replaced_while_it_is_in_use_is_told_to_be_los
         desk.journal.close().await.unwrap();
         assert_eq!(desk.path().exists(), there, "nothing is begun in its place");
     }
+}
+
+#[tokio::test]
+async fn an_older_copy_that_is_written_into_the_file_is_noticed_with_the_next_write_and_by_who_looks() {
+    for looks in [true, false] {
+        let desk = Desk::new().await;
+        desk.append((1..=3).map(|n| present(&job(1), n)).collect()).await;
+        desk.journal.settle().await.unwrap();
+        // As SQLite's own `.restore` does it.
+        desk.run("DELETE FROM states WHERE seq > 1").await;
+        let told = match looks {
+            true => desk.journal.settle().await,
+            false => desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
+        };
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains("an older copy") && told.contains("journal.db-wal"), "{told}");
+        assert_eq!(desk.ask("SELECT count(*) FROM states").await, "1", "nothing is written behind it");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_was_emptied_while_nothing_came_is_told_to_be_lost() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    desk.journal.settle().await.unwrap();
+    File::create(desk.path()).unwrap();
+    let told = desk.journal.settle().await.unwrap_err().to_string();
+    assert!(told.contains("emptied") && told.contains("Put a copy back"), "{told}");
+}
+
+#[tokio::test]
+async fn what_a_lost_journal_has_left_is_not_begun_anew_on() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    std::fs::remove_file(desk.path()).unwrap();
+    assert!(desk.journal.settle().await.is_err());
+    let Desk { folder, place, journal } = desk;
+    journal.close().await.unwrap();
+    for _ in 0..2 {
+        let refused = Journal::open_at(&place, options()).await.err().unwrap();
+        assert!(matches!(refused, OpenError::Orphan { .. }), "{refused}");
+        assert!(refused.to_string().contains("journal.db-wal"), "{refused}");
+    }
+    let path = folder.path().join("journal.db");
+    assert!(!path.exists());
+    for beside in ["db-wal", "db-shm"] {
+        std::fs::remove_file(path.with_extension(beside)).unwrap();
+    }
+    open_at(&place).await.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_object_that_ends_behind_the_journals_end_is_damage_and_no_panic() {
+    let desk = Desk::new().await;
+    desk.append((1..=5).map(|n| present(&job(1), n)).collect()).await;
+    desk.run("DELETE FROM states WHERE seq > 2").await;
+    let Desk { folder: _kept, place, journal } = desk;
+    assert!(journal.settle().await.is_err());
+    journal.close().await.unwrap();
+    let journal = open_at(&place).await;
+    let told = journal.append(of(SOURCE, 0, vec![present(&job(1), 9)])).await.unwrap_err();
+    assert!(
+        matches!(&told, JournalError::Fatal(text) if text.contains("behind the journal's end")),
+        "{told}"
+    );
 }
 
 #[tokio::test]

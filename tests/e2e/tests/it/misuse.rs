@@ -161,7 +161,7 @@ async fn a_journal_that_is_removed_while_nothing_comes_ends_the_run_and_the_next
         let mut again = Kubewitness::start("again", &lab.options, scratch.path())?;
         again.caught_up(WITHIN).await?;
         let told = again.process().stderr();
-        ensure!(told.contains("the journal is a new one") && told.contains("jobs"), "{told}");
+        ensure!(told.contains("the journal is a new one"), "{told}");
         again.stop().await?;
         let mut third = Kubewitness::start("third", &lab.options, scratch.path())?;
         third.caught_up(WITHIN).await?;
