@@ -55,8 +55,6 @@ pub(crate) struct Writer {
     scribe: Scribe,
     /// The one that was opened, whatever lies under its name by now.
     file: Option<u64>,
-    /// As they were found last.
-    changes: u32,
     /// The newest state that is known to be committed.
     committed: Seq,
     /// It asks between two transactions.
@@ -72,7 +70,7 @@ fn newest(connection: &rusqlite::Connection) -> rusqlite::Result<Seq> {
 
 impl Writer {
     fn new(path: PathBuf, scribe: Scribe, file: Option<u64>, reader: SqliteConnection) -> Self {
-        Self { path, scribe, file, changes: 0, committed: 0, reader, transactions: 0 }
+        Self { path, scribe, file, committed: 0, reader, transactions: 0 }
     }
 
     /// What lies beside it belongs to the file that was opened.
@@ -167,11 +165,9 @@ impl Writes for Writer {
 
     async fn look(&mut self) -> Answer<()> {
         self.is_there()?;
-        // What can't be asked now is no answer.
-        match open::changes(&self.path).unwrap_or(Some(self.changes)) {
-            None => return Err(self.lost("emptied or overwritten")),
-            Some(changes) if changes < self.changes => return Err(self.lost("overwritten by an older copy")),
-            Some(changes) => self.changes = changes,
+        // It has a page of its own before anything is in the WAL.
+        if open::bytes(&self.path) == 0 {
+            return Err(self.lost("emptied"));
         }
         let newest = self.scribe.run(|connection| newest(connection)).await?;
         self.has_all(newest)

@@ -1,7 +1,6 @@
 //! Opening: whose file it is, of which format, and that nobody else writes to it.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -67,30 +66,17 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn bytes(path: &Path) -> u64 {
+pub(super) fn bytes(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
-/// Which file a name leads to, told apart as SQLite does; `None` where it leads to none.
+/// Which file a name leads to, told apart as SQLite does; `None` where it leads to none. The file is not
+/// opened: to close it again would let go of all locks that SQLite has on it.
 pub(super) fn file_id(path: &Path) -> std::io::Result<Option<u64>> {
     match std::fs::metadata(path) {
         Ok(found) => Ok(Some(found.ino())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// How often the file's first page was written, as SQLite counts in it: never fewer times than before.
-/// `None` where the file doesn't begin as a database.
-pub(super) fn changes(path: &Path) -> std::io::Result<Option<u32>> {
-    const MAGIC: &[u8] = b"SQLite format 3\0";
-    const AT: usize = 24;
-    let mut head = [0; AT + 4];
-    match File::open(path)?.read_exact(&mut head) {
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
-        Ok(()) if !head.starts_with(MAGIC) => Ok(None),
-        Ok(()) => Ok(head[AT..].first_chunk().map(|count| u32::from_be_bytes(*count))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Each kind of damage is planted, and found under its code.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use kubewitness_core::ports::{
@@ -219,6 +220,22 @@ async fn a_file_that_was_emptied_while_nothing_came_is_told_to_be_lost() {
     File::create(desk.path()).unwrap();
     let told = desk.journal.settle().await.unwrap_err().to_string();
     assert!(told.contains("emptied") && told.contains("Put a copy back"), "{told}");
+}
+
+/// Whoever closes a file lets go of all locks that the process has on it, and SQLite's own tools would then
+/// take the WAL away from under it.
+#[tokio::test]
+async fn looking_at_the_journal_lets_go_of_no_lock() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    let inode = std::fs::metadata(desk.path()).unwrap().ino();
+    let locks = || {
+        let all = std::fs::read_to_string("/proc/locks").unwrap();
+        all.lines().filter(|line| line.contains("POSIX") && line.contains(&format!(":{inode} "))).count()
+    };
+    let before = locks();
+    desk.journal.settle().await.unwrap();
+    assert!(before > 0 && locks() == before, "{before} before, {} after", locks());
 }
 
 #[tokio::test]
