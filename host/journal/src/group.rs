@@ -109,6 +109,14 @@ impl Group {
         *self.newest.borrow()
     }
 
+    /// Where the journal still ends there, nobody at its end needs what is in memory.
+    pub fn let_go_of_recent(&self, newest: Seq) {
+        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        if self.newest_now() == newest {
+            recent.forget(newest);
+        }
+    }
+
     fn doubt(&self) -> Option<JournalError> {
         self.fatal.get().map(|reason| JournalError::Fatal(reason.clone()))
     }

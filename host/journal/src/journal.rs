@@ -107,6 +107,12 @@ impl Journal {
         closed.and(let_go)
     }
 
+    /// Lets go of the states that are kept for those who read on at the end, where nothing has come behind
+    /// this position: who is behind reads the disk.
+    pub fn let_go_of_recent(&self, newest: Seq) {
+        self.inner.group.let_go_of_recent(newest);
+    }
+
     pub(crate) async fn reader(&self) -> Result<Reader<'_>, JournalError> {
         Reader::new(&*self.inner.store, &self.inner.names).await
     }

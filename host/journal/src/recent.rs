@@ -66,6 +66,9 @@ impl Recent {
         while self.states.front().is_some_and(|state| state.seq <= through) {
             self.drop_first();
         }
+        if self.states.is_empty() {
+            self.states.shrink_to_fit();
+        }
     }
 
     /// States after a position, or `None` where some of them aren't here.

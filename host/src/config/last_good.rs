@@ -1,7 +1,7 @@
 //! The configuration that last worked, kept beside the journal: what a bad change, or a restart
 //! during one, falls back to.
 //!
-//! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json`, `DIR/last-good/witnessed` and, for each plugin,
+//! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json`, `DIR/last-good/witnessed.mark` and, for each plugin,
 //! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map}`. Each file is written beside its place
 //! and renamed into it, so a crash leaves the old or the new one.
 
@@ -74,12 +74,16 @@ impl LastGood {
 
     /// That the journal beside it has held something: one that is empty later is another one.
     pub fn has_witnessed(&self) -> bool {
-        self.folder.join("witnessed").exists()
+        self.mark().exists()
+    }
+
+    fn mark(&self) -> PathBuf {
+        self.folder.join("witnessed.mark")
     }
 
     pub fn witnessed(&self, has_states: bool) -> io::Result<()> {
         match has_states && !self.has_witnessed() {
-            true => replace(&self.folder.join("witnessed"), b""),
+            true => replace(&self.mark(), b""),
             false => Ok(()),
         }
     }

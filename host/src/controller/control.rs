@@ -29,6 +29,8 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 const PRUNE: Duration = Duration::from_secs(2);
 /// Looking at the journal may take this long: what it waits for is told by whoever writes.
 const LOOK: Duration = Duration::from_secs(2);
+/// What a burst left in memory is let go of after this long without another state.
+const QUIET: Duration = Duration::from_secs(1);
 /// What was refused is looked at again: a component or a database may have come since.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -97,6 +99,8 @@ impl Control {
         stop: &CancellationToken,
     ) -> Result<()> {
         let mut housekeeping = tokio::time::interval(RETRY);
+        let mut quiet = tokio::time::interval(QUIET);
+        let mut newest = 0;
         let mut is_first = true;
         loop {
             tokio::select! {
@@ -115,6 +119,11 @@ impl Control {
                 }
                 // Its change, or one that came since, has waited for this.
                 () = self.plugins.has_drained() => {}
+                _ = quiet.tick() => {
+                    self.plugins.journal.let_go_of_recent(newest);
+                    newest = *self.plugins.journal.newest().borrow();
+                    continue;
+                }
                 _ = housekeeping.tick() => {
                     self.plugins.let_go_of_idle();
                     self.prune().await;

@@ -166,7 +166,7 @@ impl Writes for Writer {
     async fn look(&mut self) -> Answer<()> {
         self.is_there()?;
         // It has a page of its own before anything is in the WAL.
-        if open::bytes(&self.path) == 0 {
+        if std::fs::metadata(&self.path).is_ok_and(|found| found.len() == 0) {
             return Err(self.lost("emptied"));
         }
         let newest = self.scribe.run(|connection| newest(connection)).await?;

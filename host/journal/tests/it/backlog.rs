@@ -272,8 +272,11 @@ async fn who_sees_less_than_was_committed_passes_over_nothing() {
         assert!(why.contains("position 20"), "{why}");
     }
     assert_eq!(journal.read(0, 3).await.unwrap().len(), 3);
-    // What is kept in memory needs no reader.
+    // What is kept in memory needs no reader, until it is let go of.
+    journal.let_go_of_recent(19);
     assert_eq!(journal.read(12, 100).await.unwrap().len(), 8);
+    journal.let_go_of_recent(20);
+    assert!(journal.read(12, 100).await.is_err());
 }
 
 on_every_store!(
