@@ -99,6 +99,24 @@ impl Writer {
             false => Ok(()),
         }
     }
+
+    /// Everything or nothing, and nothing in a journal that lacks what was committed.
+    async fn transaction(
+        &self,
+        work: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()> + Send + 'static,
+    ) -> Answer<()> {
+        self.is_there()?;
+        let committed = self.committed;
+        let checked = move |transaction: &rusqlite::Connection| {
+            let newest = newest(transaction)?;
+            if newest >= committed {
+                work(transaction)?;
+            }
+            Ok(newest)
+        };
+        let newest = self.scribe.transaction(checked).await?;
+        self.has_all(newest)
+    }
 }
 
 #[async_trait]
@@ -130,22 +148,15 @@ impl Writes for Writer {
         saves: &[(&str, &Save)],
         replays: &[Replay],
     ) -> Answer<()> {
-        self.is_there()?;
         let (saved, replays) = (write::Saved::of(saves), replays.to_vec());
         let last = rows.as_ref().and_then(|rows| rows.states.last()).map(|state| state.envelope.seq);
-        let committed = self.committed;
         let write = move |transaction: &rusqlite::Connection| {
-            let newest = newest(transaction)?;
-            if newest >= committed {
-                rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
-                saved.write(transaction)?;
-                replays.iter().try_for_each(|replay| write::marks(transaction, replay))?;
-            }
-            Ok(newest)
+            rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
+            saved.write(transaction)?;
+            replays.iter().try_for_each(|replay| write::marks(transaction, replay))
         };
-        let newest = self.scribe.transaction(write).await?;
-        self.has_all(newest)?;
-        self.committed = last.unwrap_or(committed);
+        self.transaction(write).await?;
+        self.committed = last.unwrap_or(self.committed);
         Ok(())
     }
 
@@ -155,12 +166,12 @@ impl Writes for Writer {
 
     async fn remove(&mut self, removal: &Removal) -> Answer<()> {
         let removal = removal.clone();
-        self.scribe.transaction(move |transaction| remove::remove(transaction, &removal)).await
+        self.transaction(move |transaction| remove::remove(transaction, &removal)).await
     }
 
     async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
         let sweep = sweep.clone();
-        self.scribe.transaction(move |transaction| remove::sweep(transaction, &sweep)).await
+        self.transaction(move |transaction| remove::sweep(transaction, &sweep)).await
     }
 
     async fn look(&mut self) -> Answer<()> {
