@@ -21,7 +21,16 @@ const ABOUT: &str = "This folder belongs to `kubewitness playground`, which clea
 /// A data folder that is one playground's, until this is dropped.
 pub struct Claim {
     data: PathBuf,
-    _locked: File,
+    locked: File,
+}
+
+impl Drop for Claim {
+    /// By name, not by closing: a child that is just being started has the file open as well.
+    fn drop(&mut self) {
+        if let Err(error) = self.locked.unlock() {
+            tracing::debug!(%error, "the folder's lock is let go of by closing its file");
+        }
+    }
 }
 
 impl Claim {
@@ -40,7 +49,7 @@ impl Claim {
         let file = File::options().create(true).truncate(false).write(true).open(&marker);
         let file = file.with_context(|| format!("opening {}", marker.display()))?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { data: data.to_path_buf(), _locked: file }),
+            Ok(()) => Ok(Self { data: data.to_path_buf(), locked: file }),
             Err(TryLockError::WouldBlock) => bail!(
                 "another playground runs in {}; end it, or name another folder with --data",
                 data.display()

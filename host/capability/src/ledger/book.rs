@@ -18,7 +18,7 @@
 //! What can't have been left by a crash (settled records that are missing or changed, bytes that
 //! nobody announced) is refused, never repaired: somebody may have to look at it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -92,6 +92,16 @@ fn hash(data: &[u8]) -> String {
     digest(&SHA256, data).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+impl Drop for Book {
+    /// By name, not by closing: a child process that another thread is just starting has the file
+    /// open as well, and would keep it locked until its program begins.
+    fn drop(&mut self) {
+        if let Err(error) = self.data.unlock() {
+            tracing::debug!(%error, "a ledger's lock is let go of by closing the file");
+        }
+    }
+}
+
 impl Book {
     /// `cut` undoes an append whose sync failed: what the file shows then may never reach the disk.
     pub fn open(path: &Path, cut: Option<u64>) -> io::Result<Self> {
@@ -100,9 +110,12 @@ impl Book {
         let open =
             |path: &Path| OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path);
         let data = open(path)?;
-        if data.try_lock().is_err() {
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, "another process writes this ledger"));
-        }
+        data.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => {
+                io::Error::new(io::ErrorKind::WouldBlock, "another process writes this ledger")
+            }
+            TryLockError::Error(error) => error,
+        })?;
         if let Some(offset) = cut {
             data.set_len(offset)?;
             data.sync_all()?;

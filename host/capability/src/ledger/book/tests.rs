@@ -154,6 +154,16 @@ fn only_one_writer_has_the_file() {
 }
 
 #[test]
+fn a_child_process_that_is_just_being_started_keeps_no_ledger_locked() {
+    let files = Files::new();
+    let book = files.open().unwrap();
+    let of_the_child = book.data.try_clone().unwrap();
+    drop(book);
+    files.open().unwrap();
+    drop(of_the_child);
+}
+
+#[test]
 fn compaction_keeps_what_is_above_the_cursor() {
     let files = Files::new();
     let mut book = files.open().unwrap();
