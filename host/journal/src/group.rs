@@ -13,6 +13,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use futures::future::BoxFuture;
 use hashbrown::HashMap;
 use kubewitness_core::ports::{Append, Appended, JournalError, Save};
 use kubewitness_core::{Seq, State};
@@ -23,7 +24,7 @@ use crate::plan::{self, Marked, Plan};
 use crate::recent::Recent;
 use crate::removal::{Removal, Sweep};
 use crate::retention;
-use crate::store::{Replay, Writes};
+use crate::store::{Fetch, Replay, Writes};
 
 /// States of one transaction at most. Two full batches of the watch: more gain little, and the
 /// first of them would wait longer.
@@ -160,6 +161,23 @@ impl Group {
         }
     }
 
+    /// What a plugin left, once everything before is durable, and read where it is written: a copy that
+    /// lags would have states handed over again.
+    pub async fn ask<T>(
+        &self,
+        plugin: &str,
+        question: impl for<'a> FnOnce(&'a mut dyn Fetch, &'a str) -> BoxFuture<'a, Result<T, JournalError>>,
+    ) -> Result<T, JournalError> {
+        self.submit(Work::Settle).await?;
+        let mut lead = self.lead.lock().await;
+        let Lead { writer, memory: kept, .. } = &mut *lead;
+        let writer = writer.as_mut().ok_or_else(closed)?;
+        let memory = remembered(&mut **writer, kept).await?;
+        let told = question(writer.rows(), plugin).await?;
+        *kept = Some(memory);
+        Ok(told)
+    }
+
     /// One transaction.
     async fn round(&self, lead: &mut Lead) {
         if lead.under_way.is_empty() {
@@ -203,13 +221,7 @@ impl Group {
     async fn commit(&self, lead: &mut Lead) -> Result<Done, JournalError> {
         let Lead { writer, memory: kept, under_way } = lead;
         let writer = writer.as_mut().ok_or_else(closed)?;
-        let mut memory = match kept.take() {
-            Some(memory) => memory,
-            None => {
-                writer.reconnect().await?;
-                writer.memory().await?
-            }
-        };
+        let mut memory = remembered(&mut **writer, kept).await?;
         let alone = match &under_way[..] {
             [Work::Remove(removal, _)] => Some(self.remove(&mut **writer, removal).await?),
             [Work::Sweep(sweep, _)] => Some(swept(&mut **writer, &mut memory, sweep).await?),
@@ -251,7 +263,7 @@ impl Group {
     /// What retention decided, if all that it was decided on is still so. Nothing that the writer
     /// remembers changes by it: only what has ended goes as a whole, and that is not remembered.
     async fn remove(&self, writer: &mut dyn Writes, removal: &Removal) -> Result<bool, JournalError> {
-        if !retention::is_still_so(writer.past(), removal).await? {
+        if !retention::is_still_so(writer.rows().past(), removal).await? {
             return Ok(false);
         }
         writer.remove(removal).await?;
@@ -269,6 +281,15 @@ impl Group {
             moved
         });
     }
+}
+
+/// Taken out until what is under way has succeeded; read anew where the last has not.
+async fn remembered(writer: &mut dyn Writes, kept: &mut Option<Memory>) -> Result<Memory, JournalError> {
+    if let Some(memory) = kept.take() {
+        return Ok(memory);
+    }
+    writer.reconnect().await?;
+    writer.memory().await
 }
 
 /// What a transaction did.
@@ -289,7 +310,7 @@ struct Planned {
 /// Forgets rows before they go. What came since they were found to be unused keeps its own.
 async fn swept(writer: &mut dyn Writes, memory: &mut Memory, sweep: &Sweep) -> Result<bool, JournalError> {
     let mut sweep = sweep.clone();
-    let since = writer.past().references(sweep.through, SINCE).await?;
+    let since = writer.rows().past().references(sweep.through, SINCE).await?;
     if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
         return Ok(false);
     }

@@ -335,7 +335,7 @@ impl Backlog for Journal {
     }
 
     async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError> {
-        self.reader().await?.progress(plugin).await
+        self.inner.group.ask(plugin, |rows, plugin| rows.progress(plugin)).await
     }
 
     async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError> {
@@ -343,7 +343,7 @@ impl Backlog for Journal {
     }
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
-        self.reader().await?.letters(Some(plugin)).await
+        self.inner.group.ask(plugin, |rows, plugin| rows.letters(Some(plugin))).await
     }
 
     async fn mark_replaying(
@@ -367,7 +367,7 @@ impl Backlog for Journal {
     }
 
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
-        self.reader().await?.kv(plugin).await
+        self.inner.group.ask(plugin, |rows, plugin| rows.kv(plugin)).await
     }
 
     async fn settle(&self) -> Result<(), JournalError> {

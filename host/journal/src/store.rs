@@ -85,8 +85,8 @@ pub(crate) trait Writes: Send {
     async fn commit(&mut self, rows: Option<Rows>, saves: &[(&str, &Save)], replays: &[Replay])
     -> Answer<()>;
 
-    /// For retention.
-    fn past(&mut self) -> &mut dyn Past;
+    /// What is there, read where it is written.
+    fn rows(&mut self) -> &mut dyn Fetch;
 
     /// What retention decided. Everything or nothing; durable once this returns.
     async fn remove(&mut self, removal: &Removal) -> Answer<()>;

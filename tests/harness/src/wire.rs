@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 #[derive(Default)]
 struct Shared {
     is_deaf: AtomicBool,
+    is_shut: AtomicBool,
     /// Bytes of the server that nobody heard.
     lost: AtomicU64,
 }
@@ -59,6 +60,11 @@ impl Wire {
         self.shared.lost.load(Ordering::SeqCst)
     }
 
+    /// From now on nobody gets in; who is in stays.
+    pub fn shut(&self) {
+        self.shared.is_shut.store(true, Ordering::SeqCst);
+    }
+
     /// Ends all connections; those that come are whole.
     pub fn cut(&self) {
         self.shared.is_deaf.store(false, Ordering::SeqCst);
@@ -80,6 +86,9 @@ async fn serve(
     while let Some(client) = clients.recv().await {
         let Some(wire) = wire.upgrade() else { return };
         let (shared, cut) = (wire.shared.clone(), wire.until_cut());
+        if shared.is_shut.load(Ordering::SeqCst) {
+            continue;
+        }
         tokio::spawn(async move { cut.run_until_cancelled(pipe(client, server, &shared)).await });
     }
 }

@@ -181,16 +181,16 @@ impl Writes for Store {
         }
     }
 
-    fn past(&mut self) -> &mut dyn crate::store::Past {
-        panic!("nothing here is about retention")
+    fn rows(&mut self) -> &mut dyn crate::store::Fetch {
+        panic!("nothing here reads")
     }
 
     async fn remove(&mut self, _: &crate::removal::Removal) -> Answered<()> {
-        Err(JournalError::Invalid("nothing here is about retention".into()))
+        Err(JournalError::Invalid("nothing here reads".into()))
     }
 
     async fn sweep(&mut self, _: &crate::removal::Sweep) -> Answered<()> {
-        Err(JournalError::Invalid("nothing here is about retention".into()))
+        Err(JournalError::Invalid("nothing here reads".into()))
     }
 
     async fn tend(&mut self) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::ports::{
-    Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Progress, Warm,
+    Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Warm,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
@@ -212,14 +212,6 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    pub async fn progress(mut self, plugin: &str) -> Answer<Option<Progress>> {
-        self.rows().progress(plugin).await
-    }
-
-    pub async fn letters(mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
-        self.rows().letters(plugin).await
-    }
-
     pub async fn letters_with_states(
         mut self,
         plugin: Option<&str>,
@@ -232,10 +224,6 @@ impl<'a> Reader<'a> {
             Some((letter, states[index].clone()))
         };
         Ok(letters.into_iter().filter_map(pair).collect())
-    }
-
-    pub async fn kv(mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
-        self.rows().kv(plugin).await
     }
 
     pub async fn replays(mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {

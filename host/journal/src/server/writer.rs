@@ -17,7 +17,7 @@ use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{Answer, LOST, Past, Replay, Writes};
+use crate::store::{Answer, Fetch, LOST, Replay, Writes};
 
 /// A process that was killed a moment ago has let go of the lock by then.
 const LOCK: Duration = Duration::from_secs(5);
@@ -275,7 +275,7 @@ impl Writes for Writer {
         self.session.script("ROLLBACK").await
     }
 
-    fn past(&mut self) -> &mut dyn Past {
+    fn rows(&mut self) -> &mut dyn Fetch {
         &mut self.session
     }
 

@@ -35,7 +35,7 @@ use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{self, Answer, LOST, Past, Replay, Writes};
+use crate::store::{self, Answer, Fetch, LOST, Replay, Writes};
 use crate::uid;
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
@@ -160,7 +160,7 @@ impl Writes for Writer {
         Ok(())
     }
 
-    fn past(&mut self) -> &mut dyn Past {
+    fn rows(&mut self) -> &mut dyn Fetch {
         &mut self.reader
     }
 

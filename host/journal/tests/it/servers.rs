@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{Append, Backlog, JournalError, Witness};
+use kubewitness_core::ports::{Append, Backlog, JournalError, KvWrite, Progress, Save, Witness};
 use kubewitness_core::views::DiscrepancyView;
-use kubewitness_harness::DatabaseServer;
+use kubewitness_harness::{DatabaseServer, Wire};
 use kubewitness_journal::{Journal, OpenError, Place, code, verify_at};
 
 use crate::damage::sound;
@@ -152,6 +152,28 @@ async fn a_copy_of_the_same_epoch_is_noticed_with_the_next_write_and_by_who_look
         assert!(text.contains("ends at position 1, and 3 was committed"), "{text}");
         assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
     }
+}
+
+/// A session that reads may be led to a copy that lags: that has no part in what a plugin goes on from.
+async fn what_a_plugin_left_is_read_where_it_is_written() {
+    let beside = Beside::new();
+    let (user, server) = beside.address.split_once("@").unwrap();
+    let (server, database) = server.split_once('/').unwrap();
+    let wire = Wire::to(server.parse().unwrap()).await.unwrap();
+    let address = format!("{user}@{}/{database}", wire.address());
+    let journal = open_at(&Place::server(&address).unwrap()).await;
+    let progress = Progress { cursor: 7, ..Progress::default() };
+    let kv = vec![KvWrite { key: "k".into(), value: Some(b"v".to_vec()) }];
+    let save = Save { progress: progress.clone(), parked: vec![], revived: vec![], kv };
+    journal.save("audit", save).await.unwrap();
+    wire.shut();
+    assert!(journal.gaps().await.is_err(), "no session reads");
+    assert_eq!(journal.progress("audit").await.unwrap(), Some(progress));
+    assert_eq!(journal.kv("audit").await.unwrap(), [("k".to_owned(), b"v".to_vec())]);
+    assert_eq!(journal.dead_letters("audit").await.unwrap(), []);
+    // Whose journal is gone is told so, and not what was left of it.
+    beside.run("DELETE FROM kw_journal");
+    assert!(matches!(journal.progress("audit").await, Err(JournalError::Fatal(_))));
 }
 
 async fn a_journal_of_the_first_format_is_made_one_of_this() {
@@ -461,6 +483,7 @@ on_servers!(
     a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost,
     an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all,
     a_copy_of_the_same_epoch_is_noticed_with_the_next_write_and_by_who_looks,
+    what_a_plugin_left_is_read_where_it_is_written,
     a_journal_of_a_newer_format_is_refused_and_left_alone,
     a_journal_of_the_first_format_is_made_one_of_this,
     a_journal_of_format_1_gets_sums_and_can_be_cut,
