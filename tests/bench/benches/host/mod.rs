@@ -55,7 +55,7 @@ impl Lab {
             .stdout(Stdio::null())
             .spawn()
             .context("starting kubewitness")?;
-        Ok(Host { process: Process(process), port })
+        Ok(Host { process: Process(process), port, client: kubewitness_harness::http() })
     }
 }
 
@@ -98,6 +98,8 @@ pub fn mib(kib: u64) -> f64 {
 pub struct Host {
     process: Process,
     port: u16,
+    /// One for all questions: what a new one costs would be taken from what is measured.
+    client: reqwest::Client,
 }
 
 impl Host {
@@ -114,7 +116,7 @@ impl Host {
     }
 
     pub async fn status(&self) -> Result<serde_json::Value> {
-        let answer = reqwest::get(format!("http://127.0.0.1:{}/api/v1/status", self.port)).await?;
+        let answer = self.client.get(format!("http://127.0.0.1:{}/api/v1/status", self.port)).send().await?;
         Ok(answer.json().await?)
     }
 
