@@ -115,7 +115,7 @@ impl Reader for File {
         let text = text.to_owned();
         self.ask(move |connection| {
             let mut counted = connection.prepare_cached(&text)?;
-            bind(&mut counted, values.iter())?;
+            bind(&mut counted, values.iter().enumerate())?;
             let mut rows = counted.raw_query();
             let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
             row.get::<_, i64>(0).map(|count| count as u64)

@@ -18,11 +18,12 @@ pub fn values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
     (0..row.as_ref().column_count()).map(value).collect()
 }
 
+/// Values and their places, counted from 0.
 pub fn bind<'v>(
     statement: &mut Statement<'_>,
-    values: impl Iterator<Item = &'v SqlValue>,
+    values: impl Iterator<Item = (usize, &'v SqlValue)>,
 ) -> Result<(), Error> {
-    for (at, value) in values.enumerate() {
+    for (at, value) in values {
         let value = match value {
             SqlValue::Null => ValueRef::Null,
             SqlValue::Boolean(value) => ValueRef::Integer(i64::from(*value)),

@@ -191,12 +191,14 @@ impl Writer {
     fn each(&self, each: &Each, rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
         let mut statement = self.with(|connection| connection.prepare_cached(&each.text))?;
         let mut affected = 0;
+        let mut before: Option<&[SqlValue]> = None;
         for row in each.rows(rows) {
             self.deadline.start(limits)?;
             affected += self.with(|connection| {
-                step(&mut statement, each.values(row))?;
+                step(&mut statement, each.values(row), before.map(|before| each.values(before)))?;
                 Ok(connection.changes())
             })?;
+            before = Some(row);
         }
         Ok(affected)
     }
@@ -286,9 +288,29 @@ fn position(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
-/// To its end: what it gives back is of no interest.
-fn step<'r>(statement: &mut Statement<'_>, values: impl Iterator<Item = &'r SqlValue>) -> Result<(), Error> {
-    bind(statement, values)?;
+/// To the bit: 0 and -0 are equal.
+fn is_same(value: &SqlValue, other: &SqlValue) -> bool {
+    match (value, other) {
+        (SqlValue::Float(value), SqlValue::Float(other)) => value.to_bits() == other.to_bits(),
+        _ => value == other,
+    }
+}
+
+/// To its end: what it gives back is of no interest. What the row before had as well is bound already:
+/// most of what rows hold is alike.
+fn step<'r>(
+    statement: &mut Statement<'_>,
+    values: impl Iterator<Item = &'r SqlValue>,
+    before: Option<impl Iterator<Item = &'r SqlValue>>,
+) -> Result<(), Error> {
+    match before {
+        Some(before) => {
+            let changed =
+                values.zip(before).enumerate().filter(|(_, (value, before))| !is_same(value, before));
+            bind(statement, changed.map(|(at, (value, _))| (at, value)))?;
+        }
+        None => bind(statement, values.enumerate())?,
+    }
     let mut rows = statement.raw_query();
     while rows.next()?.is_some() {}
     Ok(())
@@ -296,7 +318,7 @@ fn step<'r>(statement: &mut Statement<'_>, values: impl Iterator<Item = &'r SqlV
 
 fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<Rows>, Error> {
     let mut statement = connection.prepare_cached(text)?;
-    bind(&mut statement, params.iter())?;
+    bind(&mut statement, params.iter().enumerate())?;
     let mut given = statement.raw_query();
     let mut rows = Vec::new();
     let mut bytes = 0;
