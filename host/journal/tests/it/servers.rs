@@ -425,6 +425,29 @@ async fn a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled() 
     assert!(report.ok, "{:#?}", report.problems);
 }
 
+async fn nothing_is_read_on_a_server_that_takes_no_writes() {
+    let Some((mut server, place, journal)) = own().await else { return };
+    until_durable(&journal, 1).await;
+    let (copy, leader) = match Kind::here() {
+        Kind::Postgres => {
+            ("COPY (SELECT WHERE false) TO PROGRAM 'touch standby.signal'", "SELECT pg_promote()")
+        }
+        _ => ("SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0"),
+    };
+    server.run(None, copy).unwrap();
+    if matches!(Kind::here(), Kind::Postgres) {
+        server.stop().unwrap();
+        server.start_again().unwrap();
+    }
+    let told = journal.gaps().await.unwrap_err();
+    assert!(matches!(&told, JournalError::Unavailable(why) if why.contains("takes no writes")), "{told}");
+    server.run(None, leader).unwrap();
+    until_durable(&journal, 2).await;
+    assert_eq!(journal.gaps().await.unwrap(), []);
+    journal.close().await.unwrap();
+    assert!(verify_at(&place).await.unwrap().ok);
+}
+
 /// The one that writes is killed by the server again and again while others write through it.
 async fn sessions_that_are_ended_under_load_leave_every_state_once() {
     let beside = Beside::new();
@@ -493,6 +516,7 @@ on_servers!(
     damage_is_found_under_its_code,
     a_servers_own_defaults_change_nothing,
     a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled,
+    nothing_is_read_on_a_server_that_takes_no_writes,
     sessions_that_are_ended_under_load_leave_every_state_once,
 );
 
