@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::Usage;
 use super::print::clean;
 
-/// A controller that does not answer within this time would not be waited for by a person either.
-const TIMEOUT: Duration = Duration::from_secs(15);
+/// Longer than a controller takes to say that it can't answer.
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
 const SILENCE: Duration = Duration::from_secs(50);
 
@@ -78,12 +78,19 @@ impl Client {
 
     /// Sends it; a refusal is an error in the controller's words.
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
-        let answer = request.send().await.with_context(|| {
-            format!(
-                "no controller answers at {}: start one with `kubewitness run` or `kubewitness playground`, \
-                 or name another with --server",
-                self.base
-            )
+        let answer = request.send().await.map_err(|error| {
+            let what = match error.is_timeout() && !error.is_connect() {
+                true => format!(
+                    "the controller at {} has not answered in time: its log and /readyz say what it waits for",
+                    self.base
+                ),
+                false => format!(
+                    "no controller answers at {}: start one with `kubewitness run` or `kubewitness playground`, \
+                     or name another with --server",
+                    self.base
+                ),
+            };
+            anyhow!(error).context(what)
         })?;
         let status = answer.status();
         if !status.is_success() {
