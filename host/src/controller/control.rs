@@ -1,5 +1,7 @@
 //! The loop that makes what runs equal to what is configured.
 
+mod housekeeping;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::Capabilities;
 use kubewitness_core::config::{Fault, HostSpec, SourceSpec, is_name};
-use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::ports::Backlog;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -25,10 +27,6 @@ use crate::config::manifest::{Entry, Problem, claimed_name, parse_host, parse_pl
 
 /// Several files written one after the other are one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// Removing old receipts of one plugin may take this long.
-const PRUNE: Duration = Duration::from_secs(2);
-/// Looking at the journal may take this long: what it waits for is told by whoever writes.
-const LOOK: Duration = Duration::from_secs(2);
 /// What a burst left in memory is let go of after this long without another state.
 const QUIET: Duration = Duration::from_secs(1);
 /// What was refused is looked at again: a component or a database may have come since.
@@ -426,37 +424,6 @@ impl Control {
         let holding = kept.iter().cloned().chain(draining).chain(self.streams.progress_names()).collect();
         if let Err(error) = self.plugins.journal.retire_all_but(&holding).await {
             warn!(%error, "the journal can't be told yet which plugins were taken out");
-        }
-    }
-
-    /// One that is gone while nothing comes would be noticed with the next change, and until then
-    /// nobody would put its copy back.
-    async fn look_at_journal(&self) -> Result<()> {
-        let has_states = *self.plugins.journal.newest().borrow() > 0;
-        if let Err(error) = self.last_good.witnessed(has_states) {
-            warn!("{}", unreadable(&error));
-        }
-        match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
-            Ok(Err(error @ JournalError::Fatal(_))) => Err(error).context("looking at the journal"),
-            Ok(Err(error)) => {
-                warn!("the journal can't be looked at: {error}");
-                Ok(())
-            }
-            Ok(Ok(())) | Err(_) => Ok(()),
-        }
-    }
-
-    async fn prune(&self) {
-        let Some(capabilities) = &self.capabilities else { return };
-        for (name, cursor) in self.plugins.cursors() {
-            // A database that is slow or away is asked again the next time: changes don't wait for it.
-            match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    warn!(plugin = name, "receipts behind its cursor can't be removed yet: {error}");
-                }
-                Err(_) => warn!(plugin = name, "receipts behind its cursor could not be removed in time"),
-            }
         }
     }
 }

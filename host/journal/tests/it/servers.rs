@@ -1,6 +1,8 @@
 //! What a journal on a server has to bear beside the conformance: other processes, and a server
 //! that goes away and comes back.
 
+mod formats;
+
 use std::time::Duration;
 
 use kubewitness_core::Seq;
@@ -9,6 +11,7 @@ use kubewitness_core::views::DiscrepancyView;
 use kubewitness_harness::{DatabaseServer, Wire};
 use kubewitness_journal::{Journal, OpenError, Place, code, verify_at};
 
+use self::formats::*;
 use crate::damage::sound;
 use crate::support::{Desk, Kind, PATIENCE, SOURCE, job, of, on, open_at, options, present};
 
@@ -174,78 +177,6 @@ async fn what_a_plugin_left_is_read_where_it_is_written() {
     // Whose journal is gone is told so, and not what was left of it.
     beside.run("DELETE FROM kw_journal");
     assert!(matches!(journal.progress("audit").await, Err(JournalError::Fatal(_))));
-}
-
-async fn a_journal_of_the_first_format_is_made_one_of_this() {
-    let beside = Beside::new();
-    let journal = open_at(&beside.place()).await;
-    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
-    journal.close().await.unwrap();
-    beside.run("DROP TABLE kw_discrepancies; UPDATE kw_journal SET format = 1");
-    assert!(matches!(verify_at(&beside.place()).await, Err(OpenError::Older { found: 1, .. })));
-    let journal = open_at(&beside.place()).await;
-    let found = DiscrepancyView { found_ms: 7, ..DiscrepancyView::default() };
-    let append = Append { discrepancies: vec![found], ..of(SOURCE, 0, vec![present(&job(1), 2)]) };
-    assert_eq!(journal.append(append).await.unwrap().newest, 2);
-    assert_eq!(journal.discrepancies(SOURCE).await.unwrap().count, 1);
-    journal.close().await.unwrap();
-    let report = verify_at(&beside.place()).await.unwrap();
-    assert!(report.ok, "{:#?}", report.problems);
-}
-
-async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
-    let beside = Beside::new();
-    open_at(&beside.place()).await.close().await.unwrap();
-    beside.run("UPDATE kw_journal SET format = 99");
-    let error = refused(&beside.place()).await;
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 4, .. }), "{error}");
-    assert!(matches!(verify_at(&beside.place()).await, Err(OpenError::Newer { .. })));
-    assert_eq!(beside.run("SELECT format FROM kw_journal").trim(), "99");
-}
-
-/// As the first program that kept journals on servers left them.
-async fn a_journal_of_format_1_gets_sums_and_can_be_cut() {
-    let desk = sound().await;
-    let sealed = [
-        "streams",
-        "discrepancies",
-        "kinds",
-        "owned",
-        "anchors",
-        "gaps",
-        "poison",
-        "plugins",
-        "letters",
-        "kv",
-        "replays",
-    ];
-    for table in sealed {
-        desk.run(&format!("ALTER TABLE @{table} DROP COLUMN sum")).await;
-    }
-    let statuses: i64 = desk.ask("SELECT max(id) FROM kw_statuses").await.parse().unwrap();
-    for id in 1..=statuses {
-        let body = match Kind::here() {
-            Kind::Postgres => "convert_from(body, 'UTF8')",
-            _ => "CONVERT(body USING utf8mb4)",
-        };
-        let body = desk.ask(&format!("SELECT {body} FROM kw_statuses WHERE id = {id}")).await;
-        let sum = kubewitness_core::document::checksum(body.as_bytes());
-        desk.run(&format!("UPDATE @statuses SET sum = {sum} WHERE id = {id}")).await;
-    }
-    desk.run("ALTER TABLE @streams DROP COLUMN taken").await;
-    desk.run("DROP TABLE @taken").await;
-    desk.run("UPDATE @journal SET format = 1").await;
-    let older = verify_at(&desk.place).await.unwrap_err();
-    assert!(matches!(older, OpenError::Older { found: 1, known: 4, .. }), "{older}");
-    let Desk { folder, place, .. } = desk;
-    let desk = Desk { journal: open_at(&place).await, folder, place };
-    desk.assert_sound().await;
-    let count = Some(20);
-    let spec = kubewitness_core::config::RetentionSpec { count, past_cursors: true, ..Default::default() };
-    let mut retention = kubewitness_journal::Retention::new(desk.journal.clone(), SOURCE).in_hand(0);
-    let told = retention.pass(&spec).await.unwrap();
-    assert!(told.states > 50, "{told:?}");
-    desk.assert_sound().await;
 }
 
 async fn a_database_without_a_journal_is_not_verified_and_not_written_to() {
