@@ -18,7 +18,6 @@ mod scribe;
 mod seals;
 mod write;
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -235,7 +234,7 @@ impl store::Store for Store {
 
     async fn close(&self) -> Answer<()> {
         self.readers.close().await;
-        let unlocked = File::unlock(&self.lock);
+        let unlocked = self.lock.let_go();
         unlocked
             .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
     }

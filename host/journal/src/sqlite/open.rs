@@ -38,9 +38,11 @@ pub(super) const CHECKPOINT_PAGES: u32 = 4096;
 pub(crate) struct Store {
     pub(super) path: PathBuf,
     pub(super) readers: SqlitePool,
-    /// Held while the store is open; the system lets go of it when the process dies.
-    pub(super) lock: File,
+    pub(super) lock: Lock,
 }
+
+/// Held while the store is open; the system lets go of it when the process dies.
+pub(super) struct Lock(File);
 
 /// What a file is, before anything is written to it.
 enum Found {
@@ -116,7 +118,7 @@ fn refused(path: &Path, error: JournalError) -> OpenError {
 
 impl Store {
     pub async fn open(path: &Path, readers: u32) -> Result<(Self, Writer), OpenError> {
-        let lock = lock(path)?;
+        let lock = Lock::of(path)?;
         // Before any write: a file that isn't ours must stay as it is.
         let found = inspect(path).await?;
         let fail = |error| open_error(path, error);
@@ -144,14 +146,29 @@ impl Store {
     }
 }
 
-fn lock(path: &Path) -> Result<File, OpenError> {
-    let name = beside(path, ".lock");
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&name);
-    let file = file.map_err(|error| unavailable(&name, error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_path_buf())),
-        Err(TryLockError::Error(error)) => Err(unavailable(&name, error)),
+impl Lock {
+    fn of(path: &Path) -> Result<Self, OpenError> {
+        let name = beside(path, ".lock");
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&name);
+        let file = file.map_err(|error| unavailable(&name, error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_path_buf())),
+            Err(TryLockError::Error(error)) => Err(unavailable(&name, error)),
+        }
+    }
+
+    pub(super) fn let_go(&self) -> std::io::Result<()> {
+        self.0.unlock()
+    }
+}
+
+impl Drop for Lock {
+    /// By name, not by closing: a child that is just being started has the file open as well.
+    fn drop(&mut self) {
+        if let Err(error) = self.let_go() {
+            tracing::debug!(%error, "the journal's lock is let go of by closing its file");
+        }
     }
 }
 
