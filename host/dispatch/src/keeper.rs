@@ -139,12 +139,15 @@ impl Keeper {
         save
     }
 
-    pub fn saved(&mut self) {
-        if let Some(sent) = self.sent.take() {
+    /// The save on its way is durable; these letters were in it.
+    pub fn saved(&mut self) -> impl Iterator<Item = Seq> + use<> {
+        self.pause.end();
+        let sent = self.sent.take();
+        if let Some(sent) = &sent {
             self.saved_through = sent.through;
             self.saved_cursor = sent.cursor;
         }
-        self.pause.end();
+        sent.into_iter().flat_map(|sent| sent.parked).map(|letter| letter.seq)
     }
 
     /// It was not saved: its content goes first in the next one.

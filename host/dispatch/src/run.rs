@@ -207,7 +207,7 @@ impl Run {
 
     fn on_saved(&mut self, saved: Result<(), JournalError>) -> Result<(), DispatchError> {
         match saved {
-            Ok(()) => self.keeper.saved(),
+            Ok(()) => self.lanes.kept(self.keeper.saved()),
             Err(JournalError::Unavailable(reason)) => {
                 tracing::warn!(plugin = self.parts.options.plugin, reason, "can't save the progress yet");
                 self.keeper.failed(self.parts.clock.elapsed());

@@ -330,6 +330,15 @@ impl Lanes {
         }
     }
 
+    /// These letters are durable: whatever happens, they are owed no more, and their lanes go on.
+    pub fn kept(&mut self, letters: impl IntoIterator<Item = Seq>) {
+        for seq in letters {
+            if self.unkept.contains_key(&seq) {
+                self.release(seq);
+            }
+        }
+    }
+
     /// An operator dropped a dead letter, before the start or now: it stays dead, and its lane
     /// goes on.
     pub fn drop_letter(&mut self, seq: Seq) {
@@ -341,6 +350,7 @@ impl Lanes {
     /// Takes a dead letter back. Its state will be [`wanted`](Self::wanted) and then goes into
     /// its lane in the order of positions.
     pub fn replay(&mut self, letter: &DeadLetter) {
+        self.kept([letter.seq]);
         self.parked.remove(&letter.seq);
         let prior = Prior { attempts: letter.attempts, first_ms: letter.first_ms };
         self.replays.insert(letter.seq, Recalled { prior, tries: letter.tries.clone() });
@@ -414,8 +424,8 @@ impl Lanes {
 
     /// The lane that a position held goes on.
     pub(super) fn release(&mut self, seq: Seq) {
-        let holder = self.lanes.iter().find(|(_, lane)| lane.held.contains(&seq)).map(|(key, _)| *key);
-        if let Some(key) = holder {
+        let holder = || self.lanes.iter().find(|(_, lane)| lane.held.contains(&seq)).map(|(key, _)| *key);
+        if let Some(key) = self.unkept.remove(&seq).or_else(holder) {
             if let Some(lane) = self.lanes.get_mut(&key) {
                 lane.held.remove(&seq);
             }

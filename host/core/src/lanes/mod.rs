@@ -164,6 +164,8 @@ pub struct Lanes {
     superseded: u64,
     /// Positions of the dead letters that are parked.
     parked: BTreeSet<Seq>,
+    /// Of these, those whose lanes wait until they are kept.
+    unkept: BTreeMap<Seq, LaneKey>,
     dropped: u64,
     resync: Resync,
 }
@@ -198,6 +200,7 @@ impl Lanes {
             filtered: progress.filtered,
             superseded: progress.superseded,
             parked: BTreeSet::new(),
+            unkept: BTreeMap::new(),
             dropped: 0,
             resync: Resync::default(),
             options,
@@ -303,7 +306,8 @@ impl Lanes {
         }
     }
 
-    /// The letters since the last time: to be kept in the same save as [`progress`](Self::progress).
+    /// The letters since the last time: to be kept in the same save as [`progress`](Self::progress), and
+    /// to be told by [`kept`](Self::kept) then.
     pub fn take_letters(&mut self) -> Letters {
         std::mem::take(&mut self.letters)
     }

@@ -38,6 +38,8 @@ struct Row {
     prior: u32,
     not_before: u64,
     replay: bool,
+    /// Parked, and not durably so: under `continue` as well nothing of its lane goes past it.
+    unkept: bool,
 }
 
 /// A state of the table that was offered once more and is not finished again.
@@ -62,6 +64,7 @@ enum Op {
     GiveBack(usize),
     Advance(u64),
     Replay(usize),
+    Kept,
     Fill(usize),
     /// Of this lane, its newest.
     Resync(u8),
@@ -104,6 +107,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<usize>().prop_map(Op::GiveBack),
         3 => (0u64..250).prop_map(Op::Advance),
         2 => any::<usize>().prop_map(Op::Replay),
+        3 => Just(Op::Kept),
         4 => (1usize..10).prop_map(Op::Fill),
         4 => (0u8..5).prop_map(Op::Resync),
         4 => (any::<usize>(), answer()).prop_map(|(pick, answer)| Op::Resynced(pick, answer)),
@@ -157,7 +161,18 @@ impl Model {
         let change = if ends { Change::Gone } else { Change::Present };
         let fit = if fit == Fit::Wanted && lane >= 3 { Fit::Latest } else { fit };
         let fate = Fate::Unread;
-        let row = Row { lane, fit, change, uid, fate, tries: 0, prior: 0, not_before: 0, replay: false };
+        let row = Row {
+            lane,
+            fit,
+            change,
+            uid,
+            fate,
+            tries: 0,
+            prior: 0,
+            not_before: 0,
+            replay: false,
+            unkept: false,
+        };
         self.rows.insert(seq, row);
     }
 
@@ -279,6 +294,7 @@ impl Model {
             Op::Resynced(pick, answer) => self.resynced(pick, answer),
             Op::Advance(ms) => self.now += ms,
             Op::Replay(pick) => self.replay(pick),
+            Op::Kept => self.kept(),
             Op::Fill(max) => self.fill(max),
             Op::Restart => self.restart(),
         }
@@ -292,7 +308,9 @@ impl Model {
         self.rows.range(..seq).filter(|(_, row)| row.lane == lane).any(|(_, row)| match row.fate {
             Fate::Unread => matches!(row.fit, Fit::Wanted | Fit::Latest),
             Fate::Waiting | Fate::Flying => true,
-            Fate::Parked | Fate::Recalled => self.policy == OnDeadLetter::Hold && !self.rows[&seq].replay,
+            Fate::Parked | Fate::Recalled => {
+                (self.policy == OnDeadLetter::Hold || row.unkept) && !self.rows[&seq].replay
+            }
             _ => false,
         })
     }
@@ -459,7 +477,7 @@ impl Model {
     fn finish(&mut self, pick: usize, verdict: &Verdict) {
         let Some(seq) = self.pick(Fate::Flying, pick) else { return };
         let now = self.now;
-        let is_old = self.is_old(seq);
+        let (is_old, policy) = (self.is_old(seq), self.policy);
         let settled = self.lanes.finish(seq, verdict.clone(), at(now));
         let row = self.row(seq);
         let parks = match verdict {
@@ -482,6 +500,7 @@ impl Model {
                     prior: row.prior + row.tries + 1,
                     tries: 0,
                     not_before: 0,
+                    unkept: policy == OnDeadLetter::Continue && !row.replay,
                     ..*row
                 };
                 Settled::Parked
@@ -502,7 +521,14 @@ impl Model {
         let letter = self.letters.get_mut(&seq).unwrap();
         letter.replaying = true;
         self.lanes.replay(letter);
-        self.row(seq).fate = Fate::Recalled;
+        let row = self.row(seq);
+        (row.fate, row.unkept) = (Fate::Recalled, false);
+    }
+
+    fn kept(&mut self) {
+        let letters: Vec<Seq> = self.rows.iter().filter(|(_, row)| row.unkept).map(|(seq, _)| *seq).collect();
+        self.rows.values_mut().for_each(|row| row.unkept = false);
+        self.lanes.kept(letters);
     }
 
     fn fill(&mut self, max: usize) {
@@ -543,7 +569,7 @@ impl Model {
                 Fate::Flying | Fate::Waiting => Fate::Unread,
                 other => other,
             };
-            (row.tries, row.not_before, row.replay) = (0, 0, false);
+            (row.tries, row.not_before, row.replay, row.unkept) = (0, 0, false, false);
         }
         for letter in self.letters.values() {
             let of = state_of(
@@ -636,6 +662,7 @@ impl Model {
                 self.apply(Op::Done(0));
                 self.apply(Op::Resynced(0, Answer::Done));
             }
+            self.apply(Op::Kept);
             let stats = self.lanes.stats();
             // What was left may turn out to be nobody's.
             let is_read = self.lanes.through() == self.rows.len() as Seq && self.lanes.positions.runs() == 0;

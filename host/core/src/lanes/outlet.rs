@@ -174,6 +174,7 @@ impl Lanes {
                 return Settled::Dropped;
             }
         };
+        let is_new = prior.is_none();
         self.parked.insert(seq);
         self.letters.parked.push(DeadLetter {
             plugin: self.options.plugin.clone(),
@@ -187,15 +188,27 @@ impl Lanes {
             dropped: false,
             tries,
         });
-        self.hold(seq, key);
-        if self.options.on_dead_letter == OnDeadLetter::Hold
-            && let Some(lane) = self.lanes.get_mut(&key)
-        {
+        match self.options.on_dead_letter {
+            OnDeadLetter::Hold => {
+                self.hold(seq, key);
+                self.unload(key);
+            }
+            // After a kill it would be owed again, and come after what had gone past it.
+            OnDeadLetter::Continue if is_new => {
+                self.lanes.entry(key).or_default().held.insert(seq);
+                self.unkept.insert(seq, key);
+            }
+            OnDeadLetter::Continue => {}
+        }
+        Settled::Parked
+    }
+
+    fn unload(&mut self, key: LaneKey) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
             let unloaded = lane.unload();
             self.shares.unload(key.namespace, unloaded);
             self.shares.defer(key.namespace, unloaded);
         }
-        Settled::Parked
     }
 
     // ---- only the latest -----------------------------------------------------------------

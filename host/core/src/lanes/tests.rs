@@ -123,7 +123,7 @@ fn pauses_double_up_to_their_bound_and_a_plugins_own_wish_goes_first() {
 }
 
 #[test]
-fn the_last_try_parks_with_its_error_and_the_lane_goes_on() {
+fn the_last_try_parks_with_its_error_and_the_lane_goes_on_once_that_is_kept() {
     let mut lanes = lanes_with(OnDeadLetter::Continue, &[(1, 1), (2, 1)]);
     for (ms, attempt) in [(0, 1), (1000, 2), (2000, 3)] {
         assert_eq!(lanes.take(Duration::from_millis(ms), 5)[0].attempt, attempt);
@@ -134,6 +134,12 @@ fn the_last_try_parks_with_its_error_and_the_lane_goes_on() {
     assert_eq!((parked[0].seq, parked[0].attempts, parked[0].error.as_str()), (1, 3, "not yet"));
     assert_eq!((parked[0].first_ms, parked[0].last_ms), (1_000_000, 1_002_000));
     assert_eq!(lanes.cursor(), 1);
+    assert_eq!(
+        take(&mut lanes, 2000, 5),
+        [0; 0],
+        "after a kill it would be owed again, behind what had passed it"
+    );
+    lanes.kept([1]);
     assert_eq!(take(&mut lanes, 2000, 5), [2]);
 }
 
@@ -520,6 +526,7 @@ fn a_state_in_flight_behind_a_letter_that_was_taken_back_is_not_let_go() {
     latest(&mut lanes, 1, Change::Present, 0);
     take(&mut lanes, 0, 1);
     lanes.finish(1, Verdict::Reject("never".into()), at(0));
+    lanes.kept([1]);
     latest(&mut lanes, 2, Change::Present, 0);
     assert_eq!(take(&mut lanes, 0, 1), [2]);
     let letter = lanes.take_letters().parked.remove(0);

@@ -66,6 +66,10 @@ const SOMETIMES: &[&str] = &[
     "the wall jumped",
 ];
 
+/// Few steps are of these kinds: by chance alone a process seldom dies of one.
+const RARE: [&str; 4] =
+    ["read: single states", "read: progress", "read: letters", "relist: an object compared"];
+
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
@@ -152,6 +156,9 @@ async fn live(world: &mut World) {
     world.start();
     if steps.dice(|dice| dice.percent(60)) {
         steps.dies_after(steps.dice(|dice| dice.below(600)) as u32);
+    } else if steps.dice(|dice| dice.percent(25)) {
+        let step = RARE[steps.dice(|dice| dice.below(RARE.len() as u64)) as usize];
+        steps.dies_at(step, steps.dice(|dice| dice.below(4)) as u32);
     }
     for _ in 0..steps.dice(|dice| dice.between(1, 12)) {
         meddle(world).await;
