@@ -46,6 +46,24 @@ async fn a_lane_goes_on_behind_a_dead_letter_or_waits_as_the_operator_says() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_goes_past_a_dead_letter_before_that_is_durable() {
+    let journal = Journal::new(1, 40);
+    journal.append([1, 1, 2]);
+    let (look, went_past) = (journal.clone(), Arc::new(AtomicBool::new(false)));
+    let passed = went_past.clone();
+    let plugin = Plugin::new("p", &journal, move |batch| {
+        let is_early = |seq| seq == 2 && look.dead("p").is_empty();
+        passed.fetch_or(batch.iter().any(|delivery| is_early(delivery.state.seq)), Ordering::Relaxed);
+        let verdict = |seq| if seq == 1 { Verdict::Reject("never".into()) } else { Verdict::Done };
+        (1, Ok(batch.iter().map(|delivery| verdict(delivery.state.seq)).collect()))
+    });
+    let running = start(options("p"), &journal, &plugin);
+    running.until("passed", |stats| (stats.dead, stats.delivered) == (1, 2)).await;
+    assert!(!went_past.load(Ordering::Relaxed), "after a kill it would be owed again");
+    running.end().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_held_lane_is_still_held_after_a_restart_and_goes_on_after_the_replay() {
     let journal = Journal::new(1, 1);
     journal.append([1, 2, 1, 2]);
