@@ -8,10 +8,11 @@
 //! (positions, duplicates, lateness, deltas) is decided in `plan`, and what rows mean to those who
 //! read them in `read` and `verify`, which know no SQL.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::{Seq, StateId, ports};
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::{Seq, StateId};
 
 mod differences;
 mod export;
@@ -68,7 +69,14 @@ pub struct Known {
     /// Retention took some of it: a position that is not there may be one of those.
     pub retained: bool,
     pub ids: BTreeMap<Seq, StateId>,
+    /// Damaged, and told by [`verify_at`]: nobody knows which states they are of.
+    pub unreadable: BTreeSet<Seq>,
+    /// Of which there is a progress; `None` where that can't be read, which [`verify_at`] tells.
+    pub plugins: Option<BTreeSet<String>>,
 }
+
+/// States that can't be read before no more are asked for, one by one.
+const UNREADABLE: usize = 256;
 
 /// The ids of states, for whoever kept positions of them elsewhere.
 pub async fn ids_at(place: &Place, seqs: &[Seq]) -> Result<Known, OpenError> {
@@ -77,9 +85,28 @@ pub async fn ids_at(place: &Place, seqs: &[Seq]) -> Result<Known, OpenError> {
         let rows = connection.rows();
         let newest = rows.stats(0).await?.newest_seq;
         let retained = rows.past().taken_of_streams().await?.values().any(|taken| *taken > 0);
-        let states = read::at(rows, &read::Names::default(), seqs).await?;
-        let ids = states.iter().map(|state| (state.seq, state.id.clone())).collect();
-        Ok::<_, ports::JournalError>(Known { newest, retained, ids })
+        let plugins = match rows.past().progress_of_all().await {
+            Ok(progress) => Some(progress.into_iter().map(|(plugin, _)| plugin).collect()),
+            Err(JournalError::Fatal(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let mut known = Known { newest, retained, plugins, ..Known::default() };
+        // What can't be read is looked for by halves, so that it hides nothing else.
+        let mut parts = vec![seqs];
+        while let Some(part) = parts.pop() {
+            match (read::at(rows, &read::Names::default(), part).await, part) {
+                (Ok(states), _) => known.ids.extend(states.iter().map(|state| (state.seq, state.id.clone()))),
+                (Err(JournalError::Fatal(_)), [seq]) if known.unreadable.len() < UNREADABLE => {
+                    known.unreadable.insert(*seq);
+                }
+                (Err(JournalError::Fatal(_)), [_, _, ..]) => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+        Ok(known)
     };
     let path = || place.to_string().into();
     read.await.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })
@@ -107,7 +134,7 @@ pub async fn export(
     out: &mut (dyn std::io::Write + Send),
 ) -> Result<Exported, ExportError> {
     let opened = open_to_read(place).await;
-    let (mut connection, _) = opened.map_err(|error| ports::JournalError::Unavailable(error.to_string()))?;
+    let (mut connection, _) = opened.map_err(|error| JournalError::Unavailable(error.to_string()))?;
     export::export(&mut *connection, query, out).await
 }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use kubewitness_capability::{DatabaseProof, ReceiptProof, fingerprint, prove_receipts};
 use kubewitness_core::Seq;
 use kubewitness_core::config::HostSpec;
@@ -17,7 +16,7 @@ const EXAMPLES: usize = 3;
 
 /// Adds what is found to the report. Receipts are read before the states: what has a receipt was
 /// journaled before.
-pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, data: &Path) -> Result<()> {
+pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, data: &Path) {
     for proof in prove_receipts(host, data).await {
         let DatabaseProof { database, receipts, rows, problems, unread } = proof;
         report.receipts_checked += receipts.len() as u64;
@@ -40,7 +39,13 @@ pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, da
             let (part, rest) = left.split_at(count);
             left = rest;
             let seqs: Vec<_> = part.iter().flat_map(|one| &one.marks).map(|(seq, _)| *seq).collect();
-            let known = ids_at(place, &seqs).await.context("looking up the states of receipts")?;
+            let known = match ids_at(place, &seqs).await {
+                Ok(known) => known,
+                Err(error) => {
+                    report.not_checked.push(format!("the receipts in the database `{database}`: {error}"));
+                    break;
+                }
+            };
             for receipt in part {
                 tally.add(receipt, &known);
             }
@@ -49,7 +54,6 @@ pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, da
             report.add(code::RECEIPT, Some(seq), format!("{database}: {message}"));
         }
     }
-    Ok(())
 }
 
 /// How a receipt does not fit the journal.
@@ -58,6 +62,7 @@ enum Misfit {
     Another,
     Beyond,
     Missing,
+    Orphaned,
 }
 
 fn misfit(seq: Seq, print: u32, known: &Known) -> Option<Misfit> {
@@ -65,7 +70,7 @@ fn misfit(seq: Seq, print: u32, known: &Known) -> Option<Misfit> {
         Some(id) if fingerprint(id.as_str()) == print => None,
         Some(_) => Some(Misfit::Another),
         None if seq > known.newest => Some(Misfit::Beyond),
-        None if known.retained => None,
+        None if known.retained || known.unreadable.contains(&seq) => None,
         None => Some(Misfit::Missing),
     }
 }
@@ -91,6 +96,11 @@ impl Tally {
             if let Some(kind) = misfit(*seq, *print, known) {
                 kinds.entry(kind).or_insert(*seq);
             }
+        }
+        // A progress is saved before the first call.
+        let has_progress = known.plugins.as_ref().is_none_or(|plugins| plugins.contains(&receipt.plugin));
+        if let (false, Some((seq, _))) = (has_progress, receipt.marks.first()) {
+            kinds.insert(Misfit::Orphaned, *seq);
         }
         for (kind, seq) in kinds {
             let found = self.found.entry((receipt.plugin.clone(), kind)).or_default();
@@ -120,6 +130,11 @@ impl Tally {
                     )
                 }
                 Misfit::Missing => format!("{receipts} of a state that is not there{places}"),
+                Misfit::Orphaned => {
+                    format!(
+                        "{receipts} there{places}, and the journal has no progress of it: it would begin anew"
+                    )
+                }
             };
             Some((*found.first.first()?, text))
         };
@@ -145,7 +160,7 @@ mod tests {
     }
 
     fn known() -> Known {
-        Known { newest: 3, retained: false, ids: [(1, id(1)), (3, id(3))].into() }
+        Known { newest: 3, ids: [(1, id(1)), (3, id(3))].into(), ..Known::default() }
     }
 
     /// Of one position, given for the state of another.
@@ -169,6 +184,10 @@ mod tests {
         assert!(misfit(4, 4)[0].1.contains("it ends at 3"));
         assert!(misfit(2, 2)[0].1.contains("not there"));
         assert_eq!(told(&[receipt(2, 2)], &Known { retained: true, ..known() }), []);
+        assert_eq!(told(&[receipt(2, 2)], &Known { unreadable: [2].into(), ..known() }), []);
+        let plugins = |name: &str| Known { plugins: Some([name.to_owned()].into()), ..known() };
+        assert_eq!(told(&[receipt(1, 1)], &plugins("audit")), []);
+        assert!(told(&[receipt(1, 1)], &plugins("other"))[0].1.contains("has no progress of it"));
     }
 
     #[test]

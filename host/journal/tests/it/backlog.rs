@@ -6,7 +6,7 @@ use kubewitness_core::ports::{
     Backlog, DeadLetter, Documents, JournalError, KvWrite, Progress, Save, SourceStart, Try, Witness,
 };
 use kubewitness_core::{Change, Seq, StateId};
-use kubewitness_journal::Journal;
+use kubewitness_journal::{Journal, ids_at};
 
 use crate::support::{Desk, PATIENCE, SOURCE, in_source, job, of, on_every_store, present};
 
@@ -279,8 +279,18 @@ async fn who_sees_less_than_was_committed_passes_over_nothing() {
     assert!(journal.read(12, 100).await.is_err());
 }
 
+async fn one_that_is_damaged_hides_no_ids_of_the_others() {
+    let desk = crate::damage::sound().await;
+    desk.run("UPDATE @states SET observed_ms = observed_ms + 1 WHERE seq = 140").await;
+    let asked: Vec<Seq> = (1..=200).collect();
+    let known = ids_at(&desk.place, &asked).await.unwrap();
+    assert_eq!((known.unreadable, known.ids.len()), ([140].into(), 199));
+    assert!(known.plugins.is_some_and(|plugins| plugins.contains("audit")));
+}
+
 on_every_store!(
     who_sees_less_than_was_committed_passes_over_nothing,
+    one_that_is_damaged_hides_no_ids_of_the_others,
     what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object,
     progress_letters_and_keys_are_saved_together,
     a_dropped_letter_stays_is_on_record_and_keeps_the_accounts,
