@@ -39,8 +39,9 @@ impl Identity {
 impl PartialEq for Identity {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&*self.object, &*other.object);
-        // Only an owner may have no uid; then its name is all there is.
-        let named = !a.uid.is_empty() || (&a.namespace, &a.name) == (&b.namespace, &b.name);
+        // Of an owner nobody has checked anything: who writes another's uid must not give it a name.
+        let named = !self.source.is_empty()
+            || (&a.namespace, &a.name, &a.version) == (&b.namespace, &b.name, &b.version);
         a.uid == b.uid && a.kind == b.kind && a.group == b.group && named && self.source == other.source
     }
 }

@@ -1,9 +1,11 @@
 //! Appending: positions, duplicates, lateness, epochs, current objects, documents.
 
+use std::sync::Arc;
+
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
-use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness};
+use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
 use kubewitness_core::views::{DiscrepancyView, GapQuery, PoisonQuery, TimelineQuery};
-use kubewitness_core::{Change, Gap, Version};
+use kubewitness_core::{Change, Gap, ObjectRef, Version};
 
 use crate::support::{
     Desk, SOURCE, document, gap, in_source, job, of, on_every_store, present, seqs, state, status,
@@ -437,6 +439,27 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     assert!(desk.journal.timeline(&unknown).await.unwrap().states.is_empty());
 }
 
+/// The uid in an ownerReference is what its writer says; nobody else's owner gets its name by that.
+async fn an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid() {
+    let desk = Desk::new().await;
+    let named = |name: &str| {
+        Some(Arc::new(ObjectRef { namespace: name.into(), name: name.into(), ..(*job(9)).clone() }))
+    };
+    let owners = ["evil", "good", "evil", "good"].map(named);
+    let states = owners
+        .iter()
+        .zip(1..)
+        .map(|(owner, version)| Witnessed { owner: owner.clone(), ..present(&job(version), version as u64) });
+    let states: Vec<_> = states.collect();
+    desk.append(states[..3].to_vec()).await;
+    let desk = desk.reopen().await;
+    desk.append(states[3..].to_vec()).await;
+    let desk = desk.reopen().await;
+    let told = desk.journal.read(0, 100).await.unwrap();
+    assert_eq!(told.iter().map(|state| state.owner.clone()).collect::<Vec<_>>(), owners);
+    desk.assert_sound().await;
+}
+
 async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
     let desk = Desk::new().await;
     let (set, middle, pod) = (job(1), job(2), job(3));
@@ -454,6 +477,7 @@ async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
 }
 
 on_every_store!(
+    an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid,
     states_get_positions_in_order_and_come_back_whole,
     what_is_there_already_is_not_journaled_again,
     a_deletion_without_a_version_is_the_same_as_one_with,
