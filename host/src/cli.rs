@@ -359,7 +359,7 @@ pub enum DeadLetters {
         #[command(flatten)]
         choice: LetterChoice,
         /// All of the plugin's
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["seq", "namespace", "error", "older_than"])]
         all: bool,
         #[command(flatten)]
         query: QueryArgs,
@@ -395,6 +395,9 @@ pub struct LetterChoice {
     /// Why: it is kept with what was done
     #[arg(long)]
     pub reason: String,
+    /// Who does it, as the record has it; without it, the name that you are logged in with
+    #[arg(long, value_name = "NAME")]
+    pub who: Option<String>,
     /// Only count
     #[arg(long)]
     pub dry_run: bool,

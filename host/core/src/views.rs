@@ -344,8 +344,21 @@ pub struct ReplayRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_seconds: Option<u64>,
     pub reason: String,
+    /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
     #[serde(default)]
     pub dry_run: bool,
+}
+
+impl ReplayRequest {
+    /// As the record has it.
+    pub fn who(&self) -> &str {
+        match self.who.trim() {
+            "" => "api",
+            who => who,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,6 +23,7 @@ pub(crate) const ROWS: usize = 500;
 pub(crate) const MOST_ROWS: usize = 10_000;
 /// A reason is a sentence for the record.
 pub(crate) const REASON_BYTES: usize = 1024;
+pub(crate) const WHO_BYTES: usize = 256;
 /// Positions of one replay. Who has more replays all of the plugin.
 const MOST_SEQS: usize = 1000;
 
@@ -202,6 +203,9 @@ pub(crate) fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     }
     if request.reason.len() > REASON_BYTES {
         return Err(Problem::invalid(format!("The reason is longer than {REASON_BYTES} bytes."), hint));
+    }
+    if request.who.len() > WHO_BYTES {
+        return Err(Problem::invalid(format!("`who` is longer than {WHO_BYTES} bytes."), hint));
     }
     if request.seqs.len() > MOST_SEQS {
         return Err(Problem::invalid(

@@ -1,5 +1,6 @@
 //! Dead letters: what is parked, and what an operator does about it.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -116,8 +117,16 @@ fn request(choice: LetterChoice) -> ReplayRequest {
         error: choice.error,
         older_than_seconds: choice.older_than.map(|age| age.0.as_secs()),
         reason: choice.reason,
+        who: choice.who.unwrap_or_else(user),
         dry_run: choice.dry_run,
     }
+}
+
+/// As whoever runs this command is logged in, by number where nothing tells a name.
+fn user() -> String {
+    let name = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let number = || std::fs::metadata("/proc/self").map(|process| format!("uid {}", process.uid()));
+    name.filter(|name| !name.trim().is_empty()).or_else(|| number().ok()).unwrap_or_default()
 }
 
 async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> Ended {

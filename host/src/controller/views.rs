@@ -177,7 +177,7 @@ impl Views for HostViews {
         let replayed = match self.choose(request).await? {
             Chosen::Counted(count) => count,
             Chosen::From(handle, seqs) => {
-                handle.replay(seqs, "api", &request.reason).await.map_err(refused)?
+                handle.replay(seqs, request.who(), &request.reason).await.map_err(refused)?
             }
         };
         Ok(ReplayView { replayed, dry_run: request.dry_run })
@@ -190,7 +190,7 @@ impl Views for HostViews {
         let dropped = match self.choose(request).await? {
             Chosen::Counted(count) => count,
             Chosen::From(handle, seqs) => {
-                handle.drop_letters(seqs, "api", &request.reason).await.map_err(refused)?
+                handle.drop_letters(seqs, request.who(), &request.reason).await.map_err(refused)?
             }
         };
         Ok(DropView { dropped, dry_run: request.dry_run })

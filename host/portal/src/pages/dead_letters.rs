@@ -11,7 +11,7 @@ use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
 use super::{ROWS, at, badge, empty, figure, layout, object_link, plural};
-use crate::api::{REASON_BYTES, check_replay};
+use crate::api::{REASON_BYTES, WHO_BYTES, check_replay};
 use crate::app::App;
 use crate::params::{self, Params};
 use crate::problem::{Problem, Shown};
@@ -130,10 +130,11 @@ fn of_plugin(name: &str, letters: &[&DeadLetterView]) -> Markup {
                 } }
                 div.replay-tools {
                     label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
+                    label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; }
                     button name="dry_run" value="true" { "Try without changing" }
                     button.strong { "Replay" }
                     button name="drop" value="true" { "Drop for good" }
-                    p.hint { "Takes those that are chosen, or all of this plugin if none is. The reason is kept." }
+                    p.hint { "Takes those that are chosen, or all of this plugin if none is. The reason and your name are kept." }
                 }
             }
         }
@@ -193,16 +194,18 @@ pub(super) async fn replay(
 
 /// What the form asks for, and whether the letters are to be dropped.
 fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool), Problem> {
-    let (mut request, mut drops) = (ReplayRequest::default(), false);
+    let (mut request, mut drops) = (ReplayRequest { who: "portal".into(), ..Default::default() }, false);
     for (name, value) in fields {
         match name.as_str() {
             "plugin" => request.plugin = value,
             "reason" => request.reason = value.trim().to_owned(),
+            "who" if value.trim().is_empty() => {}
+            "who" => request.who = value.trim().to_owned(),
             "dry_run" => request.dry_run = value == "true",
             "drop" => drops = value == "true",
             "seq" => request.seqs.push(params::number("seq", &value)?),
             _ => {
-                let hint = "It has plugin, seq, reason, dry_run and drop.";
+                let hint = "It has plugin, seq, reason, who, dry_run and drop.";
                 return Err(Problem::invalid(format!("`{name}` is no field of this form."), hint));
             }
         }

@@ -287,6 +287,8 @@ async fn a_replay_needs_a_reason_and_a_plugin_that_is_there() {
     assert_eq!(done.json(), json!({"replayed": 2, "dry_run": true}));
     assert_eq!(replay(json!({"plugin": "notification", "reason": " "})).await.status, 400);
     assert_eq!(replay(json!({"plugin": "", "reason": "x"})).await.status, 400);
+    let nobody = json!({"plugin": "notification", "reason": "x", "who": "x".repeat(257)});
+    assert_eq!(replay(nobody).await.status, 400);
     assert_eq!(replay(json!({"plugin": "notification", "reason": "x".repeat(2000)})).await.status, 400);
     assert_eq!(
         replay(json!({"plugin": "notification", "reason": "x", "seqs": vec![1; 1001]})).await.status,

@@ -243,14 +243,16 @@ async fn the_form_replays_what_was_chosen() {
     };
     let done = send("plugin=notification&seq=7&seq=9&reason=the+disk+is+back").await;
     assert_eq!((done.status.as_u16(), done.header("location")), (303, "/deadletters?replayed=2"));
-    let tried = send("plugin=notification&seq=7&reason=why+not&dry_run=true").await;
+    let tried = send("plugin=notification&seq=7&reason=why+not&who=ada&dry_run=true").await;
     assert_eq!(tried.header("location"), "/deadletters?tried=1");
-    let dropped = send("plugin=notification&seq=7&reason=no+use&drop=true").await;
+    let dropped = send("plugin=notification&seq=7&reason=no+use&who=&drop=true").await;
     assert_eq!(dropped.header("location"), "/deadletters?dropped=1");
-    assert_eq!(fake.drops.lock().unwrap()[0].seqs, [7]);
+    let drop = fake.drops.lock().unwrap()[0].clone();
+    assert_eq!((drop.seqs.as_slice(), drop.who()), (&[7][..], "portal"));
     let seen = fake.replays.lock().unwrap().clone();
     assert_eq!((seen[0].seqs.as_slice(), seen[0].reason.as_str()), (&[7, 9][..], "the disk is back"));
     assert_eq!((seen[0].dry_run, seen[1].dry_run), (false, true));
+    assert_eq!((seen[0].who(), seen[1].who()), ("portal", "ada"));
     for (body, status) in [
         ("plugin=notification&reason=", 400),
         ("plugin=notification&reason=x&colour=red", 400),

@@ -129,8 +129,18 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
         let (code, _, told) =
             command(&["deadletters", "replay", "--plugin", "probe", "--server", &server]).await?;
         ensure!(code == Some(2) && told.contains("--reason"), "a reason is needed: {told}");
-        let by_error =
-            ["--plugin", "probe", "--error", "more memory", "--reason", "more of it", "--server", &server];
+        let by_error = [
+            "--plugin",
+            "probe",
+            "--error",
+            "more memory",
+            "--reason",
+            "more of it",
+            "--who",
+            "ada",
+            "--server",
+            &server,
+        ];
         let replay = |more: &[&'static str]| {
             let words: Vec<String> = ["deadletters", "replay"]
                 .iter()
@@ -151,6 +161,9 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
         let (code, _, told) = command(&drop).await?;
         ensure!(code == Some(2) && told.contains("say --all"), "{code:?} {told}");
         let all: Vec<&str> = drop.into_iter().chain(["--all"]).collect();
+        let both: Vec<&str> = all.iter().copied().chain(["--seq", "1"]).collect();
+        let (code, _, told) = command(&both).await?;
+        ensure!(code == Some(2) && told.contains("--all"), "{code:?} {told}");
         let (_, told, _) = command(&all).await?;
         ensure!(told == "4 dropped\n", "{told}");
         ensure!(list().await? == json!([]), "they are not listed any more");
@@ -161,6 +174,8 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
             told == [(&json!("drop"), &json!("no use")), (&json!("replay"), &json!("more of it"))],
             "{records}"
         );
+        // Who says nothing is told as the system knows them.
+        ensure!(records[1]["who"] == "ada" && records[0]["who"] != "api", "{records}");
 
         let until_told = until(WITHIN, "the figures to say so", async || {
             let status = run.status().await?;
