@@ -106,7 +106,11 @@ fn check(bytes: &[u8], before: &Report, ids: &mut HashSet<[u8; 16]>) -> Result<(
     let digest = Sha256::digest(&line.id);
     let half = digest.first_chunk().copied().unwrap_or_default();
     if !ids.insert(half) {
-        return Err(format!("the state {} is there a second time", line.id));
+        return Err(format!(
+            "the state {} is there a second time: two plugins write to this ledger, one wrote to it under two names, \
+             or the line was added",
+            line.id
+        ));
     }
     Ok((own, signed))
 }

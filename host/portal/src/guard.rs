@@ -100,7 +100,7 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
             let problem = Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 format!("This was not answered within {} s.", timeout.as_secs()),
-                "Ask for less (a namespace, a limit), or try again; the log and /readyz say whether the journal answers.",
+                "Ask for less (a namespace, a limit), or try again. Where the journal does not answer, the log says so.",
             );
             problem.answer(&path)
         }

@@ -219,13 +219,13 @@ fn source(name: &str) -> SourceSpec {
     SourceSpec::of(name, "v1", "Unchecked")
 }
 
-/// `names` are the plugins so far, each with its place.
+/// `names` are the plugins so far, each with its place and what it says.
 async fn check_plugin(
     engine: &Engine,
     entry: &Entry,
     against: &Against,
     folders: &[PathBuf],
-    names: &mut BTreeMap<String, String>,
+    names: &mut BTreeMap<String, (String, PluginSpec)>,
 ) -> Finding {
     let what = format!("plugin {}", entry.config_map);
     let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
@@ -233,18 +233,21 @@ async fn check_plugin(
         Ok(parsed) => parsed,
         Err(problems) => return Finding::new(what, against.detail.clone(), texts(&problems)),
     };
+    let beside = names.iter().flat_map(|(name, (_, other))| parsed.spec.warnings_beside(name, other));
+    let mut warnings: Vec<_> = beside.collect();
     let mut problems = Vec::new();
     match names.get(&parsed.name) {
-        Some(first) => {
+        Some((first, _)) => {
             let message = format!("`{}` is the plugin of {first} already: rename one", parsed.name);
             let fault = Fault { field: "metadata.name".into(), message };
             problems.extend(texts(&parsed.problems(vec![fault])));
         }
         None => {
-            names.insert(parsed.name.clone(), format!("{}:{}", entry.origin.place, entry.origin.first_line));
+            let place = format!("{}:{}", entry.origin.place, entry.origin.first_line);
+            names.insert(parsed.name.clone(), (place, parsed.spec.clone()));
         }
     }
-    let warnings = against.host.iter().flat_map(|host| parsed.spec.warnings(host)).collect();
+    warnings.extend(against.host.iter().flat_map(|host| parsed.spec.warnings(host)));
     let warnings = texts(&parsed.problems(warnings));
     let examined = async {
         let bytes = modules::find(&parsed, folders)?;
@@ -376,6 +379,19 @@ mod tests {
         let [warning] = found[1].warnings.as_slice() else { panic!("{:?}", found[1].warnings) };
         assert!(warning.contains("p.yaml:10: spec.subscribe[0].resync: is true, but"), "{warning}");
         assert!(found[1].text().contains("    ! "), "{}", found[1].text());
+    }
+
+    #[tokio::test]
+    async fn a_ledger_of_two_plugins_is_a_warning_to_the_second() {
+        let host = format!("{HOST}      ledgers: [{{name: trail, path: trail.jsonl}}]\n");
+        let spec =
+            "      subscribe: [{source: jobs}]\n      grants: {ledger: [{name: main, ledger: trail}]}\n";
+        let other = plugin("b", spec).replace("name: notify", "name: other");
+        let folder = folder(&[("host.yaml", &host), ("a.yaml", &plugin("a", spec)), ("b.yaml", &other)]);
+        let found = findings(folder.path()).await;
+        assert_eq!(found[1].warnings, [""; 0]);
+        let [warning] = found[2].warnings.as_slice() else { panic!("{:?}", found[2].problems) };
+        assert!(warning.contains("which `notify` writes as well"), "{warning}");
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Client {
         let answer = request.send().await.map_err(|error| {
             let what = match error.is_timeout() && !error.is_connect() {
                 true => format!(
-                    "the controller at {} has not answered in time: its log and /readyz say what it waits for",
+                    "the controller at {} has not answered in time: its log says what it waits for",
                     self.base
                 ),
                 false => format!(

@@ -166,10 +166,12 @@ impl Plugins {
     }
 
     async fn try_to_start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
-        for warning in &candidate.warnings {
+        let (name, spec) = (candidate.parsed.name.clone(), &candidate.parsed.spec);
+        let others = self.running.iter().filter(|(other, _)| **other != name);
+        let beside = others.flat_map(|(other, it)| spec.warnings_beside(other, &it.candidate.parsed.spec));
+        for warning in candidate.warnings.iter().chain(&candidate.parsed.problems(beside.collect())) {
             warn!("{warning}");
         }
-        let (name, spec) = (candidate.parsed.name.clone(), &candidate.parsed.spec);
         self.journal.settle().await.context("finishing what was written before it")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
         let backing = Backing {

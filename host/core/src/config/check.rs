@@ -299,6 +299,21 @@ impl PluginSpec {
         asks.map(warning).collect()
     }
 
+    /// What fits, and is probably not what was meant, beside another plugin.
+    pub fn warnings_beside(&self, name: &str, other: &Self) -> Vec<Fault> {
+        let is_shared = |ledger: &str| other.grants.ledger.iter().any(|theirs| theirs.ledger == ledger);
+        let shared = self.grants.ledger.iter().enumerate().filter(|(_, own)| is_shared(&own.ledger));
+        let warning = |(index, own): (usize, &super::LedgerGrant)| {
+            let message = format!(
+                "is `{}`, which `{name}` writes as well: a state that both write stands there twice, and `kubewitness \
+                 audit verify` fails on it; give each a ledger of its own",
+                own.ledger
+            );
+            fault(format!("spec.grants.ledger[{index}].ledger"), message)
+        };
+        shared.map(warning).collect()
+    }
+
     fn check_subscriptions(&self, host: &HostSpec, faults: &mut Vec<Fault>) {
         let known: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
         if self.subscribe.is_empty() {

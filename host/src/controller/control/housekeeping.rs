@@ -10,7 +10,7 @@ use super::{Control, unreadable};
 
 /// Removing old receipts of one plugin may take this long.
 const PRUNE: Duration = Duration::from_secs(2);
-/// Looking at the journal may take this long: what it waits for is told by whoever writes.
+/// Looking at the journal may take this long: changes of the configuration wait for it.
 const LOOK: Duration = Duration::from_secs(2);
 
 impl Control {
@@ -27,7 +27,11 @@ impl Control {
                 warn!("the journal can't be looked at: {error}");
                 Ok(())
             }
-            Ok(Ok(())) | Err(_) => Ok(()),
+            Ok(Ok(())) => Ok(()),
+            Err(_) => {
+                warn!("the journal has not answered for {LOOK:?}");
+                Ok(())
+            }
         }
     }
 
