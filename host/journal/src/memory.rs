@@ -51,6 +51,10 @@ impl Eq for Identity {}
 impl Hash for Identity {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.object.uid.hash(state);
+        // Thousands of owners may be given one uid.
+        if self.source.is_empty() {
+            self.object.name.hash(state);
+        }
     }
 }
 
