@@ -129,8 +129,11 @@ mod tests {
         let error = Claim::new(data.path()).err().unwrap().to_string();
         assert!(error.contains("another playground runs in"), "{error}");
         assert!(data.path().join("journal.db").exists());
+        // As a child has it that is just being started.
+        let inherited = claim.locked.try_clone().unwrap();
         drop(claim);
         Claim::new(data.path()).unwrap();
+        drop(inherited);
     }
 
     #[test]

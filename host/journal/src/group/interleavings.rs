@@ -186,11 +186,11 @@ impl Writes for Store {
     }
 
     async fn remove(&mut self, _: &crate::removal::Removal) -> Answered<()> {
-        Err(JournalError::Invalid("nothing here reads".into()))
+        Err(JournalError::Invalid("nothing here is about retention".into()))
     }
 
     async fn sweep(&mut self, _: &crate::removal::Sweep) -> Answered<()> {
-        Err(JournalError::Invalid("nothing here reads".into()))
+        Err(JournalError::Invalid("nothing here is about retention".into()))
     }
 
     async fn tend(&mut self) {

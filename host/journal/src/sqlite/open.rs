@@ -229,3 +229,20 @@ async fn create(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(AssertSqlSafe(format!("{TABLES}{marks}"))).execute(&mut *transaction).await?;
     transaction.commit().await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_process_that_is_just_being_started_keeps_no_journal_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        let lock = Lock::of(&path).unwrap();
+        assert!(matches!(Lock::of(&path), Err(OpenError::InUse(_))));
+        let of_the_child = lock.0.try_clone().unwrap();
+        drop(lock);
+        drop(Lock::of(&path).unwrap());
+        drop(of_the_child);
+    }
+}
