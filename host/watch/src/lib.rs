@@ -25,6 +25,7 @@ mod course;
 mod discovery;
 mod document;
 mod draft;
+pub mod election;
 mod exact;
 mod fed;
 mod frontier;

@@ -4,6 +4,10 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::sync::Once;
 
+use kubewitness_playground::apiserver::faults::{Fault, What};
+
+use super::election::{Replica, steady};
+use super::simulator::Cluster;
 use super::*;
 
 thread_local! {
@@ -118,4 +122,22 @@ async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions(
     has(&gaps[0], &["epoch=0", "after=103", "before= ", "reason=HistoryReplaced"]);
     has(&gaps[1], &["epoch=1", "after= ", "before=102", "reason=HistoryReplaced"]);
     lines.one("what the new history has in common with the one before can't be told");
+}
+
+#[tokio::test]
+async fn a_lease_is_said_to_be_held_and_released_and_what_is_wrong_with_it_is_said_once() {
+    let lines = Lines::taken();
+    let cluster = Cluster::start().await;
+    let refused = Fault::once(What::Refuse { code: 503, retry_after: None }).verb("get").times(4);
+    cluster.server.inject(refused.on("leases.coordination.k8s.io"));
+    let holder = Replica::holding(&cluster.connection, "pod-0", steady()).await;
+    has(&lines.one("503"), &["WARN", "default/kubewitness"]);
+    let mut standby = Replica::start(&cluster.connection, "pod-1", steady());
+    standby.waits_for(&holder).await;
+    has(&lines.one("another holds the Lease"), &["INFO", "holder=\"pod-0_"]);
+    holder.stop().await;
+    lines.one("the Lease is released");
+    standby.holds().await;
+    has(&lines.one("the Lease is no longer held"), &["term=1"]);
+    assert_eq!(lines.with("the Lease is held").len(), 2);
 }

@@ -5,6 +5,7 @@
 
 mod audit;
 mod compaction;
+mod election;
 mod lists;
 mod logs;
 mod lost;

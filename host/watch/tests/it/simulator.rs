@@ -19,7 +19,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::start_by(None).await
     }
 

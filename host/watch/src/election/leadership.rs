@@ -1,0 +1,197 @@
+//! What the rest of the process is told about the Lease. A hold ends by the clock of whoever
+//! asks, not when somebody gets round to saying so.
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::machine::Hold;
+
+/// Where this process stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseRole {
+    /// Not the holder; who is, isn't known either.
+    Unknown { why: String },
+    /// Another holds it, as far as was seen.
+    Standby { holder: String },
+    /// It is ours. Terms count from 1 in each process; one that ran out never comes again.
+    Held { term: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseStanding {
+    pub role: LeaseRole,
+    /// Of the Lease as it was last seen.
+    pub lease_uid: Option<String>,
+    /// Why it may be out of date or can't be had, for people.
+    pub condition: Option<String>,
+}
+
+/// As of the last answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct View {
+    pub hold: Option<Hold>,
+    /// Where it stands without its hold.
+    pub otherwise: LeaseRole,
+    pub lease_uid: Option<String>,
+    pub condition: Option<String>,
+}
+
+impl View {
+    pub fn role(&self, now: Instant) -> LeaseRole {
+        match self.hold {
+            Some(hold) if now < hold.until => LeaseRole::Held { term: hold.term },
+            _ => self.otherwise.clone(),
+        }
+    }
+
+    fn standing(&self, now: Instant) -> LeaseStanding {
+        LeaseStanding {
+            role: self.role(now),
+            lease_uid: self.lease_uid.clone(),
+            condition: self.condition.clone(),
+        }
+    }
+}
+
+/// A cheap handle on what an [`Elector`](super::Elector) knows.
+#[derive(Clone)]
+pub struct Leadership {
+    views: watch::Receiver<View>,
+    identity: String,
+    /// What `changed` has told last.
+    told: LeaseStanding,
+}
+
+impl std::fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leadership")
+            .field("identity", &self.identity)
+            .field("standing", &self.standing())
+            .finish()
+    }
+}
+
+impl Leadership {
+    pub(super) fn new(views: watch::Receiver<View>, identity: String) -> Self {
+        let told = views.borrow().standing(Instant::now());
+        Self { views, identity, told }
+    }
+
+    /// What this process calls itself in the Lease.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// By the clock of now: a process that was stopped sees that it no longer holds.
+    pub fn is_held(&self) -> bool {
+        matches!(self.role(), LeaseRole::Held { .. })
+    }
+
+    pub fn role(&self) -> LeaseRole {
+        let view = self.views.borrow();
+        // Under the lock, as the elector does it: whoever saw a hold run out sees a new term next.
+        view.role(Instant::now())
+    }
+
+    pub fn standing(&self) -> LeaseStanding {
+        let view = self.views.borrow();
+        view.standing(Instant::now())
+    }
+
+    /// Waits until the standing is another than this handle was told last (at first: than when it
+    /// was made), also because a hold runs out. Waits for ever once the elector has ended and
+    /// nothing can change any more.
+    pub async fn changed(&mut self) -> LeaseStanding {
+        loop {
+            let (standing, ends) = {
+                let view = self.views.borrow_and_update();
+                (view.standing(Instant::now()), view.hold.map(|hold| hold.until))
+            };
+            if standing != self.told {
+                self.told = standing.clone();
+                return standing;
+            }
+            let held = matches!(standing.role, LeaseRole::Held { .. });
+            let runs_out = async {
+                match ends {
+                    Some(until) if held => sleep_until(until).await,
+                    _ => std::future::pending().await,
+                }
+            };
+            let told = async {
+                if self.views.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = runs_out => {}
+                () = told => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn unknown() -> LeaseRole {
+        LeaseRole::Unknown { why: "none".to_string() }
+    }
+
+    fn view(hold: Option<Hold>) -> View {
+        View { hold, otherwise: unknown(), lease_uid: None, condition: None }
+    }
+
+    fn held() -> (watch::Sender<View>, Leadership) {
+        let until = Instant::now() + SECOND * 10;
+        let (views, seen) = watch::channel(view(Some(Hold { term: 1, until })));
+        (views, Leadership::new(seen, "a".to_string()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_was_stopped_no_longer_holds_before_anybody_tells_it() {
+        let (_views, leadership) = held();
+        advance(SECOND * 10 - Duration::from_millis(1)).await;
+        assert!(leadership.is_held());
+        advance(Duration::from_millis(1)).await;
+        assert!(!leadership.is_held());
+        assert_eq!(leadership.standing().role, unknown());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_hold_is_told_when_it_comes_and_once() {
+        let (_views, mut leadership) = held();
+        let began = Instant::now();
+        assert_eq!(leadership.changed().await.role, unknown());
+        assert!((SECOND * 10..SECOND * 11).contains(&began.elapsed()));
+        assert!(timeout(SECOND * 60, leadership.changed()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_is_no_change_and_moves_the_end() {
+        let (views, mut leadership) = held();
+        let renews = async {
+            tokio::time::sleep(SECOND * 5).await;
+            let until = Instant::now() + SECOND * 10;
+            views.send_replace(view(Some(Hold { term: 1, until })));
+        };
+        let began = Instant::now();
+        let (standing, ()) = tokio::join!(leadership.changed(), renews);
+        assert_eq!(standing.role, unknown());
+        assert!(began.elapsed() >= SECOND * 15);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_whose_elector_is_gone_still_ends() {
+        let (views, mut leadership) = held();
+        drop(views);
+        assert_eq!(leadership.changed().await.role, unknown());
+    }
+}
