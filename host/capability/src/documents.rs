@@ -42,7 +42,7 @@ fn refusal(error: &JournalError) -> GrantError {
     tracing::warn!(%error, "a document could not be read for a plugin");
     match error {
         JournalError::Unavailable(_) => GrantError::Unavailable("the document can't be read now".into()),
-        JournalError::Fatal(_) | JournalError::Invalid(_) => {
+        JournalError::Fatal(_) | JournalError::Invalid(_) | JournalError::Overtaken(_) => {
             GrantError::Other("the document can't be read".into())
         }
     }

@@ -316,8 +316,8 @@ impl Run {
                 (Ok(letters.len() as u64), Ok(()))
             }
             Err(JournalError::Unavailable(reason)) => (Err(DispatchError::Unavailable(reason)), Ok(())),
-            Err(JournalError::Invalid(reason)) => {
-                (Err(DispatchError::Journal(JournalError::Invalid(reason))), Ok(()))
+            Err(error @ (JournalError::Invalid(_) | JournalError::Overtaken(_))) => {
+                (Err(DispatchError::Journal(error)), Ok(()))
             }
             Err(JournalError::Fatal(reason)) => {
                 let error = || DispatchError::Journal(JournalError::Fatal(reason.clone()));

@@ -20,11 +20,11 @@ use kubewitness_core::{Seq, State};
 use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 
 use crate::memory::Memory;
-use crate::plan::{self, Marked, Plan};
+use crate::plan::{self, Marked, Placed, Plan};
 use crate::recent::Recent;
 use crate::removal::{Removal, Sweep};
 use crate::retention;
-use crate::store::{Fetch, Replay, Writes};
+use crate::store::{Fetch, Replay, Turn, Writes};
 
 /// States of one transaction at most. Two full batches of the watch: more gain little, and the
 /// first of them would wait longer.
@@ -48,25 +48,40 @@ pub(crate) enum Work {
     Sweep(Box<Sweep>, Answer<bool>),
     /// Nothing is written: it is answered once everything before it is, and the store was looked at.
     Settle(Answer<()>),
+    /// Whether this process writes what plugins left.
+    Lead(bool, Answer<()>),
 }
 
 impl Work {
     fn weight(&self) -> usize {
         match self {
             Self::Append(append, _) => append.states.len() + append.poison.len() + append.gaps.len(),
-            Self::Save(..) | Self::Replay(..) | Self::Remove(..) | Self::Sweep(..) | Self::Settle(_) => 0,
+            Self::Save(..)
+            | Self::Replay(..)
+            | Self::Remove(..)
+            | Self::Sweep(..)
+            | Self::Settle(_)
+            | Self::Lead(..) => 0,
         }
     }
 
+    /// What it means depends on what is there already.
+    fn plans(&self) -> bool {
+        matches!(self, Self::Append(..) | Self::Sweep(..))
+    }
+
     fn is_alone(&self) -> bool {
-        matches!(self, Self::Remove(..) | Self::Sweep(..))
+        matches!(self, Self::Remove(..) | Self::Sweep(..) | Self::Lead(..))
     }
 
     fn answer_error(self, error: JournalError) {
         // A caller that is gone needs no answer.
         match self {
             Self::Append(_, answer) => drop(answer.send(Err(error))),
-            Self::Save(_, _, answer) | Self::Replay(_, answer) | Self::Settle(answer) => {
+            Self::Save(_, _, answer)
+            | Self::Replay(_, answer)
+            | Self::Settle(answer)
+            | Self::Lead(_, answer) => {
                 drop(answer.send(Err(error)));
             }
             Self::Remove(_, answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
@@ -172,7 +187,13 @@ impl Group {
         let mut lead = self.lead.lock().await;
         let Lead { writer, memory: kept, .. } = &mut *lead;
         let writer = writer.as_mut().ok_or_else(closed)?;
-        let memory = remembered(&mut **writer, kept).await?;
+        let memory = match kept.take() {
+            Some(memory) => memory,
+            None => {
+                writer.reconnect().await?;
+                writer.memory().await?
+            }
+        };
         let told = question(writer.rows(), plugin).await?;
         *kept = Some(memory);
         Ok(told)
@@ -220,28 +241,52 @@ impl Group {
 
     async fn commit(&self, lead: &mut Lead) -> Result<Done, JournalError> {
         let Lead { writer, memory: kept, under_way } = lead;
-        let writer = writer.as_mut().ok_or_else(closed)?;
-        let mut memory = remembered(&mut **writer, kept).await?;
-        let alone = match &under_way[..] {
-            [Work::Remove(removal, _)] => Some(self.remove(&mut **writer, removal).await?),
-            [Work::Sweep(sweep, _)] => Some(swept(&mut **writer, &mut memory, sweep).await?),
-            _ => None,
-        };
-        if let Some(removed) = alone {
-            *kept = Some(memory);
-            writer.tend().await;
-            return Ok(Done::Removed(removed));
+        let writer = &mut **writer.as_mut().ok_or_else(closed)?;
+        // Taken out until what is under way has succeeded; read anew where the last has not.
+        let remembered = kept.take();
+        if remembered.is_none() {
+            writer.reconnect().await?;
         }
-        let planned = plan_all(&mut **writer, &mut memory, under_way).await?;
-        let saves: Vec<_> = under_way
-            .iter()
+        if let [Work::Lead(leads, _)] = under_way[..] {
+            writer.lead(leads).await?;
+            *kept = remembered;
+            return Ok(Done::Led);
+        }
+        let turn = writer.begin().await?;
+        let plans = under_way.iter().any(Work::plans);
+        let mut memory = match remembered {
+            // What is not planned with may wait to be learned.
+            Some(memory) if !turn.is_stale || !plans => memory,
+            _ => writer.memory().await?,
+        };
+        let done = match &under_way[..] {
+            [Work::Remove(..) | Work::Sweep(..)] if !turn.dispatches => return Err(not_mine()),
+            [Work::Remove(removal, _)] => Done::Removed(self.remove(writer, removal).await?),
+            [Work::Sweep(sweep, _)] => Done::Removed(swept(writer, &mut memory, sweep).await?),
+            works => self.write(writer, &mut memory, turn, works).await?,
+        };
+        *kept = Some(memory);
+        writer.tend().await;
+        Ok(done)
+    }
+
+    async fn write(
+        &self,
+        writer: &mut dyn Writes,
+        memory: &mut Memory,
+        turn: Turn,
+        works: &[Work],
+    ) -> Result<Done, JournalError> {
+        let planned = plan_all(writer, memory, works).await?;
+        let mine = works.iter().filter(|_| turn.dispatches);
+        let saves: Vec<_> = mine
+            .clone()
             .filter_map(|work| match work {
                 Work::Save(plugin, save, _) => Some((plugin.as_str(), save)),
                 _ => None,
             })
             .collect();
-        let replays: Vec<_> = under_way
-            .iter()
+        let replays: Vec<_> = mine
             .filter_map(|work| match work {
                 Work::Replay(replay, _) => Some(replay.clone()),
                 _ => None,
@@ -250,20 +295,23 @@ impl Group {
         if planned.rows.is_some() || !saves.is_empty() || !replays.is_empty() {
             writer.commit(planned.rows, &saves, &replays).await?;
         } else {
-            writer.look().await?;
+            writer.end().await?;
         }
-        let newest = memory.next.seq - 1;
-        *kept = Some(memory);
+        // What others wrote and this process has not learned yet is there as well.
+        let newest = turn.newest.unwrap_or_default().max(memory.next.seq - 1);
         self.publish(planned.states, newest);
-        writer.tend().await;
-        let told = |answer: Result<Vec<_>, _>| answer.map(|seqs| Appended { seqs, newest });
-        Ok(Done::Appended(planned.answers.into_iter().map(told).collect()))
+        let told = |answer: Result<Placed, _>| {
+            answer.map(|Placed { seqs, through }| Appended { seqs, through, newest })
+        };
+        let appended = planned.answers.into_iter().map(told).collect();
+        Ok(Done::Written { appended, dispatches: turn.dispatches })
     }
 
     /// What retention decided, if all that it was decided on is still so. Nothing that the writer
     /// remembers changes by it: only what has ended goes as a whole, and that is not remembered.
     async fn remove(&self, writer: &mut dyn Writes, removal: &Removal) -> Result<bool, JournalError> {
         if !retention::is_still_so(writer.rows().past(), removal).await? {
+            writer.end().await?;
             return Ok(false);
         }
         writer.remove(removal).await?;
@@ -283,28 +331,24 @@ impl Group {
     }
 }
 
-/// Taken out until what is under way has succeeded; read anew where the last has not.
-async fn remembered(writer: &mut dyn Writes, kept: &mut Option<Memory>) -> Result<Memory, JournalError> {
-    if let Some(memory) = kept.take() {
-        return Ok(memory);
-    }
-    writer.reconnect().await?;
-    writer.memory().await
-}
-
 /// What a transaction did.
 enum Done {
-    /// The answers to the appends, in their order; saves and replays have none.
-    Appended(VecDeque<Result<Appended, JournalError>>),
+    Written {
+        /// The answers to the appends, in their order.
+        appended: VecDeque<Result<Appended, JournalError>>,
+        /// Otherwise what plugins left was not written.
+        dispatches: bool,
+    },
     /// Whether what was decided was still in place.
     Removed(bool),
+    Led,
 }
 
 struct Planned {
-    /// `None` where no append of the batch may be written.
+    /// `None` where nothing of the batch is new.
     rows: Option<plan::Rows>,
     states: Vec<Arc<State>>,
-    answers: Vec<Result<Vec<Option<Seq>>, JournalError>>,
+    answers: Vec<Result<Placed, JournalError>>,
 }
 
 /// Forgets rows before they go. What came since they were found to be unused keeps its own.
@@ -312,6 +356,7 @@ async fn swept(writer: &mut dyn Writes, memory: &mut Memory, sweep: &Sweep) -> R
     let mut sweep = sweep.clone();
     let since = writer.rows().past().references(sweep.through, SINCE).await?;
     if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
+        writer.end().await?;
         return Ok(false);
     }
     sweep.statuses.retain(|id| since.statuses.binary_search(id).is_err());
@@ -357,7 +402,7 @@ async fn plan_all(
         .map(|(append, _)| Marked::of(memory, append))
         .collect();
     if good.is_empty() {
-        let answers = checks.into_iter().map(|check| check.map(|()| Vec::new())).collect();
+        let answers = checks.into_iter().map(|check| check.map(|()| Placed::default())).collect();
         return Ok(Planned { rows: None, states: Vec::new(), answers });
     }
     let found = writer.tails(memory, plan::strangers(memory, &good)).await?;
@@ -371,13 +416,14 @@ async fn plan_all(
     }
     let Plan { rows, states, ended, .. } = plan;
     memory.forget_ended(&ended);
-    Ok(Planned { rows: Some(rows), states, answers })
+    Ok(Planned { rows: Some(rows).filter(|rows| !rows.is_empty()), states, answers })
 }
 
 fn answer(works: Vec<Work>, done: Done) {
-    let (mut appended, removed) = match done {
-        Done::Appended(appended) => (appended, false),
-        Done::Removed(removed) => (VecDeque::new(), removed),
+    let (mut appended, dispatches, removed) = match done {
+        Done::Written { appended, dispatches } => (appended, dispatches, false),
+        Done::Removed(removed) => (VecDeque::new(), true, removed),
+        Done::Led => (VecDeque::new(), true, false),
     };
     for work in works {
         // A caller that is gone needs no answer.
@@ -387,12 +433,25 @@ fn answer(works: Vec<Work>, done: Done) {
                     drop(answer.send(appended));
                 }
             }
-            Work::Save(_, _, answer) | Work::Replay(_, answer) | Work::Settle(answer) => {
+            Work::Save(_, _, answer) | Work::Replay(_, answer) if !dispatches => {
+                drop(answer.send(Err(not_mine())));
+            }
+            Work::Save(_, _, answer)
+            | Work::Replay(_, answer)
+            | Work::Settle(answer)
+            | Work::Lead(_, answer) => {
                 drop(answer.send(Ok(())));
             }
             Work::Remove(_, answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),
         }
     }
+}
+
+/// It passes where this process becomes the one that may.
+fn not_mine() -> JournalError {
+    JournalError::Unavailable(
+        "another replica hands states to plugins, and what they leave is its to write".into(),
+    )
 }
 
 fn closed() -> JournalError {
@@ -404,5 +463,6 @@ fn copy(error: &JournalError) -> JournalError {
         JournalError::Unavailable(text) => JournalError::Unavailable(text.clone()),
         JournalError::Fatal(text) => JournalError::Fatal(text.clone()),
         JournalError::Invalid(text) => JournalError::Invalid(text.clone()),
+        JournalError::Overtaken(text) => JournalError::Overtaken(text.clone()),
     }
 }

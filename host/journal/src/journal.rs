@@ -15,7 +15,7 @@ use kubewitness_core::ports::{
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
-use kubewitness_core::{Gap, Seq, State};
+use kubewitness_core::{Gap, Seq, State, Version};
 use tokio::sync::{mpsc, watch};
 
 use crate::group::{Group, Work};
@@ -23,7 +23,8 @@ use crate::place::{Inner as Where, Place};
 use crate::read::{Names, Reader};
 use crate::recent::Recent;
 use crate::removal::{Removal, Sweep};
-use crate::report::{OpenError, PoisonRecord, ReplayRecord, SourceCounters};
+use crate::report::{OpenError, PoisonRecord, ReplayRecord, Replica, SourceCounters};
+use crate::server::Sharing;
 use crate::store::{Act, Replay, Store, Writes};
 use crate::{server, sqlite};
 
@@ -36,6 +37,8 @@ pub struct JournalOptions {
     /// many bytes of them.
     pub recent: usize,
     pub recent_bytes: usize,
+    /// With other processes that witness the same cluster; only a server's journal can be shared.
+    pub sharing: Option<Sharing>,
 }
 
 impl Default for JournalOptions {
@@ -45,6 +48,7 @@ impl Default for JournalOptions {
             readers: 4,
             recent: 16 * 1024,
             recent_bytes: 16 << 20,
+            sharing: None,
         }
     }
 }
@@ -62,6 +66,7 @@ struct Inner {
     recent: Arc<RwLock<Recent>>,
     clock: Arc<dyn Clock>,
     place: Place,
+    is_shared: bool,
 }
 
 impl Journal {
@@ -73,12 +78,18 @@ impl Journal {
     /// The same, wherever it is.
     pub async fn open_at(place: &Place, options: JournalOptions) -> Result<Self, OpenError> {
         let (store, mut writer): (Box<dyn Store>, Box<dyn Writes>) = match &place.0 {
+            Where::File(path) if options.sharing.is_some() => {
+                let reason =
+                    "replicas can't share a file: name a database of a server as the journal".to_owned();
+                return Err(OpenError::Unavailable { path: path.clone(), reason });
+            }
             Where::File(path) => {
                 let (store, writer) = sqlite::Store::open(path, options.readers).await?;
                 (Box::new(store), Box::new(writer))
             }
             Where::Server(server) => {
-                let opened = server::Store::open((**server).clone(), options.readers, options.clock.clone());
+                let (clock, sharing) = (options.clock.clone(), options.sharing.clone());
+                let opened = server::Store::open((**server).clone(), options.readers, clock, sharing);
                 let (store, writer) = opened.await?;
                 (Box::new(store), Box::new(writer))
             }
@@ -95,7 +106,8 @@ impl Journal {
         let recent = Arc::new(RwLock::new(Recent::new(options.recent, options.recent_bytes)));
         let group = Group::new(writer, memory, recent.clone());
         let (names, place) = (Names::default(), place.clone());
-        let inner = Inner { group, store, names, recent, clock: options.clock, place };
+        let (clock, is_shared) = (options.clock, options.sharing.is_some());
+        let inner = Inner { group, store, names, recent, clock, place, is_shared };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -105,6 +117,17 @@ impl Journal {
         let closed = self.inner.group.close().await;
         let let_go = self.inner.store.close().await;
         closed.and(let_go)
+    }
+
+    /// Makes this process the one that writes what plugins left, or ends that. From then on whoever was it
+    /// before writes nothing of it any more. A process that shares the journal with nobody always is.
+    pub async fn lead(&self, leads: bool) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Lead(leads, answer)).await
+    }
+
+    /// The processes that share it; none where one alone has it.
+    pub async fn replicas(&self) -> Result<Vec<Replica>, JournalError> {
+        self.inner.store.replicas().await
     }
 
     /// Lets go of the states that are kept for those who read on at the end, where nothing has come behind
@@ -259,6 +282,14 @@ impl Witness for Journal {
         let warm = self.reader().await?.warm(source, parts).await?;
         // Nobody writes of the source before it has this: all that is of it is below the newest.
         Ok(Warm { through: *self.inner.group.newest().borrow(), ..warm })
+    }
+
+    async fn standing(&self, source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
+        if !self.inner.is_shared {
+            return Ok(None);
+        }
+        let newest = self.reader().await?.newest_stream(source).await?;
+        Ok(newest.map(|stream| (stream.epoch, stream.checkpoint.as_deref().map(Version::new))))
     }
 
     async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {

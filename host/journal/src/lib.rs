@@ -140,7 +140,8 @@ pub async fn export(
 
 pub use export::{ExportError, ExportQuery, Exported, ImportError};
 pub use report::{
-    JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Retained, RetentionStats, SourceCounters,
-    SourceStats, TakenStats, VerifyReport, code,
+    JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,
+    SourceCounters, SourceStats, TakenStats, VerifyReport, code,
 };
 pub use retention::Retention;
+pub use server::Sharing;

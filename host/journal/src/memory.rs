@@ -6,7 +6,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use kubewitness_core::{ObjectRef, Seq, Status};
+use kubewitness_core::ports::Append;
+use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
 use crate::plan::Anchors;
 use crate::store::{Answer, Stream, damaged};
@@ -66,6 +67,8 @@ pub(crate) struct Source {
     pub checkpoint: Option<String>,
     pub last_event_ms: Option<i64>,
     pub anchors: Anchors,
+    /// Its newest epoch begins with the batch that is being made.
+    pub is_new: bool,
 }
 
 impl Source {
@@ -76,6 +79,13 @@ impl Source {
         self.streams.push((stream.epoch, stream.id as u32));
         (self.checkpoint, self.last_event_ms) = (stream.checkpoint, stream.last_event_ms);
         Ok(())
+    }
+
+    /// Whether an append moves the checkpoint to this version: a witness that lags behind another must
+    /// not take back how far that one is.
+    pub fn goes_to(&self, version: &Version, append: &Append) -> bool {
+        let held = self.checkpoint.as_deref().map(Version::new);
+        append.rewinds || held.is_none_or(|held| !held.is_newer_than(version))
     }
 
     pub fn epoch(&self) -> Option<u32> {

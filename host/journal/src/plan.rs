@@ -59,8 +59,62 @@ pub(crate) struct Rows {
     pub differences: Vec<Found>,
 }
 
+impl Rows {
+    /// The newest state.
+    pub fn newest(&self) -> Option<Seq> {
+        self.states.last().map(|state| state.envelope.seq)
+    }
+
+    /// Nothing that another process would have to learn.
+    pub fn is_empty(&self) -> bool {
+        let Self { streams, objects, owned, states, outcomes, snapshots, gaps, poison, differences, .. } =
+            self;
+        // The others are written with one of these.
+        streams.is_empty()
+            && objects.is_empty()
+            && owned.is_empty()
+            && states.is_empty()
+            && outcomes.is_empty()
+            && snapshots.is_empty()
+            && gaps.is_empty()
+            && poison.is_empty()
+            && differences.is_empty()
+    }
+}
+
+/// What became of the states of one append.
+#[derive(Debug, Default)]
+pub(crate) struct Placed {
+    /// `None` for those that were there already.
+    pub seqs: Vec<Option<Seq>>,
+    /// The newest position of any of them.
+    pub through: Seq,
+}
+
 fn is_version(change: Change) -> bool {
     matches!(change, Change::Present | Change::Left)
+}
+
+/// Where a state is.
+#[derive(Clone, Copy)]
+enum Place {
+    Fresh(Seq),
+    /// Before this batch, or this place in it.
+    Known(Seq),
+}
+
+impl Place {
+    fn seq(self) -> Seq {
+        let (Self::Fresh(seq) | Self::Known(seq)) = self;
+        seq
+    }
+
+    fn fresh(self) -> Option<Seq> {
+        match self {
+            Self::Fresh(seq) => Some(seq),
+            Self::Known(_) => None,
+        }
+    }
 }
 
 /// One batch in the making. Planning changes the memory; should the transaction fail, both are
@@ -83,13 +137,16 @@ impl<'a> Plan<'a> {
         Self { memory, known, rows, states, ended, keys: Known::new(), documents: HashMap::new() }
     }
 
-    /// The positions of the states, `None` for those that are there already.
-    pub fn append(&mut self, marked: &Marked<'_>) -> Vec<Option<Seq>> {
+    pub fn append(&mut self, marked: &Marked<'_>) -> Placed {
         let append = marked.append;
         let stream = self.stream(append);
         let prefix = prefix(append);
-        let seqs: Vec<_> =
-            marked.states().map(|(state, mark)| self.state(append, stream, &prefix, state, mark)).collect();
+        let mut placed = Placed::default();
+        for (state, mark) in marked.states() {
+            let place = self.state(append, stream, &prefix, state, mark);
+            placed.through = placed.through.max(place.map_or(0, Place::seq));
+            placed.seqs.push(place.and_then(Place::fresh));
+        }
         for gap in &append.gaps {
             let body = serde_json::to_string(gap).expect("strings and numbers always serialize");
             let key = format!("{}-{}", gap.after, gap.before);
@@ -101,23 +158,34 @@ impl<'a> Plan<'a> {
         if !append.discrepancies.is_empty() {
             self.rows.differences.push(Found::of(i64::from(stream), &append.discrepancies));
         }
-        let fresh = seqs.iter().flatten().count() as u64;
-        let observed = append.states.iter().map(|state| state.observed_ms);
+        self.stream_row(append, stream, &placed.seqs);
+        placed
+    }
+
+    /// How the stream stands now, where that is news.
+    fn stream_row(&mut self, append: &Append, stream: u32, seqs: &[Option<Seq>]) {
+        let fresh = append.states.iter().zip(seqs).filter(|(_, seq)| seq.is_some());
+        let states = fresh.clone().count() as u64;
+        let observed = fresh.map(|(state, _)| state.observed_ms);
         let last_event_ms = observed.chain(append.poison.iter().map(|poison| poison.observed_ms)).max();
         let source = self.memory.sources.entry(append.source.clone()).or_default();
-        if let Some(version) = &append.checkpoint {
+        let before = (source.checkpoint.clone(), source.last_event_ms);
+        if let Some(version) = append.checkpoint.as_ref().filter(|version| source.goes_to(version, append)) {
             source.checkpoint = Some(version.as_str().to_owned());
         }
         source.last_event_ms = source.last_event_ms.max(last_event_ms.map(|ms| ms as i64));
+        let is_new = std::mem::take(&mut source.is_new);
+        if states == 0 && !is_new && before == (source.checkpoint.clone(), source.last_event_ms) {
+            return;
+        }
         self.rows.streams.push(StreamRow {
             id: i64::from(stream),
             source: append.source.to_string(),
             epoch: append.epoch,
             checkpoint: source.checkpoint.clone(),
-            states: fresh,
+            states,
             last_event_ms: source.last_event_ms,
         });
-        seqs
     }
 
     fn stream(&mut self, append: &Append) -> u32 {
@@ -129,7 +197,7 @@ impl<'a> Plan<'a> {
                 let id = *next;
                 *next += 1;
                 source.streams.push((append.epoch, id));
-                (source.checkpoint, source.last_event_ms) = (None, None);
+                (source.checkpoint, source.last_event_ms, source.is_new) = (None, None, true);
                 id
             }
         }
@@ -142,7 +210,7 @@ impl<'a> Plan<'a> {
         prefix: &str,
         state: &Witnessed,
         mark: Mark,
-    ) -> Option<Seq> {
+    ) -> Option<Place> {
         let rest = id_rest(prefix, state)?;
         let key = key_of(state, rest);
         let mut tail = self.enter(stream, state, mark);
@@ -150,7 +218,7 @@ impl<'a> Plan<'a> {
         if let Some(seen) = self.known.get(&place).or_else(|| self.keys.get(&place)).copied() {
             self.again(&mut tail, state, seen);
             self.keep(mark, tail);
-            return None;
+            return Some(Place::Known(seen));
         }
         let key = place.1.clone();
         let seq = self.memory.next.seq;
@@ -183,7 +251,7 @@ impl<'a> Plan<'a> {
         self.rows.states.push(row);
         self.settle(&mut tail, state, seq, late);
         self.keep(mark, tail);
-        Some(seq)
+        Some(Place::Fresh(seq))
     }
 
     /// The object's tail in this epoch, with a new row where it has none yet. It is out of the

@@ -15,6 +15,8 @@ pub enum OpenError {
     InUse(PathBuf),
     #[error("{place} is in use: {holder} writes to this journal; stop it{how}")]
     Held { place: String, holder: String, how: String },
+    #[error("{place} is in use: it is shared by {replicas}; stop them, or {remedy}")]
+    Shared { place: String, replicas: String, remedy: &'static str },
     #[error("{path} is not a journal ({reason}); name another file, or move this one away")]
     NotAJournal { path: PathBuf, reason: String },
     #[error(
@@ -42,6 +44,16 @@ pub enum OpenError {
     Away { place: String, reason: String },
     #[error("{place}: {reason}; {remedy}")]
     Refused { place: String, reason: String, remedy: String },
+}
+
+/// A process that shares a journal with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    pub name: String,
+    /// When it came in, by its own clock.
+    pub since_ms: u64,
+    /// It hands states to plugins.
+    pub dispatches: bool,
 }
 
 /// What was taken in for one source, over all of its epochs.

@@ -14,7 +14,7 @@ use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::read::documents::Kept;
 use crate::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken};
-use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::report::{PoisonRecord, ReplayRecord, Replica, SourceCounters};
 use crate::retain::Tally;
 use crate::rows::{Envelope, Flags, Key, SnapshotRow};
 use crate::seal::{self, Cell, Table};
@@ -65,12 +65,38 @@ impl Act {
     }
 }
 
-/// The one connection that writes.
+/// How a store stands as a transaction begins, beside which nobody else writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// Another process has written since this one last learned what is there: what it remembers isn't
+    /// so any more.
+    pub is_stale: bool,
+    /// This process may write what plugins left.
+    pub dispatches: bool,
+    /// The newest state, where others may write as well.
+    pub newest: Option<Seq>,
+}
+
+impl Turn {
+    /// Of a store that nobody else writes to.
+    pub const ALONE: Self = Self { is_stale: false, dispatches: true, newest: None };
+}
+
+/// The one connection of this process that writes.
 #[async_trait]
 pub(crate) trait Writes: Send {
     /// After a failed or abandoned transaction. Once this returns, it is decided whether that one
     /// was committed: what is read from now on is true.
     async fn reconnect(&mut self) -> Answer<()>;
+
+    /// Begins a transaction, which ends with [`commit`](Self::commit), [`remove`](Self::remove),
+    /// [`sweep`](Self::sweep) or [`end`](Self::end), or with a [`reconnect`](Self::reconnect) after any
+    /// error.
+    async fn begin(&mut self) -> Answer<Turn>;
+
+    /// Makes this process the one that writes what plugins left, or ends that. Whoever was it before
+    /// writes nothing of it any more once this returns.
+    async fn lead(&mut self, leads: bool) -> Answer<()>;
 
     /// What the writer has to know before its first batch.
     async fn memory(&mut self) -> Answer<Memory>;
@@ -94,8 +120,9 @@ pub(crate) trait Writes: Send {
     /// Rows that nothing refers to; owners only if that is still so. Everything or nothing.
     async fn sweep(&mut self, sweep: &Sweep) -> Answer<()>;
 
-    /// Whether the store is still the one that was written to. Every transaction looks as well.
-    async fn look(&mut self) -> Answer<()>;
+    /// Ends a transaction that wrote nothing, once the store was found to be the one that was written
+    /// to. The others look as well.
+    async fn end(&mut self) -> Answer<()>;
 
     /// Between two transactions: what the store needs to stay in shape.
     async fn tend(&mut self);
@@ -117,6 +144,11 @@ pub(crate) trait Store: Send + Sync {
 
     /// What it takes on disk.
     async fn bytes(&self) -> Answer<u64>;
+
+    /// The processes that share it; none where one alone has it.
+    async fn replicas(&self) -> Answer<Vec<Replica>> {
+        Ok(Vec::new())
+    }
 
     /// Ends the readers, and lets another process open it.
     async fn close(&self) -> Answer<()>;

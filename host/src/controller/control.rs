@@ -117,6 +117,10 @@ impl Control {
                 }
                 // Its change, or one that came since, has waited for this.
                 () = self.plugins.has_drained() => {}
+                source = self.sources.overtaken() => {
+                    self.sources.begin_again(&source).await;
+                    continue;
+                }
                 _ = quiet.tick() => {
                     self.plugins.journal.let_go_of_recent(newest);
                     newest = *self.plugins.journal.newest().borrow();

@@ -10,6 +10,7 @@ use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_core::ports::Witness;
 use kubewitness_core::status::Rules;
 use kubewitness_watch::{Connection, Listers, Source, SourceError, Split};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -17,6 +18,9 @@ use tracing::info;
 use super::shared::Shared;
 use super::streams;
 use crate::tasks::{Fate, Tasks};
+
+/// Sources that wait to begin again.
+const OVERTAKEN: usize = 16;
 
 struct Running {
     spec: SourceSpec,
@@ -45,6 +49,7 @@ pub struct Sources {
     pub tasks: Tasks,
     rules: Arc<Rules>,
     running: BTreeMap<String, Running>,
+    overtaken: (mpsc::Sender<String>, mpsc::Receiver<String>),
 }
 
 impl Sources {
@@ -56,7 +61,25 @@ impl Sources {
         tasks: Tasks,
     ) -> Self {
         let (rules, listers) = (Arc::new(Rules::builtin()), shared.listers.clone());
-        Self { connection, witness, clock, listers, shared, tasks, rules, running: BTreeMap::new() }
+        let (running, overtaken) = (BTreeMap::new(), mpsc::channel(OVERTAKEN));
+        Self { connection, witness, clock, listers, shared, tasks, rules, running, overtaken }
+    }
+
+    /// Until another witness of a shared journal turned out to be ahead in a source, which has ended.
+    pub async fn overtaken(&mut self) -> String {
+        match self.overtaken.1.recv().await {
+            Some(name) => name,
+            // This one keeps a sender.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// From where the journal is now.
+    pub async fn begin_again(&mut self, name: &str) {
+        let Some(Running { spec, stream, .. }) = self.running.get(name) else { return };
+        let (spec, streams) = (spec.clone(), stream.iter().cloned().collect::<Vec<_>>());
+        self.stop(name).await;
+        self.start(&spec, &streams);
     }
 
     /// A source whose settings changed is stopped before it starts again: two at once would
@@ -129,9 +152,17 @@ impl Sources {
         stop: &CancellationToken,
         making: impl Future<Output = Result<(), SourceError>> + Send + 'static,
     ) -> JoinHandle<()> {
-        let (stop, name) = (stop.clone(), name.to_owned());
+        let (stop, name, overtaken) = (stop.clone(), name.to_owned(), self.overtaken.0.clone());
         self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
-            making.await.with_context(|| format!("witnessing the source `{name}`"))?;
+            match making.await {
+                Err(SourceError::Overtaken(why)) => {
+                    info!(source = name, "beginning again: {why}");
+                    // Whoever would hear of it has ended, where nobody does.
+                    overtaken.send(name).await.ok();
+                    return Ok(());
+                }
+                made => made.with_context(|| format!("witnessing the source `{name}`"))?,
+            }
             if !stop.is_cancelled() {
                 bail!("the source `{name}` ended before it should");
             }

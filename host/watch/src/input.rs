@@ -65,6 +65,8 @@ pub(crate) enum Input {
     Doubt,
     /// The server's history is another one.
     NewEpoch,
+    /// Another witness is ahead of this one: the source ends, to begin again where that one is.
+    Overtaken(String),
     /// Answered once everything before it is durable.
     Sync(oneshot::Sender<Standing>),
 }

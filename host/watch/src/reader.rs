@@ -144,6 +144,7 @@ impl Reader {
             },
             Action::Watch => self.watch().await,
             Action::NewEpoch { server } => {
+                self.go_on_if_first().await?;
                 let checkpoint = self.sync().await?.resume.unwrap_or_else(|| Version::new(""));
                 // What another history did can't be asked of this one.
                 self.cancel.cancel();
@@ -178,6 +179,34 @@ impl Reader {
         }
         self.is_unsure = false;
         Ok(step)
+    }
+
+    /// Where another witness of a shared journal is ahead, nothing is read back that this one may have
+    /// written: the source begins again from there.
+    async fn go_on_if_first(&self) -> Result<(), Closed> {
+        let source = &self.parts.spec.name;
+        let (epoch, checkpoint) = match self.parts.witness.standing(source).await {
+            Ok(Some(standing)) => standing,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(%source, "how far other witnesses are can't be read: {error}");
+                return Ok(());
+            }
+        };
+        let mine = self.sync().await?;
+        let is_further = match (&checkpoint, &mine.resume) {
+            (Some(theirs), Some(mine)) => theirs.is_newer_than(mine),
+            (theirs, None) => theirs.is_some(),
+            (None, _) => false,
+        };
+        if epoch < mine.epoch || (epoch == mine.epoch && !is_further) {
+            return Ok(());
+        }
+        let at = checkpoint.as_ref().map_or("its first list", Version::as_str);
+        let why = format!("another witness of {source} is ahead, in epoch {epoch} at {at}");
+        self.send(Input::Overtaken(why)).await?;
+        // The writer ends with it.
+        Err(Closed)
     }
 
     /// Whether the server has something else at a checkpoint that lies beyond what was witnessed.

@@ -33,7 +33,19 @@ use crate::writer::{FLIGHTS, Writer};
 pub enum SourceError {
     /// Stop the process: what is on disk can't be trusted, or this program is wrong.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Journal(JournalError),
+    /// Start the source again, which then goes on from where another witness of it is.
+    #[error("{0}")]
+    Overtaken(String),
+}
+
+impl From<JournalError> for SourceError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Overtaken(why) => Self::Overtaken(why),
+            error => Self::Journal(error),
+        }
+    }
 }
 
 /// What all parts of a source share.

@@ -178,6 +178,9 @@ impl Writer {
                 continue;
             }
             for input in batch.drain(..) {
+                if let Input::Overtaken(why) = input {
+                    return self.give_way(why).await;
+                }
                 let apart = matches!(input, Input::NewEpoch);
                 if apart {
                     self.history_ends();
@@ -198,6 +201,12 @@ impl Writer {
                 return Ok(());
             }
         }
+    }
+
+    /// What was witnessed is there once it ends: another witness may not have it.
+    async fn give_way(mut self, why: String) -> Result<(), SourceError> {
+        let is_there = self.write().await? == Written::GoesOn && self.land().await? == Written::GoesOn;
+        if is_there { Err(SourceError::Overtaken(why)) } else { Ok(()) }
     }
 
     /// What the old history still had to say beyond what was witnessed is lost.
@@ -317,8 +326,8 @@ impl Writer {
                 self.round = None;
                 self.due = true;
             }
-            // Of a round that was given up.
-            Input::Story(_) | Input::SourceHole(..) | Input::Settled(_) => {}
+            // Of a round that was given up; the last is taken before.
+            Input::Story(_) | Input::SourceHole(..) | Input::Settled(_) | Input::Overtaken(_) => {}
             Input::Doubt => self.hush(),
             Input::NewEpoch => {
                 self.maker.epoch += 1;

@@ -167,7 +167,7 @@ impl Witness for Queue {
                 self.room.notified().await;
             }
         }
-        Ok(Appended { seqs, newest: self.seq.load(Ordering::Relaxed) })
+        Ok(Appended { seqs, newest: self.seq.load(Ordering::Relaxed), ..Appended::default() })
     }
 
     async fn warm(&self, _: &str) -> Result<Warm, JournalError> {

@@ -107,7 +107,7 @@ impl Witness for Journal {
         if states.len() == STATES {
             self.complete.notify_one();
         }
-        Ok(Appended { seqs, newest: self.seq.load(Ordering::Relaxed) })
+        Ok(Appended { seqs, newest: self.seq.load(Ordering::Relaxed), ..Appended::default() })
     }
 
     async fn warm(&self, _: &str) -> Result<Warm, JournalError> {

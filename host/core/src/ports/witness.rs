@@ -74,12 +74,18 @@ pub struct Append {
     pub discrepancies: Vec<DiscrepancyView>,
     /// The version from which a watch may safely be resumed once this is on disk.
     pub checkpoint: Option<Version>,
+    /// The checkpoint goes back on purpose. One that is only behind another witness's leaves that one
+    /// where it is.
+    pub rewinds: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Appended {
     /// The position of each state, `None` where its id was already there.
     pub seqs: Vec<Option<Seq>>,
+    /// The newest position of any of them, also of those that were there.
+    pub through: Seq,
+    /// Of the journal.
     pub newest: Seq,
 }
 
@@ -126,6 +132,9 @@ pub enum JournalError {
     /// A fault of the caller; fix it.
     #[error("{0}")]
     Invalid(String),
+    /// Another witness of the same source is ahead: read from the journal again where it stands.
+    #[error("{0}")]
+    Overtaken(String),
 }
 
 /// How what was witnessed of an object that is not there ends.
@@ -183,6 +192,11 @@ pub trait Witness: Send + Sync {
             warm.objects = unheard.0;
         }
         Ok(warm)
+    }
+    /// Where the source stands in a journal that other witnesses write to as well: its epoch and its
+    /// checkpoint. `None` where there are no others.
+    async fn standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
+        Ok(None)
     }
     /// What became of an object that is not there by what was witnessed. One that can't be asked
     /// knows nothing: the story is told again, and the ids are the same.

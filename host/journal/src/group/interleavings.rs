@@ -89,7 +89,7 @@ impl Store {
     }
 
     /// Begins a transaction, which goes on by itself. Answered once it is decided.
-    fn begin(&self, rows: Option<Rows>, saves: Vec<Seq>) -> oneshot::Receiver<bool> {
+    fn transact(&self, rows: Option<Rows>, saves: Vec<Seq>) -> oneshot::Receiver<bool> {
         let (tell, told) = oneshot::channel();
         let (disk, fails) = (Arc::clone(&self.disk), thread_rng().gen_range(0..8) == 0);
         self.with(|disk| disk.under_way += 1);
@@ -152,7 +152,15 @@ impl Writes for Store {
         }))
     }
 
-    async fn look(&mut self) -> Answered<()> {
+    async fn begin(&mut self) -> Answered<Turn> {
+        Ok(Turn::ALONE)
+    }
+
+    async fn lead(&mut self, _: bool) -> Answered<()> {
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Answered<()> {
         Ok(())
     }
 
@@ -169,7 +177,7 @@ impl Writes for Store {
         saves: &[(&str, &Save)],
         _replays: &[Replay],
     ) -> Answered<()> {
-        let decided = self.begin(rows, saves.iter().map(|(_, save)| save.progress.cursor).collect());
+        let decided = self.transact(rows, saves.iter().map(|(_, save)| save.progress.cursor).collect());
         if self.planted.is_early {
             return Ok(());
         }

@@ -45,7 +45,7 @@ pub(super) fn key_of(state: &Witnessed, rest: &str) -> Key {
 
 pub(crate) fn epoch_is_over(append: &Append, epoch: u32) -> JournalError {
     let Append { source, epoch: old, .. } = append;
-    JournalError::Invalid(format!("epoch {old} of source {source} is over: the journal has {epoch}"))
+    JournalError::Overtaken(format!("epoch {old} of source {source} is over: the journal has {epoch}"))
 }
 
 /// Refuses what could not be read back under the same id.

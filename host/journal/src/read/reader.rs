@@ -17,7 +17,7 @@ use super::names::{self, Names};
 use super::{documents, story, warm};
 use crate::differences;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::{Answer, Connection, Fetch, Past, Store};
+use crate::store::{Answer, Connection, Fetch, Past, Store, Stream};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;
@@ -146,6 +146,12 @@ impl<'a> Reader<'a> {
         let before = documents::before(self.connection.rows(), self.names, seq).await?;
         let (object, version) = (ObjectRef::clone(&state.object), state.resource_version.clone());
         Ok(document.map(|document| Former { object, version, document, before }))
+    }
+
+    /// Of its newest epoch.
+    pub async fn newest_stream(mut self, source: &str) -> Answer<Option<Stream>> {
+        let streams = self.rows().streams().await?;
+        Ok(streams.into_iter().rfind(|stream| stream.source == source))
     }
 
     pub async fn warm(mut self, source: &str, parts: mpsc::Sender<Vec<Current>>) -> Answer<Warm> {

@@ -6,12 +6,14 @@ mod dialect;
 mod fault;
 mod fetch;
 mod link;
+mod lock;
 mod lookup;
 mod mysql;
 mod past;
 mod pool;
 mod postgres;
 mod read;
+mod replicas;
 mod retain;
 mod save;
 mod schema;
@@ -29,12 +31,15 @@ use kubewitness_core::ports::JournalError;
 
 pub(crate) use connect::Server;
 use dialect::Dialect;
+use lock::{Holder, Lock, Seat};
 use pool::Pool;
+use replicas::Seated;
+pub use replicas::Sharing;
 use session::Session;
+use writer::Share;
 pub(crate) use writer::Writer;
-use writer::{Holder, Lock};
 
-use crate::report::OpenError;
+use crate::report::{OpenError, Replica};
 use crate::store::{self, Answer};
 
 pub(crate) struct Store {
@@ -42,16 +47,18 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// `sharing`: with other processes that say so as well.
     pub async fn open(
         server: Server,
         readers: u32,
         clock: Arc<dyn Clock>,
+        sharing: Option<Sharing>,
     ) -> Result<(Self, Writer), OpenError> {
         let place = server.to_string();
         let mut session = dial(&server, &place).await?;
-        let is_ours = take(&server, &place, &mut session).await;
-        is_ours.map_err(|error| explained(error, session.remedy()))?;
-        let writer = Writer::new(server.clone(), session, clock).await;
+        let taken = take(&server, &place, &mut session, sharing, clock.now_ms()).await;
+        let share = taken.map_err(|error| explained(error, session.remedy()))?;
+        let writer = Writer::new(server.clone(), session, clock, share).await;
         let writer = writer.map_err(|error| open_error(&place, error))?;
         Ok((Self { readers: Pool::new(server, readers) }, writer))
     }
@@ -62,8 +69,14 @@ async fn dial(server: &Server, place: &str) -> Result<Session, OpenError> {
     session.map_err(|refusal| explained(open_error(place, refusal.error), refusal.remedy))
 }
 
-/// Makes the journal this session's own, in today's format.
-async fn take(server: &Server, place: &str, session: &mut Session) -> Result<(), OpenError> {
+/// Makes the journal this session's, or one of its, in today's format.
+async fn take(
+    server: &Server,
+    place: &str,
+    session: &mut Session,
+    sharing: Option<Sharing>,
+    now_ms: u64,
+) -> Result<Option<Share>, OpenError> {
     let fail = |error| open_error(place, error);
     server.make_durable(session).await.map_err(fail)?;
     // Before any write: a journal of a newer program must stay as it is.
@@ -78,18 +91,55 @@ async fn take(server: &Server, place: &str, session: &mut Session) -> Result<(),
                 return Err(explained(fail(error), remedy));
             }
         }
-        format = version(session, place).await?;
     }
-    if let Lock::Others(Holder { name, session: number }) = writer::lock(session).await.map_err(fail)? {
-        let how = number.map_or_else(String::new, |number| match server.dialect() {
-            Dialect::Postgres => {
-                format!(", or, if it is lost, end its session with SELECT pg_terminate_backend({number})")
-            }
-            Dialect::Mysql => format!(", or, if it is lost, end its session with KILL {number}"),
+    if let Lock::Others(Holder { name, session: number }) =
+        lock::lock(session, Seat::Whole).await.map_err(fail)?
+    {
+        let dialect = server.dialect();
+        let end = |number| {
+            format!(", or, if it is lost, end its session with {}", lock::how_to_end(dialect, number))
+        };
+        return Err(OpenError::Held {
+            place: place.into(),
+            holder: name,
+            how: number.map_or_else(String::new, end),
         });
-        return Err(OpenError::Held { place: place.into(), holder: name, how });
     }
-    migrate(session, place, format.unwrap_or_default()).await.map_err(fail)
+    // Another may have brought it here while this one waited.
+    format = version(session, place).await?;
+    let format = format.unwrap_or_default();
+    let others = match format >= schema::SHARED {
+        true => replicas::seated(session).await.map_err(fail)?,
+        false => Vec::new(),
+    };
+    suits(place, &others, sharing.as_ref(), format)?;
+    migrate(session, place, format).await.map_err(fail)?;
+    let Some(sharing) = sharing else { return Ok(None) };
+    let Some(slot) = replicas::sit(session, &sharing, None, now_ms).await.map_err(fail)? else {
+        let remedy = "start fewer";
+        return Err(OpenError::Shared { place: place.into(), replicas: names(&others), remedy });
+    };
+    lock::unlock(session, Seat::Whole).await.map_err(fail)?;
+    Ok(Some(Share::new(sharing, slot)))
+}
+
+/// Whether one that comes may come to those that are there.
+fn suits(place: &str, others: &[Seated], sharing: Option<&Sharing>, format: i64) -> Result<(), OpenError> {
+    let remedy = match sharing {
+        _ if others.is_empty() => return Ok(()),
+        None => "start this one with their --lease as well",
+        Some(_) if format < schema::VERSION => "let them be replaced: they are of an older version",
+        Some(sharing) if others.iter().any(|other| other.lease != sharing.lease) => {
+            "give this one a journal of its own: they use another Lease, or one of another cluster"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(OpenError::Shared { place: place.into(), replicas: names(others), remedy })
+}
+
+fn names(replicas: &[Seated]) -> String {
+    let names: Vec<_> = replicas.iter().map(|other| other.replica.name.as_str()).collect();
+    names.join(", ")
 }
 
 /// Of the journal in this database; `None` where there is none.
@@ -151,7 +201,9 @@ fn open_error(place: &str, error: JournalError) -> OpenError {
     match error {
         JournalError::Fatal(reason) => OpenError::Damaged { path: place.into(), reason },
         JournalError::Unavailable(reason) => OpenError::Away { place: place.into(), reason },
-        JournalError::Invalid(reason) => OpenError::Unavailable { path: place.into(), reason },
+        JournalError::Invalid(reason) | JournalError::Overtaken(reason) => {
+            OpenError::Unavailable { path: place.into(), reason }
+        }
     }
 }
 
@@ -189,6 +241,11 @@ impl store::Store for Store {
 
     async fn bytes(&self) -> Answer<u64> {
         bytes(self.readers.lend().await?.session()).await
+    }
+
+    async fn replicas(&self) -> Answer<Vec<Replica>> {
+        let seated = replicas::seated(self.readers.lend().await?.session()).await?;
+        Ok(seated.into_iter().map(|seated| seated.replica).collect())
     }
 
     async fn close(&self) -> Answer<()> {

@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 4.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 5.
 //!
 //! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
 //! they can lie beside others. They hold the same rows as the embedded journal, under the same
@@ -12,28 +12,40 @@
 //!   (`limits::VERSION_BYTES`) so that every key fits into an index.
 //! - A uid is text. `bounds` is the key of a gap, `name` that of a plugin's `kw_kv`.
 //!
-//! **One writer**: `epoch` in `kw_journal` grows each time that a process opens the journal or comes
-//! back after an error, and every transaction that writes first locks that row and compares it.
-//! Whoever finds another epoch than its own is no longer the writer. Beside it, the writer's session
-//! holds an advisory lock, so that a second process is told who has it.
+//! **One writer at a time**: every transaction that writes first locks the row of `kw_journal` and
+//! compares the epoch in it. Of a process that has the journal for itself, the epoch grows each time that
+//! it opens the journal or comes back after an error, and whoever finds another epoch than its own is no
+//! longer the writer. Beside it, its session holds an advisory lock, so that a second process is told who
+//! has it.
+//!
+//! **Replicas** share a journal: each holds an advisory lock of its own, a row of `kw_replicas` says who
+//! that is, and the journal's lock is taken only to come in. Of theirs, the epoch grows with every
+//! transaction that others would have to learn of: whoever finds another one than it knows forgets what it
+//! remembers, and asks. `term` says which replica dispatches: only a transaction of that one writes what
+//! plugins left, or lets retention take something.
 //!
 //! **Recovery**: a transaction holds everything that its batch means. After a lost connection the
-//! writer takes the lock again before it reads anything: as long as its old session lives, that one
+//! writer takes its lock again before it reads anything: as long as its old session lives, that one
 //! has the lock, so once it is had, it is decided whether the last transaction was committed.
 //!
 //! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
 //! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
-//! documents and statuses had sums; up to version 3 no document was kept as edits.
+//! documents and statuses had sums; up to version 3 no document was kept as edits; up to version 4 one process had
+//! it.
 
 use super::dialect::Dialect;
 
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
+
+/// The version from which on replicas can share it.
+pub(super) const SHARED: i64 = 5;
 
 /// The version from which on rows have sums.
 pub(super) const SEALED: i64 = 3;
 
 /// The statements that make version `n + 1` of version `n`. Those that were released never change.
-pub(super) const STEPS: [&[&str]; VERSION as usize] = [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS];
+pub(super) const STEPS: [&[&str]; VERSION as usize] =
+    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS];
 
 /// Without a transaction around them, as MySQL has none for tables: each may be done twice.
 const CREATE: [&str; 20] = [
@@ -104,6 +116,13 @@ const RETAIN_AND_SEAL: [&str; 13] = [
 
 /// Documents may be kept as edits, which an older program can't read. What is there stays.
 const EDITS: [&str; 0] = [];
+
+/// Who shares it, and whose term it is.
+const REPLICAS: [&str; 2] = [
+    "CREATE TABLE IF NOT EXISTS kw_replicas (slot @INT PRIMARY KEY, name @BYTES NOT NULL, lease @BYTES NOT NULL, \
+     since_ms @INT NOT NULL, term @INT NOT NULL)@TABLE",
+    "@COLUMN kw_journal.term",
+];
 
 /// A column that a statement adds: its table and its name.
 pub(super) fn added(shared: &str) -> Option<(&str, &str)> {

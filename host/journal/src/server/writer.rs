@@ -1,149 +1,74 @@
 //! The one that writes: it holds the lock, knows its epoch, and compares it in every transaction.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{JournalError, Save};
-use tokio::time::{Instant, sleep};
 
 use super::connect::{Refusal, Server};
-use super::dialect::Dialect;
+use super::lock::{Lock, Seat, end_own, holding_session, lock, myself, own_number, unlock};
 use super::lookup;
+use super::replicas::{self, Sharing};
 use super::session::Session;
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{Answer, Fetch, LOST, Replay, Writes};
+use crate::store::{Answer, Fetch, LOST, Replay, Turn, Writes};
 
-/// A process that was killed a moment ago has let go of the lock by then.
-const LOCK: Duration = Duration::from_secs(5);
 const COMMIT: &str = "COMMIT";
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Where others have to learn of it.
+const COMMIT_NEWS: &str = "UPDATE kw_journal SET epoch = epoch + 1 WHERE id = 1; COMMIT";
+
+/// What a replica has of a journal.
+pub(super) struct Share {
+    sharing: Sharing,
+    slot: u8,
+    /// In which it writes what plugins left.
+    term: Option<i64>,
+}
+
+impl Share {
+    pub fn new(sharing: Sharing, slot: u8) -> Self {
+        Self { sharing, slot, term: None }
+    }
+}
 
 pub(crate) struct Writer {
     server: Server,
     session: Session,
     /// Of the session, as the server numbers it.
     number: i64,
+    /// Its own; of a replica, that of which it knows what was written.
     epoch: i64,
+    /// As the transaction that is under way has found it.
+    found: i64,
     /// The newest state that is known to be committed.
     committed: Seq,
     clock: Arc<dyn Clock>,
-}
-
-/// Who holds the lock, as far as the server tells.
-#[derive(Debug)]
-pub(super) struct Holder {
-    pub name: String,
-    /// The server's number of its session; `None` where it has just ended.
-    pub session: Option<i64>,
-}
-
-/// What came of asking for the lock.
-pub(super) enum Lock {
-    Mine,
-    Others(Holder),
-}
-
-/// For the row that says who writes.
-fn myself() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
-    format!("process {} on {host}", std::process::id())
-}
-
-fn lock_text(dialect: Dialect) -> &'static str {
-    match dialect {
-        // The second number is the schema's: each may have a journal of its own.
-        Dialect::Postgres => {
-            "SELECT CASE WHEN pg_try_advisory_lock(1263291953, hashtext(current_schema())) THEN 1 ELSE 0 END"
-        }
-        // A name has room for 64 characters. SHA-1 is no longer there in newer versions of MySQL.
-        Dialect::Mysql => "SELECT get_lock(concat('kubewitness ', left(sha2(database(), 256), 40)), 0)",
-    }
-}
-
-fn holder_text(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Postgres => {
-            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 1263291953 AND objsubid = 2 \
-             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-             AND CAST(objid AS bigint) = (CAST(hashtext(current_schema()) AS bigint) & 4294967295)"
-        }
-        Dialect::Mysql => {
-            "SELECT CAST(is_used_lock(concat('kubewitness ', left(sha2(database(), 256), 40))) AS SIGNED)"
-        }
-    }
-}
-
-/// Asks once.
-async fn try_lock(session: &mut Session) -> Answer<bool> {
-    let dialect = session.dialect();
-    let rows = session.fetch(lock_text(dialect), Vec::new()).await?;
-    Ok(rows.first().map(|row| row.optional_int(0)).transpose()?.flatten() == Some(1))
-}
-
-async fn holding_session(session: &mut Session) -> Answer<Option<i64>> {
-    let dialect = session.dialect();
-    let rows = session.fetch(holder_text(dialect), Vec::new()).await?;
-    Ok(rows.first().map(|row| row.optional_int(0)).transpose()?.flatten())
-}
-
-async fn own_number(session: &mut Session) -> Answer<i64> {
-    let text = match session.dialect() {
-        Dialect::Postgres => "SELECT pg_backend_pid()",
-        Dialect::Mysql => "SELECT CAST(connection_id() AS SIGNED)",
-    };
-    let rows = session.fetch(text, Vec::new()).await?;
-    rows.first().map_or(Ok(0), |row| row.int(0))
-}
-
-/// Asks until it is had or the time is over.
-pub(super) async fn lock(session: &mut Session) -> Answer<Lock> {
-    let deadline = Instant::now() + LOCK;
-    loop {
-        if try_lock(session).await? {
-            return Ok(Lock::Mine);
-        }
-        if Instant::now() >= deadline {
-            let number = holding_session(session).await?;
-            let rows = session.fetch("SELECT holder FROM kw_journal WHERE id = 1", Vec::new()).await;
-            let name = rows?.into_iter().next().map(|mut row| row.text(0)).transpose()?;
-            let name = name.unwrap_or_else(|| "a process that has just begun".into());
-            return Ok(Lock::Others(Holder { name, session: number }));
-        }
-        sleep(LOCK_PAUSE).await;
-    }
-}
-
-/// Ends a session of our own that the server still keeps: until it is over, it is not decided what
-/// became of its transaction. `number` must hold the lock, so it can be nobody else's by now.
-async fn end_session(session: &mut Session, number: i64) -> Answer<()> {
-    if holding_session(session).await? != Some(number) {
-        return Ok(());
-    }
-    tracing::warn!("the server still has the session that was lost; it is ended there");
-    match session.dialect() {
-        Dialect::Postgres => {
-            let text = "SELECT CASE WHEN pg_terminate_backend(CAST(? AS int)) THEN 1 ELSE 0 END";
-            session.fetch(text, vec![number.into()]).await.map(drop)
-        }
-        Dialect::Mysql => session.script(&format!("KILL {number}")).await,
-    }
+    /// `None`: it has the journal for itself.
+    share: Option<Share>,
 }
 
 impl Writer {
-    /// Of a session that holds the lock, on tables of this format: a new epoch begins.
-    pub(super) async fn new(server: Server, mut session: Session, clock: Arc<dyn Clock>) -> Answer<Self> {
+    /// Of a session that holds the lock, on tables of this format. Of one that has the journal for itself a
+    /// new epoch begins.
+    pub(super) async fn new(
+        server: Server,
+        mut session: Session,
+        clock: Arc<dyn Clock>,
+        share: Option<Share>,
+    ) -> Answer<Self> {
         let number = own_number(&mut session).await?;
         let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
         let last = rows.first().map_or(Ok(0), |row| row.int(0))?;
-        let mut writer = Self { server, session, number, epoch: last, committed: 0, clock };
-        writer.next_epoch().await?;
+        let mut writer =
+            Self { server, session, number, epoch: last, found: last, committed: 0, clock, share };
+        if writer.share.is_none() {
+            writer.next_epoch().await?;
+        }
         Ok(writer)
     }
 
@@ -162,27 +87,78 @@ impl Writer {
         if epoch != next || holder != myself() {
             return Err(taken_over(&holder, epoch, self.epoch));
         }
-        self.epoch = next;
+        (self.epoch, self.found) = (next, next);
         Ok(())
     }
 
-    /// Begins a transaction, in which nobody else becomes the writer.
-    async fn begin(&mut self) -> Answer<()> {
-        let text = "START TRANSACTION; SELECT epoch, holder, (SELECT max(seq) FROM kw_states) FROM kw_journal \
-                    WHERE id = 1 FOR UPDATE";
-        let Some(mut fence) = self.session.answers(text).await?.into_iter().next() else {
-            return Err(emptied());
-        };
-        let epoch = fence.int(0)?;
-        if epoch != self.epoch {
-            return Err(taken_over(&fence.text(1)?, epoch, self.epoch));
-        }
-        let newest = fence.optional_int(2)?.unwrap_or(0) as Seq;
-        match newest < self.committed {
-            true => Err(older_copy(newest, self.committed)),
-            false => Ok(()),
-        }
+    fn seat(&self) -> Seat {
+        self.share.as_ref().map_or(Seat::Whole, |share| Seat::Replica(share.slot))
     }
+
+    /// Ends the transaction. `news`: others have to learn of it.
+    async fn finish(&mut self, news: bool) -> Answer<()> {
+        let news = news && self.share.is_some();
+        self.session.script(if news { COMMIT_NEWS } else { COMMIT }).await?;
+        // Nobody else has written in between.
+        if news && self.epoch == self.found {
+            self.epoch += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a replica's seat again. Only who holds the journal's own lock comes in.
+    async fn sit_again(&mut self, session: &mut Session) -> Answer<()> {
+        replicas::end_stalled(session, self.seat()).await?;
+        if let Lock::Others(holder) = lock(session, Seat::Whole).await? {
+            return Err(replicas::had_by(&holder.name));
+        }
+        // As long as the old session lives, it is not decided what became of its transaction.
+        let old = holding_session(session, self.seat()).await?;
+        if old == Some(self.number) {
+            return Err(JournalError::Unavailable("the server still has the session that was lost".into()));
+        }
+        let Some(share) = &mut self.share else { return Ok(()) };
+        let slot = replicas::sit(session, &share.sharing, share.term, self.clock.now_ms()).await?;
+        let full = || JournalError::Unavailable(format!("{} replicas share the journal", replicas::MOST));
+        share.slot = slot.ok_or_else(full)?;
+        unlock(session, Seat::Whole).await
+    }
+
+    /// Takes the journal's lock again.
+    async fn hold_again(&mut self, session: &mut Session) -> Answer<()> {
+        let Lock::Others(holder) = lock(session, Seat::Whole).await? else { return Ok(()) };
+        // Who it is, and whether it is a writer, shows in the epoch.
+        let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
+        let epoch = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        if epoch != self.epoch {
+            return Err(taken_over(&holder.name, epoch, self.epoch));
+        }
+        Err(JournalError::Unavailable("another session has the journal's lock".into()))
+    }
+
+    /// Begins a transaction, in which nobody else becomes the writer.
+    async fn fence(&mut self) -> Answer<Fence> {
+        // A statement of its own for the newest state: it sees what was committed while the first waited.
+        let text = "START TRANSACTION; SELECT epoch, holder, term FROM kw_journal WHERE id = 1 FOR UPDATE; \
+                    SELECT max(seq) FROM kw_states";
+        let answers = self.session.answers(text).await?;
+        let [mut row, newest] = <[_; 2]>::try_from(answers).map_err(|_| emptied())?;
+        let (epoch, newest) = (row.int(0)?, newest.optional_int(0)?.unwrap_or(0) as Seq);
+        if epoch < self.epoch || (epoch != self.epoch && self.share.is_none()) {
+            return Err(taken_over(&row.text(1)?, epoch, self.epoch));
+        }
+        if newest < self.committed {
+            return Err(older_copy(newest, self.committed));
+        }
+        (self.found, self.committed) = (epoch, newest);
+        Ok(Fence { term: row.int(2)?, newest })
+    }
+}
+
+/// What a transaction finds as it begins.
+struct Fence {
+    term: i64,
+    newest: Seq,
 }
 
 const AFTER_A_COPY: &str = "What is not in it is lost there; start again, which reads back what it lacks as far as \
@@ -223,27 +199,51 @@ impl Writes for Writer {
         let mut session = self.server.dial().await.map_err(Refusal::told)?;
         self.server.make_durable(&mut session).await?;
         let number = own_number(&mut session).await?;
-        end_session(&mut session, self.number).await?;
-        match lock(&mut session).await? {
-            Lock::Mine => {}
-            // Who it is, and whether it is a writer, shows in the epoch.
-            Lock::Others(holder) => {
-                let text = "SELECT epoch FROM kw_journal WHERE id = 1";
-                let rows = session.fetch(text, Vec::new()).await?;
-                let epoch = rows.first().map_or(Ok(0), |row| row.int(0))?;
-                if epoch != self.epoch {
-                    return Err(taken_over(&holder.name, epoch, self.epoch));
-                }
-                let text = "another session has the journal's lock".to_owned();
-                return Err(JournalError::Unavailable(text));
-            }
+        end_own(&mut session, self.seat(), self.number).await?;
+        match self.share {
+            Some(_) => self.sit_again(&mut session).await?,
+            None => self.hold_again(&mut session).await?,
         }
         (self.session, self.number) = (session, number);
-        self.next_epoch().await
+        match self.share {
+            Some(_) => Ok(()),
+            None => self.next_epoch().await,
+        }
+    }
+
+    async fn begin(&mut self) -> Answer<Turn> {
+        let Fence { term, newest } = self.fence().await?;
+        Ok(match &self.share {
+            None => Turn::ALONE,
+            Some(share) => Turn {
+                is_stale: self.found != self.epoch,
+                dispatches: share.term == Some(term),
+                newest: Some(newest),
+            },
+        })
+    }
+
+    /// A term that is not this one's is left alone: it may be the next one's already.
+    async fn lead(&mut self, leads: bool) -> Answer<()> {
+        let Some(share) = &mut self.share else { return Ok(()) };
+        let (slot, mine) = (share.slot, share.term.take());
+        let Fence { term, .. } = self.fence().await?;
+        if leads {
+            replicas::begin_term(&mut self.session, slot, term + 1).await?;
+        } else if mine == Some(term) {
+            replicas::end_term(&mut self.session).await?;
+        }
+        self.finish(false).await?;
+        if let Some(share) = self.share.as_mut().filter(|_| leads) {
+            share.term = Some(term + 1);
+        }
+        Ok(())
     }
 
     async fn memory(&mut self) -> Answer<Memory> {
-        lookup::memory(&mut self.session).await
+        let memory = lookup::memory(&mut self.session).await?;
+        self.epoch = self.found;
+        Ok(memory)
     }
 
     async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>> {
@@ -262,16 +262,14 @@ impl Writes for Writer {
         saves: &[(&str, &Save)],
         replays: &[Replay],
     ) -> Answer<()> {
-        let newest = rows.as_ref().and_then(|rows| rows.states.last()).map(|state| state.envelope.seq);
-        self.begin().await?;
+        let (newest, news) = (rows.as_ref().and_then(Rows::newest), rows.is_some());
         self.session.write(rows, saves, replays).await?;
-        self.session.script(COMMIT).await?;
+        self.finish(news).await?;
         self.committed = newest.unwrap_or(self.committed);
         Ok(())
     }
 
-    async fn look(&mut self) -> Answer<()> {
-        self.begin().await?;
+    async fn end(&mut self) -> Answer<()> {
         self.session.script("ROLLBACK").await
     }
 
@@ -279,16 +277,15 @@ impl Writes for Writer {
         &mut self.session
     }
 
+    /// No replica remembers what retention takes.
     async fn remove(&mut self, removal: &Removal) -> Answer<()> {
-        self.begin().await?;
         self.session.remove(removal).await?;
-        self.session.script(COMMIT).await
+        self.finish(false).await
     }
 
     async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
-        self.begin().await?;
         self.session.sweep(sweep).await?;
-        self.session.script(COMMIT).await
+        self.finish(true).await
     }
 
     async fn tend(&mut self) {}

@@ -34,7 +34,7 @@ use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{self, Answer, Fetch, LOST, Replay, Writes};
+use crate::store::{self, Answer, Fetch, LOST, Replay, Turn, Writes};
 use crate::uid;
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
@@ -129,6 +129,15 @@ impl Writes for Writer {
         self.scribe.reopen().await
     }
 
+    /// One process has the file, so that what is written together needs no earlier beginning.
+    async fn begin(&mut self) -> Answer<Turn> {
+        Ok(Turn::ALONE)
+    }
+
+    async fn lead(&mut self, _: bool) -> Answer<()> {
+        Ok(())
+    }
+
     async fn memory(&mut self) -> Answer<Memory> {
         lookup::memory(&mut self.reader).await
     }
@@ -148,7 +157,7 @@ impl Writes for Writer {
         replays: &[Replay],
     ) -> Answer<()> {
         let (saved, replays) = (write::Saved::of(saves), replays.to_vec());
-        let last = rows.as_ref().and_then(|rows| rows.states.last()).map(|state| state.envelope.seq);
+        let last = rows.as_ref().and_then(Rows::newest);
         let write = move |transaction: &rusqlite::Connection| {
             rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
             saved.write(transaction)?;
@@ -173,7 +182,7 @@ impl Writes for Writer {
         self.transaction(move |transaction| remove::sweep(transaction, &sweep)).await
     }
 
-    async fn look(&mut self) -> Answer<()> {
+    async fn end(&mut self) -> Answer<()> {
         self.is_there()?;
         // It has a page of its own before anything is in the WAL.
         if std::fs::metadata(&self.path).is_ok_and(|found| found.len() == 0) {

@@ -120,6 +120,9 @@ async fn states(
 /// Damage is the finding, not the end of the check.
 fn text_of(error: JournalError) -> String {
     match error {
-        JournalError::Fatal(text) | JournalError::Unavailable(text) | JournalError::Invalid(text) => text,
+        JournalError::Fatal(text)
+        | JournalError::Unavailable(text)
+        | JournalError::Invalid(text)
+        | JournalError::Overtaken(text) => text,
     }
 }

@@ -156,7 +156,7 @@ async fn a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_s
     assert_eq!(desk.journal.warm(SOURCE).await.unwrap().objects.len(), 1);
     // The old epoch is over, and its history is still one story.
     let stale = desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 502)])).await;
-    assert!(matches!(stale, Err(JournalError::Invalid(_))), "{stale:?}");
+    assert!(matches!(stale, Err(JournalError::Overtaken(_))), "{stale:?}");
     assert_eq!(desk.journal.document_before(3).await.unwrap().unwrap(), document(&job(1), "500"));
     let query = TimelineQuery { uid: Some(job(1).uid.clone()), ..TimelineQuery::default() };
     assert_eq!(desk.journal.timeline(&query).await.unwrap().states.len(), 2);

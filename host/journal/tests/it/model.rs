@@ -5,20 +5,24 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use kubewitness_core::ports::{Backlog, Documents, Witness, Witnessed};
 use kubewitness_core::{Change, Seq, Version};
+use kubewitness_journal::Journal;
 use proptest::prelude::*;
 
-use crate::support::{Desk, Kind, SOURCE, gap, job, on, state};
+use crate::support::{Desk, Kind, SOURCE, gap, job, of, on, sharing, state};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Append(Vec<(usize, u8, u64)>),
+    /// By one of those that share it, where several do.
+    Append(usize, Vec<(usize, u8, u64)>),
     Reopen,
 }
+
+const REPLICAS: usize = 3;
 
 fn step() -> impl Strategy<Value = Step> {
     let one = (0usize..4, 0u8..10, 1u64..30);
     prop_oneof![
-        8 => proptest::collection::vec(one, 1..12).prop_map(Step::Append),
+        8 => (0..REPLICAS, proptest::collection::vec(one, 1..12)).prop_map(|(by, states)| Step::Append(by, states)),
         1 => Just(Step::Reopen),
     ]
 }
@@ -82,21 +86,31 @@ impl Model {
     }
 }
 
-async fn run(steps: Vec<Step>) {
-    let mut desk = Desk::new().await;
+async fn run(steps: Vec<Step>, shared: bool) {
+    let mut desk = if shared { Desk::shared("one").await } else { Desk::new().await };
+    let mut others = Vec::new();
+    for name in ["two", "three"].into_iter().filter(|_| shared) {
+        others.push(Journal::open_at(&desk.place, sharing(name)).await.unwrap());
+    }
     let mut model = Model::default();
     let mut bases = HashMap::new();
     for step in steps {
         match step {
+            Step::Reopen if shared => {
+                let one = others.remove(0);
+                one.close().await.unwrap();
+                others.push(Journal::open_at(&desk.place, sharing("again")).await.unwrap());
+            }
             Step::Reopen => desk = desk.reopen().await,
-            Step::Append(states) => {
+            Step::Append(by, states) => {
                 let batch: Vec<_> = states.iter().map(|one| witnessed(*one, &bases)).collect();
                 for (one, state) in states.iter().zip(&batch) {
                     bases.insert(one.0, state.document.clone());
                 }
                 let expected: Vec<_> =
                     states.iter().zip(&batch).map(|(one, state)| model.append(one.0, state)).collect();
-                assert_eq!(desk.append(batch).await.seqs, expected);
+                let journal = by.checked_sub(1).and_then(|by| others.get(by)).unwrap_or(&desk.journal);
+                assert_eq!(journal.append(of(SOURCE, 0, batch)).await.unwrap().seqs, expected);
             }
         }
         let warm = desk.journal.warm(SOURCE).await.unwrap();
@@ -119,6 +133,7 @@ async fn run(steps: Vec<Step>) {
             .collect();
         assert_eq!(current, expected);
     }
+    desk.journal.settle().await.unwrap();
     let states = desk.journal.read(0, 10_000).await.unwrap();
     assert_eq!(states.len(), model.states.len());
     for (index, (state, (id, late, document, _))) in states.iter().zip(&model.states).enumerate() {
@@ -129,9 +144,9 @@ async fn run(steps: Vec<Step>) {
     desk.assert_sound().await;
 }
 
-fn run_on(kind: Kind, steps: Vec<Step>) {
+fn run_on(kind: Kind, steps: Vec<Step>, shared: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(on(kind, "model::any_appends_leave_what_a_naive_model_says", run(steps)));
+    runtime.block_on(on(kind, "model::any_appends_leave_what_a_naive_model_says", run(steps, shared)));
 }
 
 proptest! {
@@ -139,7 +154,7 @@ proptest! {
 
     #[test]
     fn any_appends_leave_what_a_naive_model_says(steps in proptest::collection::vec(step(), 1..12)) {
-        run_on(Kind::Sqlite, steps);
+        run_on(Kind::Sqlite, steps, false);
     }
 }
 
@@ -150,7 +165,7 @@ proptest! {
     fn any_appends_leave_in_postgres_what_a_naive_model_says(
         steps in proptest::collection::vec(step(), 1..12),
     ) {
-        run_on(Kind::Postgres, steps);
+        run_on(Kind::Postgres, steps, false);
     }
 }
 
@@ -162,11 +177,40 @@ proptest! {
     fn any_appends_leave_in_mariadb_what_a_naive_model_says(
         steps in proptest::collection::vec(step(), 1..12),
     ) {
-        run_on(Kind::MariaDb, steps);
+        run_on(Kind::MariaDb, steps, false);
     }
 
     #[test]
     fn any_appends_leave_in_mysql_what_a_naive_model_says(steps in proptest::collection::vec(step(), 1..12)) {
-        run_on(Kind::Mysql, steps);
+        run_on(Kind::Mysql, steps, false);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_replicas_append_by_turns_leaves_in_postgres_what_a_naive_model_says(
+        steps in proptest::collection::vec(step(), 1..12),
+    ) {
+        run_on(Kind::Postgres, steps, true);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_replicas_append_by_turns_leaves_in_mariadb_what_a_naive_model_says(
+        steps in proptest::collection::vec(step(), 1..12),
+    ) {
+        run_on(Kind::MariaDb, steps, true);
+    }
+
+    #[test]
+    fn what_replicas_append_by_turns_leaves_in_mysql_what_a_naive_model_says(
+        steps in proptest::collection::vec(step(), 1..12),
+    ) {
+        run_on(Kind::Mysql, steps, true);
     }
 }

@@ -2,7 +2,9 @@
 //! that goes away and comes back.
 
 mod formats;
+mod replicas;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::Seq;
@@ -12,6 +14,7 @@ use kubewitness_harness::{DatabaseServer, Wire};
 use kubewitness_journal::{Journal, OpenError, Place, code, verify_at};
 
 use self::formats::*;
+use self::replicas::*;
 use crate::damage::sound;
 use crate::support::{Desk, Kind, PATIENCE, SOURCE, job, of, on, open_at, options, present};
 
@@ -38,6 +41,33 @@ impl Beside {
 
     fn run(&self, statements: &str) -> String {
         self.server.run(Some(database(&self.address)), statements).unwrap()
+    }
+
+    /// The same through something that can fail.
+    async fn behind_a_wire(&self) -> (Arc<Wire>, Place) {
+        let (user, server) = self.address.split_once('@').unwrap();
+        let (server, database) = server.split_once('/').unwrap();
+        let wire = Wire::to(server.parse().unwrap()).await.unwrap();
+        let place = Place::server(&format!("{user}@{}/{database}", wire.address())).unwrap();
+        (wire, place)
+    }
+
+    /// Ends all sessions but the one that does it.
+    fn end_all(&self) {
+        if Kind::here() == Kind::Postgres {
+            self.run(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                 WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            );
+            return;
+        }
+        let all = self.run(
+            "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()",
+        );
+        for session in all.split_whitespace() {
+            // It may have ended by itself.
+            drop(self.server.run(None, &format!("KILL {session}")));
+        }
     }
 
     /// Ends the session that holds the journal's lock, as an operator would who was told how.
@@ -160,11 +190,8 @@ async fn a_copy_of_the_same_epoch_is_noticed_with_the_next_write_and_by_who_look
 /// A session that reads may be led to a copy that lags: that has no part in what a plugin goes on from.
 async fn what_a_plugin_left_is_read_where_it_is_written() {
     let beside = Beside::new();
-    let (user, server) = beside.address.split_once("@").unwrap();
-    let (server, database) = server.split_once('/').unwrap();
-    let wire = Wire::to(server.parse().unwrap()).await.unwrap();
-    let address = format!("{user}@{}/{database}", wire.address());
-    let journal = open_at(&Place::server(&address).unwrap()).await;
+    let (wire, place) = beside.behind_a_wire().await;
+    let journal = open_at(&place).await;
     let progress = Progress { cursor: 7, ..Progress::default() };
     let kv = vec![KvWrite { key: "k".into(), value: Some(b"v".to_vec()) }];
     let save = Save { progress: progress.clone(), parked: vec![], revived: vec![], kv };
@@ -388,23 +415,10 @@ async fn sessions_that_are_ended_under_load_leave_every_state_once() {
             assert_eq!(until_durable(&journal, version).await, version);
         }
     };
-    let all = match Kind::here() {
-        Kind::Postgres => {
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-             WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        }
-        _ => "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()",
-    };
     let ending = async {
         for _ in 0..12 {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            let sessions = beside.run(all);
-            if Kind::here() != Kind::Postgres {
-                for session in sessions.split_whitespace() {
-                    // It may have ended by itself.
-                    drop(beside.server.run(None, &format!("KILL {session}")));
-                }
-            }
+            beside.end_all();
         }
     };
     tokio::join!(writing, ending);
@@ -449,6 +463,16 @@ on_servers!(
     a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled,
     nothing_is_read_on_a_server_that_takes_no_writes,
     sessions_that_are_ended_under_load_leave_every_state_once,
+    what_two_witness_is_there_once_and_each_knows_of_the_others,
+    one_that_wants_it_alone_and_those_that_share_it_keep_apart,
+    replicas_of_another_election_are_refused,
+    only_so_many_replicas_come_in,
+    only_who_leads_writes_what_plugins_left,
+    a_witness_that_lags_takes_no_checkpoint_back,
+    who_witnesses_an_epoch_that_is_over_is_told_where_the_journal_is,
+    what_one_sweeps_the_other_does_not_refer_to,
+    replicas_whose_sessions_are_ended_under_load_leave_every_state_once,
+    a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_alone,
 );
 
 /// By itself MySQL would go on for a day to tell what it told first.

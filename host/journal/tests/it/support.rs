@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kubewitness_core::ports::{Append, Appended, Witness, Witnessed};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, StateId, Status, Version};
 use kubewitness_harness::{DatabaseServer, Service, shared_server, skip};
-use kubewitness_journal::{Journal, JournalOptions, Place, VerifyReport, verify_at};
+use kubewitness_journal::{Journal, JournalOptions, Place, Sharing, VerifyReport, verify_at};
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
 
@@ -102,6 +102,13 @@ impl Desk {
         Self { folder, place, journal }
     }
 
+    /// Of a replica that shares it with others.
+    pub async fn shared(name: &str) -> Self {
+        let place = Place::server(&Kind::here().server().unwrap().create_database().unwrap()).unwrap();
+        let journal = Journal::open_at(&place, sharing(name)).await.unwrap();
+        Self { folder: tempfile::tempdir().unwrap(), place, journal }
+    }
+
     /// Of the embedded journal.
     pub fn path(&self) -> PathBuf {
         assert_eq!(Kind::here(), Kind::Sqlite);
@@ -186,6 +193,12 @@ pub async fn open_at(place: &Place) -> Journal {
 /// Little is kept in memory, so that reads reach the disk.
 pub fn options() -> JournalOptions {
     JournalOptions { recent: 8, ..JournalOptions::default() }
+}
+
+/// With others that elect by the same Lease.
+pub fn sharing(name: &str) -> JournalOptions {
+    let sharing = Sharing { name: name.into(), lease: "kubewitness/election of cluster 1".into() };
+    JournalOptions { sharing: Some(sharing), ..options() }
 }
 
 pub fn of(source: &str, epoch: u32, states: Vec<Witnessed>) -> Append {

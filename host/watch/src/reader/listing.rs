@@ -33,6 +33,7 @@ const STREAMED_TRIES: u32 = 3;
 impl Reader {
     pub(super) async fn list(&mut self, action: &Action, reason: &ListReason) -> Result<Step, Closed> {
         let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
+        self.go_on_if_first().await?;
         // The list before must be settled: what it left is older than what this one will leave,
         // and compaction eats from the oldest.
         let standing = self.all_read_back().await?;

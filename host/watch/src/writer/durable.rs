@@ -92,6 +92,10 @@ impl Writer {
             poison: std::mem::take(&mut draft.poison),
             gaps: std::mem::take(&mut draft.gaps),
             discrepancies: draft.discrepancies.clone(),
+            rewinds: match (&self.written, &checkpoint) {
+                (Some(written), Some(checkpoint)) => written.is_newer_than(checkpoint),
+                _ => false,
+            },
             checkpoint: checkpoint.clone(),
         };
         draft.take_off(std::mem::take(&mut self.spare));
@@ -123,7 +127,7 @@ impl Writer {
         let (Some(appended), Some(flight)) = (appended, self.flights.pop_front()) else {
             return Ok(Written::Stopped);
         };
-        let appended = appended.map_err(SourceError::Journal)?;
+        let appended = appended?;
         if let Some(mut draft) = self.maker.draft.land() {
             self.publish(&mut draft, flight, &appended);
             draft.clear();
@@ -150,8 +154,8 @@ impl Writer {
         let newest = draft.states.iter().map(|state| state.observed_ms).max();
         self.mark(&draft.states);
         self.show(draft, appended);
-        if let Some(newest) = appended.seqs.iter().flatten().max() {
-            self.parts.shared.set_shown(*newest);
+        if appended.through > 0 {
+            self.parts.shared.set_shown(appended.through);
         }
         self.parts.shared.differs(std::mem::take(&mut draft.discrepancies));
         let mut live = self.parts.shared.live();

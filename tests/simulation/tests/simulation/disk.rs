@@ -116,7 +116,8 @@ impl Disk {
                 self.gaps.push(gap.clone());
             }
         }
-        Appended { seqs, newest: self.newest() }
+        let through = append.states.iter().filter_map(|state| self.ids.get(&state.id)).max();
+        Appended { seqs, through: through.copied().unwrap_or_default(), newest: self.newest() }
     }
 
     fn state(&mut self, append: &Append, state: &Witnessed) -> Option<Seq> {

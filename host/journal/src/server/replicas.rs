@@ -1,0 +1,123 @@
+//! Replicas that share a journal: each has a seat, a lock on the server that ends with its session, and
+//! a row that says who sits there.
+
+use kubewitness_core::ports::JournalError;
+
+use super::dialect::Dialect;
+use super::lock::{self, Seat};
+use super::session::Session;
+use crate::report::Replica;
+use crate::store::Answer;
+
+/// Replicas of one journal at most.
+pub(super) const MOST: u8 = 16;
+
+/// A replica that holds the journal and says nothing to the server for so long has been stopped: the
+/// others don't wait for it any longer.
+const STALLED_SECONDS: i64 = 10;
+
+/// How a replica shares the journal with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// As people know the replica; unique.
+    pub name: String,
+    /// By which the replicas elect who dispatches: those of another one are of another cluster.
+    pub lease: String,
+}
+
+/// One that is there, and under which election.
+pub(super) struct Seated {
+    pub replica: Replica,
+    pub lease: String,
+    /// The server's number of its session.
+    session: i64,
+    pub seat: Seat,
+}
+
+/// Those whose sessions live.
+pub(super) async fn seated(session: &mut Session) -> Answer<Vec<Seated>> {
+    let text = "SELECT r.slot, r.name, r.lease, r.since_ms, r.term, j.term FROM kw_replicas r \
+                JOIN kw_journal j ON j.id = 1 ORDER BY r.slot";
+    let rows = session.fetch(text, Vec::new()).await?;
+    let mut seated = Vec::new();
+    for mut row in rows {
+        let seat = Seat::Replica(row.int(0)? as u8);
+        let Some(number) = lock::holding_session(session, seat).await? else { continue };
+        let term = row.int(4)?;
+        let replica = Replica {
+            name: row.text(1)?,
+            since_ms: row.int(3)? as u64,
+            dispatches: term != 0 && term == row.int(5)?,
+        };
+        seated.push(Seated { replica, lease: row.text(2)?, session: number, seat });
+    }
+    Ok(seated)
+}
+
+/// Takes a seat that is free. Whoever asks holds the journal's own lock, so that nobody else does at the
+/// same time.
+pub(super) async fn sit(
+    session: &mut Session,
+    sharing: &Sharing,
+    term: Option<i64>,
+    now_ms: u64,
+) -> Answer<Option<u8>> {
+    for slot in 0..MOST {
+        if !lock::try_lock(session, Seat::Replica(slot)).await? {
+            continue;
+        }
+        let number = i64::from(slot);
+        session.fetch("DELETE FROM kw_replicas WHERE slot = ?", vec![number.into()]).await?;
+        let text = "INSERT INTO kw_replicas (slot, name, lease, since_ms, term) VALUES (?, ?, ?, ?, ?)";
+        let (name, lease) = (sharing.name.as_str().into(), sharing.lease.as_str().into());
+        let term = term.unwrap_or_default();
+        session.fetch(text, vec![number.into(), name, lease, (now_ms as i64).into(), term.into()]).await?;
+        return Ok(Some(slot));
+    }
+    Ok(None)
+}
+
+/// Ends sessions of replicas that were stopped in the middle of a transaction: nobody else could write
+/// until the server gives them up, which one of them does after hours. One that is wrongly taken for
+/// stopped connects again.
+pub(super) async fn end_stalled(session: &mut Session, mine: Seat) -> Answer<()> {
+    let text = match session.dialect() {
+        Dialect::Postgres => {
+            "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND state = 'idle in transaction' \
+             AND state_change < clock_timestamp() - make_interval(secs => CAST(? AS int))"
+        }
+        // Within a transaction or not: this one doesn't tell, and a replica that is well asks every second.
+        Dialect::Mysql => {
+            "SELECT 1 FROM information_schema.processlist WHERE id = ? AND command = 'Sleep' AND time >= ?"
+        }
+    };
+    for other in seated(session).await?.into_iter().filter(|other| other.seat != mine) {
+        let params = vec![other.session.into(), STALLED_SECONDS.into()];
+        if session.fetch(text, params).await?.is_empty() {
+            continue;
+        }
+        tracing::warn!(
+            replica = other.replica.name,
+            "it holds the journal and does nothing: its session is ended"
+        );
+        lock::end_session(session, other.session).await?;
+    }
+    Ok(())
+}
+
+/// Whoever has this term is the one that writes what plugins left.
+pub(super) async fn begin_term(session: &mut Session, slot: u8, term: i64) -> Answer<()> {
+    session.fetch("UPDATE kw_journal SET term = ? WHERE id = 1", vec![term.into()]).await?;
+    let text = "UPDATE kw_replicas SET term = ? WHERE slot = ?";
+    session.fetch(text, vec![term.into(), i64::from(slot).into()]).await.map(drop)
+}
+
+/// Nobody is until the next begins.
+pub(super) async fn end_term(session: &mut Session) -> Answer<()> {
+    session.script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
+}
+
+/// The journal is had by another process that shares it with nobody.
+pub(super) fn had_by(holder: &str) -> JournalError {
+    JournalError::Unavailable(format!("{holder} has the journal for itself, or comes in: stop it, or wait"))
+}

@@ -1,0 +1,259 @@
+//! Several processes witness into one journal.
+
+use std::time::Instant;
+
+use kubewitness_core::Version;
+use kubewitness_core::config::RetentionSpec;
+use kubewitness_journal::Retention;
+
+use super::*;
+use crate::support::{document, seqs, sharing, status};
+
+async fn replica(place: &Place, name: &str) -> Journal {
+    Journal::open_at(place, sharing(name)).await.unwrap()
+}
+
+fn progress(cursor: Seq) -> Save {
+    Save { progress: Progress { cursor, ..Progress::default() }, ..Save::default() }
+}
+
+pub async fn what_two_witness_is_there_once_and_each_knows_of_the_others() {
+    let desk = Desk::shared("one").await;
+    let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
+    let both = |version| of(SOURCE, 0, vec![present(&job(1), version), present(&job(2), version)]);
+    assert_eq!(seqs(&one.append(both(1)).await.unwrap()), [Some(1), Some(2)]);
+    let again = two.append(both(1)).await.unwrap();
+    assert_eq!((seqs(&again), again.through, again.newest), (vec![None, None], 2, 2));
+    // By turns, each with something that the other doesn't have.
+    for version in (2..20).step_by(2) {
+        two.append(both(version)).await.unwrap();
+        one.append(of(SOURCE, 0, vec![present(&job(1), version), present(&job(3), version)])).await.unwrap();
+        two.append(of(SOURCE, 0, vec![present(&job(3), version), present(&job(3), version + 1)]))
+            .await
+            .unwrap();
+    }
+    // One that comes late is marked so, whoever was before it.
+    let late = one.append(of(SOURCE, 0, vec![present(&job(2), 17)])).await.unwrap();
+    two.settle().await.unwrap();
+    assert_eq!((*two.newest().borrow(), late.newest), (39, 39));
+    let states = two.read(0, 100).await.unwrap();
+    assert!(states.iter().map(|state| state.seq).eq(1..=39) && states[38].late && !states[37].late);
+    let ids: std::collections::HashSet<_> = states.iter().map(|state| state.id.clone()).collect();
+    assert_eq!(ids.len(), 39);
+    for state in &states {
+        let held = kubewitness_core::ports::Documents::document(&two, state.seq).await.unwrap().unwrap();
+        assert_eq!(held, document(&state.object, state.resource_version.as_str()));
+    }
+    two.close().await.unwrap();
+    desk.assert_sound().await;
+}
+
+pub async fn one_that_wants_it_alone_and_those_that_share_it_keep_apart() {
+    let beside = Beside::new();
+    let one = replica(&beside.place(), "one").await;
+    let two = replica(&beside.place(), "two").await;
+    let error = refused(&beside.place()).await;
+    let text = error.to_string();
+    assert!(matches!(error, OpenError::Shared { .. }), "{text}");
+    assert!(text.contains("one, two") && text.contains("--lease"), "{text}");
+    let names = |replicas: Vec<kubewitness_journal::Replica>| -> Vec<_> {
+        replicas.into_iter().map(|replica| replica.name).collect()
+    };
+    assert_eq!(names(one.replicas().await.unwrap()), ["one", "two"]);
+    one.close().await.unwrap();
+    refused(&beside.place()).await;
+    assert_eq!(names(two.replicas().await.unwrap()), ["two"]);
+    two.close().await.unwrap();
+    let alone = open_at(&beside.place()).await;
+    let error = Journal::open_at(&beside.place(), sharing("three")).await.err().unwrap();
+    assert!(matches!(error, OpenError::Held { .. }), "{error}");
+    alone.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    assert_eq!(alone.replicas().await.unwrap(), []);
+}
+
+pub async fn replicas_of_another_election_are_refused() {
+    let beside = Beside::new();
+    let _one = replica(&beside.place(), "one").await;
+    let mut options = sharing("two");
+    options.sharing.as_mut().unwrap().lease = "kubewitness/election of cluster 2".into();
+    let error = Journal::open_at(&beside.place(), options).await.err().unwrap();
+    assert!(error.to_string().contains("one of another cluster"), "{error}");
+}
+
+pub async fn only_so_many_replicas_come_in() {
+    let beside = Beside::new();
+    let mut replicas = Vec::new();
+    for number in 0..16 {
+        replicas.push(replica(&beside.place(), &format!("replica-{number}")).await);
+    }
+    let error = Journal::open_at(&beside.place(), sharing("more")).await.err().unwrap();
+    assert!(matches!(error, OpenError::Shared { .. }) && error.to_string().contains("fewer"), "{error}");
+    replicas.pop().unwrap().close().await.unwrap();
+    replica(&beside.place(), "more").await;
+}
+
+pub async fn only_who_leads_writes_what_plugins_left() {
+    let desk = Desk::shared("one").await;
+    let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
+    one.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    let not_mine = |told: Result<(), JournalError>| match told {
+        Err(JournalError::Unavailable(text)) => assert!(text.contains("another replica"), "{text}"),
+        other => panic!("{other:?}"),
+    };
+    not_mine(one.save("p", progress(1)).await);
+    one.lead(true).await.unwrap();
+    one.save("p", progress(1)).await.unwrap();
+    not_mine(two.save("p", progress(0)).await);
+    two.lead(true).await.unwrap();
+    not_mine(one.save("p", progress(0)).await);
+    not_mine(one.mark_dropped("p", &[1], "me", "why").await);
+    assert_eq!(two.progress("p").await.unwrap().unwrap().cursor, 1);
+    // It may still witness, also together with what is refused.
+    let (append, save) =
+        tokio::join!(one.append(of(SOURCE, 0, vec![present(&job(1), 2)])), one.save("p", progress(2)));
+    assert_eq!(append.unwrap().newest, 2);
+    not_mine(save);
+    // Whose term is over ends nobody else's.
+    one.lead(false).await.unwrap();
+    two.save("p", progress(2)).await.unwrap();
+    let leads = |replicas: Vec<kubewitness_journal::Replica>| -> Vec<bool> {
+        replicas.into_iter().map(|replica| replica.dispatches).collect()
+    };
+    assert_eq!(leads(one.replicas().await.unwrap()), [false, true]);
+    two.lead(false).await.unwrap();
+    not_mine(two.save("p", progress(2)).await);
+    assert_eq!(leads(one.replicas().await.unwrap()), [false, false]);
+    desk.assert_sound().await;
+}
+
+pub async fn a_witness_that_lags_takes_no_checkpoint_back() {
+    let desk = Desk::shared("one").await;
+    let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
+    let at = |version: &str, rewinds| Append {
+        checkpoint: Some(Version::new(version)),
+        rewinds,
+        ..of(SOURCE, 0, Vec::new())
+    };
+    let standing = async || one.standing(SOURCE).await.unwrap().unwrap().1.unwrap().to_string();
+    one.append(at("100", false)).await.unwrap();
+    two.append(at("90", false)).await.unwrap();
+    assert_eq!(standing().await, "100");
+    two.append(at("101", false)).await.unwrap();
+    assert_eq!(standing().await, "101");
+    one.append(at("50", true)).await.unwrap();
+    assert_eq!(standing().await, "50");
+    desk.assert_sound().await;
+}
+
+pub async fn who_witnesses_an_epoch_that_is_over_is_told_where_the_journal_is() {
+    let desk = Desk::shared("one").await;
+    let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
+    one.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    two.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
+    one.append(of(SOURCE, 1, Vec::new())).await.unwrap();
+    let told = two.append(of(SOURCE, 0, vec![present(&job(1), 3)])).await;
+    assert!(matches!(told, Err(JournalError::Overtaken(_))), "{told:?}");
+    assert_eq!(two.standing(SOURCE).await.unwrap(), Some((1, None)));
+    desk.assert_sound().await;
+}
+
+pub async fn what_one_sweeps_the_other_does_not_refer_to() {
+    let desk = Desk::shared("one").await;
+    let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
+    let witnessed = |number: usize, version, phase: &str| kubewitness_core::ports::Witnessed {
+        status: status(phase),
+        ..present(&job(number), version)
+    };
+    // Both remember the status; then only what retention takes refers to it.
+    one.append(of(SOURCE, 0, vec![witnessed(1, 1, "Rare")])).await.unwrap();
+    two.append(of(SOURCE, 0, vec![witnessed(1, 2, "Running"), witnessed(2, 3, "Running")])).await.unwrap();
+    for version in 4..60 {
+        two.append(of(SOURCE, 0, vec![witnessed(1, version, "Running")])).await.unwrap();
+    }
+    one.lead(true).await.unwrap();
+    one.settle().await.unwrap();
+    let spec = RetentionSpec { count: Some(10), past_cursors: true, ..RetentionSpec::default() };
+    let mut retention = Retention::new(one.clone(), SOURCE).in_hand(0);
+    retention.pass(&spec).await.unwrap();
+    retention.sweep().await.unwrap();
+    let swept = desk.ask("SELECT count(*) FROM kw_statuses").await;
+    assert_eq!(swept, "1", "nothing was swept, so that nothing is tried here");
+    two.append(of(SOURCE, 0, vec![witnessed(2, 70, "Rare")])).await.unwrap();
+    two.settle().await.unwrap();
+    let newest = *two.newest().borrow();
+    assert_eq!(two.read_at(&[newest]).await.unwrap()[0].status.phase, "Rare");
+    // Who doesn't lead takes nothing.
+    let mut other = Retention::new(two.clone(), SOURCE).in_hand(0);
+    assert!(other.pass(&RetentionSpec { count: Some(2), ..spec }).await.is_err());
+    desk.assert_sound().await;
+}
+
+pub async fn replicas_whose_sessions_are_ended_under_load_leave_every_state_once() {
+    const VERSIONS: u64 = 60;
+    let beside = Beside::new();
+    let (one, two) = (replica(&beside.place(), "one").await, replica(&beside.place(), "two").await);
+    let writing = async |journal: &Journal, own: usize| {
+        for version in 1..=VERSIONS {
+            let states = vec![present(&job(1), version), present(&job(own), version)];
+            until_there(journal, of(SOURCE, 0, states)).await;
+        }
+    };
+    let ending = async {
+        for _ in 0..8 {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            beside.end_all();
+        }
+    };
+    tokio::join!(writing(&one, 2), writing(&two, 3), ending);
+    let desk = Desk { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal: one };
+    assert_eq!(desk.verify().await.states_checked, 3 * VERSIONS);
+    desk.assert_sound().await;
+}
+
+/// As a process that was stopped within a transaction: its session is there, and says nothing more.
+pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_alone() {
+    let beside = Beside::new();
+    let one = replica(&beside.place(), "one").await;
+    let desk = Desk { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal: one };
+    let one = &desk.journal;
+    let (wire, place) = beside.behind_a_wire().await;
+    let two = replica(&place, "two").await;
+    one.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    // It begins, and never hears that it may go on.
+    wire.deafen();
+    let since = Instant::now();
+    let stopped = two.append(of(SOURCE, 0, vec![present(&job(1), 3)]));
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        until_there(one, of(SOURCE, 0, vec![present(&job(1), 2)])).await;
+    };
+    tokio::pin!(others);
+    tokio::select! {
+        () = &mut others => {}
+        // Its session was ended.
+        told = stopped => {
+            assert!(matches!(told, Err(JournalError::Unavailable(_))), "{told:?}");
+            others.await;
+        }
+    }
+    assert!(since.elapsed() > Duration::from_secs(5), "it held nobody up: nothing is tried here");
+    assert_eq!(*one.newest().borrow(), 2);
+    // It goes on.
+    wire.cut();
+    until_there(&two, of(SOURCE, 0, vec![present(&job(1), 3)])).await;
+    assert_eq!(desk.verify().await.states_checked, 3);
+    desk.assert_sound().await;
+}
+
+async fn until_there(journal: &Journal, append: Append) {
+    let tried = async {
+        loop {
+            match journal.append(append.clone()).await {
+                Ok(_) => return,
+                Err(JournalError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, tried).await.unwrap();
+}
