@@ -105,6 +105,10 @@ pub struct RunArgs {
     pub data: PathBuf,
     #[command(flatten)]
     pub journal: JournalArgs,
+    /// Share the journal with other replicas that name the same Lease: all of them witness, and the
+    /// holder of the Lease hands states to plugins. The journal has to be on a server
+    #[arg(long, env = "KUBEWITNESS_LEASE", value_name = "[NAMESPACE/]NAME")]
+    pub lease: Option<String>,
     /// Address of the portal and API
     #[arg(long, env = "KUBEWITNESS_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDR")]
     pub listen: SocketAddr,

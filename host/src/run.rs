@@ -1,13 +1,14 @@
 //! `kubewitness run`: the controller against any API server.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use kubewitness_core::config::is_name;
 use kubewitness_watch::{ConnectOptions, connect};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::cli::RunArgs;
 use crate::commands::{End, Ended};
-use crate::controller::{self, ConfigFrom, Controller, Options, modules};
+use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options, modules};
 use crate::logs;
 use crate::place;
 use crate::playground;
@@ -47,11 +48,19 @@ async fn start(
     abort: CancellationToken,
 ) -> Result<Option<Controller>> {
     let journal = place::place(&args.journal, &args.data)?;
+    if args.lease.is_some() && journal.kind() == place::EMBEDDED {
+        bail!(
+            "replicas can't share an embedded journal: name a database of a server with --journal or --journal-file, \
+             or leave out --lease"
+        );
+    }
     let options = ConnectOptions { kubeconfig: args.kubeconfig, context: args.context };
     let connection = connect(&options).await?;
+    let own = || args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
+    let lease = args.lease.as_deref().map(|lease| lease_name(lease, own)).transpose()?;
     let config = match args.config {
         Some(folder) => ConfigFrom::Folder(folder),
-        None => ConfigFrom::Namespace(args.namespace.unwrap_or_else(|| connection.namespace.clone())),
+        None => ConfigFrom::Namespace(own()),
     };
     info!(server = origin(&connection.server), "witnessing");
     let options = Options {
@@ -62,8 +71,23 @@ async fn start(
         listener: controller::listen(args.listen).await?,
         health_listen: args.health_listen,
         plugin_folders: modules::default_folders(args.plugins.plugins),
+        lease,
     };
     Controller::start(options, stop, abort).await
+}
+
+/// `[NAMESPACE/]NAME`
+fn lease_name(text: &str, own: impl FnOnce() -> String) -> Result<LeaseName> {
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (namespace.to_owned(), name),
+        None => (own(), text),
+    };
+    if !is_name(&namespace) || !is_name(name) {
+        bail!(
+            "--lease {text}: name a Lease as NAME or NAMESPACE/NAME, in lower case letters, digits and dashes"
+        );
+    }
+    Ok(LeaseName { namespace, name: name.to_owned() })
 }
 
 /// Without path and user: what follows the host may be a secret.
@@ -73,6 +97,17 @@ fn origin(server: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_lease_is_in_the_controllers_own_namespace_unless_it_says_another() {
+        let of = |text| super::lease_name(text, || "own".into()).map(|lease| (lease.namespace, lease.name));
+        let pair = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
+        assert_eq!(of("one").unwrap(), pair("own", "one"));
+        assert_eq!(of("there/one").unwrap(), pair("there", "one"));
+        for wrong in ["", "/", "a/", "/a", "a/b/c", "A", "a b"] {
+            assert!(of(wrong).unwrap_err().to_string().contains("NAMESPACE/NAME"), "{wrong}");
+        }
+    }
+
     #[test]
     fn what_may_be_a_secret_in_an_address_is_not_told() {
         assert_eq!(super::origin("https://user:word@host:6443/_token/abc"), "https://host:6443");

@@ -13,6 +13,9 @@ use crate::state::{Gap, ObjectRef, Seq, State, Status};
 /// `GET /api/v1/status`: a contract.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusView {
+    /// Where this process is one of several that share the journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<ReplicaView>,
     pub sources: Vec<SourceView>,
     pub plugins: Vec<PluginView>,
     /// Those that states are handed to here.
@@ -22,6 +25,23 @@ pub struct StatusView {
     /// Faults of the configuration as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+}
+
+/// A process that witnesses into a journal together with others. One of them hands states to plugins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaView {
+    pub name: String,
+    /// It is the one.
+    pub dispatches: bool,
+    /// The one; null while nobody is.
+    pub dispatcher: Option<String>,
+    /// By which they elect it: `NAMESPACE/NAME`.
+    pub lease: String,
+    /// All that are there, by name.
+    pub replicas: Vec<String>,
+    /// What keeps the election from going on, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
 }
 
 /// A stream that carries states to other hosts.
@@ -157,7 +177,7 @@ pub struct SourceCounts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PluginView {
     pub name: String,
-    /// `active`, `starting`, `failed` (nothing of it runs), `degraded` (it runs, but its last calls
+    /// `active`, `starting`, `standby` (another replica runs it), `failed` (nothing of it runs), `degraded` (it runs, but its last calls
     /// failed or a newer configuration was refused: `message` says which), `draining`.
     pub state: String,
     /// sha256 of the component, hex.

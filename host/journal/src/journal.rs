@@ -160,6 +160,15 @@ impl Journal {
         Ok(reader.past().taken().await?.into_iter().map(|(plugin, taken)| (plugin, taken.untold)).collect())
     }
 
+    /// What each plugin that ever was has saved, and how much of what it finished retention took.
+    pub async fn all_progress(&self) -> Result<BTreeMap<String, (Progress, u64)>, JournalError> {
+        let mut reader = self.reader().await?;
+        let taken = reader.past().taken().await?;
+        let finished = |plugin: &str| taken.get(plugin).map_or(0, |taken| taken.finished);
+        let all = reader.past().progress_of_all().await?.into_iter();
+        Ok(all.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())
+    }
+
     /// Remembers when plugins that left something here were found to be taken out: all but these.
     pub async fn retire_all_but(&self, kept: &BTreeSet<String>) -> Result<(), JournalError> {
         let plugins = self.reader().await?.past().progress_of_all().await?;

@@ -213,6 +213,12 @@ pub(crate) fn render(status: &StatusView, ready: bool) -> String {
     }
     queues(&mut page, &status.plugins);
     streams(&mut page, &status.streams);
+    if let Some(replica) = &status.replica {
+        page.family("replica_dispatches", "1 where this replica hands states to plugins.", Gauge);
+        page.sample("replica_dispatches", &[("replica", &replica.name)], flag(replica.dispatches));
+        page.family("replicas", "Processes that share the journal.", Gauge);
+        page.sample("replicas", &[], replica.replicas.len() as f64);
+    }
     page.text
 }
 

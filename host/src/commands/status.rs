@@ -1,7 +1,7 @@
 //! What the sources, the plugins and the journal say of themselves.
 
 use kubewitness_core::calendar;
-use kubewitness_core::views::{PluginView, SourceView, StatusView, StreamView};
+use kubewitness_core::views::{PluginView, ReplicaView, SourceView, StatusView, StreamView};
 
 use super::client::Client;
 use super::print::{self, Table, age, clean, remarks};
@@ -37,8 +37,29 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         journal.oldest_at.as_ref().map(|at| format!(", since {}", clean(at))).unwrap_or_default(),
         clean(&journal.place),
     ));
+    if let Some(replica) = &status.replica {
+        text.push_str(&replicas_text(replica));
+    }
     for problem in &status.problems {
         text.push_str(&format!("configuration: {}\n", clean(problem)));
+    }
+    text
+}
+
+fn replicas_text(this: &ReplicaView) -> String {
+    let named = |name: &String| match (name == &this.name, Some(name) == this.dispatcher.as_ref()) {
+        (true, true) => format!("{} (this one, dispatches)", clean(name)),
+        (true, false) => format!("{} (this one)", clean(name)),
+        (false, true) => format!("{} (dispatches)", clean(name)),
+        (false, false) => clean(name).into_owned(),
+    };
+    let names: Vec<_> = this.replicas.iter().map(named).collect();
+    let mut text = format!("shared by: {}\nelected by: Lease {}\n", names.join(", "), clean(&this.lease));
+    if this.dispatcher.is_none() {
+        text.push_str("nobody hands states to plugins now: one of them is about to take over\n");
+    }
+    if let Some(condition) = &this.condition {
+        text.push_str(&format!("election: {}\n", clean(condition)));
     }
     text
 }

@@ -9,6 +9,7 @@ use kubewitness_core::ports::{CallError, Delivery, Handler, Outcome};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
+use super::office::Election;
 use crate::tasks::{Fate, Tasks};
 
 /// Clone freely: all clones are about the same plugin's calls.
@@ -18,11 +19,13 @@ pub struct Calls {
     handler: Arc<dyn Handler>,
     tasks: Tasks,
     running: TaskTracker,
+    election: Option<Election>,
 }
 
 impl Calls {
-    pub fn new(plugin: &str, handler: Arc<dyn Handler>, tasks: Tasks) -> Self {
-        Self { name: format!("a call of {plugin}").into(), handler, tasks, running: TaskTracker::new() }
+    pub fn new(plugin: &str, handler: Arc<dyn Handler>, tasks: Tasks, election: Option<Election>) -> Self {
+        let name = format!("a call of {plugin}").into();
+        Self { name, handler, tasks, running: TaskTracker::new(), election }
     }
 
     /// Until none is under way any more. Nobody may go on with the plugin's states before: a call that
@@ -37,6 +40,10 @@ impl Calls {
 impl Handler for Calls {
     /// Dropped, it gives the call up, which ends where it waits next.
     async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        // A process that was stopped past its Lease sees it here first.
+        if self.election.as_ref().is_some_and(|election| !election.is_held()) {
+            return Err(CallError::Unavailable("another replica hands states to plugins by now".into()));
+        }
         let (mut reply, answer) = oneshot::channel();
         let (handler, batch) = (Arc::clone(&self.handler), batch.to_vec());
         let call = self.running.track_future(async move {
@@ -92,7 +99,7 @@ mod tests {
     fn calls() -> (Arc<Slow>, Calls, Tasks) {
         let slow = Arc::new(Slow { may: Semaphore::new(0), now: AtomicUsize::new(0) });
         let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-        (slow.clone(), Calls::new("p", slow, tasks.clone()), tasks)
+        (slow.clone(), Calls::new("p", slow, tasks.clone(), None), tasks)
     }
 
     async fn until(slow: &Slow, calls: usize) {

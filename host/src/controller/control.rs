@@ -1,5 +1,6 @@
 //! The loop that makes what runs equal to what is configured.
 
+mod handover;
 mod housekeeping;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +11,12 @@ use anyhow::{Context, Result, bail};
 use kubewitness_capability::Capabilities;
 use kubewitness_core::config::{Fault, HostSpec, SourceSpec, is_name};
 use kubewitness_core::ports::Backlog;
+use kubewitness_core::status::Rules;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::office::Office;
 use super::plugins::{Candidate, Plugins, Stopped};
 use super::report::{Report, Reporter};
 use super::resync::Resyncs;
@@ -38,6 +41,7 @@ pub struct Control {
     resyncs: Resyncs,
     retentions: Retentions,
     streams: Streams,
+    office: Office,
     pub plugins: Plugins,
     pub reporter: Reporter,
     pub last_good: LastGood,
@@ -51,6 +55,7 @@ pub struct Control {
 impl Control {
     pub fn new(
         data: PathBuf,
+        office: Office,
         sources: Sources,
         plugins: Plugins,
         reporter: Reporter,
@@ -60,6 +65,7 @@ impl Control {
         let shared = sources.shared.clone();
         Ok(Self {
             data,
+            office,
             resyncs: Resyncs::new(shared.clone(), sources.tasks.clone()),
             retentions: Retentions::new(plugins.journal.clone(), sources.tasks.clone()),
             streams: Streams::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
@@ -88,6 +94,7 @@ impl Control {
         self.sources.shut_down().await;
         self.plugins.shut_down().await;
         self.streams.shut_down().await;
+        self.office.leave().await;
         result
     }
 
@@ -121,6 +128,7 @@ impl Control {
                     self.sources.begin_again(&source).await;
                     continue;
                 }
+                () = self.office.changed() => self.change_office().await?,
                 _ = quiet.tick() => {
                     self.plugins.journal.let_go_of_recent(newest);
                     newest = *self.plugins.journal.newest().borrow();
@@ -130,7 +138,9 @@ impl Control {
                     self.plugins.let_go_of_idle();
                     self.prune().await;
                     self.look_at_journal().await?;
-                    stop.run_until_cancelled(self.reporter.catch_up()).await;
+                    if self.office.is_held() {
+                        stop.run_until_cancelled(self.reporter.catch_up()).await;
+                    }
                     if !self.refused {
                         continue;
                     }
@@ -158,6 +168,9 @@ impl Control {
         }
         self.refused = !problems.is_empty();
         self.shared.set_problems(problems);
+        if !self.office.is_held() {
+            return self.stand_by(snapshot);
+        }
         let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };
         let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;
         let Some(kept) = kept else { return info!("stopped before every plugin was looked at") };
@@ -201,7 +214,9 @@ impl Control {
     /// stays is kept open, and the plugins go over to the new ones.
     async fn take_host(&mut self, entry: &Entry, stop: &CancellationToken) -> Result<(), Vec<String>> {
         let parsed = parse_host(entry).map_err(|problems| texts(&problems))?;
-        if self.host.as_ref() == Some(&parsed.spec) {
+        // Who stands by has nothing of what only the one that dispatches has.
+        let is_whole = self.capabilities.is_some() || !self.office.is_held();
+        if is_whole && self.host.as_ref() == Some(&parsed.spec) {
             return Ok(());
         }
         let known = self.last_good.sources().map_err(|error| vec![unreadable(&error)])?;
@@ -211,7 +226,9 @@ impl Control {
         }
         let rules = parsed.spec.rules().map_err(|faults| texts(&parsed.problems(faults)))?;
         let same_grants = |old: &HostSpec| for_plugins(old) == for_plugins(&parsed.spec);
-        if !self.host.as_ref().is_some_and(same_grants) {
+        if self.office.is_held()
+            && (self.capabilities.is_none() || !self.host.as_ref().is_some_and(same_grants))
+        {
             let opened = match &self.capabilities {
                 Some(old) => old.reload(&parsed.spec, &self.data).await,
                 None => Capabilities::open(&parsed.spec, &self.data).await,
@@ -223,14 +240,26 @@ impl Control {
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
         let known = known.into_iter().chain(named).collect();
         self.last_good.save_sources(&known).map_err(|error| vec![unreadable(&error)])?;
-        self.sources.reconcile(&parsed.spec.sources, &parsed.spec.streams, rules).await;
-        self.streams.reconcile(&parsed.spec.streams).await;
-        self.resyncs.reconcile(&parsed.spec.sources);
-        self.retentions.reconcile(&parsed.spec.sources);
+        self.reconcile_sources(&parsed.spec, rules).await;
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
         self.last_good.save_host(entry).map_err(|error| vec![unreadable(&error)])?;
         self.host = Some(parsed.spec);
         Ok(())
+    }
+
+    /// Each replica witnesses. What comes from a stream has one reader, and what is done to a history or
+    /// with it one who does it.
+    async fn reconcile_sources(&mut self, spec: &HostSpec, rules: Rules) {
+        if self.office.is_held() {
+            self.sources.reconcile(&spec.sources, &spec.streams, rules).await;
+            self.streams.reconcile(&spec.streams).await;
+            self.resyncs.reconcile(&spec.sources);
+            self.retentions.reconcile(&spec.sources);
+        } else {
+            let witnessed: Vec<_> =
+                spec.sources.iter().filter(|source| source.from.is_none()).cloned().collect();
+            self.sources.reconcile(&witnessed, &spec.streams, rules).await;
+        }
     }
 
     async fn move_plugins(&mut self, capabilities: &Capabilities, stop: &CancellationToken) {

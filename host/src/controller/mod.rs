@@ -5,6 +5,7 @@ mod calls;
 mod control;
 pub mod filters;
 pub mod modules;
+mod office;
 mod opening;
 pub mod plugins;
 mod report;
@@ -24,9 +25,10 @@ use anyhow::{Context, Result, anyhow};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
-use kubewitness_journal::{Journal, Place};
+use kubewitness_journal::{Journal, Place, Sharing};
 use kubewitness_sandbox::{Engine, EngineOptions};
 use kubewitness_watch::Connection;
+use kubewitness_watch::election::{ElectionOptions, Elector, Timing};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -36,9 +38,13 @@ use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::tasks::{Fate, Tasks, or_overdue};
 use control::Control;
+use office::{Election, Office};
 use opening::Opening;
 use report::{Cluster, Reporter};
 use shared::Shared;
+
+/// How late a state may be handed over that only another replica has seen.
+const LOOK_AT_OTHERS: Duration = Duration::from_secs(1);
 
 /// How often a folder is looked at. A person who saved a file waits no longer than this.
 const FOLDER_POLL: Duration = Duration::from_secs(1);
@@ -57,6 +63,15 @@ pub struct Options {
     pub listener: TcpListener,
     pub health_listen: Option<SocketAddr>,
     pub plugin_folders: Vec<PathBuf>,
+    /// By which the replicas that share the journal elect who dispatches; `None`: this process has it for
+    /// itself.
+    pub lease: Option<LeaseName>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseName {
+    pub namespace: String,
+    pub name: String,
 }
 
 /// A controller that runs. `stop` drains it, `abort` ends its calls at once.
@@ -86,7 +101,8 @@ impl Controller {
         let opening = Arc::new(Opening::new());
         let views: Arc<dyn Views> = opening.clone();
         serve(&tasks, listener, options.health_listen, &views, &after).await?;
-        let Some(journal) = opening.journal(&options.journal, &stop).await? else {
+        let election = options.lease.map(|lease| elect(&tasks, &options.connection, lease, &after));
+        let Some(journal) = open(&opening, &options.journal, election.as_ref(), &stop).await? else {
             after.cancel();
             tasks.finish().await?;
             return Ok(None);
@@ -98,7 +114,11 @@ impl Controller {
             Ok(())
         });
         let shared = Arc::new(Shared::default());
-        opening.is_open(Arc::new(views::HostViews::new(shared.clone(), journal.clone())));
+        opening.is_open(Arc::new(views::HostViews::new(shared.clone(), journal.clone(), election.clone())));
+        if election.is_some() {
+            let looking = look_at_others(journal.clone(), stop.clone());
+            tasks.spawn("looking at what other replicas wrote", Fate::Finite, looking);
+        }
         let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &stop);
         let clock = Arc::new(SystemClock::default());
         let witness = Arc::new(journal.clone());
@@ -112,10 +132,13 @@ impl Controller {
             tasks.clone(),
             options.plugin_folders,
             abort.clone(),
+            election.clone(),
         );
+        let office = Office::new(election, journal.clone());
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         tell_of_a_new_beginning(&journal, &last_good);
-        let control = Control::new(options.data, sources, plugins, Reporter::new(cluster), last_good)?;
+        let control =
+            Control::new(options.data, office, sources, plugins, Reporter::new(cluster), last_good)?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop));
         Ok(Some(Self { tasks, after, control, abort, journal, views, address }))
     }
@@ -133,6 +156,49 @@ impl Controller {
         };
         result.and(closed)
     }
+}
+
+/// The Lease is given back once nothing is done any more that only its holder may do.
+fn elect(tasks: &Tasks, connection: &Connection, lease: LeaseName, after: &CancellationToken) -> Election {
+    let LeaseName { namespace, name } = lease;
+    let lease = format!("{namespace}/{name}");
+    let identity = hostname();
+    let options = ElectionOptions { namespace, name, identity, timing: Timing::default() };
+    let (elector, leadership) = Elector::new(connection, options);
+    let after = after.clone();
+    tasks.spawn("election", Fate::Essential, async move {
+        elector.run(after).await;
+        Ok(())
+    });
+    Election { leadership, lease }
+}
+
+/// A pod's is its name.
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "kubewitness".into() } else { name.trim().into() }
+}
+
+/// `None`: stopped before it was there.
+async fn open(
+    opening: &Opening,
+    place: &Place,
+    election: Option<&Election>,
+    stop: &CancellationToken,
+) -> Result<Option<Journal>> {
+    let Some(election) = election else { return opening.journal(place, None, stop).await };
+    let Some(lease) = opening.lease(election, stop).await else { return Ok(None) };
+    let sharing = Sharing { name: election.leadership.identity().to_owned(), lease };
+    opening.journal(place, Some(sharing), stop).await
+}
+
+/// What another replica alone has witnessed is handed over as soon as it is seen here.
+async fn look_at_others(journal: Journal, stop: CancellationToken) -> Result<()> {
+    while stop.run_until_cancelled(tokio::time::sleep(LOOK_AT_OTHERS)).await.is_some() {
+        // That it can't be looked at is told by whoever writes to it.
+        stop.run_until_cancelled(journal.settle()).await;
+    }
+    Ok(())
 }
 
 pub async fn listen(address: SocketAddr) -> Result<TcpListener> {

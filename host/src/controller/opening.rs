@@ -11,10 +11,12 @@ use kubewitness_core::views::{
     ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State};
-use kubewitness_journal::{Journal, JournalOptions, OpenError, Place};
+use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+
+use super::office::Election;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How late a server that is back may be noticed.
@@ -39,13 +41,36 @@ impl Opening {
         self.nothing.write().unwrap_or_else(PoisonError::into_inner).take();
     }
 
+    /// Waits until the Lease is known, and answers what tells it from any other. `None`: stopped before.
+    pub async fn lease(&self, election: &Election, stop: &CancellationToken) -> Option<String> {
+        let mut leadership = election.leadership.clone();
+        let lease = &election.lease;
+        loop {
+            let standing = leadership.standing();
+            if let Some(uid) = standing.lease_uid {
+                return Some(format!("{lease} ({uid})"));
+            }
+            let why = standing.condition.unwrap_or_else(|| "the API server has not answered yet".into());
+            let why =
+                format!("waiting for the Lease {lease}, and witnessing nothing until it is there: {why}");
+            *self.why.write().unwrap_or_else(PoisonError::into_inner) = why;
+            stop.run_until_cancelled(leadership.changed()).await?;
+        }
+    }
+
     /// Opens the journal, and waits for a server that is away for as long as it takes. What only a
     /// person can mend is an error. `None`: stopped before it was there.
-    pub async fn journal(&self, place: &Place, stop: &CancellationToken) -> Result<Option<Journal>> {
+    pub async fn journal(
+        &self,
+        place: &Place,
+        sharing: Option<Sharing>,
+        stop: &CancellationToken,
+    ) -> Result<Option<Journal>> {
         let mut pause = FIRST_PAUSE;
         let mut is_told = false;
         loop {
-            let opening = Journal::open_at(place, JournalOptions::default());
+            let options = JournalOptions { sharing: sharing.clone(), ..JournalOptions::default() };
+            let opening = Journal::open_at(place, options);
             let Some(opened) = stop.run_until_cancelled(opening).await else { return Ok(None) };
             let away = match opened {
                 Ok(journal) => {
@@ -157,7 +182,7 @@ mod tests {
     #[tokio::test]
     async fn who_asks_while_the_journal_is_away_is_told_what_is_waited_for() {
         let (opening, stop, nobody) = (Opening::new(), CancellationToken::new(), nobody());
-        let waiting = opening.journal(&nobody, &stop);
+        let waiting = opening.journal(&nobody, None, &stop);
         let told = async {
             while !opening.why().contains("waiting") {
                 tokio::time::sleep(Duration::from_millis(10)).await;

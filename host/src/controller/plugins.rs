@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::calls::Calls;
+use super::office::Election;
 use super::shared::{Phase, PluginState, Shared};
 use super::{filters, modules};
 use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
@@ -64,6 +65,8 @@ pub struct Plugins {
     pub folders: Vec<std::path::PathBuf>,
     /// Stops calls at once, whoever drains.
     pub abort: CancellationToken,
+    /// By which calls are made, where replicas share the journal.
+    election: Option<Election>,
     running: BTreeMap<String, Running>,
     /// Whose calls have not ended yet. Until they have, nobody goes on with the plugin's states.
     draining: BTreeMap<String, Draining>,
@@ -81,10 +84,23 @@ impl Plugins {
         tasks: Tasks,
         folders: Vec<std::path::PathBuf>,
         abort: CancellationToken,
+        election: Option<Election>,
     ) -> Self {
         let (running, draining, drained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let damage = None;
-        Self { engine, journal, clock, shared, tasks, folders, abort, running, draining, drained, damage }
+        Self {
+            engine,
+            journal,
+            clock,
+            shared,
+            tasks,
+            folders,
+            abort,
+            election,
+            running,
+            draining,
+            drained,
+            damage: None,
+        }
     }
 
     /// Parses, finds, compiles and checks. Nothing that runs is touched.
@@ -192,7 +208,7 @@ impl Plugins {
             delivery: spec.delivery.clone(),
             concurrency: spec.limits.concurrency,
         };
-        let calls = Calls::new(&name, plugin.clone(), self.tasks.clone());
+        let calls = Calls::new(&name, plugin.clone(), self.tasks.clone(), self.election.clone());
         let (dispatcher, handle) = Dispatcher::new(
             options,
             Arc::new(self.journal.clone()),
@@ -261,6 +277,15 @@ impl Plugins {
     /// Those that have drained, and that nobody has come for.
     pub fn take_drained(&mut self) -> Vec<Candidate> {
         std::mem::take(&mut self.drained).into_values().collect()
+    }
+
+    /// Ends all without draining: another replica may go on with them already.
+    pub async fn give_up(&mut self) {
+        for running in self.running.values() {
+            running.abort.cancel();
+        }
+        self.shut_down().await;
+        self.drained.clear();
     }
 
     pub async fn shut_down(&mut self) {

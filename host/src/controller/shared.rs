@@ -19,6 +19,8 @@ pub enum Phase {
     /// Nothing runs: there is no good configuration.
     Failed,
     Draining,
+    /// Another replica runs it.
+    Standby,
 }
 
 impl Phase {
@@ -29,6 +31,7 @@ impl Phase {
             Self::Degraded => "degraded",
             Self::Failed => "failed",
             Self::Draining => "draining",
+            Self::Standby => "standby",
         }
     }
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, Lister, SelectError};
+use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, Lister, Progress, SelectError};
 use kubewitness_core::views::{
     DeadLetterView, DropView, EpochView, GapQuery, JournalView, LetterRecordView, ObjectQuery, ObjectView,
-    PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, StreamView,
-    TimelineQuery, TimelineView, ViewError, Views,
+    PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, ReplicaView, SourceView, StatusView,
+    StreamView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchHandle};
@@ -19,28 +19,69 @@ use kubewitness_journal::{Journal, ReplayRecord};
 use tokio::sync::watch;
 
 use self::shapes::*;
-use super::shared::{PluginState, Shared};
+use super::office::Election;
+use super::shared::{Phase, Shared};
 
 pub struct HostViews {
     shared: Arc<Shared>,
     journal: Journal,
     clock: SystemClock,
+    /// Where replicas share the journal.
+    election: Option<Election>,
 }
 
 impl HostViews {
-    pub fn new(shared: Arc<Shared>, journal: Journal) -> Self {
-        Self { shared, journal, clock: SystemClock::default() }
+    pub fn new(shared: Arc<Shared>, journal: Journal, election: Option<Election>) -> Self {
+        Self { shared, journal, clock: SystemClock::default(), election }
     }
 
     async fn plugin_views(&self) -> Result<Vec<PluginView>, ViewError> {
         let now_ms = self.clock.now_ms();
         let mut untold = self.journal.untold().await.map_err(unavailable)?;
-        let view = |(name, state): (String, PluginState)| {
-            let taken = untold.remove(&name).unwrap_or_default();
-            let view = plugin_view(name, &state, now_ms);
-            PluginView { observed: view.observed + taken, taken, ..view }
+        let plugins = self.shared.plugins();
+        let mut elsewhere = match plugins.values().any(|state| state.phase == Phase::Standby) {
+            true => self.journal.all_progress().await.map_err(unavailable)?,
+            false => BTreeMap::new(),
         };
-        Ok(self.shared.plugins().into_iter().map(view).collect())
+        let mut views = Vec::new();
+        for (name, state) in plugins {
+            let taken = untold.remove(&name).unwrap_or_default();
+            let progress = elsewhere.remove(&name).filter(|_| state.phase == Phase::Standby);
+            let view = plugin_view(name, &state, now_ms);
+            let view = match progress {
+                Some(progress) => self.standing_by(view, progress).await?,
+                None => view,
+            };
+            views.push(PluginView { observed: view.observed + taken, taken, ..view });
+        }
+        Ok(views)
+    }
+
+    /// A plugin that another replica runs, by what that one has saved.
+    async fn standing_by(
+        &self,
+        view: PluginView,
+        (progress, finished): (Progress, u64),
+    ) -> Result<PluginView, ViewError> {
+        let newest = *self.journal.newest().borrow();
+        let mut counted = finished;
+        for start in &progress.sources {
+            let of = std::slice::from_ref(&start.source);
+            let through = start.until.unwrap_or(newest);
+            counted += self.journal.count(of, start.after, through).await.map_err(unavailable)?;
+        }
+        let Progress { delivered, filtered, superseded, dead, cursor, .. } = progress;
+        let waiting = counted.saturating_sub(delivered + filtered + dead);
+        let observed = delivered + filtered + dead + waiting;
+        let lag_seq = newest.saturating_sub(cursor);
+        Ok(PluginView { observed, delivered, filtered, superseded, dead, waiting, lag_seq, ..view })
+    }
+
+    async fn replica(&self) -> Result<Option<ReplicaView>, ViewError> {
+        match &self.election {
+            Some(election) => election.view(&self.journal).await.map(Some).map_err(unavailable),
+            None => Ok(None),
+        }
     }
 
     async fn stream_views(&self) -> Result<Vec<StreamView>, ViewError> {
@@ -90,7 +131,8 @@ impl Views for HostViews {
         let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;
         let plugins = self.plugin_views().await?;
         let streams = self.stream_views().await?;
-        Ok(StatusView { sources, plugins, streams, journal, problems: self.shared.problems() })
+        let (replica, problems) = (self.replica().await?, self.shared.problems());
+        Ok(StatusView { replica, sources, plugins, streams, journal, problems })
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
@@ -247,6 +289,18 @@ enum Chosen {
 }
 
 impl HostViews {
+    async fn why_idle(&self, plugin: &str) -> Result<String, ViewError> {
+        Ok(match self.replica().await? {
+            Some(ReplicaView { dispatches: false, dispatcher: Some(other), .. }) => {
+                format!("another replica runs the plugin `{plugin}`: ask {other}")
+            }
+            Some(ReplicaView { dispatches: false, .. }) => {
+                format!("no replica runs the plugin `{plugin}` now: one of them is about to take over")
+            }
+            _ => format!("the plugin `{plugin}` does not run"),
+        })
+    }
+
     async fn choose(&self, request: &ReplayRequest) -> Result<Chosen, ViewError> {
         let name = &request.plugin;
         let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
@@ -255,8 +309,10 @@ impl HostViews {
         if request.dry_run || seqs.is_empty() {
             return Ok(Chosen::Counted(seqs.len() as u64));
         }
-        let idle = || ViewError::Unavailable(format!("the plugin `{name}` does not run"));
-        Ok(Chosen::From(plugin.handle.ok_or_else(idle)?, seqs))
+        match plugin.handle {
+            Some(handle) => Ok(Chosen::From(handle, seqs)),
+            None => Err(ViewError::Unavailable(self.why_idle(name).await?)),
+        }
     }
 }
 
@@ -389,7 +445,7 @@ mod tests {
         let state = PluginState { phase: Phase::Active, digest: String::new(), message: None, handle: None };
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
-        let views = HostViews::new(shared, journal);
+        let views = HostViews::new(shared, journal, None);
         assert!(views.dead_letters(Some("there")).await.unwrap().is_empty());
         assert!(views.dead_letters(None).await.unwrap().is_empty());
         let text = missing(views.dead_letters(Some("nope")).await);

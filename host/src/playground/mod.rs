@@ -121,6 +121,7 @@ async fn start(
         listener,
         health_listen: None,
         plugin_folders: modules::default_folders(args.plugins.plugins.clone()),
+        lease: None,
     };
     Controller::start(options, draining.clone(), abort.clone()).await
 }

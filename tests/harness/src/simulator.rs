@@ -103,8 +103,18 @@ impl Simulator {
         path: &str,
         body: Option<&Value>,
     ) -> Result<(u16, Value)> {
-        let mut request =
-            self.client.request(method, format!("{}{path}", self.url())).bearer_auth(&self.token);
+        self.request_at(0, method, path, body).await
+    }
+
+    async fn request_at(
+        &self,
+        server: usize,
+        method: reqwest::Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(u16, Value)> {
+        let url = &self.urls[server];
+        let mut request = self.client.request(method, format!("{url}{path}")).bearer_auth(&self.token);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -139,6 +149,14 @@ impl Simulator {
     /// Ends every watch that is open.
     pub async fn drop_watches(&self) -> Result<()> {
         self.hook(reqwest::Method::POST, "/_sim/drop-watches", Some(&json!({}))).await.map(drop)
+    }
+
+    /// The same of one of its servers.
+    pub async fn drop_watches_at(&self, server: usize) -> Result<()> {
+        let path = "/_sim/drop-watches";
+        let (status, answer) = self.request_at(server, reqwest::Method::POST, path, Some(&json!({}))).await?;
+        anyhow::ensure!(status == 200, "{path} answered {status}: {answer}");
+        Ok(())
     }
 
     pub async fn requests(&self) -> Result<Requests> {

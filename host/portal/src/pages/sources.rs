@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Html;
-use kubewitness_core::views::{JournalView, SourceView, StreamView};
+use kubewitness_core::views::{JournalView, ReplicaView, SourceView, StreamView};
 use maud::{Markup, html};
 
 use super::plugins::notices;
@@ -25,6 +25,9 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
                 section aria-labelledby="streams" { h2 #streams { "Streams to other hosts" } (streams(&status.streams)) }
             }
             section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
+            @if let Some(replica) = &status.replica {
+                section aria-labelledby="replicas" { h2 #replicas { "Replicas" } (replicas(replica)) }
+            }
         }
     };
     Ok(layout("Sources", "/sources", &content))
@@ -106,6 +109,24 @@ fn streams(streams: &[StreamView]) -> Markup {
                 }
             }
         } }
+    }
+}
+
+fn replicas(this: &ReplicaView) -> Markup {
+    html! {
+        @if let Some(condition) = &this.condition { p.alert { (condition) } }
+        p {
+            "All of them witness. The holder of the Lease " code { (this.lease) } " hands states to plugins: "
+            @match &this.dispatcher {
+                Some(name) => { b { (name) } "." }
+                None => "nobody now, one of them is about to take over.",
+            }
+        }
+        ul {
+            @for name in &this.replicas {
+                li { code { (name) } @if *name == this.name { " (this one)" } }
+            }
+        }
     }
 }
 

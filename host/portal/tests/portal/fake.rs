@@ -362,6 +362,14 @@ impl Views for Fake {
         };
         let sources = vec![well_travelled(source("jobs", 26, 2, true)), source("pods\"\\", 61, 0, false)];
         Ok(StatusView {
+            replica: Some(kubewitness_core::views::ReplicaView {
+                name: "pod-1_a".into(),
+                dispatches: false,
+                dispatcher: Some("pod-2_b".into()),
+                lease: "kubewitness/election".into(),
+                replicas: vec!["pod-1_a".into(), "pod-2_b".into()],
+                condition: None,
+            }),
             sources,
             plugins: vec![plugin("persistence", "active", [48_211, 0, 0, 0]), degraded, wrong],
             streams: vec![kubewitness_core::views::StreamView {

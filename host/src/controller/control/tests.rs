@@ -35,16 +35,16 @@ async fn control(data: &std::path::Path) -> Control {
     let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await.unwrap();
     let (shared, clock) = (Arc::new(Shared::default()), Arc::new(SystemClock::default()));
     let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-    let witness = Arc::new(journal.clone());
+    let (witness, office) = (Arc::new(journal.clone()), Office::new(None, journal.clone()));
     let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
     // What was compiled once is found again at once.
     let engine = Engine::new(EngineOptions { cache: Some(data.join("cache")) }).unwrap();
     let abort = CancellationToken::new();
     let folders = kubewitness_harness::plugins_folder().into_iter().collect();
-    let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
+    let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort, None);
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
-    Control::new(data.to_path_buf(), sources, plugins, Reporter::new(None), last_good).unwrap()
+    Control::new(data.to_path_buf(), office, sources, plugins, Reporter::new(None), last_good).unwrap()
 }
 
 #[tokio::test]

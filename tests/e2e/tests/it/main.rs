@@ -12,6 +12,7 @@ mod misuse;
 mod outage;
 mod playground;
 mod receipts;
+mod replicas;
 mod restart;
 mod resync;
 mod retention;

@@ -1,0 +1,53 @@
+//! From one replica to the next: what only the one has that dispatches begins and ends here.
+
+use anyhow::Result;
+use kubewitness_core::status::Rules;
+use tracing::warn;
+
+use super::Control;
+use crate::config::Snapshot;
+use crate::config::manifest::claimed_name;
+use crate::controller::shared::{Phase, PluginState};
+
+impl Control {
+    /// Whatever ran in a term that is over ends before the next one begins: what it writes afterwards
+    /// would be taken for the next one's.
+    pub(super) async fn change_office(&mut self) -> Result<()> {
+        if self.office.is_over() {
+            self.give_up().await;
+        }
+        self.office.enter().await
+    }
+
+    /// The next one may have begun: nothing is waited for that is not under way.
+    async fn give_up(&mut self) {
+        warn!("this replica no longer holds the Lease: its plugins are stopped, and it goes on witnessing");
+        self.resyncs.shut_down();
+        self.retentions.shut_down();
+        self.plugins.give_up().await;
+        self.streams.shut_down().await;
+        self.office.leave().await;
+        self.capabilities = None;
+        if let Some(host) = self.host.clone() {
+            let rules = host.rules().unwrap_or_else(|_| Rules::builtin());
+            self.reconcile_sources(&host, rules).await;
+        }
+    }
+
+    /// What people see of plugins that another replica runs.
+    pub(super) fn stand_by(&mut self, snapshot: &Snapshot) {
+        let names: Vec<_> = snapshot
+            .plugins
+            .iter()
+            .map(|entry| claimed_name(entry).unwrap_or_else(|| entry.config_map.clone()))
+            .collect();
+        for gone in self.shared.plugins().into_keys().filter(|name| !names.contains(name)) {
+            self.shared.remove_plugin(&gone);
+        }
+        for name in names {
+            let state =
+                PluginState { phase: Phase::Standby, digest: String::new(), message: None, handle: None };
+            self.shared.set_plugin(&name, state);
+        }
+    }
+}

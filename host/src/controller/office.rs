@@ -1,0 +1,111 @@
+//! Whether this process is the one that hands states to plugins: always where it has the journal for
+//! itself, and where it shares it while it holds the Lease and has begun a term in the journal.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::views::ReplicaView;
+use kubewitness_journal::Journal;
+use kubewitness_watch::election::{Leadership, LeaseRole};
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+/// Before the journal is told again who leads.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// The election that a replica takes part in.
+#[derive(Clone)]
+pub struct Election {
+    pub leadership: Leadership,
+    /// `NAMESPACE/NAME` of the Lease.
+    pub lease: String,
+}
+
+impl Election {
+    fn term(&self) -> Option<u64> {
+        match self.leadership.role() {
+            LeaseRole::Held { term } => Some(term),
+            LeaseRole::Unknown { .. } | LeaseRole::Standby { .. } => None,
+        }
+    }
+
+    /// By the clock of now: a process that was stopped for a while begins nothing any more.
+    pub fn is_held(&self) -> bool {
+        self.leadership.is_held()
+    }
+
+    pub async fn view(&self, journal: &Journal) -> Result<ReplicaView, JournalError> {
+        let replicas = journal.replicas().await?;
+        let dispatcher = replicas.iter().find(|replica| replica.dispatches);
+        let name = self.leadership.identity().to_owned();
+        Ok(ReplicaView {
+            dispatches: self.is_held() && dispatcher.is_some_and(|replica| replica.name == name),
+            dispatcher: dispatcher.map(|replica| replica.name.clone()),
+            lease: self.lease.clone(),
+            replicas: replicas.into_iter().map(|replica| replica.name).collect(),
+            condition: self.leadership.standing().condition,
+            name,
+        })
+    }
+}
+
+pub struct Office {
+    election: Option<Election>,
+    journal: Journal,
+    /// The Lease's term in which the journal takes what plugins leave from here.
+    term: Option<u64>,
+}
+
+impl Office {
+    pub fn new(election: Option<Election>, journal: Journal) -> Self {
+        Self { election, journal, term: None }
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.election.is_none() || self.term.is_some()
+    }
+
+    /// Until it is another's, or this one's, than it was.
+    pub async fn changed(&mut self) {
+        let Some(election) = &mut self.election else { return std::future::pending().await };
+        if election.term() != self.term {
+            // The last try to take it failed.
+            return sleep(AGAIN).await;
+        }
+        while election.term() == self.term {
+            election.leadership.changed().await;
+        }
+    }
+
+    /// Whether what is done in it has to end, since it is not held any more or was lost in between.
+    pub fn is_over(&self) -> bool {
+        self.term.is_some() && self.election.as_ref().is_some_and(|election| election.term() != self.term)
+    }
+
+    /// From now on the journal takes nothing from the plugins of this process.
+    pub async fn leave(&mut self) {
+        if self.term.take().is_none() {
+            return;
+        }
+        match self.journal.lead(false).await {
+            Ok(()) => info!("another replica may hand states to plugins now"),
+            // The next one's term ends it as well.
+            Err(error) => warn!("the journal can't be told that this replica no longer dispatches: {error}"),
+        }
+    }
+
+    /// Begins a term in the journal where the Lease is held.
+    pub async fn enter(&mut self) -> Result<()> {
+        let Some(term) = self.election.as_ref().and_then(Election::term) else { return Ok(()) };
+        match self.journal.lead(true).await {
+            Ok(()) => {
+                info!("this replica hands states to plugins now");
+                self.term = Some(term);
+            }
+            Err(JournalError::Fatal(reason)) => bail!("taking over: {reason}"),
+            Err(error) => warn!("this replica can't take over yet: {error}"),
+        }
+        Ok(())
+    }
+}

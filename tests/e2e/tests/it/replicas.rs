@@ -1,0 +1,324 @@
+//! Several replicas witness into one journal, and one of them hands states to plugins: whichever is killed
+//! or stopped, every version is there once and in order, with one effect each.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::views::{PluginView, ReplicaView, StatusView};
+use kubewitness_harness::{
+    DatabaseServer, Dice, Ended, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator,
+    SimulatorOptions, command, command_json_in, in_scratch, kills, seed, shared_server, skip, until,
+};
+
+use crate::databases::{ADDRESS, configuration};
+use crate::support::{Load, SOURCES, create_job, same_story_in, write};
+
+/// Each way in which one can go comes once.
+const ROUNDS: u64 = 5;
+const RATE: f64 = 40.0;
+/// A Lease is another's after 15 seconds.
+const WITHIN: Duration = Duration::from_secs(180);
+const LEASE: &str = "default/kubewitness";
+
+struct World<'a> {
+    scratch: &'a Scratch,
+    simulator: Simulator,
+    options: RunOptions,
+    /// Where the persistence plugin writes.
+    platform: String,
+}
+
+impl<'a> World<'a> {
+    async fn new(scratch: &'a Scratch, server: &DatabaseServer) -> Result<Self> {
+        let simulated = SimulatorOptions {
+            bookmark_every: Some("1s".to_owned()),
+            more_servers: 1,
+            // However slow the machine is: nothing is compacted that a restart still needs.
+            args: vec!["--history-age".to_owned(), "0s".to_owned()],
+            ..SimulatorOptions::default()
+        };
+        let simulator = Simulator::start(scratch.path(), &simulated).await?;
+        let (platform, journal) = (server.create_database()?, server.create_database()?);
+        write(scratch.path(), "journal-address", &journal)?;
+        let file = scratch.path().join("journal-address").to_string_lossy().into_owned();
+        let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", server.service().scheme());
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(configuration(scratch, &database)?),
+            args: ["--journal-file", &file, "--lease", LEASE].map(String::from).to_vec(),
+            env: vec![(ADDRESS.to_owned(), platform.clone())],
+            ..RunOptions::default()
+        };
+        Ok(Self { scratch, simulator, options, platform })
+    }
+
+    /// With a data folder of its own, as a pod has one.
+    fn start(&self, name: &str) -> Result<Kubewitness> {
+        let options = RunOptions { data: self.scratch.folder(name)?, ..self.options.clone() };
+        Kubewitness::start(name, &options, self.scratch.path())
+    }
+
+    /// The same, at one of the API servers.
+    fn start_at(&self, server: usize, name: &str) -> Result<Kubewitness> {
+        let kubeconfig = self.simulator.kubeconfig_at(server);
+        let options = RunOptions { kubeconfig, data: self.scratch.folder(name)?, ..self.options.clone() };
+        Kubewitness::start(name, &options, self.scratch.path())
+    }
+
+    async fn count(&self) -> i64 {
+        match Platform::connect(&self.platform).await {
+            Ok(mut platform) => platform.count().await.unwrap_or(0),
+            Err(_) => 0,
+        }
+    }
+
+    /// Waits until more is in the history than when it was asked.
+    async fn grows(&self, why: &str) -> Result<()> {
+        let before = self.count().await;
+        until(WITHIN, why, async || Ok((self.count().await > before).then_some(()))).await
+    }
+
+    /// The first start may list, and what was before that list nobody can witness, so the load begins
+    /// after it. Answers how many rows there are when the notes of effects begin.
+    async fn begin(&self) -> Result<(Load, i64)> {
+        let mut first = self.start("run-first")?;
+        first.answers().await?;
+        first.listed(SOURCES.len(), WITHIN).await?;
+        // Stopped in order, so that no commit is still on its way when the notes begin.
+        let load = Load::start(&self.simulator, seed(), RATE);
+        self.grows("the first rows").await?;
+        first.stop().await?;
+        let mut platform = Platform::connect(&self.platform).await?;
+        platform.note_effects().await?;
+        Ok((load, platform.count().await?))
+    }
+
+    async fn versions(&self) -> Result<u64> {
+        let mut versions = 0;
+        for (_, group, resource) in SOURCES {
+            versions += self.simulator.truth(group, resource).await?.entries.len() as u64;
+        }
+        Ok(versions)
+    }
+
+    /// Every version is in the tables once, the journal proves it, and nothing was tried twice.
+    async fn proves(&self, before: i64) -> Result<()> {
+        let connect = async || Platform::connect(&self.platform).await;
+        same_story_in(&self.simulator, connect().await?).await?;
+        connect().await?.one_effect_each(before).await?;
+        // Its settings name the granted database as well.
+        let data = self.scratch.path().join("run-a").to_string_lossy().into_owned();
+        let file = &self.options.args[1];
+        let verify = ["journal", "verify", "--data", &data, "-o", "json", "--journal-file", file];
+        let journal = command_json_in(&verify, &self.options.env).await?;
+        ensure!(journal["ok"] == true, "journal verify said {journal}");
+        Ok(())
+    }
+}
+
+fn replica(status: &StatusView) -> Result<&ReplicaView> {
+    status.replica.as_ref().context("the status says nothing of replicas")
+}
+
+/// Waits until one of them dispatches; answers which.
+async fn dispatcher(runs: &mut [Kubewitness]) -> Result<usize> {
+    until(WITHIN, "one of them to dispatch", async || {
+        for (index, run) in runs.iter_mut().enumerate() {
+            if let Some(ended) = run.process().ended()? {
+                bail!("it ended with {ended:?}; {}", run.process().say());
+            }
+            // One that is stopped or still starts says nothing.
+            let asked = tokio::time::timeout(Duration::from_secs(2), run.status()).await;
+            let Ok(Ok(status)) = asked else { continue };
+            if replica(&status)?.dispatches && status.plugins.iter().all(|plugin| plugin.state == "active") {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    })
+    .await
+}
+
+async fn survive(scratch: &Scratch, server: &DatabaseServer) -> Result<()> {
+    let world = World::new(scratch, server).await?;
+    let (load, before) = world.begin().await?;
+    let mut runs = vec![world.start("run-a")?, world.start("run-b")?];
+    let mut dice = Dice::new(seed());
+    for round in 0..kills(ROUNDS) {
+        let leads = dispatcher(&mut runs).await?;
+        world.grows("the history to grow").await?;
+        dice.pause(700).await;
+        let again = format!("run-{round:02}");
+        match round % 5 {
+            0 => {
+                runs[leads].kill().await?;
+                runs[leads] = world.start(&again)?;
+            }
+            // Stopped past its Lease, it goes on beside the next one.
+            1 => {
+                runs[leads].process().signal("STOP").await?;
+                let next = dispatcher(&mut runs).await?;
+                ensure!(next != leads, "who is stopped dispatches");
+                world.grows("the next one to go on").await?;
+                runs[leads].process().signal("CONT").await?;
+            }
+            // Told to end, it hands over.
+            2 => {
+                runs[leads].stop().await?;
+                runs[leads] = world.start(&again)?;
+            }
+            // Who stands by may come and go.
+            3 => {
+                runs[1 - leads].kill().await?;
+                runs[1 - leads] = world.start(&again)?;
+            }
+            _ => {
+                for run in &mut runs {
+                    run.kill().await?;
+                }
+                runs = vec![world.start(&again)?, world.start(&format!("{again}-other"))?];
+            }
+        }
+        world.grows(&format!("the history to grow after round {round}")).await?;
+    }
+    let report = load.stop().await?;
+    ensure!(report.errors == 0, "the workload met {} errors", report.errors);
+    let leads = dispatcher(&mut runs).await?;
+    let versions = world.versions().await?;
+    let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
+    for run in [leads, 1 - leads] {
+        let what = format!("{versions} states to be delivered, by what replica {run} says");
+        runs[run].status_when(WITHIN, &what, |status| status.plugins.iter().all(arrived)).await?;
+    }
+    for run in &mut runs {
+        run.stop().await?;
+    }
+    world.proves(before).await
+}
+
+async fn on_server(service: Service, test: &str) {
+    let Some(server) = DatabaseServer::start(service, &[]).expect("the server starts") else {
+        return skip(test, &format!("{service} is not installed"));
+    };
+    let again =
+        format!("KUBEWITNESS_SEED={} KUBEWITNESS_KILLS={} cargo xtask test {test}", seed(), kills(ROUNDS));
+    in_scratch("replicas", async |scratch| {
+        survive(scratch, &server).await.with_context(|| format!("again with `{again}`"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_has_every_version_once_whichever_replica_is_killed_or_stopped() {
+    on_server(Service::Postgres, "replicas::postgres").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mariadb_has_every_version_once_whichever_replica_is_killed_or_stopped() {
+    on_server(Service::MariaDb, "replicas::mariadb").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_has_every_version_once_whichever_replica_is_killed_or_stopped() {
+    on_server(Service::MySql, "replicas::mysql").await;
+}
+
+/// What one of them no longer gets from the API server, the other has witnessed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_was_stopped_past_compaction_goes_on_where_the_other_is_and_leaves_no_gap() {
+    let test = "replicas::past_compaction";
+    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    in_scratch("replicas-behind", async |scratch| {
+        let world = World::new(scratch, server).await?;
+        let (load, before) = world.begin().await?;
+        let mut runs = [world.start_at(0, "run-a")?, world.start_at(1, "run-b")?];
+        let leads = dispatcher(&mut runs).await?;
+        runs[1 - leads].answers().await?;
+        runs[1 - leads].listed(SOURCES.len(), WITHIN).await?;
+        runs[1 - leads].process().signal("STOP").await?;
+        // What comes from now on does not even wait in its sockets.
+        world.simulator.drop_watches_at(1 - leads).await?;
+        for _ in 0..3 {
+            world.grows("the history to grow without it").await?;
+        }
+        load.stop().await?;
+        let versions = world.versions().await?;
+        let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
+        runs[leads].status_when(WITHIN, "all to arrive", |status| status.plugins.iter().all(arrived)).await?;
+        // Nothing of what it missed can be read any more.
+        world.simulator.compact(None).await?;
+        runs[1 - leads].process().signal("CONT").await?;
+        create_job(&world.simulator, "afterwards").await?;
+        let behind = &mut runs[1 - leads];
+        let said = until(WITHIN, "it to begin again", async || {
+            Ok(behind.process().stderr().contains("is ahead").then_some(()))
+        });
+        said.await.with_context(|| behind.process().say())?;
+        let level = |status: &StatusView| {
+            status.sources.iter().all(|source| source.synced && source.gaps == 0 && source.walking == 0)
+        };
+        behind.status_when(WITHIN, "it to be level and to know of no gap", level).await?;
+        // It is as good as the other: that one may go.
+        runs[leads].kill().await?;
+        create_job(&world.simulator, "at-last").await?;
+        let versions = world.versions().await?;
+        let arrived = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == versions);
+        runs[1 - leads].status_when(WITHIN, "the last to arrive", arrived).await?;
+        runs[1 - leads].stop().await?;
+        world.proves(before).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stands_by_says_so_and_who_does_not_belong_is_told_what_to_do() {
+    let Some(server) = shared_server(Service::Postgres, "replicas::stands_by") else { return };
+    in_scratch("replicas-told", async |scratch| {
+        let world = World::new(scratch, server).await?;
+        let mut runs = [world.start("run-a")?, world.start("run-b")?];
+        let leads = dispatcher(&mut runs).await?;
+        create_job(&world.simulator, "one").await?;
+        let delivered = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == 1);
+        let status = runs[leads].status_when(WITHIN, "it to be delivered", delivered).await?;
+        let name = replica(&status)?.name.clone();
+        // The figures of who stands by are those that the other has saved.
+        let standby = runs[1 - leads].status_when(WITHIN, "the other to know of it", delivered).await?;
+        ensure!(standby.plugins.iter().all(|plugin| plugin.state == "standby"), "{:?}", standby.plugins);
+        let ReplicaView { dispatches, dispatcher, replicas, .. } = replica(&standby)?;
+        ensure!(!dispatches && dispatcher.as_deref() == Some(&name) && replicas.len() == 2, "{standby:?}");
+        let (ready, why) = runs[1 - leads].get("/readyz").await?;
+        ensure!(ready == 200, "{ready} {why}");
+
+        let address = format!("http://{}", runs[1 - leads].address());
+        let (code, told, _) = command(&["status", "--server", &address]).await?;
+        let line = format!("{name} (dispatches)");
+        ensure!(code == Some(0) && told.contains(&line) && told.contains(LEASE), "{told}");
+        let (_, metrics) = runs[1 - leads].get("/metrics").await?;
+        ensure!(
+            metrics.contains("kubewitness_replica_dispatches{") && metrics.contains("kubewitness_replicas 2")
+        );
+
+        let alone = ["--journal-file", &world.options.args[1]].map(String::from).to_vec();
+        let alone = RunOptions { args: alone, data: scratch.folder("alone")?, ..world.options.clone() };
+        refused(scratch, "alone", &alone, "--lease").await?;
+        let elsewhere = RunOptions { data: scratch.folder("elsewhere")?, ..world.options.clone() };
+        let args = vec!["--lease".into(), "default/another".into()];
+        let elsewhere = RunOptions { args: [&elsewhere.args[..2], &args].concat(), ..elsewhere };
+        refused(scratch, "elsewhere", &elsewhere, "another Lease").await?;
+        let embedded = RunOptions { args, data: scratch.folder("embedded")?, ..world.options.clone() };
+        refused(scratch, "embedded", &embedded, "can't share an embedded journal").await?;
+        for run in &mut runs {
+            run.stop().await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+async fn refused(scratch: &Scratch, name: &str, options: &RunOptions, why: &str) -> Result<()> {
+    let mut run = Kubewitness::start(name, options, scratch.path())?;
+    let ended = run.process().wait(WITHIN).await?;
+    let said = run.process().stderr();
+    ensure!(ended == Ended::Code(1) && said.contains(why), "{name}: {ended:?}, {said}");
+    Ok(())
+}
