@@ -288,9 +288,10 @@ impl Witness for Journal {
         source: &str,
         parts: mpsc::Sender<Vec<Current>>,
     ) -> Result<Warm, JournalError> {
+        // Another witness of a shared journal may write of it meanwhile.
+        let through = self.inner.group.newest_now();
         let warm = self.reader().await?.warm(source, parts).await?;
-        // Nobody writes of the source before it has this: all that is of it is below the newest.
-        Ok(Warm { through: *self.inner.group.newest().borrow(), ..warm })
+        Ok(Warm { through, ..warm })
     }
 
     async fn standing(&self, source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubectl, Kubewitness, Platform, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch,
-    project_root, skip, until_ok,
+    DatabaseServer, Kubectl, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator,
+    SimulatorOptions, in_scratch, project_root, shared_server, skip, until_ok,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +25,11 @@ struct Lab<'a> {
 
 impl<'a> Lab<'a> {
     async fn new(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
+        Self::of("kustomize", scratch, test).await
+    }
+
+    /// With what a folder of `deploy` has.
+    async fn of(folder: &str, scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
         let options = SimulatorOptions {
             enforce_rbac: true,
             bookmark_every: Some("1s".to_owned()),
@@ -34,7 +40,7 @@ impl<'a> Lab<'a> {
             skip(&format!("cluster::{test}"), "kubectl is not on the PATH");
             return Ok(None);
         };
-        let folder = project_root().join("deploy").join("kustomize");
+        let folder = project_root().join("deploy").join(folder);
         kubectl.ok(&["apply", "-k", &folder.to_string_lossy()]).await?;
         Ok(Some(Self { kubectl, simulator, scratch }))
     }
@@ -232,6 +238,85 @@ async fn a_plugins_config_map_is_applied_changed_broken_and_deleted_while_it_run
         })
         .await?;
         kubewitness.stop().await
+    })
+    .await;
+}
+
+/// What the pods are told in their environment.
+fn environment(server: &DatabaseServer) -> Result<Vec<(String, String)>> {
+    let (journal, platform) = (server.create_database()?, server.create_database()?);
+    let named = [
+        ("KUBEWITNESS_LEASE", "kubewitness".into()),
+        ("KUBEWITNESS_JOURNAL", journal),
+        ("PLATFORM_DATABASE", platform),
+    ];
+    Ok(named.map(|(name, value): (&str, String)| (name.to_owned(), value)).to_vec())
+}
+
+#[tokio::test]
+async fn two_replicas_elect_one_by_a_lease_and_need_no_right_that_they_were_not_given() {
+    let test = "two_replicas_elect_one";
+    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    in_scratch("cluster-replicas", async |scratch| {
+        let Some(lab) = Lab::of("examples/several-replicas", scratch, test).await? else { return Ok(()) };
+        let before = lab.simulator.requests().await?;
+        let deployment =
+            lab.kubectl.ok(&["-n", NAMESPACE, "get", "deploy", "kubewitness", "-o", "json"]).await?;
+        let deployment: Value = serde_json::from_str(&deployment)?;
+        let told = &deployment["spec"]["template"]["spec"]["containers"][0]["env"];
+        let env = environment(server)?;
+        let names: Vec<_> =
+            told.as_array().context("an environment")?.iter().map(|env| &env["name"]).collect();
+        ensure!(names == env.iter().map(|(name, _)| name).collect::<Vec<_>>(), "{told}");
+
+        let kubeconfig = lab.kubeconfig("service-account.kubeconfig", false).await?;
+        let run = |name: &str| {
+            let (kubeconfig, data) = (kubeconfig.clone(), scratch.folder(name)?);
+            let options = RunOptions { kubeconfig, data, env: env.clone(), ..RunOptions::default() };
+            Kubewitness::start(name, &options, scratch.path())
+        };
+        let mut first = run("first")?;
+        let dispatches =
+            |status: &StatusView| status.replica.as_ref().is_some_and(|replica| replica.dispatches);
+        first.status_when(WITHIN, "the first to dispatch", dispatches).await?;
+        let mut second = run("second")?;
+        second
+            .status_when(WITHIN, "the second to stand by", |status| {
+                status.plugins.len() == 2 && status.plugins.iter().all(|plugin| plugin.state == "standby")
+            })
+            .await?;
+        lab.status("persistence", "active", |map| phase(map) == "active").await?;
+        create_job(&lab.simulator, "train-1").await?;
+        let holder = async || {
+            let path =
+                ["-n", NAMESPACE, "get", "lease", "kubewitness", "-o", "jsonpath={.spec.holderIdentity}"];
+            lab.kubectl.ok(&path).await
+        };
+        let was = holder().await?;
+        // Told to end, it gives the Lease back.
+        first.stop().await?;
+        let delivered = |status: &StatusView| {
+            dispatches(status)
+                && status.plugins.iter().any(|plugin| plugin.name == "persistence" && plugin.delivered == 1)
+        };
+        second.status_when(WITHIN, "the second to go on", delivered).await?;
+        ensure!(holder().await? != was, "the Lease is still {was}'s");
+        create_job(&lab.simulator, "train-2").await?;
+        until_ok(WITHIN, "train-2 in the history", async || {
+            let mut platform = Platform::connect(&env[2].1).await?;
+            let rows = platform.history("jobs").await?;
+            ensure!(rows.len() == 2 && rows[1].name == "train-2", "{rows:?}");
+            Ok(())
+        })
+        .await?;
+        second.stop().await?;
+        let after = lab.simulator.requests().await?;
+        let refused: Vec<_> = after
+            .iter()
+            .filter(|(key, count)| key.starts_with("forbidden") && before.get(*key) != Some(count))
+            .collect();
+        ensure!(refused.is_empty(), "they asked for what they may not: {refused:?}");
+        Ok(())
     })
     .await;
 }
