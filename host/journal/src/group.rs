@@ -9,13 +9,14 @@
 mod interleavings;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use futures::future::BoxFuture;
 use hashbrown::HashMap;
-use kubewitness_core::ports::{Append, Appended, JournalError, Save};
+use kubewitness_core::ports::{Append, Appended, JournalError};
 use kubewitness_core::{Seq, State};
 use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 
@@ -24,7 +25,9 @@ use crate::plan::{self, Marked, Placed, Plan};
 use crate::recent::Recent;
 use crate::removal::{Removal, Sweep};
 use crate::retention;
-use crate::store::{Fetch, Replay, Turn, Writes};
+use crate::store::{Fetch, Turn, Writes};
+pub(crate) use work::Work;
+use work::{Answer, Done, answer, not_mine};
 
 /// States of one transaction at most. Two full batches of the watch: more gain little, and the
 /// first of them would wait longer.
@@ -35,59 +38,6 @@ const WORKS: usize = 256;
 
 /// States that may have come between the look for unused rows and their removal.
 const SINCE: usize = 16 * 1024;
-
-type Answer<T> = oneshot::Sender<Result<T, JournalError>>;
-
-/// What callers want done. All of it may be done twice.
-pub(crate) enum Work {
-    Append(Append, Answer<Appended>),
-    Save(String, Save, Answer<()>),
-    Replay(Replay, Answer<()>),
-    /// Has a transaction of its own.
-    Remove(Box<Removal>, Answer<bool>),
-    Sweep(Box<Sweep>, Answer<bool>),
-    /// Nothing is written: it is answered once everything before it is, and the store was looked at.
-    Settle(Answer<()>),
-    /// Whether this process writes what plugins left.
-    Lead(bool, Answer<()>),
-}
-
-impl Work {
-    fn weight(&self) -> usize {
-        match self {
-            Self::Append(append, _) => append.states.len() + append.poison.len() + append.gaps.len(),
-            Self::Save(..)
-            | Self::Replay(..)
-            | Self::Remove(..)
-            | Self::Sweep(..)
-            | Self::Settle(_)
-            | Self::Lead(..) => 0,
-        }
-    }
-
-    /// What it means depends on what is there already.
-    fn plans(&self) -> bool {
-        matches!(self, Self::Append(..) | Self::Sweep(..))
-    }
-
-    fn is_alone(&self) -> bool {
-        matches!(self, Self::Remove(..) | Self::Sweep(..) | Self::Lead(..))
-    }
-
-    fn answer_error(self, error: JournalError) {
-        // A caller that is gone needs no answer.
-        match self {
-            Self::Append(_, answer) => drop(answer.send(Err(error))),
-            Self::Save(_, _, answer)
-            | Self::Replay(_, answer)
-            | Self::Settle(answer)
-            | Self::Lead(_, answer) => {
-                drop(answer.send(Err(error)));
-            }
-            Self::Remove(_, answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
-        }
-    }
-}
 
 /// What only the leader may touch.
 pub(crate) struct Lead {
@@ -331,19 +281,6 @@ impl Group {
     }
 }
 
-/// What a transaction did.
-enum Done {
-    Written {
-        /// The answers to the appends, in their order.
-        appended: VecDeque<Result<Appended, JournalError>>,
-        /// Otherwise what plugins left was not written.
-        dispatches: bool,
-    },
-    /// Whether what was decided was still in place.
-    Removed(bool),
-    Led,
-}
-
 struct Planned {
     /// `None` where nothing of the batch is new.
     rows: Option<plan::Rows>,
@@ -417,41 +354,6 @@ async fn plan_all(
     let Plan { rows, states, ended, .. } = plan;
     memory.forget_ended(&ended);
     Ok(Planned { rows: Some(rows).filter(|rows| !rows.is_empty()), states, answers })
-}
-
-fn answer(works: Vec<Work>, done: Done) {
-    let (mut appended, dispatches, removed) = match done {
-        Done::Written { appended, dispatches } => (appended, dispatches, false),
-        Done::Removed(removed) => (VecDeque::new(), true, removed),
-        Done::Led => (VecDeque::new(), true, false),
-    };
-    for work in works {
-        // A caller that is gone needs no answer.
-        match work {
-            Work::Append(_, answer) => {
-                if let Some(appended) = appended.pop_front() {
-                    drop(answer.send(appended));
-                }
-            }
-            Work::Save(_, _, answer) | Work::Replay(_, answer) if !dispatches => {
-                drop(answer.send(Err(not_mine())));
-            }
-            Work::Save(_, _, answer)
-            | Work::Replay(_, answer)
-            | Work::Settle(answer)
-            | Work::Lead(_, answer) => {
-                drop(answer.send(Ok(())));
-            }
-            Work::Remove(_, answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),
-        }
-    }
-}
-
-/// It passes where this process becomes the one that may.
-fn not_mine() -> JournalError {
-    JournalError::Unavailable(
-        "another replica hands states to plugins, and what they leave is its to write".into(),
-    )
 }
 
 fn closed() -> JournalError {

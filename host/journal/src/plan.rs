@@ -4,6 +4,7 @@
 
 mod ask;
 mod encode;
+mod placed;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub(crate) use ask::{Known, Marked, check, epoch_is_over, questions, strangers};
 use ask::{id_rest, key_of, prefix};
 use encode::Encoded;
 pub(crate) use encode::{Anchors, both};
+use placed::Place;
+pub(crate) use placed::Placed;
 
 use crate::differences::Found;
 use crate::memory::{Identity, Memory};
@@ -82,39 +85,8 @@ impl Rows {
     }
 }
 
-/// What became of the states of one append.
-#[derive(Debug, Default)]
-pub(crate) struct Placed {
-    /// `None` for those that were there already.
-    pub seqs: Vec<Option<Seq>>,
-    /// The newest position of any of them.
-    pub through: Seq,
-}
-
 fn is_version(change: Change) -> bool {
     matches!(change, Change::Present | Change::Left)
-}
-
-/// Where a state is.
-#[derive(Clone, Copy)]
-enum Place {
-    Fresh(Seq),
-    /// Before this batch, or this place in it.
-    Known(Seq),
-}
-
-impl Place {
-    fn seq(self) -> Seq {
-        let (Self::Fresh(seq) | Self::Known(seq)) = self;
-        seq
-    }
-
-    fn fresh(self) -> Option<Seq> {
-        match self {
-            Self::Fresh(seq) => Some(seq),
-            Self::Known(_) => None,
-        }
-    }
 }
 
 /// One batch in the making. Planning changes the memory; should the transaction fail, both are

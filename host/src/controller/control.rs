@@ -234,6 +234,7 @@ impl Control {
                 None => Capabilities::open(&parsed.spec, &self.data).await,
             };
             let capabilities = opened.map_err(|faults| texts(&parsed.problems(faults)))?;
+            self.warn_of_files(&parsed.spec);
             self.move_plugins(&capabilities, stop).await;
             self.capabilities = Some(capabilities);
         }

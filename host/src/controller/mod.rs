@@ -132,8 +132,8 @@ impl Controller {
             tasks.clone(),
             options.plugin_folders,
             abort.clone(),
-            election.clone(),
-        );
+        )
+        .elected_by(election.clone());
         let office = Office::new(election, journal.clone());
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         tell_of_a_new_beginning(&journal, &last_good);

@@ -8,9 +8,11 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::ReplicaView;
 use kubewitness_journal::Journal;
 use kubewitness_watch::election::{Leadership, LeaseRole};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+/// How long the journal is told that this one leads no more: the process may be ending.
+const LEAVING: Duration = Duration::from_secs(3);
 /// Before the journal is told again who leads.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -66,6 +68,11 @@ impl Office {
         self.election.is_none() || self.term.is_some()
     }
 
+    /// Others may hold it.
+    pub fn is_shared(&self) -> bool {
+        self.election.is_some()
+    }
+
     /// Until it is another's, or this one's, than it was.
     pub async fn changed(&mut self) {
         let Some(election) = &mut self.election else { return std::future::pending().await };
@@ -88,10 +95,13 @@ impl Office {
         if self.term.take().is_none() {
             return;
         }
-        match self.journal.lead(false).await {
-            Ok(()) => info!("another replica may hand states to plugins now"),
-            // The next one's term ends it as well.
-            Err(error) => warn!("the journal can't be told that this replica no longer dispatches: {error}"),
+        // Where it can't be told, the next one's term ends it as well.
+        match timeout(LEAVING, self.journal.lead(false)).await {
+            Ok(Ok(())) => info!("another replica may hand states to plugins now"),
+            Ok(Err(error)) => {
+                warn!("the journal can't be told that this replica no longer dispatches: {error}");
+            }
+            Err(_) => warn!("the journal could not be told in time that this replica no longer dispatches"),
         }
     }
 

@@ -84,7 +84,6 @@ impl Plugins {
         tasks: Tasks,
         folders: Vec<std::path::PathBuf>,
         abort: CancellationToken,
-        election: Option<Election>,
     ) -> Self {
         let (running, draining, drained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self {
@@ -95,12 +94,17 @@ impl Plugins {
             tasks,
             folders,
             abort,
-            election,
+            election: None,
             running,
             draining,
             drained,
             damage: None,
         }
+    }
+
+    /// Of a replica: calls are made only while it is elected.
+    pub fn elected_by(self, election: Option<Election>) -> Self {
+        Self { election, ..self }
     }
 
     /// Parses, finds, compiles and checks. Nothing that runs is touched.

@@ -1,17 +1,18 @@
 //! Answers for people and scripts, from the journal, the cache and the dispatchers.
 
 mod shapes;
+mod standby;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, Lister, Progress, SelectError};
+use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, Lister, SelectError};
 use kubewitness_core::views::{
     DeadLetterView, DropView, EpochView, GapQuery, JournalView, LetterRecordView, ObjectQuery, ObjectView,
-    PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, ReplicaView, SourceView, StatusView,
-    StreamView, TimelineQuery, TimelineView, ViewError, Views,
+    PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, StreamView,
+    TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchHandle};
@@ -55,33 +56,6 @@ impl HostViews {
             views.push(PluginView { observed: view.observed + taken, taken, ..view });
         }
         Ok(views)
-    }
-
-    /// A plugin that another replica runs, by what that one has saved.
-    async fn standing_by(
-        &self,
-        view: PluginView,
-        (progress, finished): (Progress, u64),
-    ) -> Result<PluginView, ViewError> {
-        let newest = *self.journal.newest().borrow();
-        let mut counted = finished;
-        for start in &progress.sources {
-            let of = std::slice::from_ref(&start.source);
-            let through = start.until.unwrap_or(newest);
-            counted += self.journal.count(of, start.after, through).await.map_err(unavailable)?;
-        }
-        let Progress { delivered, filtered, superseded, dead, cursor, .. } = progress;
-        let waiting = counted.saturating_sub(delivered + filtered + dead);
-        let observed = delivered + filtered + dead + waiting;
-        let lag_seq = newest.saturating_sub(cursor);
-        Ok(PluginView { observed, delivered, filtered, superseded, dead, waiting, lag_seq, ..view })
-    }
-
-    async fn replica(&self) -> Result<Option<ReplicaView>, ViewError> {
-        match &self.election {
-            Some(election) => election.view(&self.journal).await.map(Some).map_err(unavailable),
-            None => Ok(None),
-        }
     }
 
     async fn stream_views(&self) -> Result<Vec<StreamView>, ViewError> {
@@ -289,18 +263,6 @@ enum Chosen {
 }
 
 impl HostViews {
-    async fn why_idle(&self, plugin: &str) -> Result<String, ViewError> {
-        Ok(match self.replica().await? {
-            Some(ReplicaView { dispatches: false, dispatcher: Some(other), .. }) => {
-                format!("another replica runs the plugin `{plugin}`: ask {other}")
-            }
-            Some(ReplicaView { dispatches: false, .. }) => {
-                format!("no replica runs the plugin `{plugin}` now: one of them is about to take over")
-            }
-            _ => format!("the plugin `{plugin}` does not run"),
-        })
-    }
-
     async fn choose(&self, request: &ReplayRequest) -> Result<Chosen, ViewError> {
         let name = &request.plugin;
         let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;

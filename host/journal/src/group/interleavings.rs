@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use futures::future::{Either, select};
-use kubewitness_core::ports::Witnessed;
+use kubewitness_core::ports::{Save, Witnessed};
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use shuttle::future::{block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
@@ -17,7 +17,7 @@ use super::*;
 use crate::memory::{Found, Identity, Memory, Next};
 use crate::plan::{Known, Rows};
 use crate::rows::{Key, ObjectRow};
-use crate::store::Answer as Answered;
+use crate::store::{Answer as Answered, Replay};
 use crate::tails::Tail;
 
 /// Orders that are tried. Each takes one or two milliseconds.
@@ -32,7 +32,14 @@ struct Planted {
     is_hasty: bool,
     /// A transaction is answered before it is there.
     is_early: bool,
+    /// What another process wrote is not told.
+    is_forgetful: bool,
+    /// A session that was ended for its silence still commits.
+    is_undead: bool,
 }
+
+/// Looks in vain for the journal before whoever holds it is taken for stopped.
+const PATIENCE: usize = 2;
 
 #[derive(Default)]
 struct Disk {
@@ -42,6 +49,10 @@ struct Disk {
     kinds: hashbrown::HashMap<(String, String, String), i64>,
     saves: Vec<Seq>,
     under_way: usize,
+    /// Grows with what another process has to learn.
+    epoch: u64,
+    /// The session in whose transaction it is: of a process, which counts its own.
+    held: Option<(usize, u64)>,
 }
 
 impl Disk {
@@ -81,9 +92,31 @@ impl Disk {
 struct Store {
     disk: Arc<Mutex<Disk>>,
     planted: Planted,
+    /// Where several processes share the disk, its number and its session's.
+    replica: Option<usize>,
+    session: u64,
+    /// Of which it knows what was written, and as the transaction under way found it.
+    epoch: u64,
+    found: u64,
 }
 
 impl Store {
+    fn of(disk: &Arc<Mutex<Disk>>, planted: Planted, replica: Option<usize>) -> Self {
+        Self { disk: Arc::clone(disk), planted, replica, session: 0, epoch: 0, found: 0 }
+    }
+
+    fn own(&self) -> Option<(usize, u64)> {
+        self.replica.map(|replica| (replica, self.session))
+    }
+
+    /// Nothing more is told to a session that was ended.
+    fn is_there(&self) -> Answered<()> {
+        match self.replica.is_some() && self.with(|disk| disk.held) != self.own() {
+            true => Err(JournalError::Unavailable("the session was ended".into())),
+            false => Ok(()),
+        }
+    }
+
     fn with<T>(&self, look: impl FnOnce(&mut Disk) -> T) -> T {
         look(&mut self.disk.lock().unwrap())
     }
@@ -93,11 +126,18 @@ impl Store {
         let (tell, told) = oneshot::channel();
         let (disk, fails) = (Arc::clone(&self.disk), thread_rng().gen_range(0..8) == 0);
         self.with(|disk| disk.under_way += 1);
+        let (own, is_undead) = (self.own(), self.planted.is_undead);
         spawn(async move {
             yield_now().await;
             let mut disk = disk.lock().unwrap();
+            let is_ended = disk.held != own && !is_undead;
+            let fails = fails || is_ended;
             if !fails {
+                disk.epoch += u64::from(rows.is_some());
                 disk.apply(rows, saves);
+            }
+            if !is_ended {
+                disk.held = None;
             }
             disk.under_way -= 1;
             // Whoever waited may be gone.
@@ -110,14 +150,23 @@ impl Store {
 #[async_trait]
 impl Writes for Store {
     async fn reconnect(&mut self) -> Answered<()> {
-        while !self.planted.is_hasty && self.with(|disk| disk.under_way > 0) {
+        let own = self.own();
+        // Of several processes each waits for its own alone.
+        let is_undecided = |disk: &mut Disk| match own {
+            Some(_) => disk.held == own && disk.under_way > 0,
+            None => disk.under_way > 0,
+        };
+        while !self.planted.is_hasty && self.with(is_undecided) {
             yield_now().await;
         }
+        self.with(|disk| disk.held.take_if(|held| Some(*held) == own));
+        self.session += 1;
         Ok(())
     }
 
     async fn memory(&mut self) -> Answered<Memory> {
         yield_now().await;
+        self.is_there()?;
         let mut memory = self.with(|disk| {
             let next = Next {
                 seq: disk.states.keys().max().unwrap_or(&0) + 1,
@@ -134,11 +183,13 @@ impl Writes for Store {
             memory
         });
         memory.shrink();
+        self.epoch = self.found;
         Ok(memory)
     }
 
     async fn tails(&mut self, _memory: &Memory, strangers: Vec<Identity>) -> Answered<Vec<Found>> {
         yield_now().await;
+        self.is_there()?;
         Ok(self.with(|disk| {
             let found = |identity: Identity| {
                 let row = disk.object_of(&identity)?;
@@ -153,7 +204,23 @@ impl Writes for Store {
     }
 
     async fn begin(&mut self) -> Answered<Turn> {
-        Ok(Turn::ALONE)
+        let Some(own) = self.own() else { return Ok(Turn::ALONE) };
+        let mut looks = 0;
+        while self.with(|disk| disk.held.is_some()) {
+            looks += 1;
+            // Seldom, so that two don't end each other for ever.
+            if looks > PATIENCE && thread_rng().gen_range(0..12) == 0 {
+                self.with(|disk| disk.held = None);
+            }
+            yield_now().await;
+        }
+        let newest = self.with(|disk| {
+            disk.held = Some(own);
+            disk.states.keys().max().copied()
+        });
+        self.found = self.with(|disk| disk.epoch);
+        let is_stale = self.found != self.epoch && !self.planted.is_forgetful;
+        Ok(Turn { is_stale, newest, ..Turn::ALONE })
     }
 
     async fn lead(&mut self, _: bool) -> Answered<()> {
@@ -161,10 +228,13 @@ impl Writes for Store {
     }
 
     async fn end(&mut self) -> Answered<()> {
+        let own = self.own();
+        self.with(|disk| disk.held.take_if(|held| Some(*held) == own));
         Ok(())
     }
 
     async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answered<Known> {
+        self.is_there()?;
         Ok(self.with(|disk| {
             let there = disk.states.iter().map(|(seq, place)| (place.clone(), *seq));
             there.filter(|(place, _)| questions.contains(place)).collect()
@@ -177,6 +247,7 @@ impl Writes for Store {
         saves: &[(&str, &Save)],
         _replays: &[Replay],
     ) -> Answered<()> {
+        let news = u64::from(rows.is_some());
         let decided = self.transact(rows, saves.iter().map(|(_, save)| save.progress.cursor).collect());
         if self.planted.is_early {
             return Ok(());
@@ -184,7 +255,10 @@ impl Writes for Store {
         let unavailable = |text: &str| JournalError::Unavailable(text.into());
         match decided.await {
             Ok(true) if thread_rng().gen_range(0..8) == 0 => Err(unavailable("the answer was lost")),
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                self.epoch += if self.epoch == self.found { news } else { 0 };
+                Ok(())
+            }
             _ => Err(unavailable("it was not committed")),
         }
     }
@@ -293,7 +367,7 @@ async fn follow(group: Arc<Group>, disk: Arc<Mutex<Disk>>, states: u64) {
 
 async fn work(planted: Planted) {
     let disk = Arc::new(Mutex::new(Disk::default()));
-    let mut store = Store { disk: Arc::clone(&disk), planted };
+    let mut store = Store::of(&disk, planted, None);
     let memory = store.memory().await.unwrap();
     let recent = Arc::new(RwLock::new(Recent::new(4, usize::MAX)));
     let group = Arc::new(Group::new(Box::new(store), memory, recent));
@@ -338,6 +412,40 @@ async fn work(planted: Planted) {
     assert!(disk.states.keys().copied().eq(1..=SOURCES * APPENDS), "each once, without a hole");
 }
 
+/// Two processes witness the same into one journal, and each something of its own.
+async fn share(planted: Planted) {
+    let disk = Arc::new(Mutex::new(Disk::default()));
+    let mut working = Vec::new();
+    for replica in 0..2 {
+        let store = Store::of(&disk, planted, Some(replica));
+        // As it was before anything was written.
+        let next = Next { seq: 1, object: 1, status: 1, stream: 1, kind: 1, anchor: 1 };
+        let memory = Memory { next, ..Memory::default() };
+        let group =
+            Arc::new(Group::new(Box::new(store), memory, Arc::new(RwLock::new(Recent::new(4, usize::MAX)))));
+        let disk = Arc::clone(&disk);
+        working.push(spawn(async move {
+            for version in 1..=APPENDS {
+                for source in [9, replica as u64] {
+                    append(&group, state(source, version)).await;
+                    let id = format!("s{source}/u{source}/{version}");
+                    assert!(disk.lock().unwrap().ids().contains(&id), "{id} was answered and is not there");
+                }
+            }
+            group.close().await.unwrap();
+        }));
+    }
+    for worker in working {
+        worker.await.unwrap();
+    }
+    let disk = disk.lock().unwrap();
+    let mut ids = disk.ids();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len() as u64, 3 * APPENDS);
+    assert!(disk.states.keys().copied().eq(1..=3 * APPENDS), "each once, without a hole");
+}
+
 /// The usual stack is for less than a whole transaction.
 fn config() -> Config {
     let mut config = Config::new();
@@ -351,6 +459,28 @@ fn try_orders(planted: Planted) -> bool {
         Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(work(planted)));
     });
     tried.is_ok()
+}
+
+fn try_orders_of_two(planted: Planted) -> bool {
+    let tried = std::panic::catch_unwind(|| {
+        Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(share(planted)));
+        Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(share(planted)));
+    });
+    tried.is_ok()
+}
+
+#[test]
+fn in_every_order_what_two_processes_witness_is_there_once() {
+    assert!(try_orders_of_two(Planted::default()), "shuttle prints the order above");
+}
+
+#[test]
+fn faults_of_a_shared_store_are_found() {
+    assert!(!try_orders_of_two(Planted { is_forgetful: true, ..Planted::default() }), "stale memory");
+    assert!(
+        !try_orders_of_two(Planted { is_undead: true, ..Planted::default() }),
+        "a session that was ended"
+    );
 }
 
 #[test]

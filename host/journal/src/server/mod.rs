@@ -80,16 +80,16 @@ async fn take(
     let fail = |error| open_error(place, error);
     server.make_durable(session).await.map_err(fail)?;
     // Before any write: a journal of a newer program must stay as it is.
-    let mut format = version(session, place).await?;
-    if format.is_none() {
-        if let Err(error) = make(session, schema::MARK).await {
-            let remedy = session.remedy();
-            // Two that begin at once make the same table, and PostgreSQL lets one of them fail once the
-            // other's is there.
-            *session = dial(server, place).await?;
-            if version(session, place).await?.is_none() {
-                return Err(explained(fail(error), remedy));
-            }
+    let format = version(session, place).await?;
+    if format.is_none()
+        && let Err(error) = make(session, schema::MARK).await
+    {
+        let remedy = session.remedy();
+        // Two that begin at once make the same table, and PostgreSQL lets one of them fail once the
+        // other's is there.
+        *session = dial(server, place).await?;
+        if version(session, place).await?.is_none() {
+            return Err(explained(fail(error), remedy));
         }
     }
     if let Lock::Others(Holder { name, session: number }) =
@@ -106,8 +106,7 @@ async fn take(
         });
     }
     // Another may have brought it here while this one waited.
-    format = version(session, place).await?;
-    let format = format.unwrap_or_default();
+    let format = version(session, place).await?.unwrap_or_default();
     let others = match format >= schema::SHARED {
         true => replicas::seated(session).await.map_err(fail)?,
         false => Vec::new(),

@@ -1,6 +1,7 @@
 //! From one replica to the next: what only the one has that dispatches begins and ends here.
 
 use anyhow::Result;
+use kubewitness_core::config::HostSpec;
 use kubewitness_core::status::Rules;
 use tracing::warn;
 
@@ -25,12 +26,28 @@ impl Control {
         self.resyncs.shut_down();
         self.retentions.shut_down();
         self.plugins.give_up().await;
-        self.streams.shut_down().await;
+        self.streams.reconcile(&[]).await;
         self.office.leave().await;
         self.capabilities = None;
         if let Some(host) = self.host.clone() {
             let rules = host.rules().unwrap_or_else(|_| Rules::builtin());
             self.reconcile_sources(&host, rules).await;
+        }
+    }
+
+    /// What lies beside one replica is not there for the next.
+    pub(super) fn warn_of_files(&self, spec: &HostSpec) {
+        if !self.office.is_shared() {
+            return;
+        }
+        let files = spec.databases.iter().filter(|database| database.sqlite.is_some());
+        let files = files.map(|database| format!("the database `{}`", database.name));
+        let ledgers = spec.ledgers.iter().map(|ledger| format!("the ledger `{}`", ledger.name));
+        for what in files.chain(ledgers) {
+            warn!(
+                "{what} is a file of this replica: the next one that dispatches has it only where all of them share \
+                 the volume that it lies on"
+            );
         }
     }
 

@@ -41,7 +41,7 @@ async fn control(data: &std::path::Path) -> Control {
     let engine = Engine::new(EngineOptions { cache: Some(data.join("cache")) }).unwrap();
     let abort = CancellationToken::new();
     let folders = kubewitness_harness::plugins_folder().into_iter().collect();
-    let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort, None);
+    let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
     Control::new(data.to_path_buf(), office, sources, plugins, Reporter::new(None), last_good).unwrap()

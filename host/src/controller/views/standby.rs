@@ -1,0 +1,47 @@
+//! What a replica says of itself, and of what another one does.
+
+use kubewitness_core::ports::{Backlog, Progress};
+use kubewitness_core::views::{PluginView, ReplicaView, ViewError};
+
+use super::{HostViews, unavailable};
+
+impl HostViews {
+    /// A plugin that another replica runs, by what that one has saved.
+    pub(super) async fn standing_by(
+        &self,
+        view: PluginView,
+        (progress, finished): (Progress, u64),
+    ) -> Result<PluginView, ViewError> {
+        let newest = *self.journal.newest().borrow();
+        let mut counted = finished;
+        for start in &progress.sources {
+            let of = std::slice::from_ref(&start.source);
+            let through = start.until.unwrap_or(newest);
+            counted += self.journal.count(of, start.after, through).await.map_err(unavailable)?;
+        }
+        let Progress { delivered, filtered, superseded, dead, cursor, .. } = progress;
+        let waiting = counted.saturating_sub(delivered + filtered + dead);
+        let observed = delivered + filtered + dead + waiting;
+        let lag_seq = newest.saturating_sub(cursor);
+        Ok(PluginView { observed, delivered, filtered, superseded, dead, waiting, lag_seq, ..view })
+    }
+
+    pub(super) async fn replica(&self) -> Result<Option<ReplicaView>, ViewError> {
+        match &self.election {
+            Some(election) => election.view(&self.journal).await.map(Some).map_err(unavailable),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) async fn why_idle(&self, plugin: &str) -> Result<String, ViewError> {
+        Ok(match self.replica().await? {
+            Some(ReplicaView { dispatches: false, dispatcher: Some(other), .. }) => {
+                format!("another replica runs the plugin `{plugin}`: ask {other}")
+            }
+            Some(ReplicaView { dispatches: false, .. }) => {
+                format!("no replica runs the plugin `{plugin}` now: one of them is about to take over")
+            }
+            _ => format!("the plugin `{plugin}` does not run"),
+        })
+    }
+}
