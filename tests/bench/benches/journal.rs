@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
+use futures::future::try_join_all;
 use kubewitness_bench::{JOBS, job, ratio, uid, wanted};
 use kubewitness_core::ports::{Append, Witness, Witnessed};
 use kubewitness_core::status::Rules;
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use kubewitness_harness::Service;
-use kubewitness_journal::{Journal, JournalOptions, Place};
+use kubewitness_journal::{Journal, JournalOptions, Place, Sharing};
 
 use bulk::Bulk;
 
@@ -56,6 +57,12 @@ async fn appends() -> Result<()> {
             let ours = ours(&place, batch, states).await?;
             let bulk = Bulk::server(service, &server.create_database()?).await?;
             told(&service.to_string(), batch, ours, peer(bulk, batch, states).await?);
+            let place = Place::server(&server.create_database()?).map_err(anyhow::Error::msg)?;
+            let both = by(&replicas(&place).await?, batch, states).await?;
+            println!(
+                "  {service:<10} batch {batch:>4}  {both:>8.0}  where two witness the same, of one that has it alone: {}",
+                ratio(both, ours)
+            );
         }
     }
     Ok(())
@@ -103,23 +110,41 @@ fn append(states: Vec<Witnessed>) -> Append {
 }
 
 async fn ours(place: &Place, batch: usize, states: usize) -> Result<f64> {
-    let journal = Journal::open_at(place, JournalOptions::default()).await?;
+    by(&[Journal::open_at(place, JournalOptions::default()).await?], batch, states).await
+}
+
+/// Two that share it.
+async fn replicas(place: &Place) -> Result<[Journal; 2]> {
+    let open = async |name: &str| {
+        let sharing = Some(Sharing { name: name.into(), lease: "bench".into() });
+        Journal::open_at(place, JournalOptions { sharing, ..JournalOptions::default() }).await
+    };
+    Ok([open("one").await?, open("two").await?])
+}
+
+/// The same by each of them, at the same time.
+async fn all(journals: &[Journal], states: Vec<Witnessed>) -> Result<()> {
+    try_join_all(journals.iter().map(|journal| journal.append(append(states.clone())))).await?;
+    Ok(())
+}
+
+async fn by(journals: &[Journal], batch: usize, states: usize) -> Result<f64> {
     let rules = Rules::builtin();
     // Every object is known: a stream is what is measured, and not the list before it.
     for first in (0..JOBS).step_by(500) {
-        journal
-            .append(append((first..first + 500).map(|index| state(&rules, JOBS, index)).collect()))
-            .await?;
+        all(journals, (first..first + 500).map(|index| state(&rules, JOBS, index)).collect()).await?;
     }
     let (mut spent, mut next) = (Duration::ZERO, JOBS);
     while spent < LONGEST && next < JOBS + states {
         let batch: Vec<_> = (next..next + batch).map(|index| state(&rules, JOBS, index)).collect();
         next += batch.len();
         let begun = Instant::now();
-        journal.append(append(batch)).await?;
+        all(journals, batch).await?;
         spent += begun.elapsed();
     }
-    journal.close().await?;
+    for journal in journals {
+        journal.close().await?;
+    }
     Ok((next - JOBS) as f64 / spent.as_secs_f64())
 }
 

@@ -74,6 +74,9 @@ pub struct Append {
     pub discrepancies: Vec<DiscrepancyView>,
     /// The version from which a watch may safely be resumed once this is on disk.
     pub checkpoint: Option<Version>,
+    /// The checkpoint since which was read back what is told here, while that goes on. Where another witness
+    /// has moved it meanwhile, that one knows what is a gap and what is not.
+    pub since: Option<Version>,
     /// The checkpoint goes back on purpose. One that is only behind another witness's leaves that one
     /// where it is.
     pub rewinds: bool,

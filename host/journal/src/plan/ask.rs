@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use hashbrown::HashMap;
 use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::{Append, JournalError, Witnessed};
-use kubewitness_core::{Change, Seq};
+use kubewitness_core::{Change, Seq, Version};
 
 use super::is_version;
 use crate::memory::{Identity, Memory};
@@ -57,6 +57,7 @@ pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError
     if let Some(epoch) = epoch.filter(|epoch| *epoch > append.epoch) {
         return Err(epoch_is_over(append, epoch));
     }
+    overtaken(memory, append)?;
     let prefix = prefix(append);
     for state in &append.states {
         if state.object.uid.is_empty() {
@@ -80,6 +81,21 @@ pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError
         }
     }
     Ok(())
+}
+
+/// A gap of what another witness has seen would be none.
+fn overtaken(memory: &Memory, append: &Append) -> Result<(), JournalError> {
+    let Some(since) = &append.since else { return Ok(()) };
+    let source = memory.sources.get(&append.source).filter(|source| source.epoch() == Some(append.epoch));
+    let held = source.and_then(|source| source.checkpoint.as_deref()).map(Version::new);
+    let tells_gaps = !append.gaps.is_empty() || append.states.iter().any(|state| state.change == Change::Gap);
+    match held {
+        Some(held) if tells_gaps && held.is_newer_than(since) => Err(JournalError::Overtaken(format!(
+            "what was read back of {} since version {since} is told by another witness, up to {held}",
+            append.source
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// An append with the marks of its states' objects, which are dear and needed again and again.

@@ -81,9 +81,10 @@ impl Disk {
         self.current(source).map(|(_, live)| current(live)).collect()
     }
 
-    /// All of it, unless a bug lets it stop in the middle.
-    pub fn apply(&mut self, write: &Write, whole: bool, bug: Bug) -> Appended {
-        match write {
+    /// All of it, unless a bug lets it stop in the middle. `None`: it is refused.
+    pub fn apply(&mut self, write: &Write, whole: bool, bug: Bug) -> Option<Appended> {
+        Some(match write {
+            Write::Append(append) if self.is_further(append) => return None,
             Write::Append(append) => self.append(append, whole || bug != Bug::CheckpointFirst),
             Write::Save(plugin, save) => {
                 self.save(plugin, save, whole || bug != Bug::LettersApart, bug);
@@ -100,12 +101,23 @@ impl Disk {
                 }
                 Appended::default()
             }
-        }
+        })
+    }
+
+    /// Another witness has told what is a gap here.
+    fn is_further(&self, append: &Append) -> bool {
+        let gaps = !append.gaps.is_empty() || append.states.iter().any(|state| state.change == Change::Gap);
+        let held = self.checkpoints.get(&append.source);
+        gaps && append.since.as_ref().zip(held).is_some_and(|(since, held)| held.is_newer_than(since))
     }
 
     fn append(&mut self, append: &Append, whole: bool) -> Appended {
         if let Some(checkpoint) = &append.checkpoint {
-            self.checkpoints.insert(Arc::clone(&append.source), checkpoint.clone());
+            let held = self.checkpoints.entry(Arc::clone(&append.source)).or_insert(checkpoint.clone());
+            // Another witness may be further.
+            if !held.is_newer_than(checkpoint) {
+                *held = checkpoint.clone();
+            }
         }
         if !whole {
             return Appended::default();

@@ -43,6 +43,8 @@ const SOMETIMES: &[&str] = &[
     "one sync was for several",
     "a sync failed",
     "a relist was compared",
+    "two witnessed the same",
+    "a relist was overtaken by another witness",
     "versions were compacted",
     "several calls at once",
     "a retry",

@@ -2,7 +2,7 @@
 //! then acknowledged, and the process may die between any two. What dies unsynced is there up to the
 //! border of some transaction.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -28,15 +28,16 @@ struct Inner {
     disk: Disk,
     log: VecDeque<(u64, Write)>,
     tickets: u64,
-    answers: HashMap<u64, Appended>,
+    answers: HashMap<u64, Option<Appended>>,
     /// The disk is full.
     refuses: bool,
     slow: bool,
     /// The next sync fails.
     sync_fails: bool,
     in_doubt: bool,
-    /// Who was told so, and may not come again.
-    told: HashSet<String>,
+    /// Who was told so how often, and may not come again. Of one name there are as many as witness.
+    told: HashMap<String, usize>,
+    witnesses: usize,
     /// What it holds is looked at after each change of a plugin's progress.
     watched: Option<Arc<Look>>,
 }
@@ -59,7 +60,8 @@ impl Store {
             slow: false,
             sync_fails: false,
             in_doubt: false,
-            told: HashSet::new(),
+            told: HashMap::new(),
+            witnesses: 1,
             watched: None,
         };
         Arc::new(Self { steps: Arc::clone(steps), inner: Mutex::new(inner), newest: Mutex::default() })
@@ -79,6 +81,10 @@ impl Store {
 
     pub fn refuses(&self, refuses: bool) {
         self.inner().refuses = refuses;
+    }
+
+    pub fn is_witnessed_by(&self, witnesses: usize) {
+        self.inner().witnesses = witnesses;
     }
 
     pub fn slow(&self, slow: bool) {
@@ -150,7 +156,7 @@ impl Store {
         self.publish();
     }
 
-    fn apply(&self, write: &Write, whole: bool) -> Appended {
+    fn apply(&self, write: &Write, whole: bool) -> Option<Appended> {
         let mut inner = self.inner();
         let appended = inner.disk.apply(write, whole, self.steps.bug);
         if let (Write::Save(plugin, _), Some(watched)) = (write, inner.watched.clone()) {
@@ -184,12 +190,16 @@ impl Store {
 
     /// Who writes: one that was told of a doubt must not come again.
     fn comes(&self, who: &str) -> Result<(), JournalError> {
-        if self.inner().told.contains(who) {
+        let is_told = {
+            let inner = self.inner();
+            inner.told.get(who).is_some_and(|times| *times >= inner.witnesses)
+        };
+        if is_told {
             self.steps.find(Breach::Doubted, format!("{who} wrote again"));
         }
         let checked = self.check();
         if self.is_in_doubt() {
-            self.inner().told.insert(who.to_owned());
+            *self.inner().told.entry(who.to_owned()).or_default() += 1;
         }
         checked
     }
@@ -206,7 +216,7 @@ impl Store {
             self.steps.marks.when(true, "a sync failed");
         }
         if self.is_in_doubt() {
-            self.inner().told.insert(who.to_owned());
+            *self.inner().told.entry(who.to_owned()).or_default() += 1;
             return Err(self.doubt());
         }
         self.sync_through(ticket);
@@ -214,7 +224,8 @@ impl Store {
         self.steps.step(&format!("{kind}: durable")).await;
         self.steps.pass(1).await;
         self.steps.step(&format!("{kind}: acknowledged")).await;
-        Ok(self.inner().answers.remove(&ticket).unwrap_or_default())
+        let answer = self.inner().answers.remove(&ticket).unwrap_or(Some(Appended::default()));
+        answer.ok_or_else(|| JournalError::Overtaken("another witness is further".into()))
     }
 
     fn log(&self, write: Write) -> u64 {

@@ -35,6 +35,9 @@ impl Watcher {
         loop {
             match self.follow().await {
                 Err(JournalError::Unavailable(_)) => tokio::time::sleep(AGAIN).await,
+                Err(JournalError::Overtaken(_)) => {
+                    self.steps.marks.when(true, "a relist was overtaken by another witness");
+                }
                 Err(error) => return error,
                 Ok(never) => match never {},
             }
@@ -63,7 +66,7 @@ impl Watcher {
                 continue;
             };
             let states = next.iter().map(|entry| self.witnessed(entry)).collect();
-            self.append(states, Vec::new(), Some(last)).await?;
+            self.append(Append { checkpoint: Some(version(last)), ..self.of(states) }).await?;
             at = last;
         }
     }
@@ -73,15 +76,7 @@ impl Watcher {
     }
 
     /// Tries until it is durable.
-    async fn append(
-        &self,
-        states: Vec<Witnessed>,
-        gaps: Vec<Gap>,
-        checkpoint: Option<u64>,
-    ) -> Result<(), JournalError> {
-        let source = Arc::from(self.source);
-        let checkpoint = checkpoint.map(version);
-        let append = Append { source, states, gaps, checkpoint, ..Append::default() };
+    async fn append(&self, append: Append) -> Result<(), JournalError> {
         loop {
             match self.store.append(append.clone()).await {
                 Err(JournalError::Unavailable(_)) => tokio::time::sleep(AGAIN).await,
@@ -89,6 +84,10 @@ impl Watcher {
                 Ok(_) => return Ok(()),
             }
         }
+    }
+
+    fn of(&self, states: Vec<Witnessed>) -> Append {
+        Append { source: Arc::from(self.source), states, ..Append::default() }
     }
 
     fn witnessed(&self, entry: &Entry) -> Witnessed {
@@ -148,14 +147,17 @@ impl Watcher {
                 continue;
             }
             match self.rest(&life, known, at, floor) {
-                Some(states) => self.append(states, Vec::new(), None).await?,
+                Some(states) => {
+                    self.append(Append { since: Some(version(at.max(1))), ..self.of(states) }).await?
+                }
                 None => swallowed = true,
             }
             self.steps.step("relist: an object compared").await;
         }
         let hole = self.gap(None, at, floor + 1);
         let gaps = if swallowed { vec![hole] } else { Vec::new() };
-        self.append(Vec::new(), gaps, Some(upto)).await?;
+        let (since, checkpoint) = (Some(version(at.max(1))), Some(version(upto)));
+        self.append(Append { gaps, since, checkpoint, ..self.of(Vec::new()) }).await?;
         Ok(upto)
     }
 

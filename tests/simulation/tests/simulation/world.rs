@@ -55,6 +55,8 @@ pub struct World {
     pub life: Option<Life>,
     /// Whether states come from the cluster.
     watches: bool,
+    /// Who witness each source at the same time, each at its own pace.
+    witnesses: usize,
     lives: u32,
     killed: bool,
 }
@@ -123,6 +125,7 @@ impl World {
             options: Vec::new(),
             life: None,
             watches: false,
+            witnesses: 1,
             lives: 0,
             killed: false,
         }
@@ -130,7 +133,10 @@ impl World {
 
     /// Three plugins as the seed wants them.
     pub fn random(steps: &Arc<Steps>) -> Self {
-        let mut world = Self { watches: true, ..Self::empty(steps) };
+        let witnesses = if steps.dice(|dice| dice.one_in(3)) { 2 } else { 1 };
+        steps.marks.when(witnesses > 1, "two witnessed the same");
+        let mut world = Self { watches: true, witnesses, ..Self::empty(steps) };
+        world.store.is_witnessed_by(witnesses);
         for name in ["rows", "requests", "third"] {
             let once = name != "requests" && (name == "rows" || steps.dice(|dice| dice.one_in(2)));
             let nature = steps.dice(|dice| Nature {
@@ -171,7 +177,8 @@ impl World {
         self.lives += 1;
         self.steps.lives();
         self.steps.write_down(|| format!("life {} begins", self.lives));
-        let watchers = SOURCES.map(|source| {
+        let sources = (0..self.witnesses).flat_map(|_| SOURCES);
+        let watchers = sources.map(|source| {
             let watcher = Watcher {
                 source,
                 cluster: Arc::clone(&self.cluster),
@@ -180,7 +187,7 @@ impl World {
             };
             tokio::spawn(watcher.run())
         });
-        self.life = Some(Life { watchers: watchers.into(), running: Vec::new() });
+        self.life = Some(Life { watchers: watchers.collect(), running: Vec::new() });
         for number in 0..self.plugins.len() {
             let running = self.dispatch(number);
             self.running().push(Some(running));
