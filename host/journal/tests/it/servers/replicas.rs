@@ -7,7 +7,7 @@ use kubewitness_core::config::RetentionSpec;
 use kubewitness_journal::Retention;
 
 use super::*;
-use crate::support::{document, seqs, sharing, status};
+use crate::support::{document, gap, seqs, sharing, status};
 
 async fn replica(place: &Place, name: &str) -> Journal {
     Journal::open_at(place, sharing(name)).await.unwrap()
@@ -142,6 +142,25 @@ pub async fn a_witness_that_lags_takes_no_checkpoint_back() {
     assert_eq!(standing().await, "101");
     one.append(at("50", true)).await.unwrap();
     assert_eq!(standing().await, "50");
+    desk.assert_sound().await;
+}
+
+pub async fn a_gap_of_what_another_witness_has_passed_is_refused_and_its_states_are_not() {
+    let desk = Desk::shared("one").await;
+    let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
+    let at = |version: &str| Some(Version::new(version));
+    one.append(Append { checkpoint: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 10)]) }).await.unwrap();
+    // Both read back what was since then; one is through first.
+    let seen = vec![present(&job(1), 15), present(&job(1), 20)];
+    one.append(Append { since: at("10"), checkpoint: at("20"), ..of(SOURCE, 0, seen) }).await.unwrap();
+    let hole = Append { since: at("10"), ..of(SOURCE, 0, vec![gap(&job(1), "10", "20")]) };
+    let told = two.append(hole).await;
+    assert!(matches!(told, Err(JournalError::Overtaken(_))), "{told:?}");
+    let late = Append { since: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 12)]) };
+    assert_eq!(seqs(&two.append(late).await.unwrap()), [Some(4)]);
+    // From where the other is, what is missing is a gap.
+    let next = Append { since: at("20"), ..of(SOURCE, 0, vec![gap(&job(1), "20", "30")]) };
+    assert_eq!(seqs(&two.append(next).await.unwrap()), [Some(5)]);
     desk.assert_sound().await;
 }
 
