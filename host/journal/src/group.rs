@@ -197,8 +197,12 @@ impl Group {
         if remembered.is_none() {
             writer.reconnect().await?;
         }
-        if let [Work::Lead(leads, _)] = under_way[..] {
-            writer.lead(leads).await?;
+        let led = match &under_way[..] {
+            [Work::Lead(leads, _)] => Some(writer.lead(*leads).await?),
+            [Work::ElectBy(lease, _)] => Some(writer.elect_by(lease).await?),
+            _ => None,
+        };
+        if led.is_some() {
             *kept = remembered;
             return Ok(Done::Led);
         }

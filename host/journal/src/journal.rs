@@ -125,6 +125,11 @@ impl Journal {
         self.inner.group.submit(|answer| Work::Lead(leads, answer)).await
     }
 
+    /// By which Lease the replicas elect who does that, where it was made anew: who comes later has this one.
+    pub async fn elect_by(&self, lease: String) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::ElectBy(lease, answer)).await
+    }
+
     /// The processes that share it; none where one alone has it.
     pub async fn replicas(&self) -> Result<Vec<Replica>, JournalError> {
         self.inner.store.replicas().await

@@ -101,6 +101,9 @@ pub(crate) trait Writes: Send {
     /// What the writer has to know before its first batch.
     async fn memory(&mut self) -> Answer<Memory>;
 
+    /// The replicas elect by another Lease than they did.
+    async fn elect_by(&mut self, lease: &str) -> Answer<()>;
+
     /// The rows of these objects, with the ends of their chains.
     async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>>;
 

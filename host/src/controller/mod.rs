@@ -115,8 +115,8 @@ impl Controller {
         });
         let shared = Arc::new(Shared::default());
         opening.is_open(Arc::new(views::HostViews::new(shared.clone(), journal.clone(), election.clone())));
-        if election.is_some() {
-            let looking = look_at_others(journal.clone(), stop.clone());
+        if let Some(election) = election.clone() {
+            let looking = look_at_others(journal.clone(), election, stop.clone());
             tasks.spawn("looking at what other replicas wrote", Fate::Finite, looking);
         }
         let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &stop);
@@ -193,10 +193,21 @@ async fn open(
 }
 
 /// What another replica alone has witnessed is handed over as soon as it is seen here.
-async fn look_at_others(journal: Journal, stop: CancellationToken) -> Result<()> {
+async fn look_at_others(journal: Journal, election: Election, stop: CancellationToken) -> Result<()> {
+    let mut told = election.told_apart();
     while stop.run_until_cancelled(tokio::time::sleep(LOOK_AT_OTHERS)).await.is_some() {
-        // That it can't be looked at is told by whoever writes to it.
-        stop.run_until_cancelled(journal.settle()).await;
+        let now = election.told_apart();
+        let looking = async {
+            match now.clone().filter(|_| now != told) {
+                // It was deleted and made anew.
+                Some(lease) => journal.elect_by(lease).await.is_ok(),
+                // That it can't be looked at is told by whoever writes to it.
+                None => journal.settle().await.is_ok(),
+            }
+        };
+        if stop.run_until_cancelled(looking).await == Some(true) {
+            told = now.or(told);
+        }
     }
     Ok(())
 }

@@ -32,6 +32,12 @@ impl Election {
         }
     }
 
+    /// What tells the Lease from any other of its name; `None` until it was read.
+    pub fn told_apart(&self) -> Option<String> {
+        let uid = self.leadership.standing().lease_uid?;
+        Some(format!("{} ({uid})", self.lease))
+    }
+
     /// By the clock of now: a process that was stopped for a while begins nothing any more.
     pub fn is_held(&self) -> bool {
         self.leadership.is_held()

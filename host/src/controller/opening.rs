@@ -46,10 +46,10 @@ impl Opening {
         let mut leadership = election.leadership.clone();
         let lease = &election.lease;
         loop {
-            let standing = leadership.standing();
-            if let Some(uid) = standing.lease_uid {
-                return Some(format!("{lease} ({uid})"));
+            if let Some(lease) = election.told_apart() {
+                return Some(lease);
             }
+            let standing = leadership.standing();
             let why = standing.condition.unwrap_or_else(|| "the API server has not answered yet".into());
             let why =
                 format!("waiting for the Lease {lease}, and witnessing nothing until it is there: {why}");

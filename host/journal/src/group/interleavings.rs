@@ -227,6 +227,10 @@ impl Writes for Store {
         Ok(())
     }
 
+    async fn elect_by(&mut self, _: &str) -> Answered<()> {
+        Ok(())
+    }
+
     async fn end(&mut self) -> Answered<()> {
         let own = self.own();
         self.with(|disk| disk.held.take_if(|held| Some(*held) == own));

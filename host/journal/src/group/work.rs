@@ -22,6 +22,8 @@ pub(crate) enum Work {
     Settle(Answer<()>),
     /// Whether this process writes what plugins left.
     Lead(bool, Answer<()>),
+    /// By which Lease the replicas elect who does.
+    ElectBy(String, Answer<()>),
 }
 
 impl Work {
@@ -33,7 +35,8 @@ impl Work {
             | Self::Remove(..)
             | Self::Sweep(..)
             | Self::Settle(_)
-            | Self::Lead(..) => 0,
+            | Self::Lead(..)
+            | Self::ElectBy(..) => 0,
         }
     }
 
@@ -43,7 +46,7 @@ impl Work {
     }
 
     pub fn is_alone(&self) -> bool {
-        matches!(self, Self::Remove(..) | Self::Sweep(..) | Self::Lead(..))
+        matches!(self, Self::Remove(..) | Self::Sweep(..) | Self::Lead(..) | Self::ElectBy(..))
     }
 
     pub fn answer_error(self, error: JournalError) {
@@ -53,7 +56,8 @@ impl Work {
             Self::Save(_, _, answer)
             | Self::Replay(_, answer)
             | Self::Settle(answer)
-            | Self::Lead(_, answer) => {
+            | Self::Lead(_, answer)
+            | Self::ElectBy(_, answer) => {
                 drop(answer.send(Err(error)));
             }
             Self::Remove(_, answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
@@ -71,6 +75,7 @@ pub(super) enum Done {
     },
     /// Whether what was decided was still in place.
     Removed(bool),
+    /// Who leads, or by what it is elected.
     Led,
 }
 
@@ -94,7 +99,8 @@ pub(super) fn answer(works: Vec<Work>, done: Done) {
             Work::Save(_, _, answer)
             | Work::Replay(_, answer)
             | Work::Settle(answer)
-            | Work::Lead(_, answer) => {
+            | Work::Lead(_, answer)
+            | Work::ElectBy(_, answer) => {
                 drop(answer.send(Ok(())));
             }
             Work::Remove(_, answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),

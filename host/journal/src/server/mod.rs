@@ -92,9 +92,15 @@ async fn take(
             return Err(explained(fail(error), remedy));
         }
     }
-    if let Lock::Others(Holder { name, session: number }) =
-        lock::lock(session, Seat::Whole).await.map_err(fail)?
-    {
+    // One that was stopped may hold the row that says who writes.
+    if format.is_some_and(|format| format >= schema::SHARED) {
+        replicas::end_stalled(session, Seat::Whole).await.map_err(fail)?;
+    }
+    let lock = match &sharing {
+        Some(sharing) => replicas::come_in(session, sharing).await,
+        None => lock::lock(session, Seat::Whole).await,
+    };
+    if let Lock::Others(Holder { name, session: number }) = lock.map_err(fail)? {
         let dialect = server.dialect();
         let end = |number| {
             format!(", or, if it is lost, end its session with {}", lock::how_to_end(dialect, number))

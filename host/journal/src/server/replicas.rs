@@ -4,7 +4,7 @@
 use kubewitness_core::ports::JournalError;
 
 use super::dialect::Dialect;
-use super::lock::{self, Seat};
+use super::lock::{self, Lock, Seat};
 use super::session::Session;
 use crate::report::Replica;
 use crate::store::Answer;
@@ -81,28 +81,56 @@ pub(super) async fn sit(
 /// until the server gives them up, which one of them does after hours. One that is wrongly taken for
 /// stopped connects again.
 pub(super) async fn end_stalled(session: &mut Session, mine: Seat) -> Answer<()> {
+    for other in seated(session).await?.into_iter().filter(|other| other.seat != mine) {
+        if is_stalled(session, other.session).await? {
+            let replica = other.replica.name;
+            tracing::warn!(replica, "it holds the journal and does nothing: its session is ended");
+            lock::end_session(session, other.session).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing has come from it for a while. A replica that is well asks every second.
+async fn is_stalled(session: &mut Session, number: i64) -> Answer<bool> {
     let text = match session.dialect() {
         Dialect::Postgres => {
-            "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND state = 'idle in transaction' \
+            "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND state LIKE 'idle%' \
              AND state_change < clock_timestamp() - make_interval(secs => CAST(? AS int))"
         }
-        // Within a transaction or not: this one doesn't tell, and a replica that is well asks every second.
         Dialect::Mysql => {
             "SELECT 1 FROM information_schema.processlist WHERE id = ? AND command = 'Sleep' AND time >= ?"
         }
     };
-    for other in seated(session).await?.into_iter().filter(|other| other.seat != mine) {
-        let params = vec![other.session.into(), STALLED_SECONDS.into()];
-        if session.fetch(text, params).await?.is_empty() {
-            continue;
+    let params = vec![number.into(), STALLED_SECONDS.into()];
+    Ok(!session.fetch(text, params).await?.is_empty())
+}
+
+/// How a replica is told that comes in, so that it is not taken for one that has the journal for itself.
+const COMES_IN: &str = "a replica that comes in, ";
+
+/// Takes the journal's own lock for as long as it takes to come in.
+pub(super) async fn come_in(session: &mut Session, sharing: &Sharing) -> Answer<Lock> {
+    let lock = lock::lock(session, Seat::Whole).await?;
+    match &lock {
+        Lock::Mine => {
+            let name = format!("{COMES_IN}{}", sharing.name);
+            let text = "UPDATE kw_journal SET holder = ? WHERE id = 1";
+            session.fetch(text, vec![name.as_str().into()]).await?;
         }
-        tracing::warn!(
-            replica = other.replica.name,
-            "it holds the journal and does nothing: its session is ended"
-        );
-        lock::end_session(session, other.session).await?;
+        Lock::Others(holder) if holder.name.starts_with(COMES_IN) => {
+            // It was stopped on its way.
+            if let Some(number) = holder.session
+                && is_stalled(session, number).await?
+            {
+                tracing::warn!("{} does nothing: its session is ended", holder.name);
+                lock::end_session(session, number).await?;
+            }
+            return Err(had_by(&holder.name));
+        }
+        Lock::Others(_) => {}
     }
-    Ok(())
+    Ok(lock)
 }
 
 /// Whoever has this term is the one that writes what plugins left.
@@ -112,12 +140,18 @@ pub(super) async fn begin_term(session: &mut Session, slot: u8, term: i64) -> An
     session.fetch(text, vec![term.into(), i64::from(slot).into()]).await.map(drop)
 }
 
+/// Who comes in is compared with it.
+pub(super) async fn elect_by(session: &mut Session, slot: u8, lease: &str) -> Answer<()> {
+    let text = "UPDATE kw_replicas SET lease = ? WHERE slot = ?";
+    session.fetch(text, vec![lease.into(), i64::from(slot).into()]).await.map(drop)
+}
+
 /// Nobody is until the next begins.
 pub(super) async fn end_term(session: &mut Session) -> Answer<()> {
     session.script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
 }
 
-/// The journal is had by another process that shares it with nobody.
+/// Nobody else comes in until it is let go of.
 pub(super) fn had_by(holder: &str) -> JournalError {
-    JournalError::Unavailable(format!("{holder} has the journal for itself, or comes in: stop it, or wait"))
+    JournalError::Unavailable(format!("{holder} has the journal's lock"))
 }

@@ -109,7 +109,8 @@ impl Writer {
     /// Takes a replica's seat again. Only who holds the journal's own lock comes in.
     async fn sit_again(&mut self, session: &mut Session) -> Answer<()> {
         replicas::end_stalled(session, self.seat()).await?;
-        if let Lock::Others(holder) = lock(session, Seat::Whole).await? {
+        let Some(share) = &self.share else { return Ok(()) };
+        if let Lock::Others(holder) = replicas::come_in(session, &share.sharing).await? {
             return Err(replicas::had_by(&holder.name));
         }
         // As long as the old session lives, it is not decided what became of its transaction.
@@ -238,6 +239,15 @@ impl Writes for Writer {
             share.term = Some(term + 1);
         }
         Ok(())
+    }
+
+    async fn elect_by(&mut self, lease: &str) -> Answer<()> {
+        let Some(share) = &mut self.share else { return Ok(()) };
+        lease.clone_into(&mut share.sharing.lease);
+        let slot = share.slot;
+        self.fence().await?;
+        replicas::elect_by(&mut self.session, slot, lease).await?;
+        self.finish(false).await
     }
 
     async fn memory(&mut self) -> Answer<Memory> {

@@ -138,6 +138,10 @@ impl Writes for Writer {
         Ok(())
     }
 
+    async fn elect_by(&mut self, _: &str) -> Answer<()> {
+        Ok(())
+    }
+
     async fn memory(&mut self) -> Answer<Memory> {
         lookup::memory(&mut self.reader).await
     }

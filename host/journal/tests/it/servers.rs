@@ -12,6 +12,7 @@ use kubewitness_core::ports::{Append, Backlog, JournalError, KvWrite, Progress, 
 use kubewitness_core::views::DiscrepancyView;
 use kubewitness_harness::{DatabaseServer, Wire};
 use kubewitness_journal::{Journal, OpenError, Place, code, verify_at};
+use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 
 use self::formats::*;
 use self::replicas::*;
@@ -50,6 +51,22 @@ impl Beside {
         let wire = Wire::to(server.parse().unwrap()).await.unwrap();
         let place = Place::server(&format!("{user}@{}/{database}", wire.address())).unwrap();
         (wire, place)
+    }
+
+    /// A session that has done this, and does nothing more.
+    async fn session(&self, statements: &[&'static str]) -> Box<dyn std::any::Any> {
+        if Kind::here() == Kind::Postgres {
+            let mut session = PgConnection::connect(&self.address).await.unwrap();
+            for statement in statements {
+                session.execute(*statement).await.unwrap();
+            }
+            return Box::new(session);
+        }
+        let mut session = MySqlConnection::connect(&self.address).await.unwrap();
+        for statement in statements {
+            session.execute(*statement).await.unwrap();
+        }
+        Box::new(session)
     }
 
     /// Ends all sessions but the one that does it.
@@ -466,6 +483,8 @@ on_servers!(
     what_two_witness_is_there_once_and_each_knows_of_the_others,
     one_that_wants_it_alone_and_those_that_share_it_keep_apart,
     replicas_of_another_election_are_refused,
+    a_lease_that_is_made_anew_is_that_of_who_comes_then,
+    a_replica_that_stops_while_it_comes_in_is_ended,
     only_so_many_replicas_come_in,
     only_who_leads_writes_what_plugins_left,
     a_witness_that_lags_takes_no_checkpoint_back,

@@ -80,6 +80,47 @@ pub async fn replicas_of_another_election_are_refused() {
     assert!(error.to_string().contains("one of another cluster"), "{error}");
 }
 
+pub async fn a_lease_that_is_made_anew_is_that_of_who_comes_then() {
+    let beside = Beside::new();
+    let (one, two) = (replica(&beside.place(), "one").await, replica(&beside.place(), "two").await);
+    let anew = |name: &str| {
+        let mut options = sharing(name);
+        options.sharing.as_mut().unwrap().lease = "made anew".into();
+        options
+    };
+    one.elect_by("made anew".into()).await.unwrap();
+    assert!(Journal::open_at(&beside.place(), anew("three")).await.is_err(), "not all of them know it");
+    two.elect_by("made anew".into()).await.unwrap();
+    let three = Journal::open_at(&beside.place(), anew("three")).await.unwrap();
+    three.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    assert!(Journal::open_at(&beside.place(), sharing("four")).await.is_err());
+}
+
+/// As one that was stopped on its way: it holds what others need to come in.
+pub async fn a_replica_that_stops_while_it_comes_in_is_ended() {
+    let beside = Beside::new();
+    replica(&beside.place(), "one").await.close().await.unwrap();
+    let lock = match Kind::here() {
+        Kind::Postgres => "SELECT pg_advisory_lock(1263291953, hashtext(current_schema()))",
+        _ => "DO get_lock(concat('kubewitness ', left(sha2(database(), 256), 40)), 0)",
+    };
+    let holder = "UPDATE kw_journal SET holder = 'a replica that comes in, two'";
+    let _stopped = beside.session(&[lock, holder]).await;
+    let since = Instant::now();
+    let comes = async {
+        loop {
+            match Journal::open_at(&beside.place(), sharing("three")).await {
+                Ok(journal) => return journal,
+                Err(OpenError::Away { .. }) => tokio::time::sleep(Duration::from_millis(100)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let three = tokio::time::timeout(PATIENCE, comes).await.unwrap();
+    assert!(since.elapsed() > Duration::from_secs(4), "nobody was in its way: nothing is tried here");
+    three.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+}
+
 pub async fn only_so_many_replicas_come_in() {
     let beside = Beside::new();
     let mut replicas = Vec::new();
