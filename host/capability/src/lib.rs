@@ -48,6 +48,7 @@ pub struct Capabilities {
     ledgers: Arc<HashMap<String, Arc<Ledger>>>,
     keys: Arc<HashMap<String, Arc<Key>>>,
     plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
+    reader: Option<Arc<str>>,
 }
 
 /// What the host lends to the grants of one plugin.
@@ -86,16 +87,27 @@ fn denied(what: &str, name: &str, field: &str) -> GrantError {
 impl Capabilities {
     /// Opens what the host's settings name. Relative paths lie in `data`.
     pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
-        Self::build(None, host, data).await
+        Self::build(None, host, data, None).await
+    }
+
+    /// The same for one of several processes that may hand states to the same plugins: each has a name of
+    /// its own, at most 32 characters long.
+    pub async fn open_as(host: &HostSpec, data: &Path, reader: &str) -> Result<Self, Vec<Fault>> {
+        Self::build(None, host, data, Some(reader.into())).await
     }
 
     /// For changed settings: what did not change stays open and is shared with the old ones, so
     /// that calls in progress are not disturbed. Drop the old ones once their plugins are drained.
     pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
-        Self::build(Some(self), host, data).await
+        Self::build(Some(self), host, data, self.reader.clone()).await
     }
 
-    async fn build(old: Option<&Self>, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
+    async fn build(
+        old: Option<&Self>,
+        host: &HostSpec,
+        data: &Path,
+        reader: Option<Arc<str>>,
+    ) -> Result<Self, Vec<Fault>> {
         let mut faults = host.check();
         claim_places(host, data, &mut faults);
         if !faults.is_empty() {
@@ -103,7 +115,7 @@ impl Capabilities {
         }
         let mut databases = Vec::new();
         for (index, spec) in host.databases.iter().enumerate() {
-            match open_database(old, spec, data).await {
+            match open_database(old, spec, data, reader.clone()).await {
                 Ok(engine) => databases.push((spec.clone(), engine)),
                 Err((field, message)) => {
                     faults.push(fault(format!("spec.databases[{index}].{field}"), message));
@@ -125,6 +137,7 @@ impl Capabilities {
             ledgers: Arc::new(ledgers),
             keys: Arc::new(keys),
             plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
+            reader,
         })
     }
 
@@ -254,6 +267,7 @@ async fn open_database(
     old: Option<&Capabilities>,
     spec: &DatabaseSpec,
     data: &Path,
+    reader: Option<Arc<str>>,
 ) -> Result<sql::Shared, (&'static str, String)> {
     let same = old.and_then(|old| old.databases.iter().find(|(before, _)| before == spec));
     if let Some((_, engine)) = same {
@@ -271,11 +285,13 @@ async fn open_database(
         }
         Some(DatabaseKind::Postgres(server)) => {
             let at = |message| ("postgres.urlFrom", message);
-            Ok(Arc::new(sql::remote::Remote::<sql::postgres::Postgres>::new(name, server).map_err(at)?))
+            let remote = sql::remote::Remote::<sql::postgres::Postgres>::new(name, server).map_err(at)?;
+            Ok(Arc::new(remote.read_by(reader)))
         }
         Some(DatabaseKind::Mysql(server)) => {
             let at = |message| ("mysql.urlFrom", message);
-            Ok(Arc::new(sql::remote::Remote::<sql::mysql::Mysql>::new(name, server).map_err(at)?))
+            let remote = sql::remote::Remote::<sql::mysql::Mysql>::new(name, server).map_err(at)?;
+            Ok(Arc::new(remote.read_by(reader)))
         }
         None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),
     }

@@ -74,7 +74,11 @@ impl CallSession {
                 return Err(error.clone());
             }
             let begun = engine.begin(&self.granted.plugin).await;
-            self.sql = Some(begun.inspect_err(|error| self.unreachable = Some(error.clone()))?);
+            self.sql = Some(begun.inspect_err(|error| {
+                self.unreachable = Some(error.clone());
+                // Another process may have committed meanwhile.
+                self.granted.standing.mark_stale();
+            })?);
         }
         self.sql.as_mut().ok_or_else(|| GrantError::Other("the transaction is gone".into()))
     }

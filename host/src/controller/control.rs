@@ -231,7 +231,10 @@ impl Control {
         {
             let opened = match &self.capabilities {
                 Some(old) => old.reload(&parsed.spec, &self.data).await,
-                None => Capabilities::open(&parsed.spec, &self.data).await,
+                None => match self.office.reader() {
+                    Some(reader) => Capabilities::open_as(&parsed.spec, &self.data, &reader).await,
+                    None => Capabilities::open(&parsed.spec, &self.data).await,
+                },
             };
             let capabilities = opened.map_err(|faults| texts(&parsed.problems(faults)))?;
             self.warn_of_files(&parsed.spec);

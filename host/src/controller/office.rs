@@ -79,6 +79,13 @@ impl Office {
         self.election.is_some()
     }
 
+    /// As what this process reads receipts, where others may hand states to the same plugins.
+    pub fn reader(&self) -> Option<String> {
+        let identity = self.election.as_ref()?.leadership.identity();
+        // What is random of it tells it apart.
+        Some(identity.rsplit_once('_').map_or(identity, |(_, random)| random).to_owned())
+    }
+
     /// Until it is another's, or this one's, than it was.
     pub async fn changed(&mut self) {
         let Some(election) = &mut self.election else { return std::future::pending().await };

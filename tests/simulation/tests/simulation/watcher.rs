@@ -148,7 +148,7 @@ impl Watcher {
             }
             match self.rest(&life, known, at, floor) {
                 Some(states) => {
-                    self.append(Append { since: Some(version(at.max(1))), ..self.of(states) }).await?
+                    self.append(Append { since: Some(version(at.max(1))), ..self.of(states) }).await?;
                 }
                 None => swallowed = true,
             }

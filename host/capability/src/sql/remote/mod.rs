@@ -133,22 +133,33 @@ pub trait Link: Send + Sync + Sized + 'static {
     fn kept(&mut self) -> impl Future<Output = Result<Option<Vec<Row>>, sqlx::Error>> + Send;
 }
 
+/// Who reads a plugin's receipts leaves a row under this name, where there are several: what another has
+/// begun since is refused until it has read them as well. No plugin is called so.
+const READER: &str = "/reader";
+
 /// A granted database on a server.
 pub struct Remote<L: Link> {
     pool: Arc<Pool<L>>,
+    /// This process, where others may hand states to the same plugins.
+    reader: Option<Arc<str>>,
 }
 
 impl<L: Link> Remote<L> {
     /// Nothing is connected yet, so a server that is down holds nobody up. An address that can't be
     /// one is told with the field that it belongs to.
     pub fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
-        Ok(Self { pool: Arc::new(Pool::new(name, spec, PATIENCE)?) })
+        Ok(Self { pool: Arc::new(Pool::new(name, spec, PATIENCE)?), reader: None })
+    }
+
+    /// For a process that is not the only one.
+    pub fn read_by(self, reader: Option<Arc<str>>) -> Self {
+        Self { reader, ..self }
     }
 
     /// A test's.
     #[cfg(test)]
     pub fn impatient(spec: &ServerSpec, patience: Patience) -> Self {
-        Self { pool: Arc::new(Pool::new("test", spec, patience).unwrap()) }
+        Self { pool: Arc::new(Pool::new("test", spec, patience).unwrap()), reader: None }
     }
 
     /// A connection in a transaction that has the plugin's fence for itself: what was to be committed
@@ -209,8 +220,20 @@ impl<L: Link> Engine for Remote<L> {
     }
 
     async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
-        let (held, link) = self.pool.begin(plugin).await?;
-        Ok(Box::new(Open::new(Remote { pool: self.pool.clone() }, held, link, plugin)))
+        let (held, mut link) = self.pool.begin(plugin).await?;
+        if let Some(reader) = &self.reader {
+            let token = reader_token(plugin, reader);
+            let mine = link.has_token(&token);
+            let is_mine =
+                in_time::<L, _>(self.pool.patience.answer, mine).await.map_err(Fault::into_error)?;
+            // Dropped, the transaction is undone.
+            if !is_mine {
+                let why = "another replica has read the plugin's receipts since: they are read again";
+                return Err(GrantError::Unavailable(why.into()));
+            }
+        }
+        let remote = Remote { pool: self.pool.clone(), reader: self.reader.clone() };
+        Ok(Box::new(Open::new(remote, held, link, plugin)))
     }
 
     async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
@@ -219,7 +242,8 @@ impl<L: Link> Engine for Remote<L> {
         let rows = in_time::<L, _>(self.pool.patience.answer, link.receipts(plugin, position(above))).await;
         let rows = rows.map_err(Fault::into_error)?;
         held.put(link);
-        self.leave(held, "COMMIT").await?;
+        let claim = self.reader.as_ref().map(|reader| reader_text(plugin, reader)).unwrap_or_default();
+        self.leave(held, &format!("{claim}COMMIT")).await?;
         let mut marks = Vec::new();
         for bytes in rows {
             let decoded = applied::decode(&bytes);
@@ -244,6 +268,21 @@ impl<L: Link> Engine for Remote<L> {
     async fn committed(&self, token: &str) -> Result<bool, GrantError> {
         self.has_token(token).await
     }
+}
+
+fn reader_token(plugin: &str, reader: &str) -> String {
+    format!("{plugin}.{reader}")
+}
+
+/// In a transaction that has the plugin's fence for itself.
+fn reader_text(plugin: &str, reader: &str) -> String {
+    let (name, all) = (literal(READER), literal(&format!("{plugin}.%")));
+    let token = literal(&reader_token(plugin, reader));
+    format!(
+        "DELETE FROM kubewitness_receipts WHERE plugin = {name} AND token LIKE {all}; \
+         INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
+         VALUES ({name}, 0, 0, '', {token}, 0); "
+    )
 }
 
 /// The plugin that a receipt's token belongs to.

@@ -42,11 +42,18 @@ impl World {
     }
 
     fn engine(&self, patience: Patience) -> Shared {
+        self.engine_of(patience, None)
+    }
+
+    fn engine_of(&self, patience: Patience, reader: Option<&str>) -> Shared {
+        let reader = reader.map(Arc::from);
         let url = self.folder.path().join("url").to_string_lossy().into_owned();
         let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
         match self.server.service() {
-            Service::Postgres => Arc::new(Remote::<Postgres>::impatient(&spec, patience)),
-            Service::MariaDb | Service::MySql => Arc::new(Remote::<Mysql>::impatient(&spec, patience)),
+            Service::Postgres => Arc::new(Remote::<Postgres>::impatient(&spec, patience).read_by(reader)),
+            Service::MariaDb | Service::MySql => {
+                Arc::new(Remote::<Mysql>::impatient(&spec, patience).read_by(reader))
+            }
         }
     }
 
@@ -110,6 +117,36 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: World) {
     // And another plugin's transaction, which was open all the time, held nobody up.
     others.rollback().await;
     assert_eq!(world.rows(), 1);
+}
+
+/// As two replicas of which one has not noticed yet that the other took over.
+async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(world: World) {
+    let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
+    assert!(one.begin("p").await.is_err(), "it has read nothing yet");
+    assert_eq!(one.receipts("p", 0).await.unwrap(), []);
+    written(&one, 1).await.commit(&receipt(1)).await.unwrap();
+    // The other waits for what is under way, and what begins later is refused.
+    let under_way = written(&one, 2).await;
+    let (marks, committed) = tokio::join!(two.receipts("p", 0), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        under_way.commit(&receipt(2)).await
+    });
+    committed.unwrap();
+    assert_eq!(marks.unwrap().len(), 2);
+    written(&two, 3).await.commit(&receipt(3)).await.unwrap();
+    let refused = one.begin("p").await.err().unwrap();
+    assert!(matches!(&refused, GrantError::Unavailable(why) if why.contains("another replica")), "{refused}");
+    one.receipts("other", 0).await.unwrap();
+    assert!(one.begin("p").await.is_err(), "it has read another plugin's");
+    // Once it knows what the other did, it may go on, and then the other may not.
+    assert_eq!(one.receipts("p", 0).await.unwrap().len(), 3);
+    written(&one, 4).await.commit(&receipt(4)).await.unwrap();
+    assert!(two.begin("p").await.is_err());
+    assert_eq!(world.rows(), 4);
+    // It is no receipt.
+    two.forget("p", 4).await.unwrap();
+    assert_eq!(two.receipts("p", 0).await.unwrap(), []);
+    written(&two, 5).await.rollback().await;
 }
 
 async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: World) {
@@ -267,6 +304,7 @@ macro_rules! for_each_server {
 
 for_each_server!(
     who_reads_receipts_waits_for_what_is_being_committed,
+    who_has_not_read_what_another_reader_may_have_found_commits_nothing,
     a_commit_whose_answer_is_lost_is_found_or_is_not_there,
     a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds,
     connections_that_were_closed_meanwhile_are_replaced,
