@@ -130,6 +130,15 @@ impl Journal {
         self.inner.group.submit(|answer| Work::ElectBy(lease, answer)).await
     }
 
+    /// What the processes that share it mean by a name: the first that says so decides, and is answered to
+    /// all. One that has the journal for itself decides alone.
+    pub async fn agree(&self, name: &str, text: &str) -> Result<String, JournalError> {
+        match self.inner.is_shared {
+            true => self.inner.store.agree(name, text).await,
+            false => Ok(text.to_owned()),
+        }
+    }
+
     /// The processes that share it; none where one alone has it.
     pub async fn replicas(&self) -> Result<Vec<Replica>, JournalError> {
         self.inner.store.replicas().await

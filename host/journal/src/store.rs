@@ -148,6 +148,11 @@ pub(crate) trait Store: Send + Sync {
     /// What it takes on disk.
     async fn bytes(&self) -> Answer<u64>;
 
+    /// What the processes that share it mean by a name: the first that says so decides.
+    async fn agree(&self, _name: &str, text: &str) -> Answer<String> {
+        Ok(text.to_owned())
+    }
+
     /// The processes that share it; none where one alone has it.
     async fn replicas(&self) -> Answer<Vec<Replica>> {
         Ok(Vec::new())

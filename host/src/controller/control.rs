@@ -220,7 +220,10 @@ impl Control {
             return Ok(());
         }
         let known = self.last_good.sources().map_err(|error| vec![unreadable(&error)])?;
-        let changed = changed_sources(&known, &parsed.spec.sources);
+        let mut changed = changed_sources(&known, &parsed.spec.sources);
+        if changed.is_empty() {
+            changed = changed_sources(&self.agreed(&parsed.spec).await?, &parsed.spec.sources);
+        }
         if !changed.is_empty() {
             return Err(texts(&parsed.problems(changed)));
         }

@@ -273,7 +273,7 @@ impl HostViews {
         }
         match plugin.handle {
             Some(handle) => Ok(Chosen::From(handle, seqs)),
-            None => Err(ViewError::Unavailable(self.why_idle(name).await?)),
+            None => Err(self.why_idle(name).await?),
         }
     }
 }

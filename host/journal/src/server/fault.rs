@@ -11,6 +11,8 @@ fn postgres(code: &str) -> Option<&'static str> {
         // What a transaction that met another, or a server that ends, is told.
         "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
         "25006" => Some("the server only lets read"),
+        // As of a database that is told to take no connections.
+        "55000" => Some("the server takes nothing for now"),
         "57P01" | "57P02" | "57P03" | "57P05" => Some("the server is stopping or starting"),
         "53100" => Some("the server's disk is full"),
         "53300" => Some("the server has no connection left"),
@@ -167,7 +169,8 @@ mod tests {
 
     #[test]
     fn what_passes_is_tried_again_and_damage_is_not() {
-        for code in ["40001", "40P01", "53100", "53300", "57P01", "57P03", "25006", "08006", "53200"] {
+        for code in ["40001", "40P01", "55000", "53100", "53300", "57P01", "57P03", "25006", "08006", "53200"]
+        {
             assert!(passing(Dialect::Postgres, code).is_some(), "{code}");
         }
         for code in ["23505", "42P01", "XX001", "XX002", "22021"] {

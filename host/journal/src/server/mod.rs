@@ -248,6 +248,11 @@ impl store::Store for Store {
         bytes(self.readers.lend().await?.session()).await
     }
 
+    async fn agree(&self, name: &str, text: &str) -> Answer<String> {
+        let mut lent = self.readers.lend().await?;
+        replicas::agree(lent.session(), name, text).await
+    }
+
     async fn replicas(&self) -> Answer<Vec<Replica>> {
         let seated = replicas::seated(self.readers.lend().await?.session()).await?;
         Ok(seated.into_iter().map(|seated| seated.replica).collect())

@@ -133,6 +133,24 @@ pub(super) async fn come_in(session: &mut Session, sharing: &Sharing) -> Answer<
     Ok(lock)
 }
 
+/// The first decides, and stays.
+pub(super) async fn agree(session: &mut Session, name: &str, text: &str) -> Answer<String> {
+    let insert = match session.dialect() {
+        Dialect::Postgres => "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        Dialect::Mysql => {
+            "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON DUPLICATE KEY UPDATE name = name"
+        }
+    };
+    let select = "SELECT text FROM kw_agreed WHERE name = ?";
+    for _ in 0..2 {
+        if let Some(mut row) = session.fetch(select, vec![name.into()]).await?.into_iter().next() {
+            return row.text(0);
+        }
+        session.fetch(insert, vec![name.into(), text.into()]).await?;
+    }
+    Ok(text.to_owned())
+}
+
 /// Whoever has this term is the one that writes what plugins left.
 pub(super) async fn begin_term(session: &mut Session, slot: u8, term: i64) -> Answer<()> {
     session.fetch("UPDATE kw_journal SET term = ? WHERE id = 1", vec![term.into()]).await?;

@@ -117,11 +117,12 @@ const RETAIN_AND_SEAL: [&str; 13] = [
 /// Documents may be kept as edits, which an older program can't read. What is there stays.
 const EDITS: [&str; 0] = [];
 
-/// Who shares it, and whose term it is.
-const REPLICAS: [&str; 2] = [
+/// Who shares it, whose term it is, and what all of them have to mean alike.
+const REPLICAS: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS kw_replicas (slot @INT PRIMARY KEY, name @BYTES NOT NULL, lease @BYTES NOT NULL, \
      since_ms @INT NOT NULL, term @INT NOT NULL)@TABLE",
     "@COLUMN kw_journal.term",
+    "CREATE TABLE IF NOT EXISTS kw_agreed (name @KEY(1024) PRIMARY KEY, text @BYTES NOT NULL)@TABLE",
 ];
 
 /// A column that a statement adds: its table and its name.

@@ -1,7 +1,9 @@
 //! From one replica to the next: what only the one has that dispatches begins and ends here.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
-use kubewitness_core::config::HostSpec;
+use kubewitness_core::config::{HostSpec, SourceSpec};
 use kubewitness_core::status::Rules;
 use tracing::warn;
 
@@ -33,6 +35,26 @@ impl Control {
             let rules = host.rules().unwrap_or_else(|_| Rules::builtin());
             self.reconcile_sources(&host, rules).await;
         }
+    }
+
+    /// What the replicas witness under each source's name, by whoever came first: a pod has no data folder
+    /// that would remember it.
+    pub(super) async fn agreed(&self, spec: &HostSpec) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
+        let mut agreed = BTreeMap::new();
+        if !self.office.is_shared() {
+            return Ok(agreed);
+        }
+        for source in &spec.sources {
+            let own = serde_json::to_string(source).map_err(|error| vec![error.to_string()])?;
+            let journal = &self.plugins.journal;
+            let text = journal.agree(&format!("source {}", source.name), &own).await;
+            let text =
+                text.map_err(|error| vec![format!("what other replicas witness can't be read: {error}")])?;
+            let agreed_on = serde_json::from_str(&text)
+                .map_err(|error| vec![format!("what other replicas witness is not understood: {error}")])?;
+            agreed.insert(source.name.clone(), agreed_on);
+        }
+        Ok(agreed)
     }
 
     /// What lies beside one replica is not there for the next.

@@ -33,15 +33,16 @@ impl HostViews {
         }
     }
 
-    pub(super) async fn why_idle(&self, plugin: &str) -> Result<String, ViewError> {
+    /// To try again helps only where another is about to take over.
+    pub(super) async fn why_idle(&self, plugin: &str) -> Result<ViewError, ViewError> {
         Ok(match self.replica().await? {
-            Some(ReplicaView { dispatches: false, dispatcher: Some(other), .. }) => {
-                format!("another replica runs the plugin `{plugin}`: ask {other}")
-            }
-            Some(ReplicaView { dispatches: false, .. }) => {
-                format!("no replica runs the plugin `{plugin}` now: one of them is about to take over")
-            }
-            _ => format!("the plugin `{plugin}` does not run"),
+            Some(ReplicaView { dispatches: false, dispatcher: Some(other), .. }) => ViewError::Invalid(
+                format!("another replica runs the plugin `{plugin}`: ask the process {other}"),
+            ),
+            Some(ReplicaView { dispatches: false, .. }) => ViewError::Unavailable(format!(
+                "no replica runs the plugin `{plugin}` now: one of them is about to take over"
+            )),
+            _ => ViewError::Unavailable(format!("the plugin `{plugin}` does not run")),
         })
     }
 }

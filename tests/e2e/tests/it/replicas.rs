@@ -10,6 +10,8 @@ use kubewitness_harness::{
     SimulatorOptions, command, command_json_in, in_scratch, kills, seed, shared_server, skip, until,
 };
 
+use reqwest::Method;
+
 use crate::databases::{ADDRESS, configuration};
 use crate::support::{Load, SOURCES, create_job, same_story_in, write};
 
@@ -91,6 +93,19 @@ impl<'a> World<'a> {
         let mut platform = Platform::connect(&self.platform).await?;
         platform.note_effects().await?;
         Ok((load, platform.count().await?))
+    }
+
+    /// As an operator who empties it.
+    async fn take_the_lease_away(&self) -> Result<()> {
+        let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kubewitness";
+        until(WITHIN, "the Lease to be emptied", async || {
+            let (_, mut lease) = self.simulator.request(Method::GET, path, None).await?;
+            lease["spec"] = serde_json::json!({});
+            let (status, _) = self.simulator.request(Method::PUT, path, Some(&lease)).await?;
+            // Its holder may have renewed it in between.
+            Ok((status == 200).then_some(()))
+        })
+        .await
     }
 
     async fn versions(&self) -> Result<u64> {
@@ -223,6 +238,59 @@ async fn mysql_has_every_version_once_whichever_replica_is_killed_or_stopped() {
     on_server(Service::MySql, "replicas::mysql").await;
 }
 
+/// Somebody takes the Lease away from its holder, who believes for a moment that he still has it.
+async fn a_lease_that_is_taken_away_doubles_nothing(service: Service, test: &str) {
+    let Some(server) = shared_server(service, test) else { return };
+    in_scratch("replicas-taken", async |scratch| {
+        let world = World::new(scratch, server).await?;
+        let mut first = world.start("run-first")?;
+        create_job(&world.simulator, "first").await?;
+        world.grows("the first row").await?;
+        first.stop().await?;
+        let mut platform = Platform::connect(&world.platform).await?;
+        platform.note_effects().await?;
+        let before = platform.count().await?;
+        let mut runs = [world.start("run-a")?, world.start("run-b")?];
+        let mut leads = dispatcher(&mut runs).await?;
+        let mut changes = 0;
+        for round in 0..2 * ROUNDS {
+            runs[1 - leads].listed(SOURCES.len(), WITHIN).await?;
+            world.take_the_lease_away().await?;
+            // Each of them looks again within three seconds: states come in all of that time.
+            for number in 0..30 {
+                create_job(&world.simulator, &format!("taken-{round}-{number}")).await?;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let now = dispatcher(&mut runs).await?;
+            changes += u32::from(now != leads);
+            leads = now;
+            if changes == 2 {
+                break;
+            }
+        }
+        ensure!(changes > 0, "its holder took it again each time: nothing is tried here");
+        let versions = world.versions().await?;
+        let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
+        let all = |status: &StatusView| status.plugins.iter().all(arrived);
+        runs[leads].status_when(WITHIN, "all to be delivered", all).await?;
+        for run in &mut runs {
+            run.stop().await?;
+        }
+        world.proves(before).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_is_taken_away_doubles_nothing_in_postgres() {
+    a_lease_that_is_taken_away_doubles_nothing(Service::Postgres, "replicas::taken_postgres").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_is_taken_away_doubles_nothing_in_mariadb() {
+    a_lease_that_is_taken_away_doubles_nothing(Service::MariaDb, "replicas::taken_mariadb").await;
+}
+
 /// What one of them no longer gets from the API server, the other has witnessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_was_stopped_past_compaction_goes_on_where_the_other_is_and_leaves_no_gap() {
@@ -305,6 +373,22 @@ async fn who_stands_by_says_so_and_who_does_not_belong_is_told_what_to_do() {
         let args = vec!["--lease".into(), "default/another".into()];
         let elsewhere = RunOptions { args: [&elsewhere.args[..2], &args].concat(), ..elsewhere };
         refused(scratch, "elsewhere", &elsewhere, "another Lease").await?;
+        // A pod that was made anew knows nothing of what its source has witnessed; the journal does.
+        let config = world.options.config.as_ref().context("a folder")?;
+        let other = scratch.folder("other-config")?;
+        for file in std::fs::read_dir(config)? {
+            let file = file?;
+            let text = std::fs::read_to_string(file.path())?.replace("kind: Job}", "kind: CronJob}");
+            write(&other, &file.file_name().to_string_lossy(), &text)?;
+        }
+        let data = scratch.folder("rescoped")?;
+        let rescoped = RunOptions { config: Some(other), data, ..world.options.clone() };
+        let mut rescoped = Kubewitness::start("rescoped", &rescoped, scratch.path())?;
+        let told =
+            |status: &StatusView| status.problems.iter().any(|problem| problem.contains("another kind"));
+        rescoped.status_when(WITHIN, "the other source to be refused", told).await?;
+        rescoped.stop().await?;
+
         let embedded = RunOptions { args, data: scratch.folder("embedded")?, ..world.options.clone() };
         refused(scratch, "embedded", &embedded, "can't share an embedded journal").await?;
         for run in &mut runs {

@@ -8,7 +8,7 @@ pub async fn a_journal_of_the_first_format_is_made_one_of_this() {
     journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     journal.close().await.unwrap();
     beside.run(
-        "DROP TABLE kw_discrepancies; DROP TABLE kw_replicas; ALTER TABLE kw_journal DROP COLUMN term; \
+        "DROP TABLE kw_discrepancies; DROP TABLE kw_replicas; DROP TABLE kw_agreed; ALTER TABLE kw_journal DROP COLUMN term; \
                 UPDATE kw_journal SET format = 1",
     );
     assert!(matches!(verify_at(&beside.place()).await, Err(OpenError::Older { found: 1, .. })));
@@ -64,6 +64,7 @@ pub async fn a_journal_of_format_1_gets_sums_and_can_be_cut() {
     desk.run("ALTER TABLE @streams DROP COLUMN taken").await;
     desk.run("DROP TABLE @taken").await;
     desk.run("DROP TABLE @replicas").await;
+    desk.run("DROP TABLE @agreed").await;
     desk.run("ALTER TABLE @journal DROP COLUMN term").await;
     desk.run("UPDATE @journal SET format = 1").await;
     let older = verify_at(&desk.place).await.unwrap_err();
