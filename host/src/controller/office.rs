@@ -14,7 +14,7 @@ use tracing::{info, warn};
 /// How long the journal is told that this one leads no more: the process may be ending.
 const LEAVING: Duration = Duration::from_secs(3);
 /// Before the journal is told again who leads.
-const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// The election that a replica takes part in.
 #[derive(Clone)]
