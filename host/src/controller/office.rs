@@ -8,7 +8,7 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::ReplicaView;
 use kubewitness_journal::Journal;
 use kubewitness_watch::election::{Leadership, LeaseRole};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 /// How long the journal is told that this one leads no more: the process may be ending.
@@ -63,11 +63,12 @@ pub struct Office {
     journal: Journal,
     /// The Lease's term in which the journal takes what plugins leave from here.
     term: Option<u64>,
+    again_at: Instant,
 }
 
 impl Office {
     pub fn new(election: Option<Election>, journal: Journal) -> Self {
-        Self { election, journal, term: None }
+        Self { election, journal, term: None, again_at: Instant::now() }
     }
 
     pub fn is_held(&self) -> bool {
@@ -90,8 +91,9 @@ impl Office {
     pub async fn changed(&mut self) {
         let Some(election) = &mut self.election else { return std::future::pending().await };
         if election.term() != self.term {
-            // The last try to take it failed.
-            return sleep(AGAIN).await;
+            // The last try to take it may have failed a moment ago. Whoever waits begins to wait again
+            // whenever something else happens.
+            return sleep_until(self.again_at).await;
         }
         while election.term() == self.term {
             election.leadership.changed().await;
@@ -127,7 +129,10 @@ impl Office {
                 self.term = Some(term);
             }
             Err(JournalError::Fatal(reason)) => bail!("taking over: {reason}"),
-            Err(error) => warn!("this replica can't take over yet: {error}"),
+            Err(error) => {
+                warn!("this replica can't take over yet: {error}");
+                self.again_at = Instant::now() + AGAIN;
+            }
         }
         Ok(())
     }
