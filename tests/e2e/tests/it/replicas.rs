@@ -319,8 +319,11 @@ async fn one_that_was_stopped_past_compaction_goes_on_where_the_other_is_and_lea
         let versions = world.versions().await?;
         let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
         runs[leads].status_when(WITHIN, "all to arrive", |status| status.plugins.iter().all(arrived)).await?;
-        // Nothing of what it missed can be read any more.
-        world.simulator.compact(None).await?;
+        // What it missed can't be read any more, and the other needs none of it.
+        let status = runs[leads].status().await?;
+        let checkpoints = status.sources.iter().filter_map(|source| source.checkpoint.parse::<u64>().ok());
+        let oldest = checkpoints.min().context("a checkpoint")?;
+        world.simulator.compact(Some(oldest)).await?;
         runs[1 - leads].process().signal("CONT").await?;
         create_job(&world.simulator, "afterwards").await?;
         let behind = &mut runs[1 - leads];
