@@ -316,6 +316,23 @@ impl Witness for Journal {
         Ok(newest.map(|stream| (stream.epoch, stream.checkpoint.as_deref().map(Version::new))))
     }
 
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared
+    }
+
+    fn watches(&self, source: &str, since: Option<(u32, Version)>) {
+        self.inner.store.watches(source, since);
+    }
+
+    async fn watched_elsewhere(
+        &self,
+        source: &str,
+        epoch: u32,
+        before: &Version,
+    ) -> Result<Option<String>, JournalError> {
+        self.inner.store.watched_elsewhere(source, epoch, before).await
+    }
+
     async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {
         self.reader().await?.discrepancies(source).await
     }

@@ -158,6 +158,19 @@ pub(crate) trait Store: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Since when this process's watch of a source goes on, for the others that share it.
+    fn watches(&self, _source: &str, _since: Option<(u32, Version)>) {}
+
+    /// Another process that shares it and whose watch of the source began before a version and goes on.
+    async fn watched_elsewhere(
+        &self,
+        _source: &str,
+        _epoch: u32,
+        _before: &Version,
+    ) -> Answer<Option<String>> {
+        Ok(None)
+    }
+
     /// Ends the readers, and lets another process open it.
     async fn close(&self) -> Answer<()>;
 }

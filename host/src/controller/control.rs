@@ -220,6 +220,7 @@ impl Control {
             return Ok(());
         }
         let known = self.last_good.sources().map_err(|error| vec![unreadable(&error)])?;
+        let rules = parsed.spec.rules().map_err(|faults| texts(&parsed.problems(faults)))?;
         let mut changed = changed_sources(&known, &parsed.spec.sources);
         if changed.is_empty() {
             changed = changed_sources(&self.agreed(&parsed.spec).await?, &parsed.spec.sources);
@@ -227,7 +228,6 @@ impl Control {
         if !changed.is_empty() {
             return Err(texts(&parsed.problems(changed)));
         }
-        let rules = parsed.spec.rules().map_err(|faults| texts(&parsed.problems(faults)))?;
         let same_grants = |old: &HostSpec| for_plugins(old) == for_plugins(&parsed.spec);
         if self.office.is_held()
             && (self.capabilities.is_none() || !self.host.as_ref().is_some_and(same_grants))

@@ -321,7 +321,8 @@ impl Comparison {
             return Ok(None);
         }
         let (resource, jobs, cancel) = (self.resource, self.jobs, CancellationToken::new());
-        Ok(Some(Round { id, resource, jobs, sweep, cancel }))
+        let may_be_seen = self.reason == ListReason::Expired && self.parts.witness.is_shared();
+        Ok(Some(Round { id, resource, jobs, sweep, may_be_seen, cancel }))
     }
 
     fn differs(&self, job: &Job) -> DiscrepancyView {

@@ -83,6 +83,10 @@ pub(crate) struct Life {
 }
 
 impl Life {
+    pub fn is_torn(&self) -> bool {
+        self.walked.iter().any(|walked| walked.hole.is_some())
+    }
+
     pub fn told(&self) -> Told {
         let found = self.walked.iter().flat_map(|walked| &walked.found);
         let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();

@@ -57,6 +57,8 @@ pub(crate) enum Input {
     /// A list is complete: a watch from this version misses nothing. The checkpoint on disk stays
     /// where it is until the round is settled.
     Listed(Version, Option<RoundId>),
+    /// Whoever can be found has been found: nobody waits for those who had their names before.
+    Swept(RoundId),
     /// Everything that was missed has been read back, or lies in gaps.
     Settled(RoundId),
     /// Answered once everything is settled and durable.

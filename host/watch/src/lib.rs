@@ -26,6 +26,7 @@ mod discovery;
 mod document;
 mod draft;
 pub mod election;
+mod elsewhere;
 mod exact;
 mod fed;
 mod frontier;

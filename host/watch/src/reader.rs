@@ -71,6 +71,8 @@ pub(crate) struct Reader {
     looked_since: Option<Instant>,
     /// No watch has lived since the last list: one that expires again must not list at once.
     just_listed: bool,
+    /// From here on everything came: by watches each of which went on where the one before had ended.
+    unbroken: Option<Version>,
 }
 
 impl Reader {
@@ -93,6 +95,7 @@ impl Reader {
             resource: None,
             is_unsure: true,
             just_listed: false,
+            unbroken: None,
             based: 0,
             looked_since: None,
             streams: parts.tuning.stream_lists,
@@ -115,6 +118,10 @@ impl Reader {
                 self.parts.shared.set_condition(Some(condition));
             }
             self.is_unsure |= step.pause.is_some();
+            if step.pause.is_some() || !matches!(step.action, Action::Probe | Action::Watch) {
+                // Whoever was away waits for none of what comes here.
+                self.parts.witness.watches(&self.parts.spec.name, None);
+            }
             if let Some(pause) = step.pause {
                 sleep(self.pause(&pause)).await;
             }
@@ -258,6 +265,7 @@ impl Reader {
             }
         };
         tracing::debug!(source = %self.parts.spec.name, %from, "watching");
+        self.unbroken.get_or_insert(from);
         self.watched(Stream::new(&self.parts, body), Vec::new()).await
     }
 
@@ -269,7 +277,13 @@ impl Reader {
     /// Follows a watch to its end; `first` are lines that came before.
     async fn watched(&mut self, mut stream: Stream, first: Vec<Bytes>) -> Result<Step, Closed> {
         self.parts.shared.set_condition(None);
-        self.parts.shared.live().synced = true;
+        let epoch = {
+            let mut live = self.parts.shared.live();
+            live.synced = true;
+            live.epoch
+        };
+        let unbroken = self.unbroken.clone().map(|since| (epoch, since));
+        self.parts.witness.watches(&self.parts.spec.name, unbroken);
         let since = Instant::now();
         let ended = self.follow(&mut stream, first).await?;
         let ended = match self.sync().await?.told {

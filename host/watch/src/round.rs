@@ -22,6 +22,8 @@ pub(crate) struct Round {
     pub jobs: Vec<Job>,
     /// `None` where nothing unknown can have happened.
     pub sweep: Option<Outage>,
+    /// What this witness could not see, another one of a shared journal may have seen.
+    pub may_be_seen: bool,
     /// Given up: the history to which it belongs is over.
     pub cancel: CancellationToken,
 }

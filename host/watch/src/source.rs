@@ -113,7 +113,10 @@ impl Source {
         // Reader, walker, auditor and mender end with the stop or with the writer; the writer with them.
         let halt = stop.child_token();
         let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);
-        let reading = halt.clone().run_until_cancelled_owned(read).map(|_| ());
+        let watched = Arc::clone(&parts);
+        let reading = halt.clone().run_until_cancelled_owned(read).map(move |_| {
+            watched.witness.watches(&watched.spec.name, None);
+        });
         let appender = Appender { parts: Arc::clone(&parts), appends: to_append, appended: has_appended };
         let appending = appender.run(stop.clone());
         let making = async move {

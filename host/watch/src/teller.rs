@@ -3,12 +3,15 @@
 //! Under one name others may have come and gone that only the sweep finds. So what began in the
 //! outage waits until the sweep has come to its beginning, and the name of what has ended until
 //! the end of the sweep.
+//!
+//! Holes come last where another witness of a shared journal may have seen what lies in them.
 
 use std::sync::Arc;
 
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
 
+use crate::elsewhere::Others;
 use crate::exact::Life;
 use crate::input::{Hole, Input, Step, Story};
 use crate::reader::Closed;
@@ -35,6 +38,11 @@ impl Tale {
         steps.append(&mut self.after);
         steps
     }
+
+    fn is_torn(&self) -> bool {
+        let steps = self.before.iter().chain(&self.after);
+        steps.into_iter().any(|step| matches!(step, Step::Hole(..))) || self.between.iter().any(Life::is_torn)
+    }
 }
 
 pub(crate) struct Teller {
@@ -42,17 +50,29 @@ pub(crate) struct Teller {
     inputs: mpsc::Sender<Input>,
     round: RoundId,
     waiting: Vec<Tale>,
+    /// Who may have seen what lies in holes.
+    others: Option<Others>,
+    /// Names with holes, where others may.
+    torn: Vec<Tale>,
     /// Names that are not told yet.
     left: usize,
 }
 
 impl Teller {
-    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, round: RoundId, names: usize) -> Self {
+    pub fn new(
+        parts: &Arc<Parts>,
+        inputs: &mpsc::Sender<Input>,
+        round: RoundId,
+        names: usize,
+        others: Option<Others>,
+    ) -> Self {
         let teller = Self {
             parts: Arc::clone(parts),
             inputs: inputs.clone(),
             round,
             waiting: Vec::new(),
+            others,
+            torn: Vec::new(),
             left: names,
         };
         teller.show();
@@ -64,7 +84,7 @@ impl Teller {
         if tale.waits.is_none() {
             return self.tell(tale).await;
         }
-        if !tale.before.is_empty() {
+        if !tale.before.is_empty() && !self.may_be_whole(&tale) {
             // How the bearer before ended is older than anybody who may be found.
             self.story(std::mem::take(&mut tale.before), None).await?;
         }
@@ -79,7 +99,15 @@ impl Teller {
         };
         match self.waiting.iter_mut().find(of_name) {
             Some(tale) => tale.between.push(life),
-            None => self.story(vec![Step::Life(life)], None).await?,
+            None => {
+                let object = Arc::new(life.object.clone());
+                let between = vec![life];
+                let tale = Tale { object, before: Vec::new(), between, after: Vec::new(), waits: None };
+                match self.may_be_whole(&tale) {
+                    true => self.torn.push(tale),
+                    false => self.story(tale.steps(), None).await?,
+                }
+            }
         }
         Ok(())
     }
@@ -94,9 +122,29 @@ impl Teller {
         Ok(())
     }
 
+    /// Another witness may have seen what this one lacks of it.
+    fn may_be_whole(&self, tale: &Tale) -> bool {
+        self.others.is_some() && tale.is_torn()
+    }
+
     /// Whoever was not found lies in these holes.
-    pub async fn end(mut self, holes: Vec<Hole>) -> Result<(), Closed> {
+    pub async fn end(mut self, mut holes: Vec<Hole>) -> Result<(), Closed> {
         self.clean(u128::MAX).await?;
+        let is_whole = holes.is_empty() && self.torn.is_empty();
+        if let Some(others) = self.others.take().filter(|_| !is_whole) {
+            self.send(Input::Swept(self.round)).await?;
+            if let Some(why) = others.have_seen(&self.parts, !self.torn.is_empty()).await {
+                if !self.torn.is_empty() {
+                    // What is missing here is there by now.
+                    self.send(Input::Overtaken(why)).await?;
+                    return Err(Closed);
+                }
+                holes.clear();
+            }
+        }
+        for tale in std::mem::take(&mut self.torn) {
+            self.tell(tale).await?;
+        }
         for hole in holes {
             self.send(Input::SourceHole(Some(self.round), hole)).await?;
         }
@@ -104,6 +152,10 @@ impl Teller {
     }
 
     async fn tell(&mut self, tale: Tale) -> Result<(), Closed> {
+        if self.may_be_whole(&tale) {
+            self.torn.push(tale);
+            return Ok(());
+        }
         let object = Arc::clone(&tale.object);
         self.story(tale.steps(), Some(object)).await?;
         self.left = self.left.saturating_sub(1);

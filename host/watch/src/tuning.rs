@@ -36,6 +36,8 @@ pub struct Tuning {
     /// After an audit's list the watch has this long to come to the list's version. Bookmarks
     /// come about once a minute.
     pub audit_grace: Duration,
+    /// While what could not be read back is left to another witness, it is looked for that one this often.
+    pub others_every: Duration,
     /// Makes jitter repeatable.
     pub seed: Option<u64>,
 }
@@ -80,6 +82,7 @@ impl Default for Tuning {
             held_events: 16 * 1024,
             held_bytes: 64 * 1024 * 1024,
             audit_grace: Duration::from_secs(75),
+            others_every: Duration::from_secs(1),
             seed: None,
         }
     }

@@ -11,6 +11,7 @@ use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 
 use crate::budget::Budget;
+use crate::elsewhere::Others;
 use crate::exact::{Ended, Exact, Life, Span};
 use crate::frontier::Frontier;
 use crate::handle::read;
@@ -79,7 +80,8 @@ impl Walker {
         let (source, swept) = (&self.parts.spec.name, round.sweep.is_some());
         tracing::info!(%source, objects, swept, "reading back what was missed");
         let before = self.counted();
-        let mut teller = Teller::new(&self.parts, &self.inputs, round.id, objects);
+        let others = Others::of(&self.parts, &round);
+        let mut teller = Teller::new(&self.parts, &self.inputs, round.id, objects, others);
         let frontier = Arc::new(Frontier::new(round.newest(&jobs)));
         let (told, met, was_lost) = self.walk_all(&round, jobs, &frontier, &mut teller).await?;
         let holes = match round.sweep.take() {

@@ -86,6 +86,8 @@ pub(crate) struct Writer {
     /// The round whose missed versions are being read back: until it is settled, the checkpoint
     /// on disk stays where it was.
     round: Option<RoundId>,
+    /// Whoever came and went unseen and can be found was found.
+    swept: bool,
     /// What the mender is to look into. Its length is bounded by the places, and by what had been
     /// read when there were none left.
     unended: mpsc::UnboundedSender<Unended>,
@@ -135,6 +137,7 @@ impl Writer {
             steps: VecDeque::new(),
             release: None,
             round: None,
+            swept: false,
             full,
             unended,
             places: Arc::new(Semaphore::new(PLACES)),
@@ -249,7 +252,7 @@ impl Writer {
         if let Some(object) = self.release.take() {
             self.released = self.holds.release(&object.namespace, &object.name);
         }
-        if self.round.is_none() {
+        if self.round.is_none() || self.swept {
             for object in std::mem::take(&mut self.fresh) {
                 self.released.extend(self.holds.release(&object.0, &object.1));
             }
@@ -319,15 +322,20 @@ impl Writer {
             }
             Input::Listed(version, round) => {
                 self.checkpoint = Checkpoint::at(Some(version));
-                self.round = round;
+                (self.round, self.swept) = (round, false);
                 (self.due, self.listed) = (true, true);
             }
+            Input::Swept(round) if Some(round) == self.round => self.swept = true,
             Input::Settled(round) if Some(round) == self.round => {
                 self.round = None;
                 self.due = true;
             }
             // Of a round that was given up; the last is taken before.
-            Input::Story(_) | Input::SourceHole(..) | Input::Settled(_) | Input::Overtaken(_) => {}
+            Input::Story(_)
+            | Input::SourceHole(..)
+            | Input::Swept(_)
+            | Input::Settled(_)
+            | Input::Overtaken(_) => {}
             Input::Doubt => self.hush(),
             Input::NewEpoch => {
                 self.maker.epoch += 1;
@@ -367,7 +375,7 @@ impl Writer {
         };
         match (frame.kind, envelope) {
             (EventType::Added | EventType::Modified | EventType::Deleted, Some(envelope)) => {
-                if self.round.is_some() && frame.kind == EventType::Added {
+                if self.round.is_some() && !self.swept && frame.kind == EventType::Added {
                     self.hold_fresh(&envelope);
                 }
                 if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {

@@ -12,15 +12,14 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::claims::{self, Claim, OWNER};
 use super::guard::{self, Purpose};
-use super::remote::{Fault, Link, PATIENCE};
+use super::remote::{Fault, Link, PATIENCE, READER};
 use super::sqlite::{bind, said};
 use super::write::quote;
 use crate::applied::{self, Mark};
 use crate::secrets;
 
 /// All that is kept, by its place in what [`Row::from`] takes.
-pub const KEPT: &str =
-    "SELECT plugin, first, last, states, token FROM kubewitness_receipts WHERE plugin <> '/reader'";
+pub const KEPT: &str = "SELECT plugin, first, last, states, token FROM kubewitness_receipts";
 
 /// Keys of one question.
 const PAGE: usize = 64;
@@ -205,7 +204,9 @@ pub async fn database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof {
 
 async fn whole(reader: &mut dyn Reader, proof: &mut DatabaseProof) -> Result<(), String> {
     let Some(rows) = reader.kept().await? else { return Ok(()) };
-    let (told, receipts): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.plugin == OWNER);
+    // Who reads them is no receipt.
+    let rows = rows.into_iter().filter(|row| row.plugin != READER);
+    let (told, receipts): (Vec<Row>, Vec<Row>) = rows.partition(|row| row.plugin == OWNER);
     let mut told: HashMap<String, Row> = told.into_iter().map(|row| (row.token.clone(), row)).collect();
     for row in receipts {
         let said = told.remove(&row.token);

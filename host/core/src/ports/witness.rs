@@ -201,6 +201,22 @@ pub trait Witness: Send + Sync {
     async fn standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
         Ok(None)
     }
+    /// Whether others may write of the same sources.
+    fn is_shared(&self) -> bool {
+        false
+    }
+    /// Since which version, of which epoch, this one's watch of a source goes on without a break; `None`: it
+    /// doesn't. The others learn of it within seconds.
+    fn watches(&self, _source: &str, _since: Option<(u32, Version)>) {}
+    /// Another one whose watch of the source began before a version and goes on without a break.
+    async fn watched_elsewhere(
+        &self,
+        _source: &str,
+        _epoch: u32,
+        _before: &Version,
+    ) -> Result<Option<String>, JournalError> {
+        Ok(None)
+    }
     /// What became of an object that is not there by what was witnessed. One that can't be asked
     /// knows nothing: the story is told again, and the ids are the same.
     async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<Fate, JournalError> {

@@ -20,12 +20,14 @@ mod schema;
 mod seals;
 mod session;
 mod table;
+mod watches;
 mod write;
 mod writer;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use kubewitness_core::Version;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::JournalError;
 
@@ -36,6 +38,7 @@ use pool::Pool;
 use replicas::Seated;
 pub use replicas::Sharing;
 use session::Session;
+use watches::Watches;
 use writer::Share;
 pub(crate) use writer::Writer;
 
@@ -44,6 +47,8 @@ use crate::store::{self, Answer};
 
 pub(crate) struct Store {
     readers: Arc<Pool>,
+    /// What this process tells the others of its watches, where there are others.
+    watches: Option<Arc<Watches>>,
 }
 
 impl Store {
@@ -58,9 +63,10 @@ impl Store {
         let mut session = dial(&server, &place).await?;
         let taken = take(&server, &place, &mut session, sharing, clock.now_ms()).await;
         let share = taken.map_err(|error| explained(error, session.remedy()))?;
+        let watches = share.as_ref().map(Share::watches);
         let writer = Writer::new(server.clone(), session, clock, share).await;
         let writer = writer.map_err(|error| open_error(&place, error))?;
-        Ok((Self { readers: Pool::new(server, readers) }, writer))
+        Ok((Self { readers: Pool::new(server, readers), watches }, writer))
     }
 }
 
@@ -256,6 +262,17 @@ impl store::Store for Store {
     async fn replicas(&self) -> Answer<Vec<Replica>> {
         let seated = replicas::seated(self.readers.lend().await?.session()).await?;
         Ok(seated.into_iter().map(|seated| seated.replica).collect())
+    }
+
+    fn watches(&self, source: &str, since: Option<(u32, Version)>) {
+        if let Some(watches) = &self.watches {
+            watches.set(source, since);
+        }
+    }
+
+    async fn watched_elsewhere(&self, source: &str, epoch: u32, before: &Version) -> Answer<Option<String>> {
+        let Some(mine) = &self.watches else { return Ok(None) };
+        mine.elsewhere(self.readers.lend().await?.session(), source, epoch, before).await
     }
 
     async fn close(&self) -> Answer<()> {

@@ -67,7 +67,9 @@ pub(super) async fn sit(
             continue;
         }
         let number = i64::from(slot);
-        session.fetch("DELETE FROM kw_replicas WHERE slot = ?", vec![number.into()]).await?;
+        for table in ["kw_replicas", "kw_watches"] {
+            session.fetch(&format!("DELETE FROM {table} WHERE slot = ?"), vec![number.into()]).await?;
+        }
         let text = "INSERT INTO kw_replicas (slot, name, lease, since_ms, term) VALUES (?, ?, ?, ?, ?)";
         let (name, lease) = (sharing.name.as_str().into(), sharing.lease.as_str().into());
         let term = term.unwrap_or_default();
@@ -92,7 +94,7 @@ pub(super) async fn end_stalled(session: &mut Session, mine: Seat) -> Answer<()>
 }
 
 /// Nothing has come from it for a while. A replica that is well asks every second.
-async fn is_stalled(session: &mut Session, number: i64) -> Answer<bool> {
+pub(super) async fn is_stalled(session: &mut Session, number: i64) -> Answer<bool> {
     let text = match session.dialect() {
         Dialect::Postgres => {
             "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND state LIKE 'idle%' \

@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 5.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 6.
 //!
 //! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
 //! they can lie beside others. They hold the same rows as the embedded journal, under the same
@@ -31,11 +31,11 @@
 //! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
 //! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
 //! documents and statuses had sums; up to version 3 no document was kept as edits; up to version 4 one process had
-//! it.
+//! it; up to version 5 replicas did not know of each other's watches.
 
 use super::dialect::Dialect;
 
-pub(super) const VERSION: i64 = 5;
+pub(super) const VERSION: i64 = 6;
 
 /// The version from which on replicas can share it.
 pub(super) const SHARED: i64 = 5;
@@ -45,7 +45,7 @@ pub(super) const SEALED: i64 = 3;
 
 /// The statements that make version `n + 1` of version `n`. Those that were released never change.
 pub(super) const STEPS: [&[&str]; VERSION as usize] =
-    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS];
+    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES];
 
 /// Without a transaction around them, as MySQL has none for tables: each may be done twice.
 const CREATE: [&str; 20] = [
@@ -124,6 +124,10 @@ const REPLICAS: [&str; 3] = [
     "@COLUMN kw_journal.term",
     "CREATE TABLE IF NOT EXISTS kw_agreed (name @KEY(1024) PRIMARY KEY, text @BYTES NOT NULL)@TABLE",
 ];
+
+/// Of each replica, since when its watches go on.
+const WATCHES: [&str; 1] =
+    ["CREATE TABLE IF NOT EXISTS kw_watches (slot @INT PRIMARY KEY, sources @BYTES NOT NULL)@TABLE"];
 
 /// A column that a statement adds: its table and its name.
 pub(super) fn added(shared: &str) -> Option<(&str, &str)> {

@@ -12,6 +12,7 @@ use super::lock::{Lock, Seat, end_own, holding_session, lock, myself, own_number
 use super::lookup;
 use super::replicas::{self, Sharing};
 use super::session::Session;
+use super::watches::{self, Edition, Watches};
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
@@ -28,11 +29,19 @@ pub(super) struct Share {
     slot: u8,
     /// In which it writes what plugins left.
     term: Option<i64>,
+    watches: Arc<Watches>,
+    /// What the transaction that is under way tells of them.
+    telling: Option<Edition>,
 }
 
 impl Share {
     pub fn new(sharing: Sharing, slot: u8) -> Self {
-        Self { sharing, slot, term: None }
+        let watches = Watches::of(&sharing.name).into();
+        Self { sharing, slot, term: None, watches, telling: None }
+    }
+
+    pub fn watches(&self) -> Arc<Watches> {
+        Arc::clone(&self.watches)
     }
 }
 
@@ -103,6 +112,18 @@ impl Writer {
         if news && self.epoch == self.found {
             self.epoch += 1;
         }
+        if let Some(share) = &mut self.share {
+            share.watches.were_told(share.telling.take());
+        }
+        Ok(())
+    }
+
+    /// What the others don't know yet of this one's watches.
+    async fn tell_watches(&mut self) -> Answer<()> {
+        let Some(share) = &mut self.share else { return Ok(()) };
+        let Some((edition, text)) = share.watches.untold() else { return Ok(()) };
+        watches::tell(&mut self.session, share.slot, &text).await?;
+        share.telling = Some(edition);
         Ok(())
     }
 
@@ -122,6 +143,8 @@ impl Writer {
         let slot = replicas::sit(session, &share.sharing, share.term, self.clock.now_ms()).await?;
         let full = || JournalError::Unavailable(format!("{} replicas share the journal", replicas::MOST));
         share.slot = slot.ok_or_else(full)?;
+        share.telling = None;
+        share.watches.are_forgotten();
         unlock(session, Seat::Whole).await
     }
 
@@ -214,6 +237,7 @@ impl Writes for Writer {
 
     async fn begin(&mut self) -> Answer<Turn> {
         let Fence { term, newest } = self.fence().await?;
+        self.tell_watches().await?;
         Ok(match &self.share {
             None => Turn::ALONE,
             Some(share) => Turn {
@@ -280,7 +304,10 @@ impl Writes for Writer {
     }
 
     async fn end(&mut self) -> Answer<()> {
-        self.session.script("ROLLBACK").await
+        match self.share.as_ref().is_some_and(|share| share.telling.is_some()) {
+            true => self.finish(false).await,
+            false => self.session.script("ROLLBACK").await,
+        }
     }
 
     fn rows(&mut self) -> &mut dyn Fetch {

@@ -488,6 +488,7 @@ on_servers!(
     only_so_many_replicas_come_in,
     only_who_leads_writes_what_plugins_left,
     a_witness_that_lags_takes_no_checkpoint_back,
+    a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there,
     a_gap_of_what_another_witness_has_passed_is_refused_and_its_states_are_not,
     who_witnesses_an_epoch_that_is_over_is_told_where_the_journal_is,
     what_one_sweeps_the_other_does_not_refer_to,

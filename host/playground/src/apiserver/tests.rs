@@ -169,6 +169,20 @@ async fn a_watch_from_a_compacted_version_ends_with_an_error() {
 }
 
 #[tokio::test]
+async fn an_open_watch_outlives_the_compaction_of_what_others_did() {
+    let cluster = Cluster::start(|_| {}).await;
+    let version = cluster.config("a", json!({})).await;
+    let mut frames = cluster.watch(&format!("resourceVersion={version}")).await;
+    cluster.config("b", json!({})).await;
+    assert_eq!(frames.next().await.1, "b");
+    let secret = json!({"metadata": {"name": "s"}});
+    cluster.post("/api/v1/namespaces/default/secrets", secret).await;
+    cluster.server.compact(None);
+    cluster.config("c", json!({})).await;
+    assert_eq!(frames.next().await.1, "c");
+}
+
+#[tokio::test]
 async fn a_forgotten_watch_window_leaves_exact_lists() {
     let cluster = Cluster::start(|_| {}).await;
     let version = cluster.config("a", json!({})).await;

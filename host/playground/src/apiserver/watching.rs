@@ -238,6 +238,14 @@ impl Watcher {
                     break;
                 }
                 Ok(batch) => batch,
+                Err(too_old)
+                    if self.caught_up
+                        && window.since <= self.position
+                        && self.front.store.has_all_since(self.table, self.position) =>
+                {
+                    self.position = too_old.oldest;
+                    continue;
+                }
                 Err(too_old) => {
                     let error = ApiError::watch_expired(self.position, too_old.oldest);
                     out.extend_from_slice(&error_frame(&error));

@@ -34,6 +34,7 @@ impl Reader {
     pub(super) async fn list(&mut self, action: &Action, reason: &ListReason) -> Result<Step, Closed> {
         let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
         self.go_on_if_first().await?;
+        self.unbroken = None;
         // The list before must be settled: what it left is older than what this one will leave,
         // and compaction eats from the oldest.
         let standing = self.all_read_back().await?;
@@ -186,6 +187,7 @@ impl Reader {
         for job in round.iter().flat_map(|round| &round.jobs) {
             self.send(Input::Hold(job.object(), None)).await?;
         }
+        self.unbroken = Some(version.clone());
         self.send(Input::Listed(version, round.as_ref().map(|round| round.id))).await?;
         // Nothing that is listed is watched before it is durable.
         self.sync().await?;

@@ -13,6 +13,7 @@ mod memory;
 mod model;
 mod ordinary;
 mod protocols;
+mod shared;
 mod simulator;
 mod streaming;
 mod trouble;
@@ -46,6 +47,7 @@ fn tuning() -> Tuning {
         longest_pause: Duration::from_millis(50),
         checkpoint_every: Duration::from_millis(20),
         walk: WalkBudget { rate: 20_000, time_per_object: Duration::from_secs(8), ..WalkBudget::default() },
+        others_every: Duration::from_millis(20),
         seed: Some(1),
         ..Tuning::default()
     }

@@ -31,6 +31,10 @@ struct Kept {
     appends_left: Option<u32>,
     /// Reads that give this object, and then fail.
     torn: Option<Current>,
+    /// Another witness writes to it, and watches since this version.
+    others: Option<Option<Version>>,
+    /// What this one told of its watch, each time that it changed.
+    told: Vec<Option<(u32, String)>>,
 }
 
 #[derive(Default)]
@@ -108,6 +112,16 @@ impl Memory {
         kept.torn = Some(ghost);
     }
 
+    /// There is another witness; `since`: whose watch goes on since then.
+    pub fn shared_with(&self, since: Option<u64>) {
+        let since = since.map(|since| Version::new(&since.to_string()));
+        self.kept.lock().unwrap().others = Some(since);
+    }
+
+    pub fn told_of_watches(&self) -> Vec<Option<(u32, String)>> {
+        self.kept.lock().unwrap().told.clone()
+    }
+
     /// After this many appends the process is as good as killed.
     pub fn die_after(&self, appends: Option<u32>) {
         self.kept.lock().unwrap().appends_left = appends;
@@ -173,6 +187,34 @@ impl Witness for Memory {
         }
         appended.newest = kept.states.len() as u64;
         Ok(appended)
+    }
+
+    async fn standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
+        let kept = self.kept.lock().unwrap();
+        Ok(kept.others.as_ref().map(|_| (kept.epoch, kept.checkpoints.get(&kept.epoch).cloned())))
+    }
+
+    fn is_shared(&self) -> bool {
+        self.kept.lock().unwrap().others.is_some()
+    }
+
+    fn watches(&self, _source: &str, since: Option<(u32, Version)>) {
+        let since = since.map(|(epoch, since)| (epoch, since.to_string()));
+        let mut kept = self.kept.lock().unwrap();
+        if kept.told.last() != Some(&since) {
+            kept.told.push(since);
+        }
+    }
+
+    async fn watched_elsewhere(
+        &self,
+        _source: &str,
+        _epoch: u32,
+        before: &Version,
+    ) -> Result<Option<String>, JournalError> {
+        let kept = self.kept.lock().unwrap();
+        let since = kept.others.iter().flatten().any(|since| before.is_newer_than(since));
+        Ok(since.then(|| "the other".to_owned()))
     }
 
     async fn fate(&self, _source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::views::{PluginView, ReplicaView, StatusView};
 use kubewitness_harness::{
     DatabaseServer, Dice, Ended, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, command, command_json_in, in_scratch, kills, seed, shared_server, skip, until,
+    SimulatorOptions, command, command_json, command_json_in, in_scratch, kills, seed, shared_server, skip,
+    until,
 };
 
 use reqwest::Method;
@@ -32,8 +33,12 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     async fn new(scratch: &'a Scratch, server: &DatabaseServer) -> Result<Self> {
+        Self::with_bookmarks(scratch, server, "1s").await
+    }
+
+    async fn with_bookmarks(scratch: &'a Scratch, server: &DatabaseServer, every: &str) -> Result<Self> {
         let simulated = SimulatorOptions {
-            bookmark_every: Some("1s".to_owned()),
+            bookmark_every: Some(every.to_owned()),
             more_servers: 1,
             // However slow the machine is: nothing is compacted that a restart still needs.
             args: vec!["--history-age".to_owned(), "0s".to_owned()],
@@ -338,6 +343,101 @@ async fn one_that_was_stopped_past_compaction_goes_on_where_the_other_is_and_lea
         // It is as good as the other: that one may go.
         runs[leads].kill().await?;
         create_job(&world.simulator, "at-last").await?;
+        let versions = world.versions().await?;
+        let arrived = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == versions);
+        runs[1 - leads].status_when(WITHIN, "the last to arrive", arrived).await?;
+        runs[1 - leads].stop().await?;
+        world.proves(before).await
+    })
+    .await;
+}
+
+/// Nothing happens in the sources and no bookmark comes, so that no checkpoint tells how far the one is that
+/// was there all the time, when the other comes back past compaction. Answers who that one is.
+async fn quiet_past_compaction(world: &World<'_>, load: Load, runs: &mut [Kubewitness; 2]) -> Result<usize> {
+    let leads = dispatcher(runs).await?;
+    runs[1 - leads].answers().await?;
+    runs[1 - leads].listed(SOURCES.len(), WITHIN).await?;
+    world.grows("the history to grow").await?;
+    load.stop().await?;
+    let versions = world.versions().await?;
+    let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
+    runs[leads].status_when(WITHIN, "all to arrive", |status| status.plugins.iter().all(arrived)).await?;
+    runs[1 - leads].process().signal("STOP").await?;
+    world.simulator.drop_watches_at(1 - leads).await?;
+    // Their Lease is renewed meanwhile: there are newer versions, and none of them is of the sources.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    world.simulator.compact(None).await?;
+    runs[1 - leads].process().signal("CONT").await?;
+    let behind = &mut runs[1 - leads];
+    let said = until(WITHIN, "it to leave both sources to the other", async || {
+        let times = behind.process().stderr().matches("is left to another witness").count();
+        Ok((times == SOURCES.len()).then_some(()))
+    });
+    said.await.with_context(|| behind.process().say())?;
+    Ok(leads)
+}
+
+async fn whole_gaps(run: &Kubewitness) -> Result<Vec<serde_json::Value>> {
+    let server = format!("http://{}", run.address());
+    let gaps = command_json(&["gaps", "-o", "json", "--server", &server]).await?;
+    Ok(gaps.as_array().context("a list of gaps")?.clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_missed_in_a_quiet_time_is_no_gap_where_the_others_watch_went_on() {
+    let test = "replicas::quiet_time";
+    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    in_scratch("replicas-quiet", async |scratch| {
+        let world = World::with_bookmarks(scratch, server, "1h").await?;
+        let (load, before) = world.begin().await?;
+        let mut runs = [world.start_at(0, "run-a")?, world.start_at(1, "run-b")?];
+        let leads = quiet_past_compaction(&world, load, &mut runs).await?;
+        // As long as nothing is known, nothing is said.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        ensure!(whole_gaps(&runs[leads]).await?.is_empty(), "{:?}", whole_gaps(&runs[leads]).await?);
+        let load = Load::start(&world.simulator, seed(), RATE);
+        let behind = &mut runs[1 - leads];
+        let said = until(WITHIN, "it to hear that the other has seen everything", async || {
+            Ok((behind.process().stderr().matches("no gap: ").count() == SOURCES.len()).then_some(()))
+        });
+        said.await.with_context(|| behind.process().say())?;
+        // It is as good as the other: that one may go.
+        runs[leads].kill().await?;
+        dispatcher(std::slice::from_mut(&mut runs[1 - leads])).await?;
+        world.grows("the next one to go on").await?;
+        load.stop().await?;
+        let versions = world.versions().await?;
+        let arrived = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == versions);
+        runs[1 - leads].status_when(WITHIN, "the last to arrive", arrived).await?;
+        ensure!(whole_gaps(&runs[1 - leads]).await?.is_empty(), "{:?}", whole_gaps(&runs[1 - leads]).await?);
+        runs[1 - leads].stop().await?;
+        world.proves(before).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_missed_in_a_quiet_time_is_a_gap_once_the_other_is_killed_before_it_knew_more() {
+    let test = "replicas::quiet_time_killed";
+    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    in_scratch("replicas-quiet-killed", async |scratch| {
+        let world = World::with_bookmarks(scratch, server, "1h").await?;
+        let (load, before) = world.begin().await?;
+        let mut runs = [world.start_at(0, "run-a")?, world.start_at(1, "run-b")?];
+        let leads = quiet_past_compaction(&world, load, &mut runs).await?;
+        runs[leads].kill().await?;
+        let gaps = until(WITHIN, "a gap of each source", async || {
+            let gaps = whole_gaps(&runs[1 - leads]).await?;
+            Ok((gaps.len() == SOURCES.len()).then_some(gaps))
+        })
+        .await?;
+        for (source, ..) in SOURCES {
+            let is_it = |gap: &&serde_json::Value| gap["source"] == source && gap["object"].is_null();
+            let gap = gaps.iter().find(is_it).with_context(|| format!("of {source}: {gaps:?}"))?;
+            ensure!(gap["reason"] == "Compacted", "{gap}");
+        }
+        create_job(&world.simulator, "afterwards").await?;
         let versions = world.versions().await?;
         let arrived = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == versions);
         runs[1 - leads].status_when(WITHIN, "the last to arrive", arrived).await?;

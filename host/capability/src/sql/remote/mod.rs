@@ -135,7 +135,7 @@ pub trait Link: Send + Sync + Sized + 'static {
 
 /// Who reads a plugin's receipts leaves a row under this name, where there are several: what another has
 /// begun since is refused until it has read them as well. No plugin is called so.
-const READER: &str = "/reader";
+pub const READER: &str = "/reader";
 
 /// A granted database on a server.
 pub struct Remote<L: Link> {

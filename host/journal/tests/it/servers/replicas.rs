@@ -205,6 +205,49 @@ pub async fn a_gap_of_what_another_witness_has_passed_is_refused_and_its_states_
     desk.assert_sound().await;
 }
 
+pub async fn a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there() {
+    let beside = Beside::new();
+    let (one, two) = (replica(&beside.place(), "one").await, replica(&beside.place(), "two").await);
+    let version = Version::new;
+    let elsewhere = async |journal: &Journal, before: &str| {
+        loop {
+            match journal.watched_elsewhere(SOURCE, 1, &version(before)).await {
+                Ok(told) => return told,
+                // Its session was ended as well.
+                Err(JournalError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    one.watches(SOURCE, Some((1, version("99"))));
+    one.watches("another", Some((1, version("1"))));
+    assert_eq!(elsewhere(&two, "100").await, None, "it is told with a transaction");
+    one.settle().await.unwrap();
+    assert_eq!(elsewhere(&two, "100").await.as_deref(), Some("one"));
+    assert_eq!(elsewhere(&two, "99").await, None, "it began no sooner");
+    assert_eq!(elsewhere(&one, "100").await, None, "it is no other's");
+    assert_eq!(two.watched_elsewhere(SOURCE, 0, &version("100")).await.unwrap(), None, "of another epoch");
+    // With what is witnessed; and a session that is lost doesn't take it away for good.
+    two.watches(SOURCE, Some((1, version("7"))));
+    two.append(of(SOURCE, 0, vec![present(&job(1), 8)])).await.unwrap();
+    assert_eq!(elsewhere(&one, "8").await.as_deref(), Some("two"));
+    beside.end_all();
+    until_there(&two, of(SOURCE, 0, vec![present(&job(1), 9)])).await;
+    until_there(&one, of(SOURCE, 0, vec![present(&job(1), 9)])).await;
+    assert_eq!(elsewhere(&one, "8").await.as_deref(), Some("two"));
+    two.watches(SOURCE, None);
+    assert_eq!(elsewhere(&one, "8").await.as_deref(), Some("two"), "it is told with a transaction");
+    two.settle().await.unwrap();
+    assert_eq!(elsewhere(&one, "8").await, None);
+    two.watches(SOURCE, Some((1, version("7"))));
+    two.settle().await.unwrap();
+    two.close().await.unwrap();
+    assert_eq!(elsewhere(&one, "8").await, None, "its session has ended");
+    // Who sits there now says nothing yet.
+    let _three = replica(&beside.place(), "three").await;
+    assert_eq!(elsewhere(&one, "8").await, None);
+}
+
 pub async fn who_witnesses_an_epoch_that_is_over_is_told_where_the_journal_is() {
     let desk = Desk::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);

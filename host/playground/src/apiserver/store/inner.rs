@@ -73,6 +73,8 @@ pub(super) struct Table {
     pub(super) objects: BTreeMap<Arc<str>, Vec<Arc<Record>>>,
     pub(super) log: VecDeque<Change>,
     pub(super) window_floor: u64,
+    /// The newest change that is no longer in the log.
+    pub(super) dropped: u64,
     pub(super) last_change: u64,
     pub(super) changed: watch::Sender<u64>,
 }
@@ -101,6 +103,7 @@ impl Inner {
             objects: BTreeMap::new(),
             log: VecDeque::new(),
             window_floor: self.floor,
+            dropped: 0,
             last_change: 0,
             changed: watch::Sender::new(0),
         });
@@ -154,6 +157,7 @@ impl Inner {
                 let excess = table.log.len() - limits.watch_window;
                 if let Some(last) = table.log.drain(..excess).next_back() {
                     table.window_floor = last.record.version;
+                    table.dropped = last.record.version;
                 }
             }
         }
@@ -196,7 +200,9 @@ impl Inner {
         if windows == Windows::Forget {
             for table in &mut self.tables {
                 let gone = table.log.partition_point(|c| c.record.version <= target);
-                table.log.drain(..gone);
+                if let Some(last) = table.log.drain(..gone).next_back() {
+                    table.dropped = last.record.version;
+                }
                 table.window_floor = table.window_floor.max(target);
             }
         }

@@ -114,6 +114,12 @@ impl Store {
         Ok((version, record.filter(|r| !r.deleted).cloned()))
     }
 
+    /// Whether every change after a version is still there. A watch that is open and has had everything up to
+    /// there goes on, however much of what others changed is forgotten.
+    pub fn has_all_since(&self, table: TableId, version: u64) -> bool {
+        locked(&self.inner).tables[table.0].dropped <= version
+    }
+
     /// What changed after a version, oldest first, at least `max` changes if there are as many; changes of
     /// one version are never split.
     pub fn changes_after(
