@@ -84,7 +84,7 @@ pub(crate) struct Life {
 
 impl Life {
     pub fn is_torn(&self) -> bool {
-        self.walked.iter().any(|walked| walked.hole.is_some())
+        self.walked.iter().any(|walked| walked.hole.is_some()) || (self.died.is_none() && !self.survives)
     }
 
     pub fn told(&self) -> Told {

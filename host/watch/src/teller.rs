@@ -39,9 +39,10 @@ impl Tale {
         steps
     }
 
+    /// Versions of it are not known, its end among them.
     fn is_torn(&self) -> bool {
-        let steps = self.before.iter().chain(&self.after);
-        steps.into_iter().any(|step| matches!(step, Step::Hole(..))) || self.between.iter().any(Life::is_torn)
+        let torn = |step: &Step| matches!(step, Step::Hole(..) | Step::Ended(_, None));
+        self.before.iter().chain(&self.after).any(torn) || self.between.iter().any(Life::is_torn)
     }
 }
 

@@ -99,6 +99,27 @@ async fn an_object_with_versions_that_only_the_other_has_is_read_from_the_journa
     running.stop().await;
 }
 
+/// The end of an object: at which version, only the other knows.
+#[tokio::test]
+async fn an_end_that_only_the_other_has_is_read_from_the_journal_again() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    memory.shared_with(Some(90));
+    world.create("a", json!({}));
+    world.create("b", json!({}));
+    let running = Running::start(&world, &memory).await;
+    running.watching(&world).await;
+    away(&world).await;
+    world.delete("b");
+    world.create("c", json!({}));
+    world.compact();
+    waits(&world).await;
+    assert_eq!(memory.story_of("b"), ["present b 102"]);
+    other_comes_to(&memory, 104).await;
+    let ended = running.task.await.unwrap();
+    assert!(matches!(ended, Err(SourceError::Overtaken(_))), "{ended:?}");
+    assert_eq!(memory.story_of("b"), ["present b 102"]);
+}
+
 #[tokio::test]
 async fn another_witness_that_does_not_come_to_what_the_server_shows_is_not_waited_for_long() {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
