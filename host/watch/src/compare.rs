@@ -184,7 +184,11 @@ impl Comparison {
             self.known.insert(&envelope.uid);
         }
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
-        match self.found(&envelope, document)? {
+        let found = match self.found(&envelope, document) {
+            Err(Broken::OtherHistory(_)) if self.is_late(&envelope).await? => return Err(Broken::Again),
+            found => found?,
+        };
+        match found {
             // Taken now, what lies between would be refused as old.
             Some(Found::Item(_)) if watched.is_some_and(|watched| version.is_newer_than(watched)) => {}
             Some(Found::Item(document)) if self.reason == ListReason::Replaced => {
@@ -201,6 +205,9 @@ impl Comparison {
                 if !moved.witnessed {
                     let fate = fate_now(&self.parts, &moved.object).await;
                     if fate == Fate::Ended {
+                        if self.is_late(&envelope).await? {
+                            return Err(Broken::Again);
+                        }
                         say_revived(&self.parts, &moved.object);
                         return Err(Broken::OtherHistory(version));
                     }
@@ -216,6 +223,24 @@ impl Comparison {
             None => {}
         }
         Ok(())
+    }
+
+    /// Whether the list shows an object as it no longer is: of a server that lags behind another one, by which
+    /// newer versions of it were witnessed.
+    async fn is_late(&self, envelope: &Envelope<'_>) -> Result<bool, Broken> {
+        let now = fetch(&self.parts, &self.resource, &reference(&self.parts, envelope)).await?;
+        let now = now.as_ref().map(|now| project::envelope(now)).transpose();
+        let now = now.map_err(|error| Failure::Answer(error.to_string()))?;
+        let known = self.parts.shared.read().brief(&envelope.uid);
+        let is_late = now.filter(|now| now.uid == envelope.uid).is_none_or(|now| {
+            let now = Version::new(&now.resource_version);
+            known.is_some_and(|known| !known.resource_version.is_newer_than(&now))
+        });
+        if is_late {
+            let (source, name) = (&self.parts.spec.name, &envelope.name);
+            tracing::info!(%source, %name, "the list shows what is over: the server lags behind another one");
+        }
+        Ok(is_late)
     }
 
     /// What one listed object means; `None` where it was witnessed as it is.

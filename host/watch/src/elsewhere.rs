@@ -13,13 +13,24 @@ use crate::source::Parts;
 /// whose session with the journal was lost, is not heard of at once.
 const LOOKS: u32 = 5;
 
-/// Where the server showed an object newer than the journal has it, one whose watch goes on brings that soon.
-const LOOKS_AT_TORN: u32 = 15;
+/// Where the server showed an object newer than the journal has it, one whose watch goes on brings that soon:
+/// after the longest pause of one that could not write.
+const LOOKS_AT_TORN: u32 = 40;
 
 /// The others, and up to where they must have seen everything.
 pub(crate) struct Others {
     epoch: u32,
     listed: Version,
+}
+
+/// What came of waiting for them.
+pub(crate) enum Waited {
+    /// Another witness has seen everything.
+    Seen(String),
+    /// One watches, and does not bring what the server has shown.
+    Behind,
+    /// There is none any more that could have.
+    InVain,
 }
 
 enum Look {
@@ -37,9 +48,8 @@ impl Others {
         Some(Self { epoch: parts.shared.live().epoch, listed: outage.listed.clone() })
     }
 
-    /// How it is known that another witness has; `None` once there is none any more that could have.
-    /// `torn`: versions of objects are missing that are there.
-    pub async fn have_seen(&self, parts: &Parts, torn: bool) -> Option<String> {
+    /// `torn`: versions of objects are missing that the server has shown, and these wait.
+    pub async fn have_seen(&self, parts: &Parts, torn: bool) -> Waited {
         let (source, listed) = (&parts.spec.name, &self.listed);
         let (mut waited_for, mut looks, mut alone, since) = (None, 0, 0, Instant::now());
         loop {
@@ -47,11 +57,11 @@ impl Others {
             match self.look(parts).await {
                 Ok(Look::Seen(why)) => {
                     tracing::info!(%source, %listed, waited = ?since.elapsed(), "no gap: {why}");
-                    return Some(why);
+                    return Waited::Seen(why);
                 }
                 Ok(Look::Watched(other)) if torn && looks >= LOOKS_AT_TORN => {
-                    tracing::info!(%source, %listed, other, "it is not waited for any longer");
-                    return None;
+                    tracing::info!(%source, %listed, other, "it brings nothing of what the server has: those objects wait no longer");
+                    return Waited::Behind;
                 }
                 Ok(Look::Watched(other)) => {
                     alone = 0;
@@ -60,7 +70,7 @@ impl Others {
                         waited_for = Some(other);
                     }
                 }
-                Ok(Look::Nobody) if alone + 1 >= LOOKS => return None,
+                Ok(Look::Nobody) if alone + 1 >= LOOKS => return Waited::InVain,
                 Ok(Look::Nobody) => alone += 1,
                 // Nothing can be written meanwhile, and whoever writes says so.
                 Err(error) => {

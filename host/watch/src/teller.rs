@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
 
-use crate::elsewhere::Others;
+use crate::elsewhere::{Others, Waited};
 use crate::exact::Life;
 use crate::input::{Hole, Input, Step, Story};
 use crate::reader::Closed;
@@ -132,24 +132,40 @@ impl Teller {
     pub async fn end(mut self, mut holes: Vec<Hole>) -> Result<(), Closed> {
         self.clean(u128::MAX).await?;
         let is_whole = holes.is_empty() && self.torn.is_empty();
-        if let Some(others) = self.others.take().filter(|_| !is_whole) {
-            self.send(Input::Swept(self.round)).await?;
-            if let Some(why) = others.have_seen(&self.parts, !self.torn.is_empty()).await {
-                if !self.torn.is_empty() {
-                    // What is missing here is there by now.
-                    self.send(Input::Overtaken(why)).await?;
-                    return Err(Closed);
-                }
-                holes.clear();
-            }
+        if let Some(others) = self.others.take().filter(|_| !is_whole)
+            && self.is_seen_by(&others).await?
+        {
+            holes.clear();
         }
-        for tale in std::mem::take(&mut self.torn) {
-            self.tell(tale).await?;
-        }
+        self.tell_torn().await?;
         for hole in holes {
             self.send(Input::SourceHole(Some(self.round), hole)).await?;
         }
         self.send(Input::Settled(self.round)).await
+    }
+
+    /// Whether another witness knows what this one does not. It ends where that one alone can go on.
+    async fn is_seen_by(&mut self, others: &Others) -> Result<bool, Closed> {
+        self.send(Input::Swept(self.round)).await?;
+        loop {
+            match others.have_seen(&self.parts, !self.torn.is_empty()).await {
+                Waited::InVain => return Ok(false),
+                Waited::Behind => self.tell_torn().await?,
+                Waited::Seen(_) if self.torn.is_empty() => return Ok(true),
+                Waited::Seen(why) => {
+                    // What is missing here is there by now.
+                    self.send(Input::Overtaken(why)).await?;
+                    return Err(Closed);
+                }
+            }
+        }
+    }
+
+    async fn tell_torn(&mut self) -> Result<(), Closed> {
+        for tale in std::mem::take(&mut self.torn) {
+            self.tell(tale).await?;
+        }
+        Ok(())
     }
 
     async fn tell(&mut self, tale: Tale) -> Result<(), Closed> {

@@ -86,6 +86,8 @@ pub(crate) struct Writer {
     /// The round whose missed versions are being read back: until it is settled, the checkpoint
     /// on disk stays where it was.
     round: Option<RoundId>,
+    /// Where the round began that is settled by this batch.
+    since: Option<Version>,
     /// Whoever came and went unseen and can be found was found.
     swept: bool,
     /// What the mender is to look into. Its length is bounded by the places, and by what had been
@@ -137,6 +139,7 @@ impl Writer {
             steps: VecDeque::new(),
             release: None,
             round: None,
+            since: None,
             swept: false,
             full,
             unended,
@@ -327,7 +330,7 @@ impl Writer {
             }
             Input::Swept(round) if Some(round) == self.round => self.swept = true,
             Input::Settled(round) if Some(round) == self.round => {
-                self.round = None;
+                (self.round, self.since) = (None, self.written.clone());
                 self.due = true;
             }
             // Of a round that was given up; the last is taken before.
@@ -340,8 +343,7 @@ impl Writer {
             Input::NewEpoch => {
                 self.maker.epoch += 1;
                 self.checkpoint = Checkpoint::default();
-                self.written = None;
-                self.round = None;
+                (self.written, self.round, self.since) = (None, None, None);
                 self.holds.clear();
                 self.fresh.clear();
                 count(&self.parts.shared.counters.epochs, 1);

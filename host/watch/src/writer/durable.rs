@@ -92,7 +92,7 @@ impl Writer {
             poison: std::mem::take(&mut draft.poison),
             gaps: std::mem::take(&mut draft.gaps),
             discrepancies: draft.discrepancies.clone(),
-            since: self.round.and(self.written.clone()),
+            since: self.since.take().or_else(|| self.round.and(self.written.clone())),
             rewinds: match (&self.written, &checkpoint) {
                 (Some(written), Some(checkpoint)) => written.is_newer_than(checkpoint),
                 _ => false,

@@ -37,3 +37,28 @@ async fn a_list_whose_pages_always_expire_is_made_in_one_piece() {
     running.stop().await;
     assert_eq!(memory.story().len(), 4);
 }
+
+/// A server that lags behind the one that was watched before.
+#[tokio::test]
+async fn a_list_that_is_older_than_what_was_witnessed_is_asked_for_again_and_is_no_other_history() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    let old: Vec<_> = world.log().into_iter().map(|entry| entry.object).collect();
+    world.update("a");
+    world.delete("b");
+    settled(&world, &memory).await;
+    for (lists, shown) in old.into_iter().enumerate() {
+        away(&world).await;
+        world.create(&format!("later-{lists}"), json!({}));
+        let list = json!({"kind": "JobList", "apiVersion": "batch/v1", "items": [shown],
+            "metadata": {"resourceVersion": world.version().to_string()}});
+        let reply = Reply { status: 200, headers: String::new(), body: list.to_string() };
+        world.spoil_once("limit=3", reply);
+        world.forget();
+        level(&world, &memory).await;
+        settled(&world, &memory).await;
+    }
+    assert_eq!(running.handle.view().epoch, 0);
+    assert_eq!((memory.source_gaps(), memory.object_gaps()), (vec![], vec![]));
+    assert_eq!(memory.story_of("b"), ["present b 102", "gone b 104"]);
+    running.stop().await;
+}

@@ -141,6 +141,12 @@ impl Witness for Memory {
             *left = left.checked_sub(1).ok_or_else(|| JournalError::Fatal("killed".to_string()))?;
         }
         assert!(append.epoch >= kept.epoch, "an epoch never shrinks");
+        let tells_gaps =
+            !append.gaps.is_empty() || append.states.iter().any(|state| state.change == Change::Gap);
+        let held = kept.checkpoints.get(&append.epoch).filter(|_| tells_gaps && kept.others.is_some());
+        if held.zip(append.since.as_ref()).is_some_and(|(held, since)| held.is_newer_than(since)) {
+            return Err(JournalError::Overtaken("another witness knows what is a gap".into()));
+        }
         kept.epoch = append.epoch;
         let mut appended = Appended::default();
         for state in append.states {

@@ -5,7 +5,7 @@ use kubewitness_core::ports::{Append, Witness};
 
 use super::*;
 
-/// One that was away while `brief` came and went, and who can't ask for it any more.
+/// One that was away while others came and went, and who can't ask for it any more.
 async fn behind_compaction(since: Option<u64>) -> (World, Arc<Memory>, Running) {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     memory.shared_with(since);
@@ -13,8 +13,10 @@ async fn behind_compaction(since: Option<u64>) -> (World, Arc<Memory>, Running) 
     let running = Running::start(&world, &memory).await;
     running.watching(&world).await;
     away(&world).await;
-    world.create("brief", json!({}));
-    world.delete("brief");
+    for name in ["brief", "brief-too"] {
+        world.create(name, json!({}));
+        world.delete(name);
+    }
     world.compact();
     (world, memory, running)
 }
@@ -30,6 +32,11 @@ async fn waits(world: &World) {
     tokio::time::sleep(10 * tuning().others_every).await;
 }
 
+async fn ended(running: Running) -> Result<(), SourceError> {
+    until("the source to end", || running.task.is_finished()).await;
+    running.task.await.unwrap()
+}
+
 fn bounds(memory: &Memory) -> Vec<(String, String)> {
     memory.source_gaps().into_iter().map(|gap| (gap.after, gap.before)).collect()
 }
@@ -40,11 +47,11 @@ async fn what_can_not_be_read_back_is_left_to_another_witness_and_is_no_gap_once
     waits(&world).await;
     // What happens meanwhile is witnessed, and a restart would begin before all of it.
     world.create("later", json!({}));
-    until("it to be witnessed", || memory.story_of("later") == ["present later 104"]).await;
+    until("it to be witnessed", || memory.story_of("later") == ["present later 106"]).await;
     world.bookmark();
     tokio::time::sleep(10 * tuning().checkpoint_every).await;
     assert_eq!(memory.checkpoint().as_deref(), Some("101"));
-    other_comes_to(&memory, 103).await;
+    other_comes_to(&memory, 105).await;
     settled(&world, &memory).await;
     assert_eq!(bounds(&memory), []);
     running.stop().await;
@@ -52,24 +59,28 @@ async fn what_can_not_be_read_back_is_left_to_another_witness_and_is_no_gap_once
 
 #[tokio::test]
 async fn what_the_other_witness_can_not_have_seen_is_a_gap() {
-    for since in [None, Some(103)] {
+    for since in [None, Some(105)] {
         let (world, memory, running) = behind_compaction(since).await;
         settled(&world, &memory).await;
-        assert_eq!(bounds(&memory), [("101".to_string(), "104".to_string())], "since {since:?}");
+        assert_eq!(bounds(&memory), [("101".to_string(), "106".to_string())], "since {since:?}");
         running.stop().await;
     }
 }
 
+/// What that one has seen until then is none: the source begins again from there.
 #[tokio::test]
-async fn where_the_others_watch_breaks_before_it_came_there_it_is_a_gap() {
+async fn where_the_others_watch_breaks_before_it_came_there_only_what_lies_behind_it_is_a_gap() {
     let (world, memory, running) = behind_compaction(Some(90)).await;
     waits(&world).await;
     other_comes_to(&memory, 102).await;
     waits(&world).await;
-    assert_eq!(bounds(&memory), []);
     memory.shared_with(None);
+    let ended = ended(running).await;
+    assert!(matches!(ended, Err(SourceError::Overtaken(_))), "{ended:?}");
+    assert_eq!(bounds(&memory), []);
+    let running = Running::start(&world, &memory).await;
     settled(&world, &memory).await;
-    assert_eq!(bounds(&memory), [("101".to_string(), "104".to_string())]);
+    assert_eq!(bounds(&memory), [("102".to_string(), "106".to_string())]);
     running.stop().await;
 }
 
@@ -90,7 +101,7 @@ async fn an_object_with_versions_that_only_the_other_has_is_read_from_the_journa
     waits(&world).await;
     assert_eq!((memory.object_gaps(), bounds(&memory)), (vec![], vec![]));
     other_comes_to(&memory, 105).await;
-    let ended = running.task.await.unwrap();
+    let ended = ended(running).await;
     assert!(matches!(ended, Err(SourceError::Overtaken(_))), "{ended:?}");
     assert_eq!((memory.object_gaps(), bounds(&memory)), (vec![], vec![]));
     let running = Running::start(&world, &memory).await;
@@ -115,7 +126,7 @@ async fn an_end_that_only_the_other_has_is_read_from_the_journal_again() {
     waits(&world).await;
     assert_eq!(memory.story_of("b"), ["present b 102"]);
     other_comes_to(&memory, 104).await;
-    let ended = running.task.await.unwrap();
+    let ended = ended(running).await;
     assert!(matches!(ended, Err(SourceError::Overtaken(_))), "{ended:?}");
     assert_eq!(memory.story_of("b"), ["present b 102"]);
 }
@@ -131,6 +142,12 @@ async fn another_witness_that_does_not_come_to_what_the_server_shows_is_not_wait
     world.update("a");
     world.update("a");
     world.compact();
+    until("a gap of the object", || !memory.object_gaps().is_empty()).await;
+    // Who came and went may still be known to that one.
+    waits(&world).await;
+    assert_eq!(bounds(&memory), []);
+    assert_eq!(memory.story_of("a"), ["present a 101", "present a 103"]);
+    memory.shared_with(None);
     settled(&world, &memory).await;
     assert_eq!((memory.object_gaps().len(), bounds(&memory).len()), (1, 1));
     running.stop().await;
