@@ -5,13 +5,21 @@ use kubewitness_core::ports::{Append, Witness};
 
 use super::*;
 
-/// One that was away while others came and went, and who can't ask for it any more.
-async fn behind_compaction(since: Option<u64>) -> (World, Arc<Memory>, Running) {
+/// Beside another witness, whose watch goes on since then.
+async fn shared_with(since: Option<u64>, names: &[&str]) -> (World, Arc<Memory>, Running) {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     memory.shared_with(since);
-    world.create("a", json!({}));
+    for name in names {
+        world.create(name, json!({}));
+    }
     let running = Running::start(&world, &memory).await;
     running.watching(&world).await;
+    (world, memory, running)
+}
+
+/// One that was away while others came and went, and who can't ask for it any more.
+async fn behind_compaction(since: Option<u64>) -> (World, Arc<Memory>, Running) {
+    let (world, memory, running) = shared_with(since, &["a"]).await;
     away(&world).await;
     for name in ["brief", "brief-too"] {
         world.create(name, json!({}));
@@ -87,11 +95,7 @@ async fn where_the_others_watch_breaks_before_it_came_there_only_what_lies_behin
 /// Of an object that is there, versions are missing: the journal has them, and this witness doesn't.
 #[tokio::test]
 async fn an_object_with_versions_that_only_the_other_has_is_read_from_the_journal_again() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    memory.shared_with(Some(90));
-    world.create("a", json!({}));
-    let running = Running::start(&world, &memory).await;
-    running.watching(&world).await;
+    let (world, memory, running) = shared_with(Some(90), &["a"]).await;
     away(&world).await;
     for _ in 0..3 {
         world.update("a");
@@ -113,12 +117,7 @@ async fn an_object_with_versions_that_only_the_other_has_is_read_from_the_journa
 /// The end of an object: at which version, only the other knows.
 #[tokio::test]
 async fn an_end_that_only_the_other_has_is_read_from_the_journal_again() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    memory.shared_with(Some(90));
-    world.create("a", json!({}));
-    world.create("b", json!({}));
-    let running = Running::start(&world, &memory).await;
-    running.watching(&world).await;
+    let (world, memory, running) = shared_with(Some(90), &["a", "b"]).await;
     away(&world).await;
     world.delete("b");
     world.create("c", json!({}));
@@ -133,11 +132,7 @@ async fn an_end_that_only_the_other_has_is_read_from_the_journal_again() {
 
 #[tokio::test]
 async fn another_witness_that_does_not_come_to_what_the_server_shows_is_not_waited_for_long() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    memory.shared_with(Some(90));
-    world.create("a", json!({}));
-    let running = Running::start(&world, &memory).await;
-    running.watching(&world).await;
+    let (world, memory, running) = shared_with(Some(90), &["a"]).await;
     away(&world).await;
     world.update("a");
     world.update("a");
@@ -155,11 +150,7 @@ async fn another_witness_that_does_not_come_to_what_the_server_shows_is_not_wait
 
 #[tokio::test]
 async fn what_is_told_of_a_watch_is_since_when_it_goes_on() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    memory.shared_with(None);
-    world.create("a", json!({}));
-    let running = Running::start(&world, &memory).await;
-    running.watching(&world).await;
+    let (world, memory, running) = shared_with(None, &["a"]).await;
     world.update("a");
     settled(&world, &memory).await;
     let since = |version: &str| Some((0, version.to_owned()));
