@@ -69,6 +69,16 @@ impl Beside {
         Box::new(session)
     }
 
+    /// As another replica that writes, for longer than a test takes.
+    async fn asks_with_bytes(&self) {
+        if Kind::here() == Kind::Postgres {
+            return std::future::pending().await;
+        }
+        let mut session = MySqlConnection::connect(&self.address).await.unwrap();
+        let asked = sqlx::query("SELECT sleep(120), length(?)").bind(vec![0x80_u8, 0, 0xff]);
+        asked.execute(&mut session).await.map(drop).unwrap();
+    }
+
     /// Ends all sessions but the one that does it.
     fn end_all(&self) {
         if Kind::here() == Kind::Postgres {
@@ -78,12 +88,11 @@ impl Beside {
             );
             return;
         }
-        let all = self.run(
-            "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()",
-        );
-        for session in all.split_whitespace() {
-            // It may have ended by itself.
-            drop(self.server.run(None, &format!("KILL {session}")));
+        for session in self.server.sessions().unwrap() {
+            if session.database == database(&self.address) {
+                // It may have ended by itself.
+                drop(self.server.run(None, &format!("KILL {}", session.id)));
+            }
         }
     }
 

@@ -92,15 +92,16 @@ async fn begin(
     first.kill().await?;
     // Its last commit may still be on its way: what it was counts as before once it is settled.
     let idle = until(CATCH_UP, "the last transaction to end", async || {
-        let open = match server.service() {
+        let idle = match server.service() {
             Service::Postgres => {
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kubewitness'"
+                let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kubewitness'";
+                server.run(Some("test_0"), open)?.trim() == "0"
             }
             Service::MariaDb | Service::MySql => {
-                "SELECT count(*) FROM information_schema.processlist WHERE db = 'test_0' AND id <> connection_id()"
+                server.sessions()?.iter().all(|session| session.database != "test_0")
             }
         };
-        Ok((server.run(Some("test_0"), open)?.trim() == "0").then_some(()))
+        Ok(idle.then_some(()))
     });
     idle.await?;
     let mut platform = Platform::connect(url).await?;

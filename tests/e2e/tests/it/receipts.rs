@@ -101,13 +101,15 @@ impl Store {
     /// Whether somebody waits in front of the hold. Of SQLite nobody can tell.
     fn is_reached(&self) -> Result<bool> {
         let Self::Server(server, _) = self else { return Ok(true) };
-        let waiting = match server.service() {
-            Service::Postgres => "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'",
-            Service::MariaDb | Service::MySql => {
-                "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock'"
+        match server.service() {
+            Service::Postgres => {
+                let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+                Ok(server.run(Some("test_0"), waiting)?.trim() != "0")
             }
-        };
-        Ok(server.run(Some("test_0"), waiting)?.trim() != "0")
+            Service::MariaDb | Service::MySql => {
+                Ok(server.sessions()?.iter().any(|session| session.state == "User lock"))
+            }
+        }
     }
 
     /// The first job was there before the notes began.

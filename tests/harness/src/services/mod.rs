@@ -191,6 +191,11 @@ impl DatabaseServer {
         output(command.arg(statements))
     }
 
+    /// Those of MySQL and MariaDB that go on.
+    pub fn sessions(&self) -> Result<Vec<mysql::Session>> {
+        self.run(None, mysql::SESSIONS)?.lines().map(mysql::session).collect()
+    }
+
     pub fn pid(&self) -> Result<u32> {
         Ok(self.guard.as_ref().with_context(|| format!("{} does not run", self.service))?.pid)
     }

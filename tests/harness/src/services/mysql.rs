@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{PASSWORD, Service, USER, folder_with, guard, output, search_path};
 use crate::binaries::services_folder;
@@ -122,4 +122,21 @@ pub fn client(service: Service, port: u16, database: Option<&str>) -> Result<Com
     }
     client.env("MYSQL_PWD", PASSWORD).arg("--execute");
     Ok(client)
+}
+
+/// One session of a server, as anybody's may be.
+pub struct Session {
+    pub id: String,
+    /// `NULL` where it has chosen none.
+    pub database: String,
+    pub state: String,
+}
+
+/// Not from the table of sessions: MySQL refuses that as a whole while one of them asks with bytes.
+pub const SESSIONS: &str = "SHOW PROCESSLIST";
+
+pub fn session(line: &str) -> Result<Session> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    let [id, _, _, database, _, _, state, ..] = columns[..] else { bail!("no session: {line}") };
+    Ok(Session { id: id.to_owned(), database: database.to_owned(), state: state.to_owned() })
 }

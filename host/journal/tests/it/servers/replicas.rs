@@ -116,7 +116,10 @@ pub async fn a_replica_that_stops_while_it_comes_in_is_ended() {
             }
         }
     };
-    let three = tokio::time::timeout(PATIENCE, comes).await.unwrap();
+    let three = tokio::select! {
+        three = tokio::time::timeout(PATIENCE, comes) => three.unwrap(),
+        () = beside.asks_with_bytes() => panic!("it came in too late"),
+    };
     assert!(since.elapsed() > Duration::from_secs(4), "nobody was in its way: nothing is tried here");
     three.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
 }
