@@ -328,7 +328,7 @@ impl Model {
         let Some((&seq, newest)) = rows.clone().next_back() else { return };
         let is_finished = |row: &Row| match row.fate {
             Fate::Waiting | Fate::Flying | Fate::Unread => false,
-            Fate::Parked | Fate::Recalled => self.policy == OnDeadLetter::Continue,
+            Fate::Parked | Fate::Recalled => self.policy == OnDeadLetter::Continue && !row.unkept,
             _ => true,
         };
         let is_parked = matches!(newest.fate, Fate::Parked | Fate::Recalled);

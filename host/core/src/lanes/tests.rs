@@ -248,6 +248,19 @@ fn what_is_still_to_be_handed_over_is_not_resynced() {
 }
 
 #[test]
+fn nothing_is_resynced_past_a_letter_that_is_not_durable() {
+    let mut lanes = finished_lanes();
+    lanes.push(state(3, 1), Duration::ZERO);
+    take(&mut lanes, 0, 5);
+    lanes.finish(3, Verdict::Reject("never".into()), at(0));
+    lanes.read(vec![(state(4, 1), Fit::Filtered)], 4, Duration::ZERO);
+    assert!(!lanes.resync(state(4, 1), Duration::ZERO), "killed now, it would come before the letter");
+    let letters = lanes.take_letters();
+    lanes.kept(letters.parked.iter().map(|letter| letter.seq));
+    assert!(lanes.resync(state(4, 1), Duration::ZERO));
+}
+
+#[test]
 fn a_newer_state_takes_the_place_of_a_resync_that_has_not_begun_or_failed() {
     let mut lanes = finished_lanes();
     lanes.resync(state(1, 1), Duration::ZERO);

@@ -20,10 +20,16 @@ const IO_WRITE: i64 = IO | 3 << 8;
 /// No room for the shared memory beside the WAL.
 const IO_SHM_SIZE: i64 = IO | 19 << 8;
 const IO_NO_MEMORY: i64 = IO | 12 << 8;
+/// Who only reads can't undo a transaction that was cut off.
+const READ_ONLY_ROLLBACK: i64 = READ_ONLY | 3 << 8;
 
 /// The extended result code, where the error is SQLite's own.
 pub(super) fn code(error: &sqlx::Error) -> Option<i64> {
     error.as_database_error()?.code()?.parse().ok()
+}
+
+pub(super) fn is_cut_off(error: &sqlx::Error) -> bool {
+    code(error) == Some(READ_ONLY_ROLLBACK)
 }
 
 pub(crate) fn classify(error: sqlx::Error) -> JournalError {

@@ -1,6 +1,8 @@
 //! Opening: whose file it is, of which format, and that nobody else writes to it.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Read;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,6 +36,9 @@ const READER_CACHE: &str = "-512";
 /// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
 /// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
 pub(super) const CHECKPOINT_PAGES: u32 = 4096;
+
+/// Where a rollback journal says of how many pages the file was before the transaction.
+const PAGES_BEFORE: Range<usize> = 16..20;
 
 pub(crate) struct Store {
     pub(super) path: PathBuf,
@@ -181,9 +186,13 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
         _ => {}
     }
     let mut connection = read_only(path).await?;
-    let found = marks(&mut connection).await.map_err(|error| open_error(path, error));
+    let found = marks(&mut connection).await;
     connection.close().await.map_err(|error| open_error(path, error))?;
-    match found? {
+    let found = match found {
+        Err(error) if fault::is_cut_off(&error) => return cut_off(path),
+        found => found.map_err(|error| open_error(path, error))?,
+    };
+    match found {
         // A crash between the file's creation and its first transaction.
         (0, 0, 0) => Ok(Found::Nothing),
         (APPLICATION_ID, version, _) if version > VERSION => {
@@ -195,6 +204,20 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
         }
     }
+}
+
+/// A process died within a transaction that it wrote without a WAL. A journal has none but the first,
+/// which makes the file: whoever writes to it next undoes that, and nothing is left.
+fn cut_off(path: &Path) -> Result<Found, OpenError> {
+    let name = beside(path, "-journal");
+    let mut header = [0; PAGES_BEFORE.end];
+    let read = File::open(&name).and_then(|mut file| file.read_exact(&mut header));
+    read.map_err(|error| unavailable(&name, error))?;
+    if header[PAGES_BEFORE] == [0; 4] {
+        return Ok(Found::Nothing);
+    }
+    let reason = "another program was cut off while it wrote to it, and has not been there since".into();
+    Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
 }
 
 pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError> {

@@ -13,6 +13,23 @@ async fn edit(path: &std::path::Path, sql: &'static str) {
     connection.close().await.unwrap();
 }
 
+/// What lies there when the process dies within a transaction that has written to the file already.
+async fn cut_off(folder: &std::path::Path, before: &'static str) -> std::path::PathBuf {
+    let path = folder.join("written.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+    let mut connection = options.connect().await.unwrap();
+    let written = "PRAGMA cache_size = 1; BEGIN; CREATE TABLE pages (body BLOB); \
+        INSERT INTO pages VALUES (zeroblob(100000)); INSERT INTO pages VALUES (zeroblob(100000))";
+    sqlx::raw_sql(before).execute(&mut connection).await.unwrap();
+    sqlx::raw_sql(written).execute(&mut connection).await.unwrap();
+    let copy = folder.join("journal.db");
+    std::fs::copy(&path, &copy).unwrap();
+    std::fs::copy(folder.join("written.db-journal"), folder.join("journal.db-journal")).unwrap();
+    connection.close().await.unwrap();
+    assert!(std::fs::metadata(&copy).unwrap().len() > 0);
+    copy
+}
+
 async fn refused(path: &std::path::Path) -> OpenError {
     Journal::open(path, options()).await.err().unwrap()
 }
@@ -120,4 +137,27 @@ async fn a_file_that_is_no_journal_is_refused_and_left_alone() {
     let missing = folder.path().join("missing.db");
     assert!(matches!(verify(&missing).await, Err(OpenError::Unavailable { .. })));
     assert!(!missing.exists());
+}
+
+#[tokio::test]
+async fn a_journal_whose_making_was_cut_off_is_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = cut_off(folder.path(), "").await;
+    let error = verify(&path).await.unwrap_err();
+    assert!(error.to_string().contains("it is an empty database"), "{error}");
+    let journal = Journal::open(&path, options()).await.unwrap();
+    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    journal.close().await.unwrap();
+    assert!(verify(&path).await.unwrap().ok);
+}
+
+#[tokio::test]
+async fn a_file_in_which_another_program_was_cut_off_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = cut_off(folder.path(), "CREATE TABLE letters (body TEXT)").await;
+    let files = [path.clone(), folder.path().join("journal.db-journal")];
+    let before = files.clone().map(|file| std::fs::read(file).unwrap());
+    let error = refused(&path).await;
+    assert!(error.to_string().contains("another program was cut off while it wrote"), "{error}");
+    assert_eq!(files.map(|file| std::fs::read(file).unwrap()), before);
 }
