@@ -47,10 +47,3 @@ pub async fn in_scratch(name: &str, test: impl AsyncFnOnce(&Scratch) -> Result<(
         panic!("{error:#}");
     }
 }
-
-/// A port that nobody listens on now. Between this and its use somebody else may take it:
-/// only for programs that can't be told to choose for themselves.
-pub fn free_port() -> Result<u16> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("a free port")?;
-    Ok(listener.local_addr()?.port())
-}

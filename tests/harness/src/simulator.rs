@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::truth::{Truth, TruthEntry};
-use crate::{Process, http, simulator_binary};
+use crate::{Process, free_port, http, simulator_binary};
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
@@ -195,8 +195,11 @@ async fn launch(
     let servers = options.more_servers + 1;
     command.args(["--servers", &servers.to_string()]);
     for server in 0..servers {
-        let address = before.get(server).and_then(|url| url.split("//").nth(1));
-        command.args(["--listen", address.unwrap_or("127.0.0.1:0")]);
+        let address = match before.get(server).and_then(|url| url.split("//").nth(1)) {
+            Some(address) => address.to_owned(),
+            None => format!("127.0.0.1:{}", free_port()?),
+        };
+        command.args(["--listen", &address]);
     }
     if options.durable {
         command.arg("--state").arg(folder.join("simulator.state"));

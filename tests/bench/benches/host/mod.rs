@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use kubewitness_harness::free_port;
 
 /// The manifest of the host's settings.
 pub fn settings(spec: &str) -> String {
@@ -57,11 +58,6 @@ impl Lab {
             .context("starting kubewitness")?;
         Ok(Host { process: Process(process), port, client: kubewitness_harness::http() })
     }
-}
-
-/// Free when it was asked for; a benchmark may be run again where somebody was faster.
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// Ended whatever happens.

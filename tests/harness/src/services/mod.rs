@@ -22,6 +22,7 @@ use anyhow::{Context, Result, bail};
 
 use self::guard::Guard;
 pub use self::nats::MessageServer;
+use crate::free_port;
 
 /// The only user that tests know.
 const USER: &str = "kubewitness";
@@ -150,7 +151,7 @@ impl DatabaseServer {
             service => mysql::install(service, &server.folder)?,
         }
         for left in (0..PORTS).rev() {
-            server.port = quiet_port()?;
+            server.port = free_port()?;
             match server.start_again() {
                 Ok(()) => break,
                 Err(error) if left == 0 => return Err(error),
@@ -281,23 +282,6 @@ impl Drop for DatabaseServer {
             eprintln!("{} is left: {error}", self.folder.display());
         }
     }
-}
-
-/// A port that nobody listens on, below those that the kernel gives to clients: a client that tries
-/// to reach a stopped server over and over would sooner or later be given the server's own port.
-fn quiet_port() -> Result<u16> {
-    const FIRST: u32 = 20_000;
-    const COUNT: u32 = 10_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let start = std::process::id().wrapping_mul(37);
-    for _ in 0..COUNT {
-        let port = FIRST + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
-        let port = u16::try_from(port)?;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no port between {FIRST} and {} is free", FIRST + COUNT)
 }
 
 /// Runs a program to its end; what it printed, or what it complained about.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::guard::{self, Guard};
-use super::{PASSWORD, PAUSE, PORTS, USER, WITHIN, folder_with, quiet_port, search_path};
+use super::{PASSWORD, PAUSE, PORTS, USER, WITHIN, folder_with, search_path};
+use crate::free_port;
 
 const PROGRAM: &str = "nats-server";
 
@@ -33,7 +34,7 @@ impl MessageServer {
         // From here on the guard removes it, also when this process is killed.
         let mut server = Self { folder: folder.keep(), port: 0, guard: None, has_streams: true };
         for left in (0..PORTS).rev() {
-            server.port = quiet_port()?;
+            server.port = free_port()?;
             match server.start_again() {
                 Ok(()) => break,
                 Err(error) if left == 0 => return Err(error),
