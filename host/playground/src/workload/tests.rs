@@ -17,10 +17,25 @@ struct Server {
     objects: Mutex<HashMap<String, Value>>,
     version: AtomicU64,
     requests: AtomicU64,
-    /// Every so many requests one is refused with 429, one meets a conflict.
+    updates: AtomicU64,
+    /// One of so many requests is refused with 429, one of so many updates meets a conflict; 0: none.
     faults: u64,
     /// Jobs may not be created.
     forbids: bool,
+    /// Answers that were refusals, by their code.
+    refused: Mutex<HashMap<StatusCode, u64>>,
+}
+
+impl Server {
+    fn refuse(&self, code: StatusCode, reason: &str) -> Response {
+        *self.refused.lock().expect("not poisoned").entry(code).or_default() += 1;
+        status(code, reason)
+    }
+
+    fn is_turn(&self, counter: &AtomicU64) -> bool {
+        let number = counter.fetch_add(1, Ordering::Relaxed);
+        self.faults > 0 && number % self.faults == 3
+    }
 }
 
 type Shared = Arc<Server>;
@@ -33,12 +48,11 @@ async fn handle(State(server): State<Shared>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20).await.expect("a body");
     let mut body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let number = server.requests.fetch_add(1, Ordering::Relaxed);
-    if server.faults > 0 && number % server.faults == 3 {
-        return status(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests");
+    if server.is_turn(&server.requests) {
+        return server.refuse(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests");
     }
     if server.forbids && parts.uri.path().ends_with("/jobs") {
-        return status(StatusCode::FORBIDDEN, "Forbidden");
+        return server.refuse(StatusCode::FORBIDDEN, "Forbidden");
     }
     let mut objects = server.objects.lock().expect("not poisoned");
     let path = parts.uri.path().trim_end_matches("/status").to_owned();
@@ -46,7 +60,7 @@ async fn handle(State(server): State<Shared>, request: Request) -> Response {
     if parts.method == Method::POST {
         let key = format!("{path}/{}", body["metadata"]["name"].as_str().expect("a name"));
         if objects.contains_key(&key) {
-            return status(StatusCode::CONFLICT, "AlreadyExists");
+            return server.refuse(StatusCode::CONFLICT, "AlreadyExists");
         }
         body["metadata"]["uid"] = json!(format!("uid-{version}"));
         body["metadata"]["resourceVersion"] = json!(version);
@@ -56,11 +70,11 @@ async fn handle(State(server): State<Shared>, request: Request) -> Response {
     let Some(there) = objects.get_mut(&path) else { return status(StatusCode::NOT_FOUND, "NotFound") };
     match parts.method {
         Method::PUT if body["metadata"]["resourceVersion"] != there["metadata"]["resourceVersion"] => {
-            return status(StatusCode::CONFLICT, "Conflict");
+            return server.refuse(StatusCode::CONFLICT, "Conflict");
         }
-        Method::PUT if server.faults > 0 && number % server.faults == 7 => {
+        Method::PUT if server.is_turn(&server.updates) => {
             there["metadata"]["resourceVersion"] = json!(version);
-            return status(StatusCode::CONFLICT, "Conflict");
+            return server.refuse(StatusCode::CONFLICT, "Conflict");
         }
         Method::PUT => *there = body,
         Method::PATCH => there["metadata"]["finalizers"] = Value::Null,
@@ -120,10 +134,14 @@ async fn every_job_is_submitted_ends_and_is_cleaned_up() {
 
 #[tokio::test]
 async fn refusals_that_pass_and_conflicts_are_retried_and_counted() {
-    let (url, _server) = serve(40).await;
+    let (url, server) = serve(20).await;
     let report = run(fast(&url, 6), Arc::default(), CancellationToken::new()).await.expect("runs");
     assert_eq!((report.complete, report.deleted), (true, 6));
-    assert!(report.errors > 3, "{report:?}");
+    let refused = server.refused.lock().expect("not poisoned").clone();
+    assert_eq!(report.errors, refused.values().sum::<u64>(), "{refused:?}");
+    for code in [StatusCode::TOO_MANY_REQUESTS, StatusCode::CONFLICT] {
+        assert!(refused.contains_key(&code), "{refused:?}");
+    }
 }
 
 #[tokio::test]
