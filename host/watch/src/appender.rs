@@ -43,17 +43,25 @@ pub(crate) async fn write(
     stop: &CancellationToken,
 ) -> Option<Settled> {
     let Parts { tuning, witness, shared, .. } = parts;
-    let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
+    let mut backoff = Backoff::new(tuning.first_pause, tuning.journal_pause);
+    // In an outage of hours each reason is in the log once.
+    let mut told = None;
     loop {
         let why = match witness.append(append.clone()).await {
             Err(JournalError::Unavailable(why)) => why,
             settled => {
+                if told.is_some() {
+                    tracing::info!(source = %append.source, "reading again: the journal can be written");
+                }
                 shared.live().stalled = None;
                 return Some(settled);
             }
         };
         let pause = backoff.next(dice, None);
-        tracing::warn!(source = %append.source, ?pause, "not reading: the journal can't be written: {why}");
+        if told.as_ref() != Some(&why) {
+            tracing::warn!(source = %append.source, "not reading: the journal can't be written: {why}");
+            told = Some(why.clone());
+        }
         shared.live().stalled = Some(format!("the journal can't be written: {why}"));
         tokio::select! {
             () = sleep(pause) => {}

@@ -23,6 +23,9 @@ pub struct Tuning {
     /// Back-off: the first pause and the longest one.
     pub first_pause: Duration,
     pub longest_pause: Duration,
+    /// The longest pause before the journal is asked again: it serves nobody but us, and each state
+    /// waits for it.
+    pub journal_pause: Duration,
     /// A kind that the server doesn't have is looked up again after this long at most, so that one
     /// that is installed is watched within seconds. It is one small answer of discovery.
     pub lookup: Duration,
@@ -76,6 +79,7 @@ impl Default for Tuning {
             one_answer: Duration::from_secs(8),
             first_pause: Duration::from_millis(800),
             longest_pause: Duration::from_secs(30),
+            journal_pause: Duration::from_secs(3),
             lookup: Duration::from_secs(5),
             checkpoint_every: Duration::from_secs(1),
             walk: WalkBudget::default(),

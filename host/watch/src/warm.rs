@@ -30,7 +30,7 @@ pub(crate) async fn read(
     loads: mpsc::Sender<Load>,
     stop: &CancellationToken,
 ) -> Result<Option<Warm>, SourceError> {
-    let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause);
+    let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.journal_pause);
     let mut dice = Dice::new(parts.tuning.seed);
     loop {
         let (given, taken) = mpsc::channel(AHEAD);

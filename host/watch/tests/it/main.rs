@@ -45,6 +45,7 @@ fn tuning() -> Tuning {
         stream_lists: false,
         first_pause: Duration::from_millis(10),
         longest_pause: Duration::from_millis(50),
+        journal_pause: Duration::from_millis(50),
         checkpoint_every: Duration::from_millis(20),
         walk: WalkBudget { rate: 20_000, time_per_object: Duration::from_secs(8), ..WalkBudget::default() },
         others_every: Duration::from_millis(20),

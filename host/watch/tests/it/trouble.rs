@@ -136,6 +136,27 @@ async fn row_31_a_journal_that_is_full_stops_the_reading_and_nothing_is_lost() {
 }
 
 #[tokio::test]
+async fn a_journal_that_is_back_is_read_and_written_soon_however_long_other_pauses_are() {
+    let (world, memory, running) = started(&["a"]).await;
+    running.stop().await;
+    let hour = Duration::from_secs(3600);
+    let slow = Tuning {
+        first_pause: hour,
+        longest_pause: hour,
+        journal_pause: Duration::from_millis(20),
+        ..tuning()
+    };
+    memory.tear_next_read();
+    let running = Running::start_with(&world, &memory, spec(json!({})), slow).await;
+    running.watching(&world).await;
+    memory.fail_next((0..3).map(|_| JournalError::Unavailable("it is away".into())).collect());
+    world.update("a");
+    level(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 2);
+}
+
+#[tokio::test]
 async fn a_journal_that_fails_while_it_is_read_is_read_anew_and_nothing_of_the_first_try_stays() {
     let (world, memory, running) = started(&["a", "b"]).await;
     running.stop().await;

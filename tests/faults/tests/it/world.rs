@@ -194,6 +194,7 @@ impl World {
             idle: self.options.idle,
             first_pause: Duration::from_millis(5),
             longest_pause: LONGEST_PAUSE,
+            journal_pause: LONGEST_PAUSE,
             checkpoint_every: Duration::from_millis(10),
             walk: self.options.walk.clone(),
             one_answer: self.options.one_answer,
