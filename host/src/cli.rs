@@ -58,6 +58,15 @@ pub enum Command {
     Check(CheckArgs),
 }
 
+/// In a build without the simulated cluster the command says so, whatever its flags.
+#[cfg(not(feature = "playground"))]
+#[derive(Debug, Args)]
+pub struct PlaygroundArgs {
+    #[arg(hide = true, allow_hyphen_values = true, trailing_var_arg = true)]
+    _flags: Vec<std::ffi::OsString>,
+}
+
+#[cfg(feature = "playground")]
 #[derive(Debug, Args)]
 pub struct PlaygroundArgs {
     /// Jobs to submit in total; 0 keeps submitting
@@ -84,6 +93,7 @@ pub struct PlaygroundArgs {
     pub log: LogArgs,
 }
 
+#[cfg(feature = "playground")]
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 100_000.0 => Ok(rate),

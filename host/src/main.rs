@@ -1,5 +1,6 @@
 //! `kubewitness`: parse, run, return.
 
+#[cfg(feature = "jemalloc")]
 mod allocator;
 mod audit;
 mod cli;
@@ -8,6 +9,7 @@ mod config;
 mod controller;
 mod logs;
 mod place;
+#[cfg(feature = "playground")]
 mod playground;
 mod run;
 mod tasks;
@@ -18,6 +20,10 @@ use clap::Parser;
 
 use cli::{Cli, Command};
 use commands::{End, Ended, Usage};
+
+#[cfg(not(feature = "playground"))]
+const NO_PLAYGROUND: &str = "this is a production build, without the simulated cluster. In a checkout of Kubewitness, \
+    `cargo xtask playground` builds and starts one that has it";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -43,7 +49,10 @@ fn main() -> ExitCode {
 
 async fn dispatch(command: Command) -> Ended {
     match command {
+        #[cfg(feature = "playground")]
         Command::Playground(args) => playground::playground(args).await,
+        #[cfg(not(feature = "playground"))]
+        Command::Playground(_) => Err(Usage::error(NO_PLAYGROUND)),
         Command::Run(args) => run::run(args).await,
         Command::Status(args) => commands::status(args).await,
         Command::Jobs(args) => commands::jobs(args).await,

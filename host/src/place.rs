@@ -10,6 +10,21 @@ use crate::cli::JournalArgs;
 /// The embedded journal, in the data folder.
 pub const EMBEDDED: &str = "sqlite";
 
+/// Marks a folder as a playground's own, which the next playground clears.
+pub const PLAYGROUND_MARKER: &str = ".kubewitness-playground";
+
+/// For a controller that means to keep what it writes.
+pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
+    if data.join(PLAYGROUND_MARKER).exists() {
+        bail!(
+            "{0} is a playground's folder, and the next playground clears it; name another folder with \
+             --data, or remove {0} if it is not needed any more",
+            data.display()
+        );
+    }
+    Ok(())
+}
+
 /// `data` may be the embedded journal's file itself.
 pub fn place(args: &JournalArgs, data: &Path) -> Result<Place> {
     let address = match &args.journal_file {

@@ -11,7 +11,6 @@ use crate::commands::{End, Ended};
 use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options, modules};
 use crate::logs;
 use crate::place;
-use crate::playground;
 use crate::tasks::{Fate, Signals, Tasks};
 
 pub async fn run(args: RunArgs) -> Ended {
@@ -28,7 +27,7 @@ pub async fn run(args: RunArgs) -> Ended {
 
 /// `asked` is somebody's wish to end.
 async fn run_until(args: RunArgs, asked: CancellationToken, abort: CancellationToken) -> Result<()> {
-    playground::refuse_its_folder(&args.data)?;
+    place::refuse_a_playgrounds(&args.data)?;
     // A task that fails stops the controller too, but that is no wish: `finish` tells it.
     let stop = asked.child_token();
     let controller = tokio::select! {

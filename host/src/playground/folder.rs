@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::write;
+use crate::place::PLAYGROUND_MARKER as MARKER;
 
-/// Marks a folder as a playground's own, which the next playground may clear. Whoever has it
-/// locked runs there.
-const MARKER: &str = ".kubewitness-playground";
+/// Compiled plugins. They tell nothing of a cluster, and compiling them again takes seconds.
+const KEPT: &str = "cache";
 const PLUGINS: &str = include_str!("../../../deploy/kustomize/plugins.yaml");
 const HOST: &str = include_str!("../../../deploy/kustomize/host.yaml");
 /// What the cluster's settings have in the place of the playground's own receiver.
@@ -63,7 +63,8 @@ impl Claim {
     /// Removes what an earlier playground left.
     pub fn clear(&self) -> Result<()> {
         let marker = self.data.join(MARKER);
-        for path in entries(&self.data)?.into_iter().filter(|path| *path != marker) {
+        let kept = [marker.clone(), self.data.join(KEPT)];
+        for path in entries(&self.data)?.into_iter().filter(|path| !kept.contains(path)) {
             let removed =
                 if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
             removed.with_context(|| format!("clearing {} of the playground before", path.display()))?;
@@ -76,18 +77,6 @@ fn entries(data: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(data)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>());
     entries.with_context(|| format!("reading {}", data.display()))
-}
-
-/// For whoever means to keep what they write.
-pub fn refuse(data: &Path) -> Result<()> {
-    if data.join(MARKER).exists() {
-        bail!(
-            "{0} is a playground's folder, and the next playground clears it; name another folder with \
-             --data, or remove {0} if it is not needed any more",
-            data.display()
-        );
-    }
-    Ok(())
 }
 
 /// The same manifests that a cluster is given, with the playground's receiver in them.
@@ -113,12 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_playgrounds_own_folder_is_cleared() {
+    fn a_playgrounds_own_folder_is_cleared_of_all_but_compiled_plugins() {
         let data = tempfile::tempdir().unwrap();
         Claim::new(data.path()).unwrap().clear().unwrap();
         std::fs::write(data.path().join("journal.db"), "old").unwrap();
+        std::fs::create_dir(data.path().join(KEPT)).unwrap();
         Claim::new(data.path()).unwrap().clear().unwrap();
         assert!(!data.path().join("journal.db").exists());
+        assert!(data.path().join(KEPT).exists());
     }
 
     #[test]
@@ -137,11 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn a_playgrounds_folder_is_nothing_for_data_that_is_to_stay() {
+    fn a_playgrounds_folder_is_refused_for_data_that_is_to_stay() {
         let data = tempfile::tempdir().unwrap();
-        refuse(data.path()).unwrap();
+        crate::place::refuse_a_playgrounds(data.path()).unwrap();
         drop(Claim::new(data.path()).unwrap());
-        assert!(refuse(data.path()).unwrap_err().to_string().contains("--data"));
+        let error = crate::place::refuse_a_playgrounds(data.path()).unwrap_err().to_string();
+        assert!(error.contains("--data"), "{error}");
     }
 
     #[test]

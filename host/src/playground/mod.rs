@@ -24,8 +24,6 @@ use crate::controller::{self, ConfigFrom, Controller, Options, modules};
 use crate::logs;
 use crate::tasks::{Fate, Signals, Tasks, or_overdue};
 
-pub use folder::refuse as refuse_its_folder;
-
 /// Everything around the controller: what a cluster and its people would be.
 pub struct World {
     pub api: ApiServer,

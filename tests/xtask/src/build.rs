@@ -11,13 +11,33 @@ use crate::services::is_root;
 const WASM_TARGET: &str = "wasm32-wasip2";
 /// What everybody may use and can be fetched again.
 const SHARED: &str = "/var/cache/kubewitness-tests";
-/// Shipped plugins, and the one that tests misbehave with.
-const PLUGINS: [&str; 4] = ["persistence", "notification", "audit", "probe"];
+const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
+/// The one that tests misbehave with.
+const FOR_TESTS: &str = "probe";
 
+/// What is built of the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
-    Dev,
+pub enum Host {
+    /// Soonest, for a first look: see the profile `playground`.
+    Playground,
+    /// With the simulated API server as a program of its own, for tests.
+    Tests,
     Release,
+    /// For production: without the simulated cluster.
+    Image,
+}
+
+impl Host {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Playground => {
+                &["--profile", "playground", "--no-default-features", "--features", "playground"]
+            }
+            Self::Tests => &["--package", "kubewitness-playground"],
+            Self::Release => &["--package", "kubewitness-playground", "--release"],
+            Self::Image => &["--release", "--no-default-features", "--features", "jemalloc"],
+        }
+    }
 }
 
 pub fn root() -> PathBuf {
@@ -72,30 +92,37 @@ pub fn check(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-pub fn everything(profile: Profile) -> Result<()> {
-    plugins()?;
+pub fn everything(host: Host) -> Result<()> {
+    match host {
+        Host::Playground | Host::Image => build_plugins(&SHIPPED)?,
+        Host::Tests | Host::Release => plugins()?,
+    }
     step("building the host");
     let mut command = cargo();
-    command.args(["build", "--locked", "--package", "kubewitness", "--package", "kubewitness-playground"]);
-    if profile == Profile::Release {
-        command.arg("--release");
-    }
+    command.args(["build", "--locked", "--package", "kubewitness"]).args(host.arguments());
     // The binary carries the plugins, so that `kubewitness playground` needs nothing beside it.
     check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
 }
 
+/// Those for tests as well.
 pub fn plugins() -> Result<()> {
+    let mut all = SHIPPED.to_vec();
+    all.push(FOR_TESTS);
+    build_plugins(&all)
+}
+
+fn build_plugins(names: &[&str]) -> Result<()> {
     ensure_wasm_target()?;
     step("building the plugins");
     let mut command = cargo();
     command.args(["build", "--locked", "--target", WASM_TARGET, "--profile", "plugin"]);
-    for plugin in PLUGINS {
+    for plugin in names {
         command.args(["--package", &format!("kubewitness-plugin-{plugin}")]);
     }
     check(&mut command)?;
     let folder = plugins_folder();
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    for plugin in PLUGINS {
+    for plugin in names {
         let built =
             target().join(WASM_TARGET).join("plugin").join(format!("kubewitness_plugin_{plugin}.wasm"));
         copy_if_changed(&built, &folder.join(format!("{plugin}.wasm")))?;

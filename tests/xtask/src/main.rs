@@ -12,12 +12,15 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
+use build::Host;
+
 const HELP: &str = "\
 cargo xtask COMMAND
 
   playground [FLAGS]   build everything and run the playground (flags of `kubewitness playground`)
   test [FILTER]        build everything and run all tests
   build [--release]    the plugins and the host, ready to run
+  build --image        the same for production: optimised, without the simulated cluster
   plugins              only the plugins, into target/plugins
   bench [NAME]         the benchmarks; figures go to standard output
   fuzz [TARGET] [--for 60s]
@@ -43,11 +46,10 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         "playground" => run::playground(args),
         "test" => run::test(args),
         "build" => match args {
-            [] => build::everything(build::Profile::Dev).map(|()| ExitCode::SUCCESS),
-            [flag] if flag == "--release" => {
-                build::everything(build::Profile::Release).map(|()| ExitCode::SUCCESS)
-            }
-            _ => bail!("`build` takes --release or nothing"),
+            [] => built(Host::Tests),
+            [flag] if flag == "--release" => built(Host::Release),
+            [flag] if flag == "--image" => built(Host::Image),
+            _ => bail!("`build` takes --release, --image or nothing"),
         },
         "plugins" => build::plugins().map(|()| ExitCode::SUCCESS),
         "bench" => run::bench(args),
@@ -59,4 +61,8 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         }
         _ => bail!("there is no command `{command}`\n\n{HELP}"),
     }
+}
+
+fn built(host: Host) -> Result<ExitCode> {
+    build::everything(host).map(|()| ExitCode::SUCCESS)
 }
