@@ -1,8 +1,6 @@
 //! Where the log goes: progress and reasons to standard error, data stays on standard output.
 
 use std::io::IsTerminal;
-use std::path::Path;
-use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 use tracing_subscriber::EnvFilter;
@@ -17,15 +15,8 @@ pub fn to_stderr(args: &LogArgs) -> Result<()> {
     result.map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
 }
 
-/// For commands whose terminal shows something else.
-pub fn to_file(args: &LogArgs, path: &Path) -> Result<()> {
-    let file =
-        std::fs::File::create(path).with_context(|| format!("making the log file {}", path.display()))?;
-    let builder = fmt().with_env_filter(filter(args)?).with_writer(Mutex::new(file)).with_ansi(false);
-    builder.try_init().map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
-}
-
-fn filter(args: &LogArgs) -> Result<EnvFilter> {
+/// What of the log is told.
+pub fn filter(args: &LogArgs) -> Result<EnvFilter> {
     // Clients log each failed connection as an error of its own; the watch and the streams tell the
     // same once, with what it is about and what they do about it.
     let quiet = format!("kube_client=off,async_nats=off,{}", args.log);

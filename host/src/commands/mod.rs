@@ -25,7 +25,9 @@ pub use journal::journal;
 pub use letters::dead_letters;
 pub use proof::audit;
 pub use query::timeline;
-pub use status::{plugins, plugins_table, status};
+#[cfg(feature = "playground")]
+pub use status::plugins_table;
+pub use status::{plugins, status};
 
 /// How a command ended, as its exit code says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

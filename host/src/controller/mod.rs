@@ -82,6 +82,7 @@ pub struct Controller {
     control: tokio::task::JoinHandle<()>,
     abort: CancellationToken,
     journal: Journal,
+    #[cfg(feature = "playground")]
     pub views: Arc<dyn Views>,
     pub address: SocketAddr,
 }
@@ -140,7 +141,16 @@ impl Controller {
         let control =
             Control::new(options.data, office, sources, plugins, Reporter::new(cluster), last_good)?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop));
-        Ok(Some(Self { tasks, after, control, abort, journal, views, address }))
+        Ok(Some(Self {
+            tasks,
+            after,
+            control,
+            abort,
+            journal,
+            #[cfg(feature = "playground")]
+            views,
+            address,
+        }))
     }
 
     /// Waits for `stop` and for everything to drain; after `abort` for no longer than the grace

@@ -6,7 +6,7 @@ mod folder;
 mod summary;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -18,7 +18,7 @@ use kubewitness_watch::{ConnectOptions, connect};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::PlaygroundArgs;
+use crate::cli::{LogArgs, PlaygroundArgs};
 use crate::commands::{End, Ended};
 use crate::controller::{self, ConfigFrom, Controller, Options, modules};
 use crate::logs;
@@ -46,7 +46,7 @@ pub async fn playground(args: PlaygroundArgs) -> Ended {
     let claim = folder::Claim::new(&args.data)?;
     let listener = controller::listen(args.listen).await?;
     claim.clear()?;
-    logs::to_file(&args.log, &args.data.join("kubewitness.log"))?;
+    log_to(&args.log, &args.data.join("kubewitness.log"))?;
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let listening = Tasks::new(stop.clone(), abort.clone());
     listening.spawn("signals", Fate::Finite, signals.run(stop.clone(), abort.clone()));
@@ -54,6 +54,17 @@ pub async fn playground(args: PlaygroundArgs) -> Ended {
     abort.cancel();
     listening.finish().await?;
     result
+}
+
+/// The terminal shows something else.
+fn log_to(args: &LogArgs, path: &Path) -> Result<()> {
+    let file =
+        std::fs::File::create(path).with_context(|| format!("making the log file {}", path.display()))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(logs::filter(args)?)
+        .with_writer(Mutex::new(file))
+        .with_ansi(false);
+    builder.try_init().map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
 }
 
 async fn play(
