@@ -7,14 +7,17 @@ mod cli;
 mod commands;
 mod config;
 mod controller;
+mod handles;
 mod logs;
 mod place;
 #[cfg(feature = "playground")]
 mod playground;
 mod run;
+mod signals;
 mod tasks;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -24,6 +27,9 @@ use commands::{End, Ended, Usage};
 #[cfg(not(feature = "playground"))]
 const NO_PLAYGROUND: &str = "this is a production build, without the simulated cluster. In a checkout of Kubewitness, \
     `cargo xtask playground` builds and starts one that has it";
+
+/// What has ended in order leaves nothing behind; what a file system holds up is not waited for.
+const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -36,7 +42,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(dispatch(cli.command)) {
+    let ended = runtime.block_on(dispatch(cli.command));
+    runtime.shutdown_timeout(LEFT_BEHIND);
+    match ended {
         Ok(End::Fine) => ExitCode::SUCCESS,
         Ok(End::Failed) => ExitCode::from(3),
         Ok(End::Warned) => ExitCode::from(4),

@@ -3,7 +3,6 @@
 use anyhow::{Result, bail};
 use kubewitness_core::config::is_name;
 use kubewitness_watch::{ConnectOptions, connect};
-use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::cli::RunArgs;
@@ -11,41 +10,25 @@ use crate::commands::{End, Ended};
 use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options, modules};
 use crate::logs;
 use crate::place;
-use crate::tasks::{Fate, Signals, Tasks};
+use crate::signals::{self, Ends};
 
 pub async fn run(args: RunArgs) -> Ended {
-    let signals = Signals::listen()?;
+    let ends = Ends::new();
+    signals::listen(&ends).await?;
     logs::to_stderr(&args.log)?;
-    let (asked, abort) = (CancellationToken::new(), CancellationToken::new());
-    let listening = Tasks::new(asked.clone(), abort.clone());
-    listening.spawn("signals", Fate::Finite, signals.run(asked.clone(), abort.clone()));
-    let result = run_until(args, asked, abort.clone()).await;
-    abort.cancel();
-    listening.finish().await?;
-    result.map(|()| End::Fine)
-}
-
-/// `asked` is somebody's wish to end.
-async fn run_until(args: RunArgs, asked: CancellationToken, abort: CancellationToken) -> Result<()> {
     place::refuse_a_playgrounds(&args.data)?;
-    // A task that fails stops the controller too, but that is no wish: `finish` tells it.
-    let stop = asked.child_token();
     let controller = tokio::select! {
         biased;
         // Nothing was taken in yet, so there is nothing to drain.
-        () = asked.cancelled() => return Ok(()),
-        controller = start(args, stop, abort) => controller?,
+        () = ends.asked.cancelled() => return Ok(End::Fine),
+        controller = start(args, &ends) => controller?,
     };
-    let Some(controller) = controller else { return Ok(()) };
+    let Some(controller) = controller else { return Ok(End::Fine) };
     info!("portal and API on http://{}", controller.address);
-    controller.finish().await
+    controller.finish().await.map(|()| End::Fine)
 }
 
-async fn start(
-    args: RunArgs,
-    stop: CancellationToken,
-    abort: CancellationToken,
-) -> Result<Option<Controller>> {
+async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
     let journal = place::place(&args.journal, &args.data)?;
     if args.lease.is_some() && journal.kind() == place::EMBEDDED {
         bail!(
@@ -67,12 +50,12 @@ async fn start(
         journal,
         config,
         data: args.data,
-        listener: controller::listen(args.listen).await?,
+        listener: controller::listen(args.listen)?,
         health_listen: args.health_listen,
         plugin_folders: modules::default_folders(args.plugins.plugins),
         lease,
     };
-    Controller::start(options, stop, abort).await
+    Controller::start(options, ends.begun.clone(), ends.abort.clone()).await
 }
 
 /// `[NAMESPACE/]NAME`

@@ -8,18 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use futures::FutureExt;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, error};
+use tracing::{debug, error, info};
 
 /// What a stage has to end in once it was told to abort. Calls end at the next tick of their
 /// engine and writes in milliseconds: what takes longer hangs.
 const GRACE: Duration = Duration::from_secs(2);
-/// When the process ends after a second signal, whatever hangs: longer than the graces of all
-/// stages one after the other, so that an end in order comes first and can name what hangs.
-const LAST_RESORT: Duration = Duration::from_secs(12);
+/// How often what is still waited for is told.
+const TELL_AGAIN: Duration = Duration::from_secs(5);
 
 /// What it means that a task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,18 +101,32 @@ impl Tasks {
     /// and those that are still there are named.
     pub async fn finish(&self) -> Result<()> {
         self.tracker.close();
-        let all_ended = or_overdue(&self.abort, self.tracker.wait()).await.is_some();
-        let mut state = self.state();
-        let failure = state.failure.take().map_or(Ok(()), Err);
+        let all_ended = tokio::select! {
+            ended = or_overdue(&self.abort, self.tracker.wait()) => ended.is_some(),
+            () = self.tell_what_runs() => false,
+        };
+        let failure = self.state().failure.take().map_or(Ok(()), Err);
         if all_ended {
             return failure;
         }
-        let names: Vec<_> = state.running.values().map(|name| format!("`{name}`")).collect();
-        let overdue = format!("told to stop at once, these tasks have not ended: {}", names.join(", "));
+        let overdue = format!("told to stop at once, these tasks have not ended: {}", self.running());
         match failure {
             Ok(()) => Err(anyhow!(overdue)),
             Err(error) => Err(error.context(overdue)),
         }
+    }
+
+    /// Tells for ever what is waited for.
+    pub async fn tell_what_runs(&self) {
+        loop {
+            tokio::time::sleep(TELL_AGAIN).await;
+            info!("waiting for the end of {}", self.running());
+        }
+    }
+
+    fn running(&self) -> String {
+        let names: Vec<_> = self.state().running.values().map(|name| format!("`{name}`")).collect();
+        names.join(", ")
     }
 }
 
@@ -138,55 +150,11 @@ fn panic_error(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {
     anyhow!("it panicked: {}", text.unwrap_or_else(|| "no message".into()))
 }
 
-/// The signals that ask for an end: the first drains, the second aborts.
-pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    /// From here on a signal is an orderly end, not the process's death.
-    pub fn listen() -> Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
-        })
-    }
-
-    /// Ends with the second signal, or when somebody else cancels `abort`.
-    pub async fn run(mut self, stop: CancellationToken, abort: CancellationToken) -> Result<()> {
-        if !self.next(&abort).await {
-            return Ok(());
-        }
-        tracing::info!("draining; a second signal stops at once");
-        stop.cancel();
-        if self.next(&abort).await {
-            tracing::warn!("stopping at once");
-            abort.cancel();
-            last_resort();
-        }
-        Ok(())
-    }
-
-    /// False when nobody waits for a signal any more.
-    async fn next(&mut self, abort: &CancellationToken) -> bool {
-        tokio::select! {
-            _ = self.terminate.recv() => true,
-            _ = self.interrupt.recv() => true,
-            () = abort.cancelled() => false,
-        }
-    }
-}
-
-/// Ends the process even where the runtime itself waits, such as for a file system that does not
-/// answer: a thread of its own needs nothing of it.
-fn last_resort() {
-    #[allow(clippy::disallowed_methods)]
-    std::thread::spawn(|| {
-        std::thread::sleep(LAST_RESORT);
-        eprintln!("kubewitness: did not end within {} s of the second signal", LAST_RESORT.as_secs());
-        std::process::exit(1);
-    });
+/// A thread of its own, for what has to go on where the runtime itself waits, such as for a file system
+/// that does not answer or a log that nobody reads. Nobody waits for it: it ends with the process at the latest.
+pub fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
+    spawned.map(drop).with_context(|| format!("starting the thread `{name}`"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use kubewitness_core::views::Views;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::PortalOptions;
+use crate::{PortalOptions, Traffic};
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
 pub(crate) type Route = (&'static str, MethodRouter<App>);
@@ -18,10 +18,13 @@ pub(crate) struct App {
     pub(crate) streams: Arc<Semaphore>,
     /// Ends the live streams, which would otherwise hold a shut-down for ever.
     pub(crate) stop: CancellationToken,
+    pub(crate) traffic: Traffic,
 }
 
 impl App {
     pub(crate) fn new(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken) -> Self {
-        Self { views, streams: Arc::new(Semaphore::new(options.streams)), stop }
+        let streams = options.streams.min(options.bounds.connections / 2);
+        let traffic = options.traffic.clone();
+        Self { views, streams: Arc::new(Semaphore::new(streams)), stop, traffic }
     }
 }

@@ -17,11 +17,14 @@ use crate::problem::Problem;
 pub(crate) fn protect(router: Router, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
     let local = options.listen.ip().is_loopback();
-    router
-        .layer(middleware::from_fn(same_origin))
-        .layer(middleware::from_fn(move |request: Request, next: Next| in_time(timeout, request, next)))
+    in_time_alone(router.layer(middleware::from_fn(same_origin)), timeout)
         .layer(middleware::from_fn(move |request: Request, next: Next| known_host(local, request, next)))
         .layer(middleware::from_fn(headers))
+}
+
+/// For what anybody may ask.
+pub(crate) fn in_time_alone(router: Router, timeout: Duration) -> Router {
+    router.layer(middleware::from_fn(move |request: Request, next: Next| in_time(timeout, request, next)))
 }
 
 /// A page of somebody else whose name was made to point at 127.0.0.1 is "same origin" to the

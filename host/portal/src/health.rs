@@ -27,6 +27,6 @@ async fn readyz(State(app): State<App>) -> Response {
 
 async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
     let status = app.views.status().await?;
-    let text = render(&status, app.views.ready().is_ok());
+    let text = render(&status, app.views.ready().is_ok(), &app.traffic);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }

@@ -14,7 +14,9 @@ mod pages;
 mod params;
 mod problem;
 mod scope;
+mod serve;
 mod time;
+mod traffic;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,11 +30,14 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use app::App;
+use serve::Terms;
+pub use serve::{Bounds, listen};
+pub use traffic::Traffic;
 
 /// A replay names positions; 64 KiB are thousands of them.
 const BODY_BYTES: usize = 64 * 1024;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PortalOptions {
     /// What [`router`] takes to be the address that it is served at; [`serve`] asks its listener.
     pub listen: SocketAddr,
@@ -41,8 +46,15 @@ pub struct PortalOptions {
     pub allow_remote: bool,
     /// A request that is not answered by then is given up.
     pub request_timeout: Duration,
-    /// Live streams at once. Each holds a connection and a batch of states.
+    /// Live streams at once. Each holds a connection and a batch of states. Half of the connections are
+    /// left for other requests, whatever stands here.
     pub streams: usize,
+    /// What clients can take of it by connecting.
+    pub bounds: Bounds,
+    /// Counts connections; the portal and the health port have one together.
+    pub traffic: Traffic,
+    /// Ends connections at once, where `stop` gives them time.
+    pub abort: CancellationToken,
 }
 
 impl Default for PortalOptions {
@@ -52,6 +64,9 @@ impl Default for PortalOptions {
             allow_remote: false,
             request_timeout: Duration::from_secs(15),
             streams: 64,
+            bounds: Bounds::PORTAL,
+            traffic: Traffic::default(),
+            abort: CancellationToken::new(),
         }
     }
 }
@@ -84,7 +99,8 @@ fn build(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken
     guard::protect(router, options)
 }
 
-/// Serves the API and the pages until `stop`; then streams end and open requests are finished.
+/// Serves the API and the pages until `stop`; then streams end, and open requests have
+/// `bounds.grace` to be finished.
 pub async fn serve(
     listener: TcpListener,
     views: Arc<dyn Views>,
@@ -95,21 +111,28 @@ pub async fn serve(
     if !listen.ip().is_loopback() && !options.allow_remote {
         return Err(PortalError::Remote(listen));
     }
-    let router = build(views, &PortalOptions { listen, ..options }, stop.clone());
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await?;
+    let options = PortalOptions { listen, ..options };
+    let router = build(views, &options, stop.clone());
+    let PortalOptions { bounds, traffic, abort, .. } = options;
+    let terms = Terms { name: "portal", bounds, counts: traffic.portal, stop, abort };
+    serve::serve(listener, router, terms).await;
     Ok(())
 }
 
 /// Serves `/healthz`, `/readyz` and `/metrics` alone, on any address: they name sources and
-/// plugins and count, and tell nothing of what was witnessed.
+/// plugins and count, and tell nothing of what was witnessed. It shares no place for a connection with
+/// the portal, so that one that is overrun leaves the other answering.
 pub async fn serve_health(
     listener: TcpListener,
     views: Arc<dyn Views>,
+    options: PortalOptions,
     stop: CancellationToken,
-) -> Result<(), PortalError> {
-    let app = App::new(views, &PortalOptions::default(), stop.clone());
+) {
+    let app = App::new(views, &options, stop.clone());
     let routes = health::routes().into_iter();
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
-    axum::serve(listener, router.with_state(app)).with_graceful_shutdown(stop.cancelled_owned()).await?;
-    Ok(())
+    let router = guard::in_time_alone(router.with_state(app), options.request_timeout);
+    let PortalOptions { bounds, traffic, abort, .. } = options;
+    let terms = Terms { name: "health", bounds, counts: traffic.health, stop, abort };
+    serve::serve(listener, router, terms).await;
 }

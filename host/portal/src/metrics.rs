@@ -10,6 +10,8 @@ use kubewitness_core::views::{
     HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView,
 };
 
+use crate::traffic::Traffic;
+
 const PREFIX: &str = "kubewitness";
 
 #[derive(Clone, Copy)]
@@ -182,7 +184,7 @@ const RESYNCS: [OfPlugin; 3] = [
     ("resync_failed_total", "States of resyncs that failed.", |p| p.resync_failed as f64),
 ];
 
-pub(crate) fn render(status: &StatusView, ready: bool) -> String {
+pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> String {
     let mut page = Page::default();
     let journal = &status.journal;
     let plain = [
@@ -213,6 +215,7 @@ pub(crate) fn render(status: &StatusView, ready: bool) -> String {
     }
     queues(&mut page, &status.plugins);
     streams(&mut page, &status.streams);
+    connections(&mut page, traffic);
     if let Some(replica) = &status.replica {
         page.family("replica_dispatches", "1 where this replica hands states to plugins.", Gauge);
         page.sample("replica_dispatches", &[("replica", &replica.name)], flag(replica.dispatches));
@@ -237,6 +240,33 @@ fn streams(page: &mut Page, streams: &[StreamView]) {
         page.family(name, help, kind);
         for stream in streams {
             page.sample(name, &[("stream", &stream.name)], value(stream));
+        }
+    }
+}
+
+/// Of clients of this process.
+fn connections(page: &mut Page, traffic: &Traffic) {
+    let listeners = [("portal", &traffic.portal), ("health", &traffic.health)];
+    page.family("http_connections", "Connections of clients that are open.", Gauge);
+    for (listener, counts) in listeners {
+        page.sample("http_connections", &[("listener", listener)], counts.open() as f64);
+    }
+    let (name, help) = (
+        "http_connections_refused_total",
+        "Connections that found no place, since all have requests under way.",
+    );
+    page.family(name, help, Counter);
+    for (listener, counts) in listeners {
+        page.sample(name, &[("listener", listener)], counts.all_refused() as f64);
+    }
+    let (name, help) = (
+        "http_connections_closed_total",
+        "Connections that were closed: idle ones for newer ones, without a request's header, or not read from.",
+    );
+    page.family(name, help, Counter);
+    for (listener, counts) in listeners {
+        for (reason, count) in counts.closed() {
+            page.sample(name, &[("listener", listener), ("reason", reason)], count as f64);
         }
     }
 }

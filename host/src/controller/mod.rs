@@ -26,6 +26,7 @@ use kubewitness_core::clock::SystemClock;
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, Place, Sharing};
+use kubewitness_portal::PortalOptions;
 use kubewitness_sandbox::{Engine, EngineOptions};
 use kubewitness_watch::Connection;
 use kubewitness_watch::election::{ElectionOptions, Elector, Timing};
@@ -36,6 +37,7 @@ use tracing::warn;
 
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
+use crate::handles;
 use crate::tasks::{Fate, Tasks, or_overdue};
 use control::Control;
 use office::{Election, Office};
@@ -80,6 +82,7 @@ pub struct Controller {
     /// Portal and ticker end last: people may watch the draining.
     after: CancellationToken,
     control: tokio::task::JoinHandle<()>,
+    stop: CancellationToken,
     abort: CancellationToken,
     journal: Journal,
     #[cfg(feature = "playground")]
@@ -101,7 +104,7 @@ impl Controller {
         let (tasks, after) = (Tasks::new(stop.clone(), abort.clone()), CancellationToken::new());
         let opening = Arc::new(Opening::new());
         let views: Arc<dyn Views> = opening.clone();
-        serve(&tasks, listener, options.health_listen, &views, &after).await?;
+        serve(&tasks, listener, options.health_listen, &views, &after, &abort)?;
         let election = options.lease.map(|lease| elect(&tasks, &options.connection, lease, &after));
         let Some(journal) = open(&opening, &options.journal, election.as_ref(), &stop).await? else {
             after.cancel();
@@ -140,11 +143,12 @@ impl Controller {
         tell_of_a_new_beginning(&journal, &last_good);
         let control =
             Control::new(options.data, office, sources, plugins, Reporter::new(cluster), last_good)?;
-        let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop));
+        let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop.clone()));
         Ok(Some(Self {
             tasks,
             after,
             control,
+            stop,
             abort,
             journal,
             #[cfg(feature = "playground")]
@@ -157,7 +161,10 @@ impl Controller {
     /// of each.
     pub async fn finish(self) -> Result<()> {
         // How it ended, or that it has not, is told by the supervisor below.
-        or_overdue(&self.abort, self.control).await;
+        tokio::select! {
+            _ = or_overdue(&self.abort, self.control) => {}
+            () = told(&self.tasks, &self.stop) => {}
+        }
         self.after.cancel();
         let result = self.tasks.finish().await;
         let closed = match or_overdue(&self.abort, self.journal.close()).await {
@@ -166,6 +173,12 @@ impl Controller {
         };
         result.and(closed)
     }
+}
+
+/// Once the end has begun, tells for ever what it waits for.
+async fn told(tasks: &Tasks, stop: &CancellationToken) {
+    stop.cancelled().await;
+    tasks.tell_what_runs().await;
 }
 
 /// The Lease is given back once nothing is done any more that only its holder may do.
@@ -222,28 +235,32 @@ async fn look_at_others(journal: Journal, election: Election, stop: Cancellation
     Ok(())
 }
 
-pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
+pub fn listen(address: SocketAddr) -> Result<TcpListener> {
+    kubewitness_portal::listen(address)
         .with_context(|| format!("listening on {address}: name another address with --listen"))
 }
 
-async fn serve(
+fn serve(
     tasks: &Tasks,
     listener: TcpListener,
     health: Option<SocketAddr>,
     views: &Arc<dyn Views>,
     after: &CancellationToken,
+    abort: &CancellationToken,
 ) -> Result<()> {
-    let options = kubewitness_portal::PortalOptions::default();
+    let (bounds, health_bounds) = handles::for_clients();
+    let options = PortalOptions { bounds, abort: abort.clone(), ..PortalOptions::default() };
+    let health_options = PortalOptions { bounds: health_bounds, ..options.clone() };
     let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());
     tasks.spawn("portal", Fate::Finite, async move { Ok(portal.await?) });
     if let Some(address) = health {
-        let listener = TcpListener::bind(address)
-            .await
+        let listener = kubewitness_portal::listen(address)
             .with_context(|| format!("listening on {address} (--health-listen)"))?;
-        let health = kubewitness_portal::serve_health(listener, views.clone(), after.clone());
-        tasks.spawn("health", Fate::Finite, async move { Ok(health.await?) });
+        let health = kubewitness_portal::serve_health(listener, views.clone(), health_options, after.clone());
+        tasks.spawn("health", Fate::Finite, async move {
+            health.await;
+            Ok(())
+        });
     }
     Ok(())
 }

@@ -22,7 +22,8 @@ use crate::cli::{LogArgs, PlaygroundArgs};
 use crate::commands::{End, Ended};
 use crate::controller::{self, ConfigFrom, Controller, Options, modules};
 use crate::logs;
-use crate::tasks::{Fate, Signals, Tasks, or_overdue};
+use crate::signals::{self, Ends};
+use crate::tasks::{Fate, Tasks, or_overdue};
 
 /// Everything around the controller: what a cluster and its people would be.
 pub struct World {
@@ -41,19 +42,14 @@ pub struct World {
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
 pub async fn playground(args: PlaygroundArgs) -> Ended {
-    let signals = Signals::listen()?;
+    let ends = Ends::new();
+    signals::listen(&ends).await?;
     // What is there belongs to whoever has folder and address, so both come before the clearing.
     let claim = folder::Claim::new(&args.data)?;
-    let listener = controller::listen(args.listen).await?;
+    let listener = controller::listen(args.listen)?;
     claim.clear()?;
     log_to(&args.log, &args.data.join("kubewitness.log"))?;
-    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
-    let listening = Tasks::new(stop.clone(), abort.clone());
-    listening.spawn("signals", Fate::Finite, signals.run(stop.clone(), abort.clone()));
-    let result = play(&args, listener, &stop, &abort).await;
-    abort.cancel();
-    listening.finish().await?;
-    result
+    play(&args, listener, &ends.begun, &ends.abort).await
 }
 
 /// The terminal shows something else.
@@ -91,6 +87,7 @@ async fn play(
         () = draining.cancelled() => {}
     }
     if stop.is_cancelled() || draining.is_cancelled() {
+        stop.cancel();
         draining.cancel();
         controller.finish().await?;
         return before_the_first_job(world).await;
@@ -103,6 +100,8 @@ async fn play(
         () = until(args) => {}
         () = world.finished_jobs(args) => {}
     }
+    // From here on the whole end has its bound.
+    stop.cancel();
     world.quiet.cancel();
     let completeness = or_overdue(abort, completeness::settle(&world, &*controller.views, abort)).await;
     draining.cancel();

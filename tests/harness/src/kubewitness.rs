@@ -23,6 +23,33 @@ pub struct RunOptions {
     pub data: PathBuf,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
+    /// How many files it may have open; `None`: as many as this process may.
+    pub files: Option<u32>,
+}
+
+impl RunOptions {
+    /// The program, and what it is told before anything else.
+    fn program(&self) -> Result<Command> {
+        let binary = kubewitness_binary()?;
+        let Some(files) = self.files else { return Ok(Command::new(binary)) };
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {files} && exec \"$@\""), "sh"]).arg(binary);
+        Ok(command)
+    }
+
+    /// `kubewitness run` as these options have it, with its portal on this address.
+    pub fn command(&self, address: &str) -> Result<Command> {
+        let mut command = self.program()?;
+        command.arg("run").arg("--kubeconfig").arg(&self.kubeconfig);
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
+        command.arg("--data").arg(&self.data).args(["--listen", address]);
+        command.arg("--plugins").arg(plugins_folder()?).args(&self.args);
+        command.env_remove("KUBECONFIG").env("NO_COLOR", "1");
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
 }
 
 pub struct Kubewitness {
@@ -35,19 +62,8 @@ impl Kubewitness {
     /// Starts it and returns at once; `name` names the logs in `logs`.
     pub fn start(name: &str, options: &RunOptions, logs: &Path) -> Result<Self> {
         let address = format!("127.0.0.1:{}", free_port()?);
-        let mut command = Command::new(kubewitness_binary()?);
-        command.arg("run").arg("--kubeconfig").arg(&options.kubeconfig);
-        if let Some(config) = &options.config {
-            command.arg("--config").arg(config);
-        }
-        command
-            .arg("--data")
-            .arg(&options.data)
-            .args(["--listen", &address])
-            .arg("--plugins")
-            .arg(plugins_folder()?);
-        command.args(&options.args).env_remove("KUBECONFIG").env("HOME", logs).env("NO_COLOR", "1");
-        command.envs(options.env.iter().map(|(name, value)| (name, value)));
+        let mut command = options.command(&address)?;
+        command.env("HOME", logs);
         let process = Process::start(name, &mut command, logs)?;
         Ok(Self { process, address, client: http() })
     }

@@ -144,7 +144,7 @@ async fn serving_ends_with_its_token_and_takes_the_streams_along() {
 async fn the_probes_alone_may_be_reached_by_others() {
     let listener = listener("0.0.0.0").await;
     let (port, stop) = (listener.local_addr().unwrap().port(), CancellationToken::new());
-    let serving = serve_health(listener, Arc::new(Fake::default()), stop.clone());
+    let serving = serve_health(listener, Arc::new(Fake::default()), PortalOptions::default(), stop.clone());
     let ask = async |path: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: 10.1.2.3:8788\r\nConnection: close\r\n\r\n");
@@ -162,5 +162,5 @@ async fn the_probes_alone_may_be_reached_by_others() {
         stop.cancel();
     };
     let both = async { tokio::join!(serving, client).0 };
-    tokio::time::timeout(Duration::from_secs(20), both).await.expect("it ends").unwrap();
+    tokio::time::timeout(Duration::from_secs(20), both).await.expect("it ends");
 }

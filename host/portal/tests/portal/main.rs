@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod connections;
 mod fake;
 mod guard;
 mod metrics;

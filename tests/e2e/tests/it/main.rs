@@ -2,6 +2,7 @@
 //! simulated API server against recordings of a real one.
 
 mod browser;
+mod clients;
 mod cluster;
 mod conformance;
 mod databases;

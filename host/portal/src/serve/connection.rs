@@ -1,0 +1,111 @@
+//! One connection: its requests, one after the other, until it has no more or loses its place.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+use tracing::trace;
+
+use super::Bounds;
+use super::places::Place;
+use super::stall::Stalling;
+use crate::traffic::Counts;
+
+/// Bytes of a request's line and headers, and of what is gathered of an answer before it is sent. A
+/// selector may be some kilobytes.
+const BUFFER: usize = 32 * 1024;
+
+/// What every connection shares.
+#[derive(Clone)]
+pub(super) struct Server {
+    pub(super) router: Router,
+    pub(super) bounds: Bounds,
+    pub(super) counts: Arc<Counts>,
+    pub(super) stop: CancellationToken,
+}
+
+impl Server {
+    pub(super) async fn connection(self, stream: TcpStream, place: Place) {
+        if let Err(error) = stream.set_nodelay(true) {
+            trace!(%error, "small answers may be delayed");
+        }
+        let place = Arc::new(place);
+        let (router, working) = (&self.router, &place);
+        let service =
+            service_fn(move |request| answer(router.clone(), Working::on(working.clone()), request));
+        let io = TokioIo::new(Stalling::new(stream, self.bounds.stall));
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(self.bounds.header).max_buf_size(BUFFER);
+        let mut serving = std::pin::pin!(http.serve_connection(io, service));
+        let ended = tokio::select! {
+            ended = serving.as_mut() => ended,
+            () = place.evicted() => return,
+            () = self.stop.cancelled() => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        };
+        if let Err(error) = ended {
+            self.tell(&error, &place);
+        }
+    }
+
+    fn tell(&self, error: &hyper::Error, place: &Place) {
+        trace!(%error, "a connection broke");
+        if error.is_timeout() {
+            // One that rests has asked and was answered: it goes as idle ones do.
+            if place.has_never_asked() {
+                self.counts.headerless();
+            }
+        } else if is_stalled(error) {
+            self.counts.stalled();
+        }
+    }
+}
+
+async fn answer(
+    router: Router,
+    working: Working,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let response = router.oneshot(request.map(Body::new)).await?;
+    // What is captured lives as long as the answer's body.
+    Ok(response.map(|body| {
+        Body::new(body.map_err(move |error| {
+            let _still = &working;
+            error
+        }))
+    }))
+}
+
+fn is_stalled(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|source| source.kind() == io::ErrorKind::TimedOut)
+}
+
+/// While it is there, the connection has something to do.
+struct Working(Arc<Place>);
+
+impl Working {
+    fn on(place: Arc<Place>) -> Self {
+        place.works();
+        Self(place)
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.rests();
+    }
+}

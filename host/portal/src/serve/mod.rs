@@ -1,0 +1,234 @@
+//! Serving: which connections are taken, how long each is kept, and how all of them end.
+//!
+//! A client decides when it sends and when it reads, so nothing here waits for a client alone. A
+//! connection gives up its place when it sends no request, when it does not take what is sent, when
+//! a new one needs the place and this one has nothing to do, and at shut-down.
+
+mod connection;
+mod places;
+mod refusal;
+mod stall;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::traffic::Counts;
+use connection::Server;
+use places::{Peer, Places};
+
+/// Connections that the kernel keeps until they are taken.
+const BACKLOG: u32 = 1024;
+/// Bytes that the kernel keeps of what a client has not read yet; it takes twice as many for its own
+/// needs. Left alone it would take up to 4 MiB for each connection, of the memory that the process may use.
+const SEND_BUFFER: u32 = 128 * 1024;
+/// After a failure to take a connection (no file handles are left), the next try comes this much later.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// What goes on for hours is in the log once in this time; the metrics have the number.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// What clients can take of one listener by connecting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Connections at once. Each is a file handle and up to some 300 KiB of buffers.
+    pub connections: usize,
+    /// Connections at once of one address (of one /64 network, for IPv6). The loopback address has most of
+    /// all places instead: behind `kubectl port-forward` everybody comes from there.
+    pub of_one_peer: usize,
+    /// A request's header is complete within this time. The time begins when the connection does, and again
+    /// with each answer: an idle connection is kept no longer either.
+    pub header: Duration,
+    /// A client that takes nothing of what is sent to it for this long is closed.
+    pub stall: Duration,
+    /// At shut-down, answers that have begun may take this long.
+    pub grace: Duration,
+}
+
+/// A request is one packet or a few, and a client that reads sends acknowledgements within
+/// milliseconds; the slowest network takes seconds.
+const HEADER: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(3);
+
+impl Bounds {
+    /// Connections beyond the cap: those that are told that there is no room, and those that have just been
+    /// closed and are not gone yet.
+    pub const SPARE: usize = 16;
+
+    /// A browser opens six connections; so these are for about eighty people, and live streams have a
+    /// bound of their own.
+    pub const PORTAL: Self =
+        Self { connections: 512, of_one_peer: 64, header: HEADER, stall: STALL, grace: GRACE };
+
+    /// Probes of a kubelet and some servers of metrics, each a connection or two.
+    pub const HEALTH: Self =
+        Self { connections: 128, of_one_peer: 16, header: HEADER, stall: STALL, grace: GRACE };
+}
+
+/// Listens so that a connection that is not read from takes little memory.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    // Connections inherit it.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// How a listener is served.
+pub(crate) struct Terms {
+    /// What the log calls it.
+    pub(crate) name: &'static str,
+    pub(crate) bounds: Bounds,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) stop: CancellationToken,
+    /// Ends the grace.
+    pub(crate) abort: CancellationToken,
+}
+
+/// Takes connections until `stop`; then those that are there get `bounds.grace`, whatever they do.
+pub(crate) async fn serve(listener: TcpListener, router: Router, terms: Terms) {
+    let stop = terms.stop.clone();
+    let mut door = Door::new(router, terms);
+    stop.run_until_cancelled(door.keep(&listener)).await;
+    drop(listener);
+    door.close().await;
+}
+
+struct Door {
+    name: &'static str,
+    abort: CancellationToken,
+    server: Server,
+    places: Arc<Places>,
+    /// One for each socket, so that closing connections and refusing them are bounded, too.
+    handles: Arc<Semaphore>,
+    connections: JoinSet<()>,
+    full: Rarely,
+    failing: Rarely,
+}
+
+impl Door {
+    fn new(router: Router, terms: Terms) -> Self {
+        let Terms { name, bounds, counts, stop, abort } = terms;
+        let server = Server { router, bounds, counts, stop };
+        Self {
+            name,
+            abort,
+            places: Arc::new(Places::new(server.bounds, server.counts.clone())),
+            handles: Arc::new(Semaphore::new(server.bounds.connections + Bounds::SPARE)),
+            server,
+            connections: JoinSet::new(),
+            full: Rarely::default(),
+            failing: Rarely::default(),
+        }
+    }
+
+    /// For ever.
+    async fn keep(&mut self, listener: &TcpListener) {
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = self.connections.join_next() => reap(ended),
+                taken = accept(listener, self.handles.clone()) => match taken {
+                    Ok((stream, peer, handle)) => self.let_in(stream, peer, handle),
+                    Err(error) => {
+                        if self.failing.is_time() {
+                            warn!(listener = self.name, %error, "a connection can't be taken; trying again");
+                        }
+                        tokio::time::sleep(ACCEPT_AGAIN).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// A task for each connection, as any server has; they end with [`Self::close`].
+    fn let_in(&mut self, stream: TcpStream, peer: SocketAddr, handle: OwnedSemaphorePermit) {
+        let peer = Peer::of(peer.ip());
+        let Some(place) = self.places.take(peer) else {
+            self.server.counts.refused();
+            if self.full.is_time() {
+                let most = self.server.bounds.connections;
+                warn!(
+                    listener = self.name, %peer, most,
+                    "a connection is refused: the peer, or all together, have as many requests under way as \
+                     there are places"
+                );
+            }
+            let is_last = self.handles.available_permits() == 0;
+            if let Some(refusal) = refusal::refuse(stream, is_last) {
+                self.connections.spawn(hold(handle, refusal));
+            }
+            return;
+        };
+        let connection = self.server.clone().connection(stream, place);
+        self.connections.spawn(hold(handle, connection));
+    }
+
+    /// Waits for answers that have begun, but not for clients.
+    async fn close(&mut self) {
+        while let Some(ended) = self.connections.try_join_next() {
+            reap(ended);
+        }
+        let grace = self.server.bounds.grace;
+        let open = self.connections.len();
+        if open > 0 {
+            info!(listener = self.name, open, "connections end; answers that have begun get {grace:?}");
+        }
+        let all_ended = async {
+            while let Some(ended) = self.connections.join_next().await {
+                reap(ended);
+            }
+        };
+        let in_time = tokio::time::timeout(grace, self.abort.run_until_cancelled(all_ended));
+        if !matches!(in_time.await, Ok(Some(()))) {
+            let left = self.connections.len();
+            warn!(listener = self.name, left, "connections whose clients have not let them end are closed");
+            self.connections.abort_all();
+        }
+    }
+}
+
+/// Only where there is a handle for it: what waits outside costs nothing here.
+async fn accept(
+    listener: &TcpListener,
+    handles: Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    // Nobody closes the semaphore.
+    let handle = handles.acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, handle))
+}
+
+async fn hold(_handle: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
+    connection.await;
+}
+
+fn reap(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        error!(%error, "serving a connection panicked");
+    }
+}
+
+#[derive(Default)]
+struct Rarely(Option<Instant>);
+
+impl Rarely {
+    fn is_time(&mut self) -> bool {
+        let is_time = self.0.is_none_or(|last| last.elapsed() >= LOG_EVERY);
+        if is_time {
+            self.0 = Some(Instant::now());
+        }
+        is_time
+    }
+}

@@ -1,0 +1,276 @@
+//! Who has a place, and who gives one up for a new connection.
+//!
+//! A connection waits (for its first request), works (on a request or its answer) or rests (after an
+//! answer). Where there is no place, the new one gets that of one that waits or rests: first of those
+//! that have never asked for anything, and of these the one that has waited longest. So connections that
+//! are only held open never keep a client out; only requests under way do, and those have an end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::Bounds;
+use crate::traffic::Counts;
+
+/// Of the places for everybody, one in so many is not for this machine's own clients.
+const NOT_LOCAL: usize = 8;
+
+/// Who a connection counts as: an address, or the network that one IPv6 subscriber has to himself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Peer(IpAddr);
+
+impl Peer {
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) if !address.is_loopback() => {
+                let network = u128::from(address) >> 64 << 64;
+                Self(Ipv6Addr::from(network).into())
+            }
+            address => Self(address),
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// In the order in which places are taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Doing {
+    Waits,
+    Rests,
+    Works,
+}
+
+struct Open {
+    peer: Peer,
+    doing: Doing,
+    /// Grows with every change of what a connection does.
+    since: u64,
+    evicted: CancellationToken,
+}
+
+#[derive(Default)]
+struct Table {
+    open: BTreeMap<u64, Open>,
+    peers: HashMap<Peer, usize>,
+    /// The last number that was given out.
+    last: u64,
+}
+
+pub(super) struct Places {
+    bounds: Bounds,
+    counts: Arc<Counts>,
+    table: Mutex<Table>,
+}
+
+impl Places {
+    pub(super) fn new(bounds: Bounds, counts: Arc<Counts>) -> Self {
+        Self { bounds, counts, table: Mutex::default() }
+    }
+
+    /// `None`: all that could make room have requests under way.
+    pub(super) fn take(self: &Arc<Self>, peer: Peer) -> Option<Place> {
+        let mut table = self.table();
+        if table.peers.get(&peer).is_some_and(|open| *open >= self.most_of(peer)) {
+            self.evict_one_of(&mut table, peer)?;
+        } else if table.open.len() >= self.bounds.connections {
+            let crowd = table.crowd()?;
+            self.evict_one_of(&mut table, crowd)?;
+        }
+        let (number, evicted) = (table.next(), CancellationToken::new());
+        let open = Open { peer, doing: Doing::Waits, since: number, evicted: evicted.clone() };
+        table.open.insert(number, open);
+        *table.peers.entry(peer).or_default() += 1;
+        self.counts.set_open(table.open.len());
+        Some(Place { number, places: self.clone(), evicted })
+    }
+
+    fn most_of(&self, peer: Peer) -> usize {
+        let all = self.bounds.connections;
+        let most = if peer.0.is_loopback() { all - all / NOT_LOCAL } else { self.bounds.of_one_peer };
+        most.clamp(1, all)
+    }
+
+    fn evict_one_of(&self, table: &mut Table, peer: Peer) -> Option<()> {
+        let number = table.idlest(peer)?;
+        if let Some(open) = table.remove(number) {
+            open.evicted.cancel();
+            self.counts.crowded_out();
+        }
+        Some(())
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Of those who could make room, the one with the most connections.
+    fn crowd(&self) -> Option<Peer> {
+        let idle = self.open.values().filter(|open| open.doing != Doing::Works).map(|open| open.peer);
+        idle.max_by_key(|peer| self.peers.get(peer))
+    }
+
+    fn idlest(&self, peer: Peer) -> Option<u64> {
+        let idle = self.open.iter().filter(|(_, open)| open.peer == peer && open.doing != Doing::Works);
+        idle.min_by_key(|(_, open)| (open.doing, open.since)).map(|(number, _)| *number)
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Open> {
+        let open = self.open.remove(&number)?;
+        if let Some(count) = self.peers.get_mut(&open.peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.peers.remove(&open.peer);
+            }
+        }
+        Some(open)
+    }
+}
+
+/// A connection's place; dropped, it is free.
+pub(super) struct Place {
+    number: u64,
+    places: Arc<Places>,
+    evicted: CancellationToken,
+}
+
+impl Place {
+    pub(super) fn works(&self) {
+        self.does(Doing::Works);
+    }
+
+    pub(super) fn rests(&self) {
+        self.does(Doing::Rests);
+    }
+
+    /// No complete header has come since the connection began.
+    pub(super) fn has_never_asked(&self) -> bool {
+        let table = self.places.table();
+        table.open.get(&self.number).is_some_and(|open| open.doing == Doing::Waits)
+    }
+
+    /// Until the place is somebody else's.
+    pub(super) async fn evicted(&self) {
+        self.evicted.cancelled().await;
+    }
+
+    fn does(&self, doing: Doing) {
+        let mut table = self.places.table();
+        let since = table.next();
+        if let Some(open) = table.open.get_mut(&self.number) {
+            (open.doing, open.since) = (doing, since);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.places.table();
+        table.remove(self.number);
+        self.places.counts.set_open(table.open.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(connections: usize, of_one_peer: usize) -> Arc<Places> {
+        let bounds = Bounds { connections, of_one_peer, ..Bounds::PORTAL };
+        Arc::new(Places::new(bounds, Arc::default()))
+    }
+
+    fn peer(address: &str) -> Peer {
+        Peer::of(address.parse().unwrap())
+    }
+
+    fn is_evicted(place: &Place) -> bool {
+        place.evicted.is_cancelled()
+    }
+
+    #[test]
+    fn a_peer_that_has_its_share_makes_room_for_itself_and_for_nobody_else() {
+        let places = places(10, 2);
+        let other = places.take(peer("10.0.0.2")).unwrap();
+        let first = places.take(peer("10.0.0.1")).unwrap();
+        let second = places.take(peer("10.0.0.1")).unwrap();
+        let third = places.take(peer("10.0.0.1")).unwrap();
+        assert!(is_evicted(&first) && !is_evicted(&second) && !is_evicted(&third) && !is_evicted(&other));
+        second.works();
+        third.works();
+        assert!(places.take(peer("10.0.0.1")).is_none(), "what works is never taken away");
+        third.rests();
+        assert!(places.take(peer("10.0.0.1")).is_some() && is_evicted(&third));
+    }
+
+    #[test]
+    fn where_all_places_are_taken_the_peer_with_the_most_makes_room() {
+        let places = places(4, 3);
+        let one = places.take(peer("10.0.0.1")).unwrap();
+        let crowd: Vec<_> = (0..3).map(|_| places.take(peer("10.0.0.2")).unwrap()).collect();
+        let new = places.take(peer("10.0.0.3")).unwrap();
+        assert!(is_evicted(&crowd[0]) && !is_evicted(&one) && !is_evicted(&new));
+        drop(crowd);
+        one.works();
+        new.works();
+        let busy: Vec<_> = (0..2).map(|_| places.take(peer("10.0.0.4")).unwrap()).collect();
+        busy.iter().for_each(Place::works);
+        assert!(places.take(peer("10.0.0.5")).is_none());
+        drop(one);
+        assert!(places.take(peer("10.0.0.5")).is_some());
+    }
+
+    #[test]
+    fn one_that_has_asked_before_stays_longer_than_one_that_never_has() {
+        let places = places(2, 2);
+        let known = places.take(peer("10.0.0.1")).unwrap();
+        known.works();
+        known.rests();
+        for _ in 0..5 {
+            let half_open = places.take(peer("10.0.0.1")).unwrap();
+            assert!(half_open.has_never_asked() && !is_evicted(&known));
+            drop(half_open);
+        }
+        let half_open = places.take(peer("10.0.0.1")).unwrap();
+        let next = places.take(peer("10.0.0.1")).unwrap();
+        assert!(is_evicted(&half_open) && !is_evicted(&known) && !is_evicted(&next));
+    }
+
+    #[test]
+    fn this_machine_has_most_places_and_an_ipv6_subscriber_those_of_one_peer() {
+        let places = places(16, 2);
+        let local: Vec<_> = (0..14).map(|_| places.take(peer("127.0.0.1")).unwrap()).collect();
+        local.iter().for_each(Place::works);
+        assert!(places.take(peer("127.0.0.1")).is_none());
+        assert!(places.take(peer("::ffff:127.0.0.1")).is_none(), "the same one in other words");
+        assert!(places.take(peer("10.0.0.1")).is_some());
+        assert_eq!(peer("2001:db8::1"), peer("2001:db8::ffff:2"));
+        assert_ne!(peer("2001:db8::1"), peer("2001:db8:0:1::1"));
+        assert_ne!(peer("::1"), peer("::2"));
+    }
+
+    #[test]
+    fn a_place_is_free_when_its_connection_is_gone() {
+        let places = places(2, 2);
+        for _ in 0..10 {
+            let (first, second) = (places.take(peer("10.0.0.1")), places.take(peer("10.0.0.1")));
+            assert!(!is_evicted(&first.unwrap()) && !is_evicted(&second.unwrap()));
+        }
+        assert!(places.table().peers.is_empty());
+        assert_eq!(places.counts.open(), 0);
+    }
+}

@@ -1,0 +1,50 @@
+//! What a client is told that finds no place.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    content-type: application/json\r\n\
+    content-length: 120\r\n\
+    retry-after: 2\r\n\
+    cache-control: no-store\r\n\
+    connection: close\r\n\r\n\
+    {\"error\":{\"message\":\"There are too many connections.\",\
+    \"hint\":\"Try again in a moment, or close others of this machine.\"}}";
+/// A client's request comes with its connection. Closing before it was read would take the answer back.
+const LINGER: Duration = Duration::from_secs(1);
+const MOST_READ: u64 = 16 * 1024;
+
+/// Sends the answer at once, into a buffer that is empty. What comes back waits a moment for the client to
+/// have read it; nobody does for the last place there is.
+pub(super) fn refuse(mut stream: TcpStream, is_last: bool) -> Option<impl Future<Output = ()>> {
+    // A client that is gone is answered well enough.
+    let sent = stream.try_write(ANSWER).is_ok_and(|sent| sent == ANSWER.len());
+    if !sent || is_last {
+        return None;
+    }
+    Some(async move {
+        let lingering = async {
+            stream.shutdown().await?;
+            tokio::io::copy(&mut stream.take(MOST_READ), &mut tokio::io::sink()).await
+        };
+        if let Ok(Err(error)) = tokio::time::timeout(LINGER, lingering).await {
+            tracing::trace!(%error, "a refused client broke off");
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_answer_is_as_long_as_it_says() {
+        let text = std::str::from_utf8(super::ANSWER).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        assert_eq!(length, body.len().to_string());
+        assert!(serde_json::from_str::<serde_json::Value>(body).unwrap()["error"]["hint"].is_string());
+    }
+}

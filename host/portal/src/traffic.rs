@@ -1,0 +1,64 @@
+//! What becomes of connections, counted: for the metrics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Of both listeners. Clone freely: all clones count together.
+#[derive(Clone, Default)]
+pub struct Traffic {
+    pub(crate) portal: Arc<Counts>,
+    pub(crate) health: Arc<Counts>,
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    open: AtomicU64,
+    refused: AtomicU64,
+    crowded_out: AtomicU64,
+    headerless: AtomicU64,
+    stalled: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn set_open(&self, open: usize) {
+        self.open.store(open as u64, Ordering::Relaxed);
+    }
+
+    /// There was no place for it.
+    pub(crate) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It had nothing to do, and another one needed its place.
+    pub(crate) fn crowded_out(&self) {
+        self.crowded_out.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its first request did not come in time.
+    pub(crate) fn headerless(&self) {
+        self.headerless.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It did not read what was sent.
+    pub(crate) fn stalled(&self) {
+        self.stalled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn all_refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// By the reason for which they were closed.
+    pub(crate) fn closed(&self) -> [(&'static str, u64); 3] {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [
+            ("crowded", read(&self.crowded_out)),
+            ("header", read(&self.headerless)),
+            ("stalled", read(&self.stalled)),
+        ]
+    }
+}

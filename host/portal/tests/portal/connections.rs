@@ -1,0 +1,306 @@
+//! Clients that send nothing, send half of it, or do not read: what they cost, and that they keep nobody
+//! else out.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_portal::{Bounds, PortalOptions, Traffic, listen, serve, serve_health};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::fake::Fake;
+
+/// Nothing here takes longer unless it is held up for ever.
+const LONGEST: Duration = Duration::from_secs(60);
+/// No test waits for the bounds that have this one.
+const NEVER: Duration = Duration::from_secs(600);
+
+const HEALTHZ: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+const HALF_A_HEADER: &str = "GET /healthz HTTP/1.1\r\nHost: loc";
+const HALF_A_BODY: &str = "POST /api/v1/deadletters/replay HTTP/1.1\r\nHost: localhost\r\n\
+    Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"plugin\":";
+const EVENTS: &str = "GET /api/v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+fn bounds() -> Bounds {
+    Bounds {
+        connections: 16,
+        of_one_peer: 16,
+        header: NEVER,
+        stall: NEVER,
+        grace: Duration::from_millis(200),
+    }
+}
+
+fn options(bounds: Bounds) -> PortalOptions {
+    PortalOptions { bounds, ..crate::options() }
+}
+
+struct Server {
+    address: SocketAddr,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+#[allow(clippy::disallowed_methods)]
+impl Server {
+    fn portal(fake: Fake, options: PortalOptions) -> Self {
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let serving = serve(listener, Arc::new(fake), options, stop.clone());
+        Self { address, stop, serving: tokio::spawn(async { serving.await.unwrap() }) }
+    }
+
+    fn health(options: PortalOptions) -> Self {
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let serving = serve_health(listener, Arc::new(Fake::default()), options, stop.clone());
+        Self { address, stop, serving: tokio::spawn(serving) }
+    }
+
+    async fn connect(&self, says: &str) -> Client {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(says.as_bytes()).await.unwrap();
+        Client { stream }
+    }
+
+    async fn ends(self) {
+        self.stop.cancel();
+        tokio::time::timeout(LONGEST, self.serving).await.expect("it ends whatever clients do").unwrap();
+    }
+
+    async fn metric(&self, line: &str) -> u64 {
+        let text = self.connect(METRICS).await.rest().await;
+        let value = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
+    }
+
+    /// Waits until the metrics say so.
+    async fn counts(&self, line: &str, wanted: u64) {
+        let counted = async {
+            while self.metric(line).await != wanted {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(LONGEST, counted).await.unwrap_or_else(|_| panic!("{line} never is {wanted}"));
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+}
+
+impl Client {
+    async fn says(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Until it holds `end`.
+    async fn hears(&mut self, end: &str) -> String {
+        let mut text = String::new();
+        while !text.contains(end) {
+            let mut bytes = [0; 1024];
+            let read = tokio::time::timeout(LONGEST, self.stream.read(&mut bytes)).await.expect("an answer");
+            let read = read.unwrap();
+            assert!(read > 0, "closed after {text}");
+            text.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+        text
+    }
+
+    async fn is_answered(&mut self) {
+        self.says(HEALTHZ).await;
+        assert!(self.hears("ok\n").await.starts_with("HTTP/1.1 200"));
+    }
+
+    /// What comes until the server closes the connection.
+    async fn rest(&mut self) -> String {
+        let mut text = Vec::new();
+        let read = tokio::time::timeout(LONGEST, self.stream.read_to_end(&mut text)).await;
+        // Closed with something of ours unread, it is reset, which is an end as well.
+        read.expect("the server closes it").ok();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+/// Asks for a story that is larger than all buffers on the way, and reads nothing.
+async fn unread(server: &Server, says: &str) -> Client {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut client = Client { stream: socket.connect(server.address).await.unwrap() };
+    client.says(says).await;
+    // Its first bytes are there: it is being answered.
+    let mut first = [0; 1];
+    tokio::time::timeout(LONGEST, client.stream.peek(&mut first)).await.expect("an answer").unwrap();
+    client
+}
+
+fn long_story() -> Fake {
+    let fake = Fake::default();
+    let object = crate::fake::object("Job", "research", "long", "uid-long");
+    let message = "x".repeat(4096);
+    for seq in 19..2019 {
+        let status = crate::fake::status("Running", "", &message);
+        fake.push(crate::fake::state(seq, &object, kubewitness_core::Change::Present, seq, status));
+    }
+    fake
+}
+
+#[tokio::test]
+async fn a_header_that_is_not_complete_in_time_ends_its_connection() {
+    let bounds = Bounds { header: Duration::from_millis(200), ..bounds() };
+    let server = Server::portal(Fake::default(), options(bounds));
+    for half in ["", HALF_A_HEADER] {
+        server.connect(half).await.rest().await;
+    }
+    server.counts(r#"kubewitness_http_connections_closed_total{listener="portal",reason="header"}"#, 2).await;
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn a_header_that_comes_byte_by_byte_gets_no_more_time() {
+    let bounds = Bounds { header: Duration::from_millis(500), ..bounds() };
+    let server = Server::portal(Fake::default(), options(bounds));
+    let mut client = server.connect("GET / HTTP/1.1\r\nX: ").await;
+    let dripping = async {
+        while client.stream.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LONGEST, dripping).await.expect("it is closed while it drips");
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_and_one_that_asks_again_in_time_is_kept() {
+    let bounds = Bounds { header: Duration::from_secs(2), ..bounds() };
+    let server = Server::portal(Fake::default(), options(bounds));
+    let mut client = server.connect("").await;
+    for _ in 0..3 {
+        client.is_answered().await;
+    }
+    assert_eq!(client.rest().await, "", "it is closed without a word");
+    let closed = r#"kubewitness_http_connections_closed_total{listener="portal",reason="header"}"#;
+    assert_eq!(server.metric(closed).await, 0, "an idle one is nothing to count");
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_complete_in_time_is_answered_and_its_connection_ends() {
+    let options = PortalOptions { request_timeout: Duration::from_millis(200), ..options(bounds()) };
+    let server = Server::portal(Fake::default(), options);
+    let answer = server.connect(HALF_A_BODY).await.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn a_header_that_is_too_large_is_refused() {
+    let server = Server::portal(Fake::default(), options(bounds()));
+    let mut client = server.connect(&format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(20_000))).await;
+    client.says(&"x".repeat(20_000)).await;
+    assert!(client.hears("\r\n\r\n").await.starts_with("HTTP/1.1 431"));
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_read_loses_its_connection_and_gives_its_place_back() {
+    let bounds = Bounds { stall: Duration::from_millis(300), ..bounds() };
+    let server = Server::portal(long_story(), PortalOptions { streams: 1, ..options(bounds) });
+    let _unread = unread(&server, EVENTS).await;
+    server
+        .counts(r#"kubewitness_http_connections_closed_total{listener="portal",reason="stalled"}"#, 1)
+        .await;
+    let mut next = server.connect(EVENTS).await;
+    assert!(next.hears("\r\n\r\n").await.starts_with("HTTP/1.1 200"), "the one place for a stream is free");
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn serving_ends_whatever_clients_hold_open() {
+    let server = Server::portal(long_story(), options(bounds()));
+    let _silent = server.connect("").await;
+    let _half = server.connect(HALF_A_HEADER).await;
+    let _body = server.connect(HALF_A_BODY).await;
+    let _unread = unread(&server, EVENTS).await;
+    let mut idle = server.connect("").await;
+    idle.is_answered().await;
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_has_begun_is_finished_at_the_end() {
+    let bounds = Bounds { grace: NEVER, ..bounds() };
+    let server = Server::portal(long_story(), options(bounds));
+    let mut reader =
+        unread(&server, "GET /api/v1/timeline?uid=uid-train&limit=5000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .await;
+    server.stop.cancel();
+    let answer = reader.rest().await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    serde_json::from_str::<serde_json::Value>(body).expect("it is whole");
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn more_connections_than_places_keep_no_client_out() {
+    let server = Server::portal(Fake::default(), options(bounds()));
+    let mut known = server.connect("").await;
+    known.is_answered().await;
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        held.push(server.connect(HALF_A_HEADER).await);
+        held.push(server.connect("").await);
+    }
+    known.is_answered().await;
+    for _ in 0..20 {
+        server.connect("").await.is_answered().await;
+    }
+    // This machine has 14 of 16 places, of which this question is one.
+    assert!(server.metric(r#"kubewitness_http_connections{listener="portal"}"#).await <= 14);
+    assert!(
+        server
+            .metric(r#"kubewitness_http_connections_closed_total{listener="portal",reason="crowded"}"#)
+            .await
+            > 100
+    );
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn where_all_have_requests_under_way_a_client_is_told_to_come_again() {
+    let bounds = Bounds { connections: 2, of_one_peer: 2, ..bounds() };
+    let traffic = Traffic::default();
+    let options = PortalOptions { traffic: traffic.clone(), request_timeout: NEVER, ..options(bounds) };
+    let server = Server::portal(Fake::default(), options.clone());
+    let health = Server::health(PortalOptions { traffic, ..options });
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        let mut client = server.connect(&HALF_A_BODY.replace("Host", "Expect: 100-continue\r\nHost")).await;
+        client.hears("100 Continue").await;
+        busy.push(client);
+    }
+    for _ in 0..40 {
+        let answer = server.connect("").await.rest().await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: 2"), "{answer}");
+    }
+    health.connect("").await.is_answered().await;
+    health.counts(r#"kubewitness_http_connections_refused_total{listener="portal"}"#, 40).await;
+    drop(busy);
+    let answered = async {
+        loop {
+            let answer =
+                server.connect(&HEALTHZ.replace("Host", "Connection: close\r\nHost")).await.rest().await;
+            if answer.starts_with("HTTP/1.1 200") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(LONGEST, answered).await.expect("a place is free again");
+    server.ends().await;
+    health.ends().await;
+}
