@@ -10,7 +10,7 @@ use kubewitness_harness::{
     kubewitness_binary, until,
 };
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Command;
 
@@ -259,15 +259,26 @@ async fn a_second_signal_ends_run_though_nobody_reads_its_log() {
         let mut command = options.command(&address)?;
         command.env("HOME", scratch.path()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut run = command.spawn()?;
-        // The pipe is full, and every worker that has something to tell waits for its reader.
+        let mut log = BufReader::new(run.stderr.take().context("its log")?).lines();
+        let starts = async {
+            while let Some(line) = log.next_line().await? {
+                if line.contains("portal and API on") {
+                    return Ok(());
+                }
+            }
+            bail!("it ended before it had started")
+        };
+        tokio::time::timeout(STARTS_WITHIN, starts).await.context("its start")??;
+        // From here on nobody reads. What is no request is in this log; soon the pipe is full, and every worker
+        // that has something to tell waits.
         until(STARTS_WITHIN, "it to wait for its log's reader", async || {
             if let Some(ended) = run.try_wait()? {
                 bail!("it ended with {ended}");
             }
-            let Ok(mut stream) = says(&address, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await
-            else {
-                return Ok(None);
-            };
+            for _ in 0..200 {
+                says(&address, "nonsense\r\n\r\n").await?;
+            }
+            let mut stream = says(&address, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
             let mut byte = [0; 1];
             let answered = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut byte)).await;
             Ok(answered.is_err().then_some(()))

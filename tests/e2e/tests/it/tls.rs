@@ -53,6 +53,7 @@ async fn speaks(
         data: scratch.folder("data")?,
         args: vec!["--journal-file".to_owned(), file.clone()],
         env: vec![(ADDRESS.to_owned(), granted.clone())],
+        ..RunOptions::default()
     };
     let mut run = Kubewitness::start("run", &options, scratch.path())?;
     run.answers().await?;
