@@ -78,7 +78,7 @@ mod tests {
         for limit in [None, Some(1 << 20), Some(4096)] {
             assert_eq!(share(limit), (Bounds::PORTAL, Bounds::HEALTH), "{limit:?}");
         }
-        for limit in 400..2000 {
+        for limit in 416..2000 {
             let (portal, health) = share(Some(limit));
             let all = portal.connections + health.connections + 2 * Bounds::SPARE;
             assert!(all as u64 <= limit - RESERVE, "{limit}: {all} connections");

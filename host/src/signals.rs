@@ -117,9 +117,7 @@ fn aside(tell: impl FnOnce() + Send + 'static) {
 }
 
 fn exit(after: Duration) -> ! {
-    aside(move || {
-        eprintln!("kubewitness: did not end within {} s of being told to stop at once", after.as_secs())
-    });
+    aside(move || eprintln!("kubewitness: did not end within {after:?} of being told to stop at once"));
     std::thread::sleep(LAST_WORDS);
     std::process::exit(1);
 }

@@ -7,3 +7,13 @@ pub mod apiserver;
 mod calendar;
 pub mod receiver;
 pub mod workload;
+
+/// Once a server is told to stop, clients have this long to let it end. Answers take milliseconds, and a
+/// client that does not read them would take for ever.
+const LET_END: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Until `stop` and that time are over.
+async fn overdue(stop: &tokio_util::sync::CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(LET_END).await;
+}

@@ -83,7 +83,7 @@ impl Seen {
     }
 }
 
-/// Answers until `stop`; the file is appended to, and what it holds already counts as seen.
+/// Answers until `stop`, and not longer for a client that does not let it end; the file is appended to, and what it holds already counts as seen.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     file: PathBuf,
@@ -97,10 +97,11 @@ pub async fn serve(
         .route("/{*path}", post(receive))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(receiver.clone());
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
-        .map_err(ReceiverError::Listener)?;
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    tokio::select! {
+        served = serving => served.map_err(ReceiverError::Listener)?,
+        () = crate::overdue(&stop) => {}
+    }
     let inner = receiver.inner.lock().await;
     inner.file.sync_all().await.map_err(|source| ReceiverError::File { path: file, source })
 }
@@ -233,6 +234,19 @@ mod tests {
         assert_eq!(receiver.progress.refused.load(Ordering::Relaxed), 2, "axum itself refused the large one");
         receiver.stop().await;
         assert!(lines(&file).is_empty());
+    }
+
+    #[tokio::test]
+    async fn it_ends_though_a_client_has_sent_half_a_request() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let receiver = start(folder.path().join("notifications.jsonl")).await;
+        let address = receiver.url.trim_start_matches("http://").trim_end_matches("/notify");
+        let mut half = tokio::net::TcpStream::connect(address).await.expect("a connection");
+        let text = b"POST /notify HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{";
+        half.write_all(text).await.expect("it is sent");
+        assert_eq!(receiver.post("a", "{}").await, 200, "the half one was taken before");
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(20), receiver.stop());
+        ended.await.expect("nobody waits for the other half");
     }
 
     #[test]

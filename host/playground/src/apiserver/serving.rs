@@ -114,8 +114,14 @@ async fn up(front: &Arc<Front>, listener: TcpListener, power: &mut watch::Receiv
         }
     }
     drop(listener);
-    while let Some(ended) = connections.join_next().await {
-        reap(ended);
+    let all_ended = async {
+        while let Some(ended) = connections.join_next().await {
+            reap(ended);
+        }
+    };
+    tokio::select! {
+        () = all_ended => {}
+        () = crate::overdue(&front.stop) => connections.abort_all(),
     }
     Down::Stopped
 }

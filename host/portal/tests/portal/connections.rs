@@ -232,6 +232,16 @@ async fn serving_ends_whatever_clients_hold_open() {
 }
 
 #[tokio::test]
+async fn told_to_stop_at_once_serving_waits_for_no_answer() {
+    let abort = CancellationToken::new();
+    let bounds = Bounds { grace: NEVER, ..bounds() };
+    let server = Server::portal(long_story(), PortalOptions { abort: abort.clone(), ..options(bounds) });
+    let _unread = unread(&server, EVENTS).await;
+    abort.cancel();
+    server.ends().await;
+}
+
+#[tokio::test]
 async fn an_answer_that_has_begun_is_finished_at_the_end() {
     let bounds = Bounds { grace: NEVER, ..bounds() };
     let server = Server::portal(long_story(), options(bounds));

@@ -177,3 +177,27 @@ async fn deletions_that_share_a_version_are_told_to_who_comes_from_before() {
     let mut late = cluster.watch(&format!("resourceVersion={shared}&timeoutSeconds=1")).await;
     assert_eq!(late.frame().await.unwrap(), None, "from the version itself they are lost");
 }
+
+#[tokio::test]
+async fn a_server_that_is_stopped_does_not_wait_for_the_other_half_of_a_request() {
+    let (server, serving) = ApiServer::bind(ApiServerOptions::default()).await.unwrap();
+    let stop = CancellationToken::new();
+    let address = server.url().trim_start_matches("http://").to_owned();
+    let client = async {
+        let mut half = tokio::net::TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+            server.admin_token()
+        );
+        tokio::io::AsyncWriteExt::write_all(&mut half, head.as_bytes()).await.unwrap();
+        let mut told = [0; 12];
+        tokio::io::AsyncReadExt::read_exact(&mut half, &mut told).await.unwrap();
+        assert_eq!(&told, b"HTTP/1.1 100", "its body is waited for");
+        stop.cancel();
+        half
+    };
+    let both = async { tokio::join!(serving.serve(stop.clone()), client) };
+    let (served, _half) = tokio::time::timeout(PATIENCE, both).await.expect("it ends");
+    served.unwrap();
+}
