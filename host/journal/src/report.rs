@@ -20,6 +20,14 @@ pub enum OpenError {
     #[error("{path} is not a journal ({reason}); name another file, or move this one away")]
     NotAJournal { path: PathBuf, reason: String },
     #[error(
+        "{place} holds an import that has not come to its end, so that its story is cut off: go on with `kubewitness journal \
+         import FILE --continue`, with the same file, or throw it away with `kubewitness journal import --discard`, both \
+         with the --data or --journal of this journal"
+    )]
+    Unfinished { place: String },
+    #[error("{place} holds no import that has yet to come to its end: there is nothing to throw away")]
+    NothingToDiscard { place: String },
+    #[error(
         "{path} has format {found}, this program knows formats up to {known}: run the newer program that wrote it"
     )]
     Newer { path: PathBuf, found: i64, known: i64 },
@@ -118,6 +126,9 @@ pub struct JournalStats {
     pub free_bytes: u64,
     pub oldest_seq: Seq,
     pub newest_seq: Seq,
+    /// It holds an import that has not come to its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
     pub sources: Vec<SourceStats>,
     /// Plugins of whose states retention took some.
     pub plugins: Vec<TakenStats>,
@@ -220,13 +231,16 @@ pub struct Problem {
 pub mod code {
     /// The file's own structure is broken.
     pub const STORE: &str = "store";
+    /// An import has not come to its end.
+    pub const UNFINISHED: &str = "unfinished";
     /// A position is missing or comes twice.
     pub const SEQUENCE: &str = "sequence";
     /// A row's bytes are not those that were written.
     pub const ENVELOPE: &str = "envelope";
     /// An id is there twice or can't be put together from its parts.
     pub const ID: &str = "id";
-    /// Versions of an object don't ascend, and the later one isn't marked late.
+    /// States of an object contradict each other: versions don't ascend and the later one isn't marked
+    /// late, something follows its end, or a history follows the one that replaced it.
     pub const ORDER: &str = "order";
     /// A state doesn't point to the one before of its object.
     pub const CHAIN: &str = "chain";

@@ -15,7 +15,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, Kind, SOURCE, gap, job, of, on_every_store, present, state};
+use crate::support::{Desk, Ends, Kind, SOURCE, gap, job, of, on_every_store, present, state};
 
 fn keep(count: u64) -> RetentionSpec {
     RetentionSpec { count: Some(count), ..RetentionSpec::default() }
@@ -349,6 +349,7 @@ async fn check(desk: &Desk, told: &Told, through: Seq) {
 async fn run(steps: Vec<Step>) {
     let mut desk = Desk::new().await;
     let (mut told, mut bases, mut cursor) = (Told::new(), HashMap::new(), 0);
+    let mut ends = Ends::default();
     desk.journal.save("p", Save { progress: subscribed(0, 0), ..Save::default() }).await.unwrap();
     for step in steps {
         match step {
@@ -360,6 +361,7 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Retain(count) => drop(pass(&desk, &keep(count)).await),
             Step::Append(states) => {
+                let states: Vec<_> = states.into_iter().filter(|one| ends.may_come(*one)).collect();
                 let batch: Vec<_> = states.iter().map(|one| witnessed(*one, &bases)).collect();
                 let documents: Vec<_> = batch.iter().map(|state| state.document.clone()).collect();
                 let checkpoint = Some(Version::new("1000"));
