@@ -172,7 +172,7 @@ pub async fn export(
 pub use export::{ExportError, ExportQuery, Exported};
 pub use import::ImportError;
 pub use report::{
-    JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,
+    Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,
     SourceCounters, SourceStats, TakenStats, VerifyReport, code,
 };
 pub use retention::Retention;

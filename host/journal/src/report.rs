@@ -1,6 +1,7 @@
 //! What the journal answers to people and scripts: figures, findings, records.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use kubewitness_core::Seq;
@@ -171,6 +172,44 @@ pub struct RetentionStats {
     /// There is more than was looked at.
     #[serde(default)]
     pub more: bool,
+}
+
+/// What keeps a state that is beyond its source's bounds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// It has yet to finish it. A stream to other hosts is `stream/NAME`.
+    Plugin(String),
+    DeadLetter,
+    /// Of a dead letter that was dropped: its state stays accounted for by it.
+    Dropped,
+    /// The watch would be resumed before it.
+    Checkpoint,
+    /// It is the journal's last.
+    Last,
+    /// Its object is there, or an older state of it is kept: it goes with them.
+    Live,
+    Older,
+}
+
+impl Holder {
+    /// Whether that is how retention is meant, so that nobody has to do anything about it.
+    pub fn is_meant(&self) -> bool {
+        matches!(self, Self::Dropped | Self::Last | Self::Live | Self::Older)
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plugin(name) => return write!(f, "plugin {name}"),
+            Self::DeadLetter => "a dead letter",
+            Self::Dropped => "a dropped dead letter",
+            Self::Checkpoint => "the watch's checkpoint",
+            Self::Last => "it is the journal's last",
+            Self::Live => "objects that are there",
+            Self::Older => "an older state of its object",
+        })
+    }
 }
 
 /// For a plugin: states that it had finished, and those that it was never handed.

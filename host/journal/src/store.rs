@@ -205,8 +205,9 @@ pub(crate) trait Past: Send {
     async fn tallies_of(&mut self, streams: &[i64]) -> Answer<Vec<Tally>>;
     /// Of all plugins that ever were.
     async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>>;
-    /// Positions of dead letters, whoever's, between two positions, both included.
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<Seq>>;
+    /// Positions of dead letters, whoever's, between two positions, both included; and whether all of a
+    /// position were dropped.
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>>;
     /// States of these streams between two positions, both included, in order.
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>>;
     /// The states of an object that has ended, from its end back to this position, at most so many;
