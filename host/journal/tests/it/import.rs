@@ -368,13 +368,9 @@ async fn an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on() {
         .unwrap();
     // All but the last lines: what it was given it has taken in, but for the batch in its hands.
     let given = text.len() - 2_000;
-    let mut stdin = child.stdin.take().unwrap();
-    let (begun, told) = (text.clone().into_bytes(), child.stdout.take().unwrap());
-    // The pipe stays open: the child waits for the rest.
-    let feeding = std::thread::spawn(move || {
-        stdin.write_all(&begun[..given]).unwrap();
-        stdin
-    });
+    // The pipe stays open: the child waits for the rest. What it says meanwhile is little.
+    let (mut stdin, told) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    stdin.write_all(&text.as_bytes()[..given]).unwrap();
     let mut read = 0;
     for line in BufReader::new(told).lines() {
         let line = line.unwrap();
@@ -385,7 +381,7 @@ async fn an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    drop(feeding.join().unwrap());
+    drop(stdin);
 
     let place = place_of(&path);
     let report = verify_at(&place).await.unwrap();

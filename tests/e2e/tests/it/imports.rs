@@ -9,10 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::ports::{Append, Witness, Witnessed};
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
-use kubewitness_harness::{Scratch, command, in_scratch, kubewitness_binary, until};
+use kubewitness_harness::{Scratch, command, free_port, in_scratch, kubewitness_binary, until};
 use kubewitness_journal::{ExportQuery, Journal, JournalOptions, Place, export};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+
+use crate::support::simulator;
 
 const WITHIN: Duration = Duration::from_secs(60);
 const STATES: u64 = 2_000;
@@ -93,7 +95,12 @@ async fn an_import_that_was_killed_is_told_by_every_command_and_goes_on_or_is_th
         says(&["journal", "verify", "--data", &folder], 3, &["unfinished"]).await?;
         says(&["journal", "stats", "--data", &folder], 0, &what_to_do).await?;
         says(&["journal", "export", "--data", &folder], 1, &what_to_do).await?;
-        says(&["run", "--config", &config, "--data", &folder], 1, &what_to_do).await?;
+        let simulator = simulator(scratch).await?;
+        let (cluster, port) = (simulator.kubeconfig().to_string_lossy().into_owned(), free_port()?);
+        let (run, listen) =
+            (["run", "--kubeconfig", &cluster, "--config", &config], format!("127.0.0.1:{port}"));
+        let run = [&run[..], &["--data", &folder, "--listen", &listen]].concat();
+        says(&run, 1, &what_to_do).await?;
         says(&["journal", "import", &file, "--data", &folder], 1, &what_to_do).await?;
         says(&["journal", "import", &file, "--discard", "--data", &folder], 2, &[]).await?;
         says(&["journal", "import", "--data", &folder], 2, &[]).await?;
