@@ -172,6 +172,11 @@ async fn a_state_that_no_store_or_watch_writes_is_refused() {
         let refused = told(place, change).await;
         assert!(refused.starts_with(&format!("line {}: ", place + 2)) && refused.contains(said), "{refused}");
     }
+    let mut many = whole.clone();
+    let source = |n: u32| serde_json::json!({"source": format!("s{n}"), "epoch": 0, "checkpoint": "1"});
+    many.end["end"]["sources"] = (0..10_001).map(source).collect();
+    let told = refusal(&many.text()).await;
+    assert!(told.starts_with("line 602: it tells of more than 10000 sources"), "{told}");
 }
 
 /// Not even what stands in the same batch behind it.
