@@ -442,15 +442,25 @@ pub enum Journal {
     /// States as lines of JSON, oldest first; a controller may write meanwhile
     Export(ExportArgs),
     /// Takes an export in, into an empty data folder or database
-    Import {
-        /// What `journal export --documents` wrote; `-` for standard input
-        file: PathBuf,
-        /// The data folder, or the journal's file; nothing may be in it
-        #[arg(long, value_name = "DIR")]
-        data: Option<PathBuf>,
-        #[command(flatten)]
-        journal: JournalArgs,
-    },
+    Import(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// What `journal export --documents` wrote; `-` for standard input
+    #[arg(required_unless_present = "discard")]
+    pub file: Option<PathBuf>,
+    /// The data folder, or the journal's file; nothing may be in it
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub journal: JournalArgs,
+    /// Goes on with an import that failed or was killed, with the same file: what is there is compared with it first
+    #[arg(long = "continue")]
+    pub goes_on: bool,
+    /// Throws away what an import that failed or was killed has taken in
+    #[arg(long, conflicts_with_all = ["file", "goes_on"])]
+    pub discard: bool,
 }
 
 #[derive(Debug, Args)]

@@ -22,9 +22,25 @@ pub struct StatusView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamView>,
     pub journal: JournalView,
+    /// What keeps retention from taking states that are beyond their source's bounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<HeldView>,
     /// Faults of the configuration as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+}
+
+/// States that are beyond the bounds of their source's retention, and what keeps them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldView {
+    pub source: String,
+    /// `plugin NAME`, `stream NAME`, `dead letters`, `the watch's checkpoint`.
+    pub holder: String,
+    pub states: u64,
+    /// Since when it is known to keep some. RFC 3339, UTC.
+    pub since: String,
+    /// What a person can do, for people.
+    pub remedy: String,
 }
 
 /// A process that witnesses into a journal together with others. One of them hands states to plugins.
@@ -447,6 +463,8 @@ pub trait Views: Send + Sync {
     /// For the live stream: states after a position, oldest first.
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;
     fn newest(&self) -> watch::Receiver<Seq>;
+    /// What keeps retention from going on, as [`StatusView::held`] tells it; asked with each view of a page.
+    fn held(&self) -> Vec<HeldView>;
     /// Whether this process takes in states and keeps them (for `/readyz`), and if not, why.
     fn ready(&self) -> Result<(), String>;
 }

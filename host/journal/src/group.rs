@@ -197,14 +197,15 @@ impl Group {
         if remembered.is_none() {
             writer.reconnect().await?;
         }
-        let led = match &under_way[..] {
+        let said = match &under_way[..] {
             [Work::Lead(leads, _)] => Some(writer.lead(*leads).await?),
             [Work::ElectBy(lease, _)] => Some(writer.elect_by(lease).await?),
+            [Work::Mark(unfinished, _)] => Some(writer.mark(*unfinished).await?),
             _ => None,
         };
-        if led.is_some() {
+        if said.is_some() {
             *kept = remembered;
-            return Ok(Done::Led);
+            return Ok(Done::Said);
         }
         let turn = writer.begin().await?;
         let plans = under_way.iter().any(Work::plans);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
@@ -39,6 +40,8 @@ pub struct JournalOptions {
     pub recent_bytes: usize,
     /// With other processes that witness the same cluster; only a server's journal can be shared.
     pub sharing: Option<Sharing>,
+    /// Also where an import has not come to its end, to go on with it.
+    pub continues_import: bool,
 }
 
 impl Default for JournalOptions {
@@ -49,6 +52,7 @@ impl Default for JournalOptions {
             recent: 16 * 1024,
             recent_bytes: 16 << 20,
             sharing: None,
+            continues_import: false,
         }
     }
 }
@@ -67,6 +71,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     place: Place,
     is_shared: bool,
+    /// An import has not come to its end.
+    is_unfinished: AtomicBool,
 }
 
 impl Journal {
@@ -77,21 +83,23 @@ impl Journal {
 
     /// The same, wherever it is.
     pub async fn open_at(place: &Place, options: JournalOptions) -> Result<Self, OpenError> {
-        let (store, mut writer): (Box<dyn Store>, Box<dyn Writes>) = match &place.0 {
+        let continues = options.continues_import;
+        let (store, mut writer, is_unfinished): (Box<dyn Store>, Box<dyn Writes>, bool) = match &place.0 {
             Where::File(path) if options.sharing.is_some() => {
                 let reason =
                     "replicas can't share a file: name a database of a server as the journal".to_owned();
                 return Err(OpenError::Unavailable { path: path.clone(), reason });
             }
             Where::File(path) => {
-                let (store, writer) = sqlite::Store::open(path, options.readers).await?;
-                (Box::new(store), Box::new(writer))
+                let (store, writer, marked) = sqlite::Store::open(path, options.readers, continues).await?;
+                (Box::new(store), Box::new(writer), marked)
             }
             Where::Server(server) => {
                 let (clock, sharing) = (options.clock.clone(), options.sharing.clone());
-                let opened = server::Store::open((**server).clone(), options.readers, clock, sharing);
-                let (store, writer) = opened.await?;
-                (Box::new(store), Box::new(writer))
+                let opened =
+                    server::Store::open((**server).clone(), options.readers, clock, sharing, continues);
+                let (store, writer, marked) = opened.await?;
+                (Box::new(store), Box::new(writer), marked)
             }
         };
         let path = || place.to_string().into();
@@ -107,7 +115,8 @@ impl Journal {
         let group = Group::new(writer, memory, recent.clone());
         let (names, place) = (Names::default(), place.clone());
         let (clock, is_shared) = (options.clock, options.sharing.is_some());
-        let inner = Inner { group, store, names, recent, clock, place, is_shared };
+        let is_unfinished = is_unfinished.into();
+        let inner = Inner { group, store, names, recent, clock, place, is_shared, is_unfinished };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -152,6 +161,27 @@ impl Journal {
 
     pub(crate) async fn reader(&self) -> Result<Reader<'_>, JournalError> {
         Reader::new(&*self.inner.store, &self.inner.names).await
+    }
+
+    /// Whether it holds an import that has not come to its end.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.inner.is_unfinished.load(Ordering::Relaxed)
+    }
+
+    /// Durable once this returns.
+    pub(crate) async fn mark_unfinished(&self, unfinished: bool) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Mark(unfinished, answer)).await?;
+        self.inner.is_unfinished.store(unfinished, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// States after a position, each with the checksum of its document.
+    pub(crate) async fn told(
+        &self,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(Arc<State>, u32)>, JournalError> {
+        self.reader().await?.told(after, limit).await
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

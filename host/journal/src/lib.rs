@@ -17,6 +17,7 @@ use kubewitness_core::{Seq, StateId};
 mod differences;
 mod export;
 mod group;
+mod import;
 mod journal;
 mod memory;
 mod place;
@@ -48,16 +49,43 @@ pub async fn verify(path: &std::path::Path) -> Result<VerifyReport, OpenError> {
 
 /// The same, wherever it is.
 pub async fn verify_at(place: &Place) -> Result<VerifyReport, OpenError> {
-    Ok(verify::verify(open_to_read(place).await?.0).await)
+    let Opened { connection, unfinished, .. } = open_to_read(place).await?;
+    let mut report = verify::verify(connection).await;
+    if unfinished {
+        let hint = OpenError::Unfinished { place: place.to_string() };
+        report.add(code::UNFINISHED, None, hint.to_string());
+    }
+    Ok(report)
 }
 
-/// A connection that only reads, and what the journal takes on disk, its WAL apart.
-async fn open_to_read(place: &Place) -> Result<(Box<dyn store::Connection>, (u64, u64)), OpenError> {
+/// Throws away a journal that holds an import that has not come to its end. No other is touched.
+pub async fn discard(place: &Place) -> Result<(), OpenError> {
     match &place.0 {
-        place::Inner::File(path) => Ok((Box::new(sqlite::open_to_verify(path).await?), sqlite::sizes(path))),
+        place::Inner::File(path) => sqlite::discard(path).await,
+        place::Inner::Server(server) => server::discard(server).await,
+    }
+}
+
+/// A journal that is only read.
+struct Opened {
+    connection: Box<dyn store::Connection>,
+    bytes: u64,
+    /// On top of that.
+    wal_bytes: u64,
+    /// It holds an import that has not come to its end.
+    unfinished: bool,
+}
+
+async fn open_to_read(place: &Place) -> Result<Opened, OpenError> {
+    match &place.0 {
+        place::Inner::File(path) => {
+            let (connection, unfinished) = sqlite::open_to_verify(path).await?;
+            let (bytes, wal_bytes) = sqlite::sizes(path);
+            Ok(Opened { connection: Box::new(connection), bytes, wal_bytes, unfinished })
+        }
         place::Inner::Server(server) => {
-            let (connection, bytes) = server::open_to_read(server).await?;
-            Ok((connection, (bytes, 0)))
+            let (connection, bytes, unfinished) = server::open_to_read(server).await?;
+            Ok(Opened { connection, bytes, wal_bytes: 0, unfinished })
         }
     }
 }
@@ -80,7 +108,7 @@ const UNREADABLE: usize = 256;
 
 /// The ids of states, for whoever kept positions of them elsewhere.
 pub async fn ids_at(place: &Place, seqs: &[Seq]) -> Result<Known, OpenError> {
-    let (mut connection, _) = open_to_read(place).await?;
+    let mut connection = open_to_read(place).await?.connection;
     let read = async {
         let rows = connection.rows();
         let newest = rows.stats(0).await?.newest_seq;
@@ -119,11 +147,11 @@ pub async fn stats(
     retention: &BTreeMap<String, RetentionSpec>,
     now_ms: u64,
 ) -> Result<JournalStats, OpenError> {
-    let (mut connection, (bytes, wal_bytes)) = open_to_read(place).await?;
+    let Opened { mut connection, bytes, wal_bytes, unfinished } = open_to_read(place).await?;
     let stats = stats::stats(&mut *connection, retention, now_ms).await;
     let path = || place.to_string().into();
     let stats = stats.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })?;
-    Ok(JournalStats { bytes, wal_bytes, ..stats })
+    Ok(JournalStats { bytes, wal_bytes, unfinished, ..stats })
 }
 
 /// Writes a journal as lines of JSON, one snapshot of it; the format stands at the top of `export`.
@@ -133,14 +161,18 @@ pub async fn export(
     query: &ExportQuery,
     out: &mut (dyn std::io::Write + Send),
 ) -> Result<Exported, ExportError> {
-    let opened = open_to_read(place).await;
-    let (mut connection, _) = opened.map_err(|error| JournalError::Unavailable(error.to_string()))?;
+    let Opened { mut connection, unfinished, .. } = open_to_read(place).await?;
+    // Its end would say that it is all.
+    if unfinished {
+        return Err(OpenError::Unfinished { place: place.to_string() }.into());
+    }
     export::export(&mut *connection, query, out).await
 }
 
-pub use export::{ExportError, ExportQuery, Exported, ImportError};
+pub use export::{ExportError, ExportQuery, Exported};
+pub use import::ImportError;
 pub use report::{
-    JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,
+    Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,
     SourceCounters, SourceStats, TakenStats, VerifyReport, code,
 };
 pub use retention::Retention;

@@ -1,6 +1,7 @@
 //! What the journal answers to people and scripts: figures, findings, records.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use kubewitness_core::Seq;
@@ -19,6 +20,14 @@ pub enum OpenError {
     Shared { place: String, replicas: String, remedy: &'static str },
     #[error("{path} is not a journal ({reason}); name another file, or move this one away")]
     NotAJournal { path: PathBuf, reason: String },
+    #[error(
+        "{place} holds an import that has not come to its end, so that its story is cut off: go on with `kubewitness journal \
+         import FILE --continue`, with the same file, or throw it away with `kubewitness journal import --discard`, both \
+         with the --data or --journal of this journal"
+    )]
+    Unfinished { place: String },
+    #[error("{place} holds no import that has yet to come to its end: there is nothing to throw away")]
+    NothingToDiscard { place: String },
     #[error(
         "{path} has format {found}, this program knows formats up to {known}: run the newer program that wrote it"
     )]
@@ -118,6 +127,9 @@ pub struct JournalStats {
     pub free_bytes: u64,
     pub oldest_seq: Seq,
     pub newest_seq: Seq,
+    /// It holds an import that has not come to its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
     pub sources: Vec<SourceStats>,
     /// Plugins of whose states retention took some.
     pub plugins: Vec<TakenStats>,
@@ -160,6 +172,44 @@ pub struct RetentionStats {
     /// There is more than was looked at.
     #[serde(default)]
     pub more: bool,
+}
+
+/// What keeps a state that is beyond its source's bounds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// It has yet to finish it. A stream to other hosts is `stream/NAME`.
+    Plugin(String),
+    DeadLetter,
+    /// Of a dead letter that was dropped: its state stays accounted for by it.
+    Dropped,
+    /// The watch would be resumed before it.
+    Checkpoint,
+    /// It is the journal's last.
+    Last,
+    /// Its object is there, or an older state of it is kept: it goes with them.
+    Live,
+    Older,
+}
+
+impl Holder {
+    /// Whether that is how retention is meant, so that nobody has to do anything about it.
+    pub fn is_meant(&self) -> bool {
+        matches!(self, Self::Dropped | Self::Last | Self::Live | Self::Older)
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plugin(name) => return write!(f, "plugin {name}"),
+            Self::DeadLetter => "a dead letter",
+            Self::Dropped => "a dropped dead letter",
+            Self::Checkpoint => "the watch's checkpoint",
+            Self::Last => "it is the journal's last",
+            Self::Live => "objects that are there",
+            Self::Older => "an older state of its object",
+        })
+    }
 }
 
 /// For a plugin: states that it had finished, and those that it was never handed.
@@ -220,13 +270,16 @@ pub struct Problem {
 pub mod code {
     /// The file's own structure is broken.
     pub const STORE: &str = "store";
+    /// An import has not come to its end.
+    pub const UNFINISHED: &str = "unfinished";
     /// A position is missing or comes twice.
     pub const SEQUENCE: &str = "sequence";
     /// A row's bytes are not those that were written.
     pub const ENVELOPE: &str = "envelope";
     /// An id is there twice or can't be put together from its parts.
     pub const ID: &str = "id";
-    /// Versions of an object don't ascend, and the later one isn't marked late.
+    /// States of an object contradict each other: versions don't ascend and the later one isn't marked
+    /// late, something follows its end, or a history follows the one that replaced it.
     pub const ORDER: &str = "order";
     /// A state doesn't point to the one before of its object.
     pub const CHAIN: &str = "chain";

@@ -13,12 +13,12 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_core::{Gap, Seq, Version};
 
 use self::rebase::successors;
+use self::scene::{Held, count, is_untold};
 pub(crate) use self::scene::{Look, Scene, is_still_so, look};
-use self::scene::{count, is_untold};
 use crate::journal::Journal;
 use crate::plan::SEGMENT;
 use crate::removal::{LinkRow, Removal, SharedRows, Sweep};
-use crate::report::Retained;
+use crate::report::{Holder, Retained};
 use crate::retain::{self, BATCH, Bounds, Cut, IN_HAND};
 use crate::rows::GapRow;
 
@@ -40,6 +40,9 @@ pub struct Retention {
     source: String,
     /// Segments of which nothing could go, and until when they are left alone.
     fruitless: HashMap<u64, u64>,
+    /// Of the segments that still have states beyond the bounds, what holds these. As many entries as
+    /// there are segments, each of which was looked at anyway.
+    held: HashMap<u64, Held>,
     in_hand: u64,
     /// States that were taken since rows that many share were looked through.
     taken: u64,
@@ -66,7 +69,14 @@ struct Step {
 
 impl Retention {
     pub fn new(journal: Journal, source: &str) -> Self {
-        Self { journal, source: source.to_owned(), fruitless: HashMap::new(), in_hand: IN_HAND, taken: 0 }
+        Self {
+            journal,
+            source: source.to_owned(),
+            fruitless: HashMap::new(),
+            held: HashMap::new(),
+            in_hand: IN_HAND,
+            taken: 0,
+        }
     }
 
     /// How many states a plugin may have read beyond what it saved. For tests, which have fewer.
@@ -76,13 +86,29 @@ impl Retention {
         self
     }
 
+    /// What keeps how many states that are beyond the bounds, as the last pass has found it, but for what
+    /// is meant to be kept.
+    pub fn held(&self) -> BTreeMap<Holder, u64> {
+        let mut all = BTreeMap::new();
+        for (holder, states) in self.held.values().flatten().filter(|(holder, _)| !holder.is_meant()) {
+            *all.entry(holder.clone()).or_default() += states;
+        }
+        all
+    }
+
     /// Takes what may go now. May be dropped at any point.
     pub async fn pass(&mut self, spec: &RetentionSpec) -> Result<Retained, JournalError> {
         let mut told = Retained::default();
         let scene = self.scene(spec).await?;
         let cut = Cut::of(Bounds::of(spec, scene.now_ms), &scene.tallies);
         let mut untold = Untold::default();
-        self.fruitless.retain(|_, until| *until > scene.now_ms);
+        // What a plugin held is looked at as soon as it has let go.
+        let holds = |segment: &u64, held: &HashMap<u64, Held>| {
+            held.get(segment).is_none_or(|held| scene.still_holds(*segment, held))
+        };
+        self.fruitless.retain(|segment, until| *until > scene.now_ms && holds(segment, &self.held));
+        let segments: HashSet<u64> = scene.tallies.iter().map(|tally| tally.segment).collect();
+        self.held.retain(|segment, _| segments.contains(segment));
         for tally in &scene.tallies {
             let goes_on = if self.fruitless.contains_key(&tally.segment) {
                 true
@@ -90,6 +116,8 @@ impl Retention {
                 self.segment(spec, &cut, tally.segment, &mut untold, &mut told).await?
             };
             if !goes_on {
+                // What lies further is within the bounds.
+                self.held.retain(|segment, _| *segment <= tally.segment);
                 break;
             }
         }
@@ -204,9 +232,10 @@ impl Retention {
         loop {
             // Anew each time: between two transactions, cursors moved and objects ended.
             let scene = self.scene(spec).await?;
-            let (expired, step) = self.plan(spec, &scene, cut, segment, untold).await?;
-            let goes_on = cut.goes_on(segment, &expired);
+            let (look, step) = self.plan(spec, &scene, cut, segment, untold).await?;
+            let goes_on = cut.goes_on(segment, &look.expired);
             let Some(Step { removal, untold: after }) = step else {
+                self.held.insert(segment, scene.held(&look));
                 if !took && goes_on {
                     self.fruitless.insert(segment, scene.now_ms + AGAIN_MS);
                 }
@@ -226,7 +255,7 @@ impl Retention {
         }
     }
 
-    /// What of a segment's states is expired, and the next removal.
+    /// What of a segment's states is expired and may go, and the next removal.
     async fn plan(
         &self,
         spec: &RetentionSpec,
@@ -234,12 +263,13 @@ impl Retention {
         cut: &Cut,
         segment: u64,
         untold: &Untold,
-    ) -> Result<(Vec<bool>, Option<Step>), JournalError> {
+    ) -> Result<(Look, Option<Step>), JournalError> {
         let mut reader = self.journal.reader().await?;
-        let Look { rows, states, expired, may_go, .. } = look(reader.past(), scene, cut, segment).await?;
-        let runs = retain::batch(retain::select(&states, &may_go, |seq| scene.passes(seq)), BATCH);
+        let look = look(reader.past(), scene, cut, segment).await?;
+        let chosen = retain::select(&look.states, &look.may_go, |seq| scene.passes(seq));
+        let runs = retain::batch(chosen, BATCH);
         if runs.is_empty() {
-            return Ok((expired, None));
+            return Ok((look, None));
         }
         let mut removal = Removal {
             source: self.source.clone(),
@@ -251,8 +281,8 @@ impl Retention {
         };
         removal.plugins = count(&scene.plugins, &self.source, &removal.taken);
         successors(&mut reader, &runs, scene.newest, &mut removal).await?;
-        let untold = self.gaps(scene, &rows, untold.clone(), &mut removal);
-        Ok((expired, Some(Step { removal, untold })))
+        let untold = self.gaps(scene, &look.rows, untold.clone(), &mut removal);
+        Ok((look, Some(Step { removal, untold })))
     }
 
     /// One record a pass and stream, which grows with each transaction.

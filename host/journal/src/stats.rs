@@ -10,8 +10,8 @@ use kubewitness_core::ports::JournalError;
 use crate::plan::SEGMENT;
 use crate::removal::LinkRow;
 use crate::report::{JournalStats, RetentionStats, SourceStats, TakenStats};
-use crate::retain::{self, Bounds, Cut, IN_HAND, Link, ROW_BYTES};
-use crate::retention::{Look, Scene, look};
+use crate::retain::{self, Bounds, Cut, IN_HAND, ROW_BYTES};
+use crate::retention::{Scene, look};
 use crate::store::{Connection, Past};
 
 /// Segments that are looked at for what retention may take; beyond, the figures are said to be
@@ -116,7 +116,7 @@ async fn outlook(
                     stats.may_go += 1;
                     stats.may_go_bytes += link.bytes;
                 }
-                false => *held.entry(holder(scene, &found, link)).or_default() += 1,
+                false => *held.entry(scene.holder(&found, link).to_string()).or_default() += 1,
             }
         }
         if !cut.goes_on(tally.segment, &found.expired) {
@@ -125,19 +125,4 @@ async fn outlook(
     }
     stats.held = held;
     Ok(stats)
-}
-
-/// What keeps a state that is beyond its source's bounds.
-fn holder(scene: &Scene, found: &Look, link: &Link) -> String {
-    if let Some(hold) = scene.holds.iter().find(|hold| hold.covers(link.seq)) {
-        return format!("plugin {}", hold.plugin);
-    }
-    let text = match () {
-        () if found.letters.contains(&link.seq) => "a dead letter",
-        () if !link.settled => "the watch's checkpoint",
-        () if link.seq >= scene.newest => "it is the journal's last",
-        () if link.end.live && link.seq >= link.end.newest => "objects that are there",
-        () => "an older state of its object",
-    };
-    text.to_owned()
 }

@@ -21,6 +21,24 @@ use crate::seal::{self, Cell, Table};
 
 pub(crate) type Answer<T> = Result<T, JournalError>;
 
+/// Added to the number of a journal's format while it holds an import that has not come to its end.
+/// The mark stands there since every journal has that number, and since a program that knows of no
+/// such mark refuses it as a format that it does not know, instead of going on with half a story.
+pub(crate) const UNFINISHED: i64 = 1_000_000;
+
+/// A format, and whether an import that has not come to its end is marked in it.
+pub(crate) fn unmarked(format: i64) -> (i64, bool) {
+    match format >= UNFINISHED {
+        true => (format - UNFINISHED, true),
+        false => (format, false),
+    }
+}
+
+/// What is marked of a format.
+pub(crate) fn marked(format: i64, unfinished: bool) -> i64 {
+    if unfinished { format + UNFINISHED } else { format }
+}
+
 /// Dead letters that are marked as taken back or as dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Replay {
@@ -104,6 +122,9 @@ pub(crate) trait Writes: Send {
     /// The replicas elect by another Lease than they did.
     async fn elect_by(&mut self, lease: &str) -> Answer<()>;
 
+    /// Marks the journal as one with an import that has not come to its end, or as a whole one.
+    async fn mark(&mut self, unfinished: bool) -> Answer<()>;
+
     /// The rows of these objects, with the ends of their chains.
     async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>>;
 
@@ -184,8 +205,9 @@ pub(crate) trait Past: Send {
     async fn tallies_of(&mut self, streams: &[i64]) -> Answer<Vec<Tally>>;
     /// Of all plugins that ever were.
     async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>>;
-    /// Positions of dead letters, whoever's, between two positions, both included.
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<Seq>>;
+    /// Positions of dead letters, whoever's, between two positions, both included; and whether all of a
+    /// position were dropped.
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>>;
     /// States of these streams between two positions, both included, in order.
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>>;
     /// The states of an object that has ended, from its end back to this position, at most so many;

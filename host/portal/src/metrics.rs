@@ -216,6 +216,12 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
     queues(&mut page, &status.plugins);
     streams(&mut page, &status.streams);
     connections(&mut page, traffic);
+    let (name, help) =
+        ("retention_held", "States beyond the bounds of their source's retention, by what keeps them.");
+    page.family(name, help, Gauge);
+    for held in &status.held {
+        page.sample(name, &[("source", &held.source), ("holder", &held.holder)], held.states as f64);
+    }
     if let Some(replica) = &status.replica {
         page.family("replica_dispatches", "1 where this replica hands states to plugins.", Gauge);
         page.sample("replica_dispatches", &[("replica", &replica.name)], flag(replica.dispatches));

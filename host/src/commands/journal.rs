@@ -15,7 +15,7 @@ use kubewitness_journal::{
 
 use super::print::{self, Table, clean, mark};
 use super::{End, Ended, Usage, receipts};
-use crate::cli::{ExportArgs, Journal, JournalArgs, Moment, Output};
+use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;
 use crate::place::{EMBEDDED, place};
@@ -25,7 +25,7 @@ pub async fn journal(command: Journal) -> Ended {
         Journal::Verify { data, journal, output } => verify(&place(&journal, &data)?, &data, output).await,
         Journal::Stats { data, journal, output } => stats(&place(&journal, &data)?, &data, output).await,
         Journal::Export(args) => export(args).await,
-        Journal::Import { file, data, journal } => import(&file, &destination(&journal, data)?).await,
+        Journal::Import(args) => import(args).await,
     }
 }
 
@@ -92,6 +92,10 @@ fn retention_of(data: &Path) -> Result<BTreeMap<String, RetentionSpec>> {
     Ok(sources.into_iter().filter_map(|source| Some((source.name, source.retention?))).collect())
 }
 
+/// Before all figures: they are of a part.
+const UNFINISHED: &str = "an import into this journal has not come to its end: `kubewitness journal import FILE --continue` \
+                          goes on with it, `kubewitness journal import --discard` throws it away\n";
+
 fn kib(bytes: u64) -> String {
     format!("{} KiB", bytes.div_ceil(1024))
 }
@@ -109,6 +113,9 @@ fn stats_text(stats: &JournalStats) -> String {
     };
     let JournalStats { states, oldest_seq, newest_seq, .. } = stats;
     let mut text = format!("{states} states at positions {oldest_seq} to {newest_seq}; {disk}\n\n");
+    if stats.unfinished {
+        text.insert_str(0, UNFINISHED);
+    }
     let mut table = Table::new(&[
         "SOURCE",
         "STATES",
@@ -220,14 +227,28 @@ fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
     place(journal, &data)
 }
 
-async fn import(file: &Path, place: &Place) -> Ended {
+async fn import(args: ImportArgs) -> Ended {
+    let place = destination(&args.journal, args.data)?;
+    if args.discard {
+        kubewitness_journal::discard(&place).await?;
+        eprintln!("what an import had left in {place} is thrown away");
+        return Ok(End::Fine);
+    }
+    let Some(file) = args.file else {
+        return Err(Usage::error("which file? Name what `journal export` wrote"));
+    };
+    let options = JournalOptions { continues_import: args.goes_on, ..JournalOptions::default() };
+    take_in(&file, &place, options).await
+}
+
+async fn take_in(file: &Path, place: &Place, options: JournalOptions) -> Ended {
     let mut input: Box<dyn io::BufRead + Send> = if file.as_os_str() == "-" {
         Box::new(BufReader::new(io::stdin()))
     } else {
         let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
         Box::new(BufReader::new(opened))
     };
-    let journal = kubewitness_journal::Journal::open_at(place, JournalOptions::default()).await?;
+    let journal = kubewitness_journal::Journal::open_at(place, options).await?;
     let done = journal.import(&mut *input).await;
     let closed = journal.close().await;
     match done {

@@ -1,7 +1,7 @@
 //! What the sources, the plugins and the journal say of themselves.
 
 use kubewitness_core::calendar;
-use kubewitness_core::views::{PluginView, ReplicaView, SourceView, StatusView, StreamView};
+use kubewitness_core::views::{HeldView, PluginView, ReplicaView, SourceView, StatusView, StreamView};
 
 use super::client::Client;
 use super::print::{self, Table, age, clean, remarks};
@@ -40,10 +40,23 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     if let Some(replica) = &status.replica {
         text.push_str(&replicas_text(replica));
     }
+    for held in &status.held {
+        text.push_str(&held_text(held));
+    }
     for problem in &status.problems {
         text.push_str(&format!("configuration: {}\n", clean(problem)));
     }
     text
+}
+
+fn held_text(held: &HeldView) -> String {
+    let HeldView { source, holder, states, since, remedy } = held;
+    let kept = plural(*states, "state of {} that is", "states of {} that are").replace("{}", &clean(source));
+    format!(
+        "retention: {states} {kept} beyond its bounds held by {} since {since}: {}\n",
+        clean(holder),
+        clean(remedy)
+    )
 }
 
 fn replicas_text(this: &ReplicaView) -> String {
@@ -310,6 +323,13 @@ mod tests {
             sources: vec![source("jobs", None), source("pods", Some("403: pods is forbidden"))],
             plugins: vec![failed],
             problems: vec!["two host documents\u{202e}".into()],
+            held: vec![HeldView {
+                source: "jobs".into(),
+                holder: "plugin p".into(),
+                states: 1200,
+                since: "2026-11-20T13:59:58.120Z".into(),
+                remedy: "repair\u{1b} it".into(),
+            }],
             ..StatusView::default()
         };
         for wide in [false, true] {
@@ -318,6 +338,8 @@ mod tests {
             assert_eq!(lines[3], "pods: 403: pods is forbidden");
             assert!(text.contains("\np: no\n    place·]0;x·\n"), "{text}");
             assert_eq!(lines.last(), Some(&"configuration: two host documents·"));
+            let held = "retention: 1200 states of jobs that are beyond its bounds held by plugin p since 2026-11-20T";
+            assert!(text.contains(held) && text.contains(": repair· it\n"), "{text}");
             assert!(!text.contains("jobs:"), "{text}");
         }
     }

@@ -67,7 +67,7 @@ impl Control {
             data,
             office,
             resyncs: Resyncs::new(shared.clone(), sources.tasks.clone()),
-            retentions: Retentions::new(plugins.journal.clone(), sources.tasks.clone()),
+            retentions: Retentions::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
             streams: Streams::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
             sources,
             plugins,

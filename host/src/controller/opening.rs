@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use async_trait::async_trait;
 use kubewitness_core::views::{
-    DeadLetterView, DropView, GapQuery, LetterRecordView, ObjectQuery, ObjectView, PoisonQuery, PoisonView,
-    ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
+    DeadLetterView, DropView, GapQuery, HeldView, LetterRecordView, ObjectQuery, ObjectView, PoisonQuery,
+    PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
@@ -161,6 +161,10 @@ impl Views for Opening {
         let nothing = self.nothing.read().unwrap_or_else(PoisonError::into_inner);
         // Gone only in the moment in which the journal is there.
         nothing.as_ref().map_or_else(|| watch::channel(0).1, watch::Sender::subscribe)
+    }
+
+    fn held(&self) -> Vec<HeldView> {
+        self.views.get().map(|views| views.held()).unwrap_or_default()
     }
 
     fn ready(&self) -> Result<(), String> {

@@ -1,10 +1,12 @@
 //! What runs, for those who ask: written by the controller's loop, read by the views.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{PoisonError, RwLock};
 
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_dispatch::DispatchHandle;
+use kubewitness_journal::Holder;
 use kubewitness_stream::CarrierHandle;
 use kubewitness_watch::{Listers, SourceHandle};
 
@@ -44,6 +46,13 @@ pub struct PluginState {
     pub handle: Option<DispatchHandle>,
 }
 
+/// States of a source that are beyond its bounds, and since when something keeps some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub states: u64,
+    pub since_ms: u64,
+}
+
 #[derive(Default)]
 pub struct Shared {
     pub listers: Listers,
@@ -51,6 +60,8 @@ pub struct Shared {
     plugins: RwLock<BTreeMap<String, PluginState>>,
     /// Those that states are handed to here.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
+    /// By source, what keeps retention from going on.
+    held: RwLock<BTreeMap<String, BTreeMap<Holder, Kept>>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
 }
@@ -115,6 +126,28 @@ impl Shared {
 
     pub fn plugin(&self, name: &str) -> Option<PluginState> {
         read(&self.plugins).get(name).cloned()
+    }
+
+    /// As a pass of retention has found it. What was there before is there since then.
+    pub fn set_held(&self, source: &str, found: BTreeMap<Holder, u64>, now_ms: u64) {
+        let mut held = write(&self.held);
+        let of_source = held.entry(source.to_string()).or_default();
+        of_source.retain(|holder, _| found.contains_key(holder));
+        for (holder, states) in found {
+            match of_source.entry(holder) {
+                Entry::Occupied(mut kept) => kept.get_mut().states = states,
+                Entry::Vacant(kept) => drop(kept.insert(Kept { states, since_ms: now_ms })),
+            }
+        }
+    }
+
+    /// Nobody looks after its bounds any more.
+    pub fn forget_held(&self, source: &str) {
+        write(&self.held).remove(source);
+    }
+
+    pub fn held(&self) -> BTreeMap<String, BTreeMap<Holder, Kept>> {
+        read(&self.held).clone()
     }
 
     pub fn set_problems(&self, problems: Vec<String>) {

@@ -1,5 +1,6 @@
 //! Answers for people and scripts, from the journal, the cache and the dispatchers.
 
+mod held;
 mod shapes;
 mod standby;
 
@@ -10,9 +11,9 @@ use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, Lister, SelectError};
 use kubewitness_core::views::{
-    DeadLetterView, DropView, EpochView, GapQuery, JournalView, LetterRecordView, ObjectQuery, ObjectView,
-    PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, StreamView,
-    TimelineQuery, TimelineView, ViewError, Views,
+    DeadLetterView, DropView, EpochView, GapQuery, HeldView, JournalView, LetterRecordView, ObjectQuery,
+    ObjectView, PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView,
+    StreamView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchHandle};
@@ -106,7 +107,8 @@ impl Views for HostViews {
         let plugins = self.plugin_views().await?;
         let streams = self.stream_views().await?;
         let (replica, problems) = (self.replica().await?, self.shared.problems());
-        Ok(StatusView { replica, sources, plugins, streams, journal, problems })
+        let held = self.held();
+        Ok(StatusView { replica, sources, plugins, streams, journal, held, problems })
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
@@ -232,6 +234,10 @@ impl Views for HostViews {
 
     fn newest(&self) -> watch::Receiver<Seq> {
         self.journal.newest()
+    }
+
+    fn held(&self) -> Vec<HeldView> {
+        held::held(&self.shared, self.clock.now_ms())
     }
 
     fn ready(&self) -> Result<(), String> {

@@ -227,6 +227,10 @@ impl Writes for Store {
         Ok(())
     }
 
+    async fn mark(&mut self, _: bool) -> Answered<()> {
+        Ok(())
+    }
+
     async fn elect_by(&mut self, _: &str) -> Answered<()> {
         Ok(())
     }

@@ -17,7 +17,7 @@ struct Desk {
 impl Desk {
     async fn open(folder: tempfile::TempDir) -> Self {
         let path = folder.path().join("journal.db");
-        let (store, mut writer) = Store::open(&path, 1).await.unwrap();
+        let (store, mut writer, _) = Store::open(&path, 1, false).await.unwrap();
         let memory = writer.memory().await.unwrap();
         let recent = Arc::new(RwLock::new(Recent::new(10, usize::MAX)));
         Self { folder, group: Group::new(Box::new(writer), memory, recent), store }

@@ -24,6 +24,8 @@ pub(crate) enum Work {
     Lead(bool, Answer<()>),
     /// By which Lease the replicas elect who does.
     ElectBy(String, Answer<()>),
+    /// Whether the journal holds an import that has not come to its end.
+    Mark(bool, Answer<()>),
 }
 
 impl Work {
@@ -36,7 +38,8 @@ impl Work {
             | Self::Sweep(..)
             | Self::Settle(_)
             | Self::Lead(..)
-            | Self::ElectBy(..) => 0,
+            | Self::ElectBy(..)
+            | Self::Mark(..) => 0,
         }
     }
 
@@ -46,7 +49,10 @@ impl Work {
     }
 
     pub fn is_alone(&self) -> bool {
-        matches!(self, Self::Remove(..) | Self::Sweep(..) | Self::Lead(..) | Self::ElectBy(..))
+        matches!(
+            self,
+            Self::Remove(..) | Self::Sweep(..) | Self::Lead(..) | Self::ElectBy(..) | Self::Mark(..)
+        )
     }
 
     pub fn answer_error(self, error: JournalError) {
@@ -57,7 +63,8 @@ impl Work {
             | Self::Replay(_, answer)
             | Self::Settle(answer)
             | Self::Lead(_, answer)
-            | Self::ElectBy(_, answer) => {
+            | Self::ElectBy(_, answer)
+            | Self::Mark(_, answer) => {
                 drop(answer.send(Err(error)));
             }
             Self::Remove(_, answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
@@ -75,15 +82,15 @@ pub(super) enum Done {
     },
     /// Whether what was decided was still in place.
     Removed(bool),
-    /// Who leads, or by what it is elected.
-    Led,
+    /// Who leads, by what it is elected, or whether the journal is whole.
+    Said,
 }
 
 pub(super) fn answer(works: Vec<Work>, done: Done) {
     let (mut appended, dispatches, removed) = match done {
         Done::Written { appended, dispatches } => (appended, dispatches, false),
         Done::Removed(removed) => (VecDeque::new(), true, removed),
-        Done::Led => (VecDeque::new(), true, false),
+        Done::Said => (VecDeque::new(), true, false),
     };
     for work in works {
         // A caller that is gone needs no answer.
@@ -100,7 +107,8 @@ pub(super) fn answer(works: Vec<Work>, done: Done) {
             | Work::Replay(_, answer)
             | Work::Settle(answer)
             | Work::Lead(_, answer)
-            | Work::ElectBy(_, answer) => {
+            | Work::ElectBy(_, answer)
+            | Work::Mark(_, answer) => {
                 drop(answer.send(Ok(())));
             }
             Work::Remove(_, answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),

@@ -66,6 +66,15 @@ impl<'a> Reader<'a> {
         Ok(states)
     }
 
+    /// Each with the checksum of its document.
+    pub async fn told(mut self, after: Seq, limit: usize) -> Answer<Vec<(Arc<State>, u32)>> {
+        let rows = self.connection.rows();
+        let (after, limit) = (after.min(i64::MAX as u64) as i64, limit.min(i64::MAX as usize) as i64);
+        let envelopes = rows.after(after, limit).await?;
+        let states = self.names.states(self.connection.rows(), &envelopes).await?;
+        Ok(states.into_iter().zip(envelopes.iter().map(|envelope| envelope.checksum)).collect())
+    }
+
     /// Begins a snapshot that has all that was committed.
     async fn begin_at(&mut self, newest: Seq) -> Answer<()> {
         self.connection.begin().await?;

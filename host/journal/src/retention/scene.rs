@@ -1,13 +1,14 @@
 //! What a removal is decided on: how a source stands, what of a segment may go, and whether that is
 //! still so when its transaction begins.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use kubewitness_core::ports::{JournalError, Progress};
 use kubewitness_core::{Seq, Version};
 
 use crate::plan::SEGMENT;
 use crate::removal::{LinkRow, Removal, Taken};
+use crate::report::Holder;
 use crate::retain::{self, Cut, Hold, Link, Tally};
 use crate::store::Past;
 
@@ -33,6 +34,9 @@ pub(crate) struct Scene {
     pub now_ms: u64,
 }
 
+/// How many states what holds.
+pub(crate) type Held = BTreeMap<Holder, u64>;
+
 /// A segment's states, and what may go of them. Behind those of the segment lie those that would
 /// have to go with them.
 pub(crate) struct Look {
@@ -41,7 +45,8 @@ pub(crate) struct Look {
     /// Of the segment's own.
     pub expired: Vec<bool>,
     pub may_go: Vec<bool>,
-    pub letters: HashSet<Seq>,
+    /// And whether nobody can take them back any more.
+    pub letters: HashMap<Seq, bool>,
 }
 
 impl Scene {
@@ -92,6 +97,40 @@ impl Scene {
         self.holds.iter().any(|hold| hold.through != Seq::MAX && hold.covers(seq))
     }
 
+    /// What keeps a state that is beyond its source's bounds.
+    pub fn holder(&self, found: &Look, link: &Link) -> Holder {
+        if let Some(hold) = self.holds.iter().find(|hold| hold.covers(link.seq)) {
+            return Holder::Plugin(hold.plugin.clone());
+        }
+        match () {
+            () if found.letters.get(&link.seq) == Some(&true) => Holder::Dropped,
+            () if found.letters.contains_key(&link.seq) => Holder::DeadLetter,
+            () if !link.settled => Holder::Checkpoint,
+            () if link.seq >= self.newest => Holder::Last,
+            () if link.end.live && link.seq >= link.end.newest => Holder::Live,
+            () => Holder::Older,
+        }
+    }
+
+    /// What holds the states that are beyond the bounds, where none of them can go.
+    pub fn held(&self, found: &Look) -> Held {
+        let mut held = Held::new();
+        for (link, _) in found.states.iter().zip(&found.expired).filter(|(_, expired)| **expired) {
+            *held.entry(self.holder(found, link)).or_default() += 1;
+        }
+        held
+    }
+
+    /// Whether what held a segment's states does so still, as far as that is known without reading them.
+    pub fn still_holds(&self, segment: u64, held: &Held) -> bool {
+        let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
+        let holds = |name: &str| {
+            let its = self.holds.iter().filter(|hold| hold.plugin == name);
+            its.into_iter().any(|hold| hold.after < through && hold.through >= from)
+        };
+        held.keys().all(|holder| !matches!(holder, Holder::Plugin(name) if !holds(name)))
+    }
+
     /// The journal's last position stays, since the next one is counted from it; so does the object
     /// with the greatest number.
     fn is_free(&self, link: &Link) -> bool {
@@ -111,10 +150,11 @@ pub(crate) async fn look(
 ) -> Result<Look, JournalError> {
     let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
     let rows = past.links(&scene.streams, from, through).await?;
-    let letters: HashSet<Seq> = past.letters_between(from, through).await?.into_iter().collect();
+    let letters: HashMap<Seq, bool> = past.letters_between(from, through).await?.into_iter().collect();
     let mut states: Vec<Link> = rows.iter().map(|row| row.link(scene.is_settled(row))).collect();
     let expired = cut.expired(segment, &states);
-    let is_free = |link: &Link, expired: bool| expired && scene.is_free(link) && !letters.contains(&link.seq);
+    let is_free =
+        |link: &Link, expired: bool| expired && scene.is_free(link) && !letters.contains_key(&link.seq);
     let mut may_go: Vec<bool> =
         states.iter().zip(&expired).map(|(link, expired)| is_free(link, *expired)).collect();
     complete(past, scene, cut, through, &mut states, &mut may_go).await?;
@@ -145,16 +185,16 @@ async fn complete(
         }
     }
     more.sort_by_key(|row| row.seq);
-    let letters = match more.last() {
+    let letters: HashMap<Seq, bool> = match more.last() {
         Some(last) => past.letters_between(through + 1, last.seq).await?.into_iter().collect(),
-        None => HashSet::new(),
+        None => HashMap::new(),
     };
     for row in more {
         let link = row.link(scene.is_settled(&row));
         // Alone in its segment it may be within the count or the size: that is the segment's
         // to say, so here only the age counts. What is not beyond it keeps the object a while.
         let expired = cut.is_certain(link.seq / SEGMENT, &link);
-        may_go.push(expired && scene.is_free(&link) && !letters.contains(&link.seq));
+        may_go.push(expired && scene.is_free(&link) && !letters.contains_key(&link.seq));
         states.push(link);
     }
     Ok(())
@@ -221,7 +261,7 @@ pub(crate) async fn is_still_so(past: &mut dyn Past, removal: &Removal) -> Resul
         return Ok(false);
     }
     let letters = past.letters_between(*first, *last).await?;
-    if letters.iter().any(|letter| seqs.contains(letter)) {
+    if letters.iter().any(|(letter, _)| seqs.contains(letter)) {
         return Ok(false);
     }
     let tallies = match removal.in_hand {

@@ -43,7 +43,7 @@ use writer::Share;
 pub(crate) use writer::Writer;
 
 use crate::report::{OpenError, Replica};
-use crate::store::{self, Answer};
+use crate::store::{self, Answer, marked, unmarked};
 
 pub(crate) struct Store {
     readers: Arc<Pool>,
@@ -52,21 +52,23 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// `sharing`: with other processes that say so as well.
+    /// `sharing`: with other processes that say so as well. `unfinished`: also one with an import that has
+    /// not come to its end, which is told.
     pub async fn open(
         server: Server,
         readers: u32,
         clock: Arc<dyn Clock>,
         sharing: Option<Sharing>,
-    ) -> Result<(Self, Writer), OpenError> {
+        unfinished: bool,
+    ) -> Result<(Self, Writer, bool), OpenError> {
         let place = server.to_string();
         let mut session = dial(&server, &place).await?;
-        let taken = take(&server, &place, &mut session, sharing, clock.now_ms()).await;
-        let share = taken.map_err(|error| explained(error, session.remedy()))?;
+        let taken = take(&server, &place, &mut session, (sharing, unfinished), clock.now_ms()).await;
+        let (share, is_unfinished) = taken.map_err(|error| explained(error, session.remedy()))?;
         let watches = share.as_ref().map(Share::watches);
         let writer = Writer::new(server.clone(), session, clock, share).await;
         let writer = writer.map_err(|error| open_error(&place, error))?;
-        Ok((Self { readers: Pool::new(server, readers), watches }, writer))
+        Ok((Self { readers: Pool::new(server, readers), watches }, writer, is_unfinished))
     }
 }
 
@@ -80,9 +82,9 @@ async fn take(
     server: &Server,
     place: &str,
     session: &mut Session,
-    sharing: Option<Sharing>,
+    (sharing, unfinished): (Option<Sharing>, bool),
     now_ms: u64,
-) -> Result<Option<Share>, OpenError> {
+) -> Result<(Option<Share>, bool), OpenError> {
     let fail = |error| open_error(place, error);
     server.make_durable(session).await.map_err(fail)?;
     // Before any write: a journal of a newer program must stay as it is.
@@ -99,39 +101,40 @@ async fn take(
         }
     }
     // One that was stopped may hold the row that says who writes.
-    if format.is_some_and(|format| format >= schema::SHARED) {
+    if format.is_some_and(|(format, _)| format >= schema::SHARED) {
         replicas::end_stalled(session, Seat::Whole).await.map_err(fail)?;
     }
     let lock = match &sharing {
         Some(sharing) => replicas::come_in(session, sharing).await,
         None => lock::lock(session, Seat::Whole).await,
     };
-    if let Lock::Others(Holder { name, session: number }) = lock.map_err(fail)? {
-        let dialect = server.dialect();
-        let end = |number| {
-            format!(", or, if it is lost, end its session with {}", lock::how_to_end(dialect, number))
-        };
-        return Err(OpenError::Held {
-            place: place.into(),
-            holder: name,
-            how: number.map_or_else(String::new, end),
-        });
+    if let Lock::Others(holder) = lock.map_err(fail)? {
+        return Err(held(server.dialect(), place, holder));
     }
     // Another may have brought it here while this one waited.
-    let format = version(session, place).await?.unwrap_or_default();
+    let (format, is_unfinished) = version(session, place).await?.unwrap_or_default();
+    if is_unfinished && !unfinished {
+        return Err(OpenError::Unfinished { place: place.into() });
+    }
     let others = match format >= schema::SHARED {
         true => replicas::seated(session).await.map_err(fail)?,
         false => Vec::new(),
     };
     suits(place, &others, sharing.as_ref(), format)?;
-    migrate(session, place, format).await.map_err(fail)?;
-    let Some(sharing) = sharing else { return Ok(None) };
+    migrate(session, place, format, is_unfinished).await.map_err(fail)?;
+    let Some(sharing) = sharing else { return Ok((None, is_unfinished)) };
     let Some(slot) = replicas::sit(session, &sharing, None, now_ms).await.map_err(fail)? else {
         let remedy = "start fewer";
         return Err(OpenError::Shared { place: place.into(), replicas: names(&others), remedy });
     };
     lock::unlock(session, Seat::Whole).await.map_err(fail)?;
-    Ok(Some(Share::new(sharing, slot)))
+    Ok((Some(Share::new(sharing, slot)), is_unfinished))
+}
+
+fn held(dialect: Dialect, place: &str, Holder { name, session }: Holder) -> OpenError {
+    let end =
+        |number| format!(", or, if it is lost, end its session with {}", lock::how_to_end(dialect, number));
+    OpenError::Held { place: place.into(), holder: name, how: session.map_or_else(String::new, end) }
 }
 
 /// Whether one that comes may come to those that are there.
@@ -153,8 +156,9 @@ fn names(replicas: &[Seated]) -> String {
     names.join(", ")
 }
 
-/// Of the journal in this database; `None` where there is none.
-async fn version(session: &mut Session, place: &str) -> Result<Option<i64>, OpenError> {
+/// Of the journal in this database, and whether it holds an import that has not come to its end; `None`
+/// where there is none.
+async fn version(session: &mut Session, place: &str) -> Result<Option<(i64, bool)>, OpenError> {
     let fail = |error| open_error(place, error);
     let text = match session.dialect() {
         Dialect::Postgres => "SELECT 1 FROM pg_class WHERE oid = to_regclass('kw_journal')",
@@ -166,11 +170,11 @@ async fn version(session: &mut Session, place: &str) -> Result<Option<i64>, Open
         return Ok(None);
     }
     let rows = session.fetch("SELECT format FROM kw_journal WHERE id = 1", Vec::new()).await.map_err(fail)?;
-    let found = rows.first().map_or(Ok(0), |row| row.int(0)).map_err(fail)?;
+    let (found, unfinished) = unmarked(rows.first().map_or(Ok(0), |row| row.int(0)).map_err(fail)?);
     let known = schema::VERSION;
     match found > known {
         true => Err(OpenError::Newer { path: place.into(), found, known }),
-        false => Ok(Some(found)),
+        false => Ok(Some((found, unfinished))),
     }
 }
 
@@ -187,7 +191,7 @@ async fn make(session: &mut Session, shared: &str) -> Answer<()> {
 }
 
 /// A version at a time. Where a process is killed in between, the next does the step again.
-async fn migrate(session: &mut Session, place: &str, from: i64) -> Answer<()> {
+async fn migrate(session: &mut Session, place: &str, from: i64, unfinished: bool) -> Answer<()> {
     let steps = (1..).zip(schema::STEPS).filter(|(version, _)| *version > from);
     for (version, step) in steps {
         if version > 1 {
@@ -203,7 +207,7 @@ async fn migrate(session: &mut Session, place: &str, from: i64) -> Answer<()> {
             1 => "INSERT INTO kw_journal (id, format, epoch, holder, since_ms) VALUES (1, ?, 0, '', 0)",
             _ => "UPDATE kw_journal SET format = ? WHERE id = 1",
         };
-        session.fetch(text, vec![version.into()]).await?;
+        session.fetch(text, vec![marked(version, unfinished).into()]).await?;
     }
     Ok(())
 }
@@ -228,20 +232,43 @@ fn explained(error: OpenError, remedy: Option<&'static str>) -> OpenError {
     }
 }
 
-/// A connection that only reads a journal of this format, and what that takes on disk.
-pub(crate) async fn open_to_read(server: &Server) -> Result<(Box<dyn store::Connection>, u64), OpenError> {
+/// A connection that only reads a journal of this format, what that takes on disk, and whether it holds an
+/// import that has not come to its end.
+pub(crate) async fn open_to_read(
+    server: &Server,
+) -> Result<(Box<dyn store::Connection>, u64, bool), OpenError> {
     let place = server.to_string();
     let mut session = dial(server, &place).await?;
     match version(&mut session, &place).await? {
-        Some(schema::VERSION) => {
+        Some((schema::VERSION, unfinished)) => {
             let bytes = bytes(&mut session).await.map_err(|error| open_error(&place, error))?;
-            Ok((Box::new(session), bytes))
+            Ok((Box::new(session), bytes, unfinished))
         }
-        Some(found) if found > 0 => {
+        Some((found, _)) if found > 0 => {
             Err(OpenError::Older { path: place.into(), found, known: schema::VERSION })
         }
         _ => Err(OpenError::Unavailable { path: place.into(), reason: "there is no journal here".into() }),
     }
+}
+
+/// Removes a journal that holds an import that has not come to its end, and no other.
+pub(crate) async fn discard(server: &Server) -> Result<(), OpenError> {
+    let place = server.to_string();
+    let fail = |error| open_error(&place, error);
+    let mut session = dial(server, &place).await?;
+    let nothing = || OpenError::NothingToDiscard { place: place.clone() };
+    if version(&mut session, &place).await?.is_none() {
+        return Err(nothing());
+    }
+    if let Lock::Others(holder) = lock::lock(&mut session, Seat::Whole).await.map_err(fail)? {
+        return Err(held(server.dialect(), &place, holder));
+    }
+    let Some((_, true)) = version(&mut session, &place).await? else { return Err(nothing()) };
+    // The mark goes last: whoever is killed in between leaves what can be discarded again.
+    for table in schema::tables().chain(["kw_journal"]) {
+        session.script(&format!("DROP TABLE IF EXISTS {table}")).await.map_err(fail)?;
+    }
+    Ok(())
 }
 
 #[async_trait]

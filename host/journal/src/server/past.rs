@@ -12,7 +12,7 @@ use super::session::Session;
 use crate::removal::{LinkRow, References, SharedRows, Taken};
 use crate::retain::{End, Tally};
 use crate::rows::Envelope;
-use crate::store::{Answer, Fetch, Past};
+use crate::store::{Act, Answer, Fetch, Past};
 
 macro_rules! link_columns {
     () => {
@@ -111,10 +111,10 @@ impl Past for Session {
         self.plugins().await?.into_iter().map(parse).collect()
     }
 
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<Seq>> {
-        let text = "SELECT DISTINCT seq FROM kw_letters WHERE seq >= ? AND seq <= ?";
-        let seqs = self.numbers(text, vec![(from as i64).into(), (through as i64).into()]).await?;
-        Ok(seqs.into_iter().map(|seq| seq as Seq).collect())
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>> {
+        let text = "SELECT seq, min(replaying) FROM kw_letters WHERE seq >= ? AND seq <= ? GROUP BY seq";
+        let rows = self.fetch(text, vec![(from as i64).into(), (through as i64).into()]).await?;
+        rows.iter().map(|row| Ok((row.int(0)? as Seq, row.int(1)? == Act::Drop.mark()))).collect()
     }
 
     /// Those of other streams are left out here: they are few.

@@ -28,6 +28,8 @@
 //! writer takes its lock again before it reads anything: as long as its old session lives, that one
 //! has the lock, so once it is had, it is decided whether the last transaction was committed.
 //!
+//! **Unfinished imports** are marked in the number of the format ([`UNFINISHED`](crate::store::UNFINISHED)).
+//!
 //! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
 //! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
 //! documents and statuses had sums; up to version 3 no document was kept as edits; up to version 4 one process had
@@ -128,6 +130,12 @@ const REPLICAS: [&str; 3] = [
 /// Of each replica, since when its watches go on.
 const WATCHES: [&str; 1] =
     ["CREATE TABLE IF NOT EXISTS kw_watches (slot @INT PRIMARY KEY, sources @BYTES NOT NULL)@TABLE"];
+
+/// The tables that the steps make: all but the one that has the version.
+pub(super) fn tables() -> impl Iterator<Item = &'static str> {
+    let made = |text: &'static str| text.strip_prefix("CREATE TABLE IF NOT EXISTS ")?.split(' ').next();
+    STEPS.into_iter().flatten().filter_map(move |text| made(text))
+}
 
 /// A column that a statement adds: its table and its name.
 pub(super) fn added(shared: &str) -> Option<(&str, &str)> {

@@ -11,13 +11,14 @@ use super::connect::{Refusal, Server};
 use super::lock::{Lock, Seat, end_own, holding_session, lock, myself, own_number, unlock};
 use super::lookup;
 use super::replicas::{self, Sharing};
+use super::schema;
 use super::session::Session;
 use super::watches::{self, Edition, Watches};
 use crate::memory::{Found, Identity, Memory};
 use crate::plan::{Known, Rows};
 use crate::removal::{Removal, Sweep};
 use crate::rows::Key;
-use crate::store::{Answer, Fetch, LOST, Replay, Turn, Writes};
+use crate::store::{Answer, Fetch, LOST, Replay, Turn, Writes, marked};
 
 const COMMIT: &str = "COMMIT";
 /// Where others have to learn of it.
@@ -271,6 +272,13 @@ impl Writes for Writer {
         let slot = share.slot;
         self.fence().await?;
         replicas::elect_by(&mut self.session, slot, lease).await?;
+        self.finish(false).await
+    }
+
+    async fn mark(&mut self, unfinished: bool) -> Answer<()> {
+        self.fence().await?;
+        let format = marked(schema::VERSION, unfinished);
+        self.session.fetch("UPDATE kw_journal SET format = ? WHERE id = 1", vec![format.into()]).await?;
         self.finish(false).await
     }
 

@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use super::schema::VERSION;
 use super::seals;
+use crate::store::marked;
 
 /// `STEPS[n]` makes version `n + 2` of version `n + 1`.
 const STEPS: [&str; VERSION as usize - 1] = [
@@ -61,16 +62,19 @@ const STEPS: [&str; VERSION as usize - 1] = [
 /// The version from which on rows have sums.
 const SEALED: i64 = 6;
 
-/// Brings a file of version `from` to the present one.
+/// Brings a file of version `from` to the present one. `unfinished`: an import that has not come to its
+/// end stays marked.
 pub(super) async fn migrate(
     connection: &mut SqliteConnection,
     path: &Path,
     from: i64,
+    unfinished: bool,
 ) -> Result<(), sqlx::Error> {
     for (version, step) in (2..).zip(STEPS).filter(|(version, _)| *version > from) {
         tracing::info!(path = %path.display(), version, "the journal gets a newer format");
         let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-        let text = format!("{step} PRAGMA user_version = {version};");
+        let format = marked(version, unfinished);
+        let text = format!("{step} PRAGMA user_version = {format};");
         sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *transaction).await?;
         if version == SEALED {
             seals::fill(&mut transaction).await?;

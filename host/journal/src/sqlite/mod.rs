@@ -27,7 +27,7 @@ use kubewitness_core::ports::{JournalError, Save};
 use sqlx::{Connection as _, SqliteConnection};
 
 use fault::classify;
-pub(crate) use open::{Store, open_to_verify, sizes};
+pub(crate) use open::{Store, discard, open_to_verify, sizes};
 use scribe::Scribe;
 
 use crate::memory::{Found, Identity, Memory};
@@ -140,6 +140,11 @@ impl Writes for Writer {
 
     async fn elect_by(&mut self, _: &str) -> Answer<()> {
         Ok(())
+    }
+
+    async fn mark(&mut self, unfinished: bool) -> Answer<()> {
+        let version = store::marked(schema::VERSION, unfinished);
+        self.transaction(move |transaction| transaction.pragma_update(None, "user_version", version)).await
     }
 
     async fn memory(&mut self) -> Answer<Memory> {

@@ -19,6 +19,7 @@ use super::schema::{APPLICATION_ID, TABLES, VERSION};
 use super::scribe::Scribe;
 use super::{Writer, fault};
 use crate::report::OpenError;
+use crate::store::unmarked;
 
 /// Only a tool that somebody runs on the file can hold its lock: the one writer is us.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
@@ -52,8 +53,8 @@ pub(super) struct Lock(File);
 /// What a file is, before anything is written to it.
 enum Found {
     Nothing,
-    /// Of this version, which is not newer than ours.
-    Journal(i64),
+    /// Of this version, which is not newer than ours; with an import that has not come to its end.
+    Journal(i64, bool),
 }
 
 fn options(path: &Path) -> SqliteConnectOptions {
@@ -122,10 +123,19 @@ fn refused(path: &Path, error: JournalError) -> OpenError {
 }
 
 impl Store {
-    pub async fn open(path: &Path, readers: u32) -> Result<(Self, Writer), OpenError> {
+    /// `unfinished`: also one with an import that has not come to its end, which is told.
+    pub async fn open(
+        path: &Path,
+        readers: u32,
+        unfinished: bool,
+    ) -> Result<(Self, Writer, bool), OpenError> {
         let lock = Lock::of(path)?;
         // Before any write: a file that isn't ours must stay as it is.
         let found = inspect(path).await?;
+        let is_unfinished = matches!(found, Found::Journal(_, true));
+        if is_unfinished && !unfinished {
+            return Err(OpenError::Unfinished { place: path.display().to_string() });
+        }
         let fail = |error| open_error(path, error);
         let writing = options(path)
             .create_if_missing(true)
@@ -134,7 +144,9 @@ impl Store {
         let mut connection = writing.connect().await.map_err(fail)?;
         match found {
             Found::Nothing => create(&mut connection).await.map_err(fail)?,
-            Found::Journal(version) => migrate(&mut connection, path, version).await.map_err(fail)?,
+            Found::Journal(version, marked) => {
+                migrate(&mut connection, path, version, marked).await.map_err(fail)?;
+            }
         }
         let file = file_id(path).map_err(|error| unavailable(path, error))?;
         let scribe = Scribe::open(path).await.map_err(|error| refused(path, error))?;
@@ -147,7 +159,7 @@ impl Store {
             .connect_lazy_with(reading);
         let path = path.to_path_buf();
         let writer = Writer::new(path.clone(), scribe, file, reader);
-        Ok((Self { path, readers, lock }, writer))
+        Ok((Self { path, readers, lock }, writer, is_unfinished))
     }
 }
 
@@ -195,10 +207,12 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
     match found {
         // A crash between the file's creation and its first transaction.
         (0, 0, 0) => Ok(Found::Nothing),
-        (APPLICATION_ID, version, _) if version > VERSION => {
-            Err(OpenError::Newer { path: path.to_path_buf(), found: version, known: VERSION })
-        }
-        (APPLICATION_ID, version, _) => Ok(Found::Journal(version)),
+        (APPLICATION_ID, format, _) => match unmarked(format) {
+            (found, _) if found > VERSION => {
+                Err(OpenError::Newer { path: path.to_path_buf(), found, known: VERSION })
+            }
+            (version, unfinished) => Ok(Found::Journal(version, unfinished)),
+        },
         _ => {
             let reason = "it is another program's database".into();
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
@@ -224,19 +238,41 @@ pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError
     options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
 }
 
-/// A connection for `verify`: of a journal of a known format, and unable to write.
-pub(crate) async fn open_to_verify(path: &Path) -> Result<SqliteConnection, OpenError> {
+/// A connection for `verify`: of a journal of a known format, and unable to write. Whether it holds an
+/// import that has not come to its end.
+pub(crate) async fn open_to_verify(path: &Path) -> Result<(SqliteConnection, bool), OpenError> {
     if bytes(path) == 0 && wal_bytes(path) == 0 {
         return Err(unavailable(path, "there is no journal here"));
     }
     match inspect(path).await? {
-        Found::Journal(VERSION) => read_only(path).await,
-        Found::Journal(found) => Err(OpenError::Older { path: path.to_path_buf(), found, known: VERSION }),
+        Found::Journal(VERSION, unfinished) => Ok((read_only(path).await?, unfinished)),
+        Found::Journal(found, _) => Err(OpenError::Older { path: path.to_path_buf(), found, known: VERSION }),
         Found::Nothing => {
             let reason = "it is an empty database".into();
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
         }
     }
+}
+
+/// Removes a journal that holds an import that has not come to its end, and no other.
+pub(crate) async fn discard(path: &Path) -> Result<(), OpenError> {
+    let nothing = || OpenError::NothingToDiscard { place: path.display().to_string() };
+    if bytes(path) == 0 && wal_bytes(path) == 0 {
+        return Err(nothing());
+    }
+    let lock = Lock::of(path)?;
+    let Found::Journal(_, true) = inspect(path).await? else { return Err(nothing()) };
+    // Without its WAL it is an older state of the same import, or an empty file: whoever is killed
+    // in between leaves what can be discarded again, or begun with. The lock stays, as always.
+    for name in [beside(path, "-wal"), beside(path, "-shm"), path.to_path_buf()] {
+        match std::fs::remove_file(&name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(unavailable(&name, error));
+            }
+            _ => {}
+        }
+    }
+    lock.let_go().map_err(|error| unavailable(path, error))
 }
 
 async fn marks(connection: &mut SqliteConnection) -> Result<(i64, i64, i64), sqlx::Error> {

@@ -14,7 +14,7 @@ use super::read::{envelope, envelope_column, key};
 use crate::removal::{LinkRow, Reference, References, SharedRows, Taken};
 use crate::retain::{End, Tally};
 use crate::rows::Envelope;
-use crate::store::{Answer, Past};
+use crate::store::{Act, Answer, Past};
 
 fn json<T: serde::Serialize>(values: &[T]) -> String {
     serde_json::to_string(values).expect("numbers always serialize")
@@ -70,11 +70,11 @@ impl Past for SqliteConnection {
         Ok(rows.into_iter().map(tally).collect())
     }
 
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<Seq>> {
-        let text = "SELECT DISTINCT seq FROM letters WHERE seq BETWEEN ? AND ?";
-        let query = sqlx::query_scalar(text).bind(from as i64).bind(through as i64);
-        let seqs: Vec<i64> = query.fetch_all(&mut *self).await.map_err(classify)?;
-        Ok(seqs.into_iter().map(|seq| seq as Seq).collect())
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>> {
+        let text = "SELECT seq, min(replaying) FROM letters WHERE seq BETWEEN ? AND ? GROUP BY seq";
+        let query = sqlx::query_as(text).bind(from as i64).bind(through as i64);
+        let letters: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
+        Ok(letters.into_iter().map(|(seq, mark)| (seq as Seq, mark == Act::Drop.mark())).collect())
     }
 
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>> {

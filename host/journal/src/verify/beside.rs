@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use kubewitness_core::document::checksum;
 use kubewitness_core::{Gap, Seq};
 
-use super::{Findings, text_of};
+use super::{Findings, story, text_of};
 use crate::report::code;
 use crate::seal::{self, Cell, Table};
 use crate::store::{Answer, Fetch, Which};
@@ -77,10 +77,15 @@ impl Records {
     /// A gap of an object is the document of its state once more.
     fn gap(&mut self, cells: &[Cell], findings: &mut Findings) {
         let (id, seq, body) = (cells[0].int().unwrap_or_default(), cells[2].int(), cells[4].text());
-        if body.is_none_or(|body| serde_json::from_str::<Gap>(body).is_err()) {
+        let gap = body.and_then(|body| serde_json::from_str::<Gap>(body).ok());
+        if gap.is_none() {
             findings.add(code::GAP, None, format!("gap {id} does not decode"));
         }
         let Some(seq) = seq.filter(|seq| *seq != 0).map(|seq| seq as Seq) else { return };
+        if let Some(gap) = gap.filter(|gap| !story::runs_forward(gap)) {
+            let text = format!("gap {id} ends at {}, and begins at {}", gap.before, gap.after);
+            findings.add(code::GAP, Some(seq), text);
+        }
         let said = self.gaps.remove(&seq);
         if said.is_none() || said != body.map(|body| checksum(body.as_bytes())) {
             findings.add(code::GAP, Some(seq), format!("gap {id} is not what its state says"));

@@ -1,12 +1,12 @@
 //! Order, chains and documents of each object, done over from the states alone.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::{Change, Seq, State, Version};
+use kubewitness_core::{Change, Seq, State};
 
+use super::story::Life;
 use super::{Findings, text_of};
 use crate::memory::Identity;
 use crate::read::{Names, documents};
@@ -22,13 +22,15 @@ const DOCUMENTS: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub identity: Identity,
-    pub newest: Option<Version>,
+    pub life: Life,
 }
 
 #[derive(Default)]
 pub(super) struct Chains {
     /// By the object's number.
     pub seen: HashMap<i64, Seen>,
+    /// The newest epoch of each source.
+    epochs: HashMap<Arc<str>, u32>,
     /// Retention took something of this journal.
     retained: bool,
     /// The last state of an object over all epochs, and the object's number there.
@@ -92,26 +94,16 @@ impl Chains {
                 format!("its key {:?} does not make the id {}", envelope.key, state.id),
             );
         }
-        let fresh = || Seen { identity: identity.clone(), newest: None };
-        let seen = self.seen.entry(envelope.object).or_insert_with(fresh);
-        let is_version = matches!(state.change, Change::Present | Change::Left);
-        let version = &state.resource_version;
-        let older =
-            seen.newest.as_ref().is_some_and(|newest| version.compare(newest) == Some(Ordering::Less));
-        // What it was later than may have been taken by retention.
-        let unknown = state.late && self.retained;
-        if is_version && older != state.late && !unknown {
-            let newest = seen.newest.as_ref().map_or("none", Version::as_str);
-            let marked = if state.late { "is marked late" } else { "is not marked late" };
-            let uid = &state.object.uid;
-            let text = format!("version {version} of {uid} {marked}, and the newest before it is {newest}");
+        let newest = self.epochs.entry(state.source.clone()).or_insert(state.epoch);
+        if state.epoch < *newest {
+            let text = format!("epoch {} of {} was over: {newest} had begun", state.epoch, state.source);
             findings.add(code::ORDER, seq, text);
         }
-        if state.change == Change::Gap || state.late {
-            return;
-        }
-        if !older && (is_version || !version.as_str().is_empty()) {
-            seen.newest = Some(version.clone());
+        *newest = state.epoch.max(*newest);
+        let fresh = || Seen { identity: identity.clone(), life: Life::default() };
+        let life = &mut self.seen.entry(envelope.object).or_insert_with(fresh).life;
+        if let Err(contradiction) = life.next(state, !self.retained) {
+            findings.add(contradiction.code, seq, contradiction.text);
         }
     }
 

@@ -54,8 +54,9 @@ fn wrong(chains: &Chains, row: &LiveRow) -> Option<String> {
         return Some(format!("its chain ends at {tail}, and {} is kept", row.tail));
     }
     let version = row.version.as_ref().and_then(Key::version);
-    if version != seen.newest {
-        let newest = seen.newest.as_ref().map_or("none", |version| version.as_str());
+    let newest = seen.life.newest();
+    if version.as_ref() != newest {
+        let newest = newest.map_or("none", |version| version.as_str());
         return Some(format!("its newest version is {newest}, and state {} is kept", row.newest));
     }
     None
@@ -114,7 +115,7 @@ async fn ends(
                 findings.add(code, Some(end), text);
             }
             let is_own = newest.is_none() || *newest_object == Some(*object);
-            if number == *object && !is_kept && (!is_own || *version != seen.newest) {
+            if number == *object && !is_kept && (!is_own || version.as_ref() != seen.life.newest()) {
                 let uid = &seen.identity.object.uid;
                 let text = format!("the newest version of {uid} is not that of the state that is kept as it");
                 findings.add(code::CURRENT, newest.map(|newest| newest as u64), text);

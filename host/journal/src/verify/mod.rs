@@ -8,6 +8,7 @@ mod accounts;
 mod beside;
 mod chains;
 mod current;
+pub(crate) mod story;
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::JournalError;

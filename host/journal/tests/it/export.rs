@@ -114,7 +114,7 @@ async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
     assert!(told(missing).await.contains("454 states, and 453 came"));
     let mut twice = owned();
     twice.insert(20, lines[19].to_string());
-    assert!(told(twice).await.starts_with("line 21: its id was there before"));
+    assert!(told(twice).await.contains("its position, 19, does not lie behind 19, of the line before"));
     let cut = owned()[..60].to_vec();
     assert!(told(cut).await.starts_with("line 61: the file ends here"));
     assert!(told(vec!["{}".into()]).await.starts_with("line 1: it is not the beginning of an export"));

@@ -9,7 +9,7 @@ mod crash;
 mod damage;
 mod export;
 mod flips;
-
+mod import;
 mod migration;
 mod model;
 mod opening;

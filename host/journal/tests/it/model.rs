@@ -8,7 +8,7 @@ use kubewitness_core::{Change, Seq, Version};
 use kubewitness_journal::Journal;
 use proptest::prelude::*;
 
-use crate::support::{Desk, Kind, SOURCE, gap, job, of, on, sharing, state};
+use crate::support::{Desk, Ends, Kind, SOURCE, gap, job, of, on, sharing, state};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -45,6 +45,7 @@ struct Model {
     states: Vec<(String, bool, Bytes, usize)>,
     newest: HashMap<usize, u64>,
     current: BTreeMap<usize, u64>,
+    ends: Ends,
 }
 
 impl Model {
@@ -103,6 +104,7 @@ async fn run(steps: Vec<Step>, shared: bool) {
             }
             Step::Reopen => desk = desk.reopen().await,
             Step::Append(by, states) => {
+                let states: Vec<_> = states.into_iter().filter(|one| model.ends.may_come(*one)).collect();
                 let batch: Vec<_> = states.iter().map(|one| witnessed(*one, &bases)).collect();
                 for (one, state) in states.iter().zip(&batch) {
                     bases.insert(one.0, state.document.clone());

@@ -9,13 +9,13 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Seq, StateId, Version};
-use kubewitness_journal::{Retained, Retention};
+use kubewitness_journal::{Holder, Retained, Retention};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, Kind, SOURCE, gap, job, of, on_every_store, present, state};
+use crate::support::{Desk, Ends, Kind, SOURCE, gap, job, of, on_every_store, present, state};
 
 fn keep(count: u64) -> RetentionSpec {
     RetentionSpec { count: Some(count), ..RetentionSpec::default() }
@@ -294,6 +294,43 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     check(desk.journal.timeline(&asked).await.unwrap());
 }
 
+async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it_lets_go() {
+    let desk = Desk::new().await;
+    history(&desk, 5, 500).await;
+    desk.journal.save("p", Save { progress: subscribed(100, 100), ..Save::default() }).await.unwrap();
+    let mut retention = Retention::new(desk.journal.clone(), SOURCE);
+    assert!(retention.held().is_empty());
+    assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 100);
+    assert_eq!(retention.held(), BTreeMap::from([(Holder::Plugin("p".into()), 2390)]));
+    // No segment of it is read before that changes.
+    assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 0);
+    assert_eq!(retention.held(), BTreeMap::from([(Holder::Plugin("p".into()), 2390)]));
+
+    let id = |seq: usize| StateId::parse(&format!("{SOURCE}/0/batch/Job/{}/{seq}", job((seq - 1) % 5).uid));
+    let letter = DeadLetter {
+        plugin: "p".into(),
+        seq: 2400,
+        id: id(2400),
+        attempts: 1,
+        error: "no".into(),
+        first_ms: 1,
+        last_ms: 1,
+        replaying: false,
+        dropped: false,
+        tries: Vec::new(),
+    };
+    let progress = Progress { dead: 1, ..subscribed(2500, 2499) };
+    desk.journal.save("p", Save { progress, parked: vec![letter], ..Save::default() }).await.unwrap();
+    // All but the letter's, what came after it of its object, and what is within the bounds.
+    assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 2390 - 19);
+    assert_eq!(retention.held(), BTreeMap::from([(Holder::DeadLetter, 1)]));
+    desk.journal.mark_dropped("p", &[2400], "ann", "why").await.unwrap();
+    let mut later = Retention::new(desk.journal.clone(), SOURCE);
+    later.pass(&keep(10)).await.unwrap();
+    assert_eq!(later.held(), BTreeMap::new(), "nobody can do anything about it");
+    desk.assert_sound().await;
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Append(Vec<(usize, u8, u64)>),
@@ -349,6 +386,7 @@ async fn check(desk: &Desk, told: &Told, through: Seq) {
 async fn run(steps: Vec<Step>) {
     let mut desk = Desk::new().await;
     let (mut told, mut bases, mut cursor) = (Told::new(), HashMap::new(), 0);
+    let mut ends = Ends::default();
     desk.journal.save("p", Save { progress: subscribed(0, 0), ..Save::default() }).await.unwrap();
     for step in steps {
         match step {
@@ -360,6 +398,7 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Retain(count) => drop(pass(&desk, &keep(count)).await),
             Step::Append(states) => {
+                let states: Vec<_> = states.into_iter().filter(|one| ends.may_come(*one)).collect();
                 let batch: Vec<_> = states.iter().map(|one| witnessed(*one, &bases)).collect();
                 let documents: Vec<_> = batch.iter().map(|state| state.document.clone()).collect();
                 let checkpoint = Some(Version::new("1000"));
@@ -392,6 +431,7 @@ on_every_store!(
     a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day,
     past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap,
     statuses_owners_and_the_like_go_with_the_last_state_that_needed_them,
+    what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it_lets_go,
     a_few_random_histories_stay_whole,
 );
 

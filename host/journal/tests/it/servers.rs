@@ -252,6 +252,24 @@ async fn nobody_there_is_an_error_that_may_pass_and_is_told_without_the_password
     assert!(text.contains("127.0.0.1:1/none") && !text.contains("hush"), "{text}");
 }
 
+/// Its machine or the way to it may be gone, and no packet tells.
+async fn a_server_that_says_nothing_any_more_is_not_waited_for_for_ever() {
+    let beside = Beside::new();
+    let (wire, place) = beside.behind_a_wire().await;
+    let journal = open_at(&place).await;
+    wire.deafen();
+    let (opened, read, wrote) = tokio::time::timeout(2 * PATIENCE, async {
+        let state = of(SOURCE, 0, vec![present(&job(1), 1)]);
+        tokio::join!(refused(&place), journal.gaps(), journal.append(state))
+    })
+    .await
+    .unwrap();
+    assert!(matches!(opened, OpenError::Away { .. }), "{opened}");
+    for error in [read.unwrap_err(), wrote.unwrap_err()] {
+        assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
+    }
+}
+
 /// What only a person can mend is said at once, with what to do; to wait for it would hide it.
 async fn a_server_that_refuses_is_told_from_one_that_is_away() {
     let beside = Beside::new();
@@ -483,6 +501,7 @@ on_servers!(
     a_journal_of_format_1_gets_sums_and_can_be_cut,
     a_database_without_a_journal_is_not_verified_and_not_written_to,
     nobody_there_is_an_error_that_may_pass_and_is_told_without_the_password,
+    a_server_that_says_nothing_any_more_is_not_waited_for_for_ever,
     a_server_that_refuses_is_told_from_one_that_is_away,
     damage_is_found_under_its_code,
     a_servers_own_defaults_change_nothing,

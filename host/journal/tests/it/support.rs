@@ -1,5 +1,6 @@
 //! States made by hand, and the stores that they are journaled in.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -282,6 +283,26 @@ pub fn gap(object: &Arc<ObjectRef>, after: &str, before: &str) -> Witnessed {
     state.id = StateId::of(SOURCE, 0, object, Change::Gap, &version, Some(&gap));
     state.document = serde_json::to_vec(&gap).unwrap().into();
     state
+}
+
+/// Ends of the objects of a random history. Nobody comes back under a uid.
+#[derive(Default)]
+pub struct Ends(HashMap<usize, u64>);
+
+impl Ends {
+    /// Whether a watch could tell this: object, change (0: its end, with an even version or none; 2: a
+    /// gap; otherwise a version of it) and version.
+    pub fn may_come(&mut self, (object, change, version): (usize, u8, u64)) -> bool {
+        match change {
+            0 if version % 2 == 0 => {
+                let end = self.0.entry(object).or_insert(version);
+                *end = version.min(*end);
+                true
+            }
+            0 | 2 => true,
+            _ => self.0.get(&object).is_none_or(|end| version <= *end),
+        }
+    }
 }
 
 pub fn seqs(appended: &Appended) -> Vec<Option<Seq>> {

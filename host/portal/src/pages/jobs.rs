@@ -9,6 +9,7 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView};
 use maud::{Markup, html};
 
+use super::plugins::held;
 use super::{ROWS, at_text, badge, empty, encode, figure, layout, plural, why};
 use crate::api::MOST_ROWS;
 use crate::app::App;
@@ -88,6 +89,7 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
     let content = html! {
         div.head { h1 { (title) } (filters(&asked, &namespaces)) }
         (counts)
+        (held(&app.views.held()))
         p #summary.quiet-live aria-live="polite" {}
         @if all { p.note { "These are the first " (figure(MOST_ROWS as u64)) " objects; there are more." } }
         @if objects.is_empty() { (nothing(any, &asked, &sources)) }

@@ -3,10 +3,10 @@
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Html;
-use kubewitness_core::views::{PluginView, StatusView};
+use kubewitness_core::views::{HeldView, PluginView, StatusView};
 use maud::{Markup, html};
 
-use super::{empty, figure, layout};
+use super::{at_text, empty, figure, layout, plural};
 use crate::app::App;
 use crate::params::Params;
 use crate::problem::Shown;
@@ -34,6 +34,7 @@ pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
         @for problem in status.problems.iter().filter(|text| is_news(text)) {
             p.alert { b { "Configuration. " } (problem) }
         }
+        (held(&status.held))
         @for source in &status.sources {
             @if let Some(condition) = source.condition.as_deref().filter(|text| is_news(text)) {
                 p.alert { b { "Source " (source.name) ". " } (condition) }
@@ -45,6 +46,19 @@ pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
         @for stream in &status.streams {
             @if let Some(condition) = &stream.condition {
                 p.alert { b { "Stream " (stream.name) ". " } (condition) }
+            }
+        }
+    }
+}
+
+/// What keeps retention from going on: the disk fills, and no plugin's own figures say why.
+pub(super) fn held(held: &[HeldView]) -> Markup {
+    html! {
+        @for HeldView { source, holder, states, since, remedy } in held {
+            p.alert {
+                b { "Retention of " (source) ". " }
+                (figure(*states)) " " (plural(*states, "state", "states")) " beyond its bounds held by " (holder) " since "
+                (at_text(since)) ": " (remedy)
             }
         }
     }

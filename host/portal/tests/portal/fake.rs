@@ -380,6 +380,7 @@ impl Views for Fake {
                 condition: Some("the stream `platform`: its server can't be reached: <refused>".into()),
             }],
             journal,
+            held: self.held(),
             problems: self.problems.clone(),
         })
     }
@@ -568,6 +569,19 @@ impl Views for Fake {
 
     fn newest(&self) -> watch::Receiver<Seq> {
         self.newest.subscribe()
+    }
+
+    fn held(&self) -> Vec<HeldView> {
+        if self.empty {
+            return Vec::new();
+        }
+        vec![HeldView {
+            source: "jobs".into(),
+            holder: "plugin audit".into(),
+            states: 12_345,
+            since: "2026-11-20T13:59:58.120Z".into(),
+            remedy: "it is failed (<no table>): repair it".into(),
+        }]
     }
 
     fn ready(&self) -> Result<(), String> {

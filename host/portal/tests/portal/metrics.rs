@@ -167,6 +167,8 @@ async fn figures_are_those_of_the_status() {
     let odd = [("source", "pods\"\\")];
     assert_eq!(value(&families, "kubewitness_source_held_up", &odd), Some(1.0));
     assert_eq!(value(&families, "kubewitness_source_last_event_age_seconds", &odd), None);
+    let held = [("source", "jobs"), ("holder", "plugin audit")];
+    assert_eq!(value(&families, "kubewitness_retention_held", &held), Some(12_345.0));
     let notification = [("plugin", "notification")];
     for (name, figure) in [("dead", 3.0), ("lag_seconds", 10.8), ("active", 0.0), ("retrying", 12.0)] {
         assert_eq!(value(&families, &format!("kubewitness_plugin_{name}"), &notification), Some(figure));

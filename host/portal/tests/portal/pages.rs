@@ -281,6 +281,22 @@ async fn assets_are_kept_by_their_checksum() {
 }
 
 #[tokio::test]
+async fn what_keeps_retention_from_going_on_is_on_the_first_page_with_what_to_do() {
+    let held = portal(Fake::default());
+    for address in ["/", "/plugins", "/sources"] {
+        let page = get(&held, address).await;
+        check_page(&page, address);
+        let (_, notice) =
+            page.text.split_once("<b>Retention of jobs. </b>").unwrap_or_else(|| panic!("{address}"));
+        let (notice, _) = notice.split_once("</p>").unwrap();
+        assert!(notice.contains("states beyond its bounds held by plugin audit since "), "{notice}");
+        assert!(notice.ends_with(": it is failed (&lt;no table&gt;): repair it"), "{notice}");
+    }
+    let well = portal(Fake { empty: true, ..Fake::default() });
+    assert!(!get(&well, "/").await.text.contains("Retention of"));
+}
+
+#[tokio::test]
 async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
     let faulty = portal(Fake { problems: vec!["two hosts, a & b".into()], ..Fake::default() });
     let page = get(&faulty, "/plugins").await;

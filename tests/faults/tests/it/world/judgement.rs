@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::ports::{Backlog, Documents, Witness};
 use kubewitness_core::{Change, Seq, State};
 use kubewitness_faults::{Entry, Event, History, Told, Truth, judge};
-use kubewitness_journal::{Journal, verify};
+use kubewitness_journal::{ExportQuery, Journal, JournalOptions, Place, export, verify, verify_at};
 use kubewitness_playground::apiserver::TruthEntry;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -60,7 +60,25 @@ impl World {
         self.judged(&self.truth(), &told)?;
         let report = verify(&self.path()).await?;
         ensure!(report.ok, "the journal itself: {:?}", report.problems);
+        self.comes_back().await.context("its export, taken in elsewhere")?;
         Ok(told)
+    }
+
+    /// Whatever a watch tells is taken in elsewhere, and says there what it says here.
+    async fn comes_back(&self) -> Result<()> {
+        let query = ExportQuery { documents: true, ..ExportQuery::default() };
+        let (mut out, mut again) = (Vec::new(), Vec::new());
+        export(&Place::file(&self.path()), &query, &mut out).await?;
+        let folder = tempfile::tempdir()?;
+        let place = Place::file(&folder.path().join("journal.db"));
+        let journal = Journal::open_at(&place, JournalOptions::default()).await?;
+        journal.import(&mut &out[..]).await?;
+        journal.close().await?;
+        let report = verify_at(&place).await?;
+        ensure!(report.ok, "{:?}", report.problems);
+        export(&place, &query, &mut again).await?;
+        ensure!(again == out, "it says something else");
+        Ok(())
     }
 
     fn judged(&self, truth: &Truth, told: &Told) -> Result<()> {

@@ -1,0 +1,124 @@
+//! What keeps retention from going on, and what a person can do about it.
+
+use kubewitness_core::calendar;
+use kubewitness_core::views::HeldView;
+use kubewitness_journal::Holder;
+
+use crate::controller::retention::PAUSE;
+use crate::controller::shared::{Kept, Phase, Shared};
+
+const PAST_CURSORS: &str =
+    "or let `retention.pastCursors: true` of the source take them all the same, with a gap on record";
+
+pub fn held(shared: &Shared, now_ms: u64) -> Vec<HeldView> {
+    let held = shared.held();
+    let each = held.iter().flat_map(|(source, of_source)| of_source.iter().map(move |held| (source, held)));
+    each.filter_map(|(source, (holder, kept))| view(shared, source, holder, *kept, now_ms)).collect()
+}
+
+/// `None` for what may well have let go by the next pass.
+fn view(shared: &Shared, source: &str, holder: &Holder, kept: Kept, now_ms: u64) -> Option<HeldView> {
+    let is_lasting = now_ms.saturating_sub(kept.since_ms) >= PAUSE.as_millis() as u64;
+    let (holder, remedy) = match holder {
+        Holder::Plugin(name) => match name.strip_prefix("stream/") {
+            Some(stream) if is_lasting => (format!("stream {stream}"), of_stream(shared, stream)),
+            None => (format!("plugin {name}"), of_plugin(shared, name, is_lasting)?),
+            Some(_) => return None,
+        },
+        Holder::DeadLetter => {
+            let remedy = "mend what made them fail and replay them: `kubewitness deadletters list` shows them. What came \
+                          after them of the same objects is kept with them, and a letter that is dropped goes on to keep \
+                          its state"
+                .to_owned();
+            ("dead letters".to_owned(), remedy)
+        }
+        Holder::Checkpoint if is_lasting => {
+            let remedy = format!(
+                "its watch would be resumed before them: what holds up source {source} is told beside it"
+            );
+            (holder.to_string(), remedy)
+        }
+        _ => return None,
+    };
+    let (states, since) = (kept.states, calendar::rfc3339(kept.since_ms));
+    Some(HeldView { source: source.to_owned(), holder, states, since, remedy })
+}
+
+/// A plugin that runs is given time to come along.
+fn of_plugin(shared: &Shared, name: &str, is_lasting: bool) -> Option<String> {
+    let Some(plugin) = shared.plugin(name) else {
+        return Some(format!(
+            "it was taken out, and what it has not been handed is kept for a day after that, should it come back; {PAST_CURSORS}"
+        ));
+    };
+    let why = plugin.message.map(|message| format!(" ({message})")).unwrap_or_default();
+    match plugin.phase {
+        Phase::Failed => Some(format!("it is failed{why}: repair it, take it out, {PAST_CURSORS}")),
+        _ if is_lasting => Some(format!(
+            "it has not finished them{why}: `kubewitness plugins` says why; repair it, take it out, {PAST_CURSORS}"
+        )),
+        _ => None,
+    }
+}
+
+fn of_stream(shared: &Shared, name: &str) -> String {
+    let mut streams = shared.streams().into_iter();
+    let Some((_, handle)) = streams.find(|(spec, _)| spec.name == name) else {
+        return format!(
+            "it was taken out of the settings, and holds them for a day after that; {PAST_CURSORS}"
+        );
+    };
+    let why = handle.view().condition.map(|condition| format!(" ({condition})")).unwrap_or_default();
+    format!("its server does not have them yet{why}: mend the way to it, take the stream out, {PAST_CURSORS}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::controller::shared::PluginState;
+
+    fn told(shared: &Shared, now_ms: u64) -> Vec<(String, u64, String)> {
+        held(shared, now_ms).into_iter().map(|held| (held.holder, held.states, held.remedy)).collect()
+    }
+
+    fn plugin(phase: Phase) -> PluginState {
+        PluginState { phase, digest: String::new(), message: Some("no such table".into()), handle: None }
+    }
+
+    #[test]
+    fn what_holds_for_good_is_told_at_once_and_what_may_let_go_with_the_next_pass() {
+        let shared = Shared::default();
+        shared.set_plugin("broken", plugin(Phase::Failed));
+        shared.set_plugin("slow", plugin(Phase::Active));
+        let of = |name: &str| Holder::Plugin(name.into());
+        let found = BTreeMap::from([
+            (of("broken"), 7),
+            (of("slow"), 5),
+            (of("away"), 4),
+            (of("stream/cold"), 3),
+            (Holder::DeadLetter, 2),
+            (Holder::Checkpoint, 1),
+        ]);
+        shared.set_held("jobs", found.clone(), 1_000);
+        let first = told(&shared, 1_000);
+        let holders: Vec<_> = first.iter().map(|(holder, states, _)| (holder.as_str(), *states)).collect();
+        assert_eq!(holders, [("plugin away", 4), ("plugin broken", 7), ("dead letters", 2)]);
+        assert!(first[0].2.starts_with("it was taken out"), "{}", first[0].2);
+        assert!(
+            first[1].2.starts_with("it is failed (no such table): repair it, take it out"),
+            "{}",
+            first[1].2
+        );
+        assert!(first[1].2.contains("pastCursors: true") && first[2].2.contains("replay them"));
+        shared.set_held("jobs", found, 61_000);
+        let later = held(&shared, 61_000);
+        assert_eq!(later.len(), 6);
+        assert!(later.iter().all(|held| held.since == calendar::rfc3339(1_000)), "{later:?}");
+        shared.set_held("jobs", BTreeMap::from([(of("broken"), 9)]), 121_000);
+        assert_eq!(held(&shared, 121_000).iter().map(|held| held.states).collect::<Vec<_>>(), [9]);
+        shared.forget_held("jobs");
+        assert!(held(&shared, 121_000).is_empty());
+    }
+}
