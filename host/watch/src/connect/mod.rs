@@ -1,4 +1,7 @@
-//! From a kubeconfig or a service account to a client. Knows nothing about resources.
+//! From a kubeconfig or a service account to requests that are answered or fail for a stated reason.
+//!
+//! Promises that no request waits for ever: not for a connection that is gone, nor behind more streams than a
+//! server takes. Knows the address of a resource and nothing about objects, sources or the journal.
 
 pub(crate) mod backoff;
 pub(crate) mod client;

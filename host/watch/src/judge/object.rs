@@ -2,6 +2,10 @@
 
 use bytes::Bytes;
 use kubewitness_core::project::Envelope;
+use kubewitness_core::state::ObjectRef;
+
+use crate::connect::resource::group_version;
+use crate::source::parts::Parts;
 
 /// A watch's frames carry kind and apiVersion, the items of a built-in kind's list don't. They
 /// are put where the server itself puts them, so that one version of one object has the same
@@ -21,6 +25,44 @@ pub(crate) fn with_kind(item: Bytes, envelope: &Envelope<'_>, api_version: &str,
     whole.extend_from_slice(head.as_bytes());
     whole.extend_from_slice(rest);
     whole.into()
+}
+
+/// Group, version and kind are the source's: a list's items don't carry them, and an id must not
+/// depend on how a version came.
+pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
+    let (group, version) = group_version(&parts.spec.api_version);
+    ObjectRef {
+        group: group.to_string(),
+        version: version.to_string(),
+        kind: parts.spec.kind.clone(),
+        namespace: envelope.namespace.to_string(),
+        name: envelope.name.to_string(),
+        uid: envelope.uid.to_string(),
+    }
+}
+
+/// Whether an envelope has what an identity is made of, and is of the source's kind.
+pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String> {
+    for (field, value) in [
+        ("metadata.uid", &envelope.uid),
+        ("metadata.name", &envelope.name),
+        ("metadata.resourceVersion", &envelope.resource_version),
+    ] {
+        if value.is_empty() {
+            return Err(format!("`{field}` is missing"));
+        }
+    }
+    if !envelope.kind.is_empty() && envelope.kind != *parts.spec.kind {
+        return Err(format!("it is of kind `{}` and not `{}`", envelope.kind, parts.spec.kind));
+    }
+    Ok(())
+}
+
+/// Whether an object is in the source's scope. Decided here and not by the server, so that
+/// leaving the scope doesn't look like a deletion.
+pub(crate) fn matches(parts: &Parts, envelope: &Envelope<'_>) -> bool {
+    let mut wanted = parts.spec.match_labels.iter();
+    wanted.all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
 }
 
 #[cfg(test)]

@@ -7,19 +7,20 @@ use std::time::Duration;
 use kubewitness_core::Version;
 use tokio::time::{Instant, sleep};
 
-use super::{Closed, Reader, settled};
+use super::Reader;
 use crate::connect::request::Failure;
 use crate::connect::resource::Resource;
-use crate::read::next_action::{Action, Course, ListReason, Pause, Step};
-use crate::read::paged_list::{Asked, Listed, Relist, count_list};
+use crate::read::next_action::{Action, Course, Pause, Step};
+use crate::read::paged_list::{Listed, Relist, count_list};
 use crate::read::streamed_list::{Streamed, StreamedList};
 use crate::repair::compare::Broken;
-use crate::repair::history::landmarks::Landmarks;
+use crate::repair::compare::asked::{Asked, ListReason};
 use crate::repair::history::newest_common::{Base, Common, Untold};
-use crate::repair::sweep::counts::number;
 use crate::source::handle::count;
-use crate::source::input::{Input, Standing};
+use crate::source::input::{Closed, Input, Standing, settled};
+use crate::source::landmarks::Landmarks;
 use crate::source::round::Round;
+use crate::version::number;
 
 /// A list waits this long for what is being read back before people are told.
 const UNSAID: Duration = Duration::from_secs(2);

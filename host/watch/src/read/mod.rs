@@ -1,5 +1,7 @@
-//! Talks to the API server for one source and hands what comes to the writer, in order. What to
-//! do next is decided by [`Course`]; what an object means, by the writer.
+//! Talks to the API server for one source, and hands what comes to the writer, in order.
+//!
+//! What to do next, after a 410 for instance, is decided by [`Course`]; what an object means, by the writer.
+//! It neither changes the cache nor writes to the journal.
 
 mod list;
 pub(crate) mod next_action;
@@ -12,9 +14,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
+use kubewitness_core::frames::Line;
 use kubewitness_core::limits::FRAME_BYTES;
 use kubewitness_core::project;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -24,11 +27,11 @@ use crate::connect::resource::{Resource, resolve};
 use crate::read::next_action::{Action, Course, Ended, Pause, Step};
 use crate::read::watch_stream::Stream;
 use crate::repair::history::census::Census;
-use crate::run::Parts;
+use crate::repair::history::landmarks::are_elsewhere;
 use crate::source::handle::count;
-use crate::source::input::{Input, Standing};
+use crate::source::input::{Closed, Input, Standing, sync};
+use crate::source::parts::Parts;
 use crate::source::round::{Round, RoundId};
-use kubewitness_core::frames::Line;
 
 /// Frames up to this size are bounded by their number alone (16 MiB in flight at most).
 const SMALL_FRAME: usize = 16 * 1024;
@@ -43,9 +46,6 @@ const LIVED: Duration = Duration::from_secs(5);
 
 /// One small answer, while nothing is watched.
 const PROBE_TIME: Duration = Duration::from_secs(20);
-
-/// The writer has ended, and the reader ends with it.
-pub(crate) struct Closed;
 
 pub(crate) struct Reader {
     parts: Arc<Parts>,
@@ -233,7 +233,7 @@ impl Reader {
     async fn is_another_history(&self) -> bool {
         let landmarks = self.parts.shared.landmarks().clone();
         match &self.resource {
-            Some(resource) => landmarks.are_elsewhere(&self.parts, resource).await,
+            Some(resource) => are_elsewhere(&landmarks, &self.parts, resource).await,
             None => false,
         }
     }
@@ -371,18 +371,4 @@ impl Reader {
 
 fn newer(one: Version, other: Version) -> Version {
     if other.is_newer_than(&one) { other } else { one }
-}
-
-/// Waits until everything that was sent is durable.
-pub(crate) async fn sync(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
-    let (answer, answered) = oneshot::channel();
-    inputs.send(Input::Sync(answer)).await.map_err(|_| Closed)?;
-    answered.await.map_err(|_| Closed)
-}
-
-/// Waits until nothing is being read back, and everything that was sent is durable.
-pub(crate) async fn settled(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
-    let (answer, answered) = oneshot::channel();
-    inputs.send(Input::WhenSettled(answer)).await.map_err(|_| Closed)?;
-    answered.await.map_err(|_| Closed)
 }

@@ -12,30 +12,10 @@ use std::time::Duration;
 use kubewitness_core::Version;
 
 use crate::connect::request::Failure;
+use crate::repair::compare::asked::ListReason;
 
 /// A probe that is behind must say so this often in a row before the epoch grows.
 const BEHIND_PROBES: u32 = 2;
-
-/// Why a list is made, which decides what its differences mean.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ListReason {
-    /// Nothing was witnessed before, or only a part of such a first list.
-    First,
-    /// The server no longer has the checkpoint's version.
-    Expired,
-    /// The server has something else there than the watch brought, and everything that was
-    /// witnessed as well: events were lost, or it was restored from a backup of that time.
-    Doubted,
-    /// The server's history is another one; the epoch has grown.
-    Replaced,
-}
-
-impl ListReason {
-    /// What was witnessed belongs to this history: what lies between is read back.
-    pub fn goes_on(&self) -> bool {
-        matches!(self, Self::Expired | Self::Doubted)
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {

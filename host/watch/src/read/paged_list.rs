@@ -7,15 +7,12 @@ use kubewitness_core::project;
 use tokio::sync::mpsc;
 
 use crate::connect::request::Failure;
-use crate::connect::resource::Resource;
-use crate::read::next_action::ListReason;
-use crate::read::{Closed, sync};
+use crate::repair::compare::asked::{Asked, ListReason};
 use crate::repair::compare::{Broken, Comparison};
-use crate::repair::history::newest_common::Base;
-use crate::run::Parts;
 use crate::source::handle::count;
-use crate::source::input::Input;
-use crate::source::round::{Round, RoundId};
+use crate::source::input::{Closed, Input, sync};
+use crate::source::parts::Parts;
+use crate::source::round::Round;
 
 /// A paged list whose pages expire this often is asked for in another form: the server is slower
 /// than its own compaction.
@@ -32,18 +29,6 @@ pub(crate) enum Listed {
     TooSlow,
     /// What was there at the base says that it is none.
     Baseless,
-}
-
-/// Which list is wanted.
-#[derive(Clone)]
-pub(crate) struct Asked {
-    pub resource: Resource,
-    pub reason: ListReason,
-    /// Everything up to here was witnessed.
-    pub baseline: Option<Version>,
-    /// Of a new history: what was there at this version is listed, and not what is there now.
-    pub base: Option<Base>,
-    pub id: RoundId,
 }
 
 pub(crate) struct Relist {

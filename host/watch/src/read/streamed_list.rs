@@ -16,11 +16,11 @@ use tokio::sync::mpsc;
 
 use crate::connect::request::{Failure, status_failure};
 use crate::read::next_action::Ended;
-use crate::read::paged_list::Asked;
 use crate::read::watch_stream::Stream;
+use crate::repair::compare::asked::Asked;
 use crate::repair::compare::{Broken, Comparison};
-use crate::run::Parts;
 use crate::source::input::Input;
+use crate::source::parts::Parts;
 use crate::source::round::Round;
 
 /// A list that has come to its end, and the watch that it is now.

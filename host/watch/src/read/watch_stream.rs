@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use crate::connect::request::{Failure, causes};
 use crate::read::next_action::Ended;
-use crate::run::Parts;
 use crate::source::handle::count;
+use crate::source::parts::Parts;
 
 /// What is there already is taken at once, up to so many lines and bytes: a server sends each event
 /// as a chunk of its own, and going through the scheduler for each costs as much as reading it.

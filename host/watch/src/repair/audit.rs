@@ -20,14 +20,13 @@ use tokio::time::{Instant, sleep};
 use crate::connect::backoff::Dice;
 use crate::connect::request::Failure;
 use crate::connect::resource::{Resource, resolve};
-use crate::judge::object::with_kind;
-use crate::judge::states::{check, matches, reference};
-use crate::read::{Closed, settled};
-use crate::repair::compare::{fate_now, fetch, is_absent, left_at, say_revived};
-use crate::repair::missed::{discrepancy, tell};
-use crate::run::Parts;
+use crate::judge::object::{check, matches, reference, with_kind};
+use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
+use crate::repair::missed::tell;
+use crate::repair::report::discrepancy::discrepancy;
 use crate::source::handle::{Limit, count};
-use crate::source::input::Input;
+use crate::source::input::{Closed, Input, settled};
+use crate::source::parts::Parts;
 use crate::source::round::{Job, Moved, Since, Uids, Vanished};
 
 /// Differences that one audit follows up. More is an outage, not a lost event; the next audit

@@ -7,43 +7,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::ports::Fate;
-use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::connect::backoff::{Backoff, Dice};
 use crate::connect::request::Failure;
 use crate::connect::resource::{Resource, resolve};
 use crate::judge::meaning::is_upto;
-use crate::read::{Closed, sync};
-use crate::repair::compare::fate;
+use crate::repair::lookup::fate;
+use crate::repair::report::discrepancy::discrepancy;
 use crate::repair::rounds::{came_of, walk};
 use crate::repair::walk_back::Exact;
 use crate::repair::walk_back::budget::Budget;
 use crate::repair::walk_back::compaction::Frontier;
 use crate::repair::walk_back::requests::may_pass;
 use crate::repair::walk_back::versions::between;
-use crate::run::Parts;
 use crate::source::handle::count;
-use crate::source::input::{Input, Step, Story, reason};
-use crate::source::round::{Job, Moved, Since, newest};
-
-/// An object of which something was missed, with the epoch in which that was seen. Its name is held
-/// until its story is told.
-pub(crate) struct Unended {
-    pub epoch: u32,
-    pub moved: Moved,
-    /// Its place among those that wait.
-    pub place: Option<OwnedSemaphorePermit>,
-}
-
-/// So many names wait to be looked into, and as many are looked into, before nothing more is read
-/// from the server.
-pub(crate) const PLACES: usize = 256;
+use crate::source::hole::reason;
+use crate::source::input::{Closed, Input, Step, Story, sync};
+use crate::source::parts::Parts;
+use crate::source::round::{Job, Moved, PLACES, Since, Unended, newest};
 
 /// How often it is looked whether the epoch is over.
 const LOOK: Duration = Duration::from_millis(100);
@@ -170,24 +156,6 @@ impl Mender {
     async fn send(&self, input: Input) -> Result<(), Closed> {
         self.inputs.send(input).await.map_err(|_| Closed)
     }
-}
-
-/// Says what was missed. `listed`: `None` where it was not listed, or came with its end.
-pub(crate) fn discrepancy(
-    parts: &Parts,
-    object: &ObjectRef,
-    witnessed: Option<&Version>,
-    listed: Option<&Version>,
-) -> DiscrepancyView {
-    let text = |version: Option<&Version>| version.map(ToString::to_string).unwrap_or_default();
-    let (witnessed, listed) = (text(witnessed), text(listed));
-    let is_end = listed.is_empty() && !witnessed.is_empty();
-    let what = if is_end { "its deletion was missed" } else { "a version was missed" };
-    let ObjectRef { namespace, name, uid, .. } = object;
-    let source = &parts.spec.name;
-    tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the watch has not brought all: {what}");
-    let (object, found_ms) = (object.clone(), parts.clock.now_ms());
-    DiscrepancyView { object, witnessed, listed, found_ms }
 }
 
 /// Reads names back that belong to no round and are held, and tells the writer. Ends with its epoch:

@@ -10,20 +10,21 @@ use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 
-use crate::read::{Closed, sync};
-use crate::repair::missed::discrepancy;
+use crate::repair::report::discrepancy::discrepancy;
 use crate::repair::report::other_witnesses::Others;
 use crate::repair::report::{Tale, Teller};
 use crate::repair::sweep::Sweeping;
-use crate::repair::sweep::counts::{Told, number};
+use crate::repair::sweep::counts::Told;
 use crate::repair::walk_back::budget::Budget;
 use crate::repair::walk_back::compaction::Frontier;
-use crate::repair::walk_back::versions::{Answer, Met, Walked};
-use crate::repair::walk_back::{Ended, Exact, Life, Span};
-use crate::run::Parts;
+use crate::repair::walk_back::versions::{Answer, Met};
+use crate::repair::walk_back::{Ended, Exact, Span};
 use crate::source::handle::read;
-use crate::source::input::{Input, Step};
+use crate::source::input::{Closed, Input, Step, sync};
+use crate::source::life::{Life, Walked};
+use crate::source::parts::Parts;
 use crate::source::round::{Job, Moved, Outage, Round, Since, Vanished};
+use crate::version::number;
 
 /// Rounds that wait to be worked off; a list waits until the one before is settled.
 pub(crate) const ROUNDS: usize = 1;
@@ -177,7 +178,7 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
         between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
         before = ending(rival, ended);
     }
-    told.extend(between.iter().map(Life::told));
+    told.extend(between.iter().map(Told::from));
     let mut after = Vec::new();
     if witnessed || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
         after = missed(&object, walked);
@@ -202,7 +203,7 @@ async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage
     let mut between = met_back(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
     between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
     let mut told = vec![end_of(&ended)];
-    told.extend(between.iter().map(Life::told));
+    told.extend(between.iter().map(Told::from));
     let before = ending(Arc::clone(&object), ended);
     // To its very end others may have come and gone under its name.
     let waits = outage.map(|_| u128::MAX);

@@ -11,11 +11,11 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::SourceError;
 use crate::connect::backoff::{Backoff, Dice};
 use crate::judge::owners;
-use crate::run::{Parts, Source, load};
+use crate::run::{Source, load};
 use crate::source::handle::count;
+use crate::source::parts::{Parts, SourceError};
 use crate::write::append::write;
 use crate::write::current;
 

@@ -8,11 +8,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::SourceError;
 use crate::cache::{Cache, Filling};
 use crate::connect::backoff::{Backoff, Dice};
-use crate::repair::history::landmarks::{Landmark, Landmarks};
-use crate::run::Parts;
+use crate::source::landmarks::{Landmark, Landmarks};
+use crate::source::parts::{Parts, SourceError};
 
 /// Parts that were read and are not in their place yet.
 const AHEAD: usize = 2;

@@ -1,4 +1,6 @@
-//! One source: from the journal's memory of it to a running list-watch. Wires reader and writer.
+//! One source: from the journal's memory of it to running tasks that list, watch, repair and write.
+//!
+//! Wires the other rooms, and decides nothing about objects.
 
 mod carried;
 mod load;
@@ -10,58 +12,25 @@ use futures::future::BoxFuture;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::limits::FRAMES_IN_FLIGHT;
-use kubewitness_core::ports::{JournalError, Witness};
+use kubewitness_core::ports::Witness;
 use kubewitness_core::status::Rules;
-use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::Connection;
-use crate::connect::request::Api;
 use crate::read::Reader;
 use crate::repair::audit::Auditor;
-use crate::repair::missed::{Mender, Unended};
+use crate::repair::missed::Mender;
 use crate::repair::rounds::{ROUNDS, Walker};
 use crate::run::load::Load;
 use crate::source::handle::{Shared, SourceHandle};
 use crate::source::input::Input;
 use crate::source::listers::Listers;
+use crate::source::parts::{Parts, SourceError};
+use crate::source::round::Unended;
 use crate::tuning::Tuning;
 use crate::write::append::Appender;
 use crate::write::{FLIGHTS, Writer};
-
-/// Why a source has ended for good. Everything that can pass is waited for instead, and shown
-/// in the handle.
-#[derive(Debug, Error)]
-pub enum SourceError {
-    /// Stop the process: what is on disk can't be trusted, or this program is wrong.
-    #[error(transparent)]
-    Journal(JournalError),
-    /// Start the source again, which then goes on from where another witness of it is.
-    #[error("{0}")]
-    Overtaken(String),
-}
-
-impl From<JournalError> for SourceError {
-    fn from(error: JournalError) -> Self {
-        match error {
-            JournalError::Overtaken(why) => Self::Overtaken(why),
-            error => Self::Journal(error),
-        }
-    }
-}
-
-/// What all parts of a source share.
-pub(crate) struct Parts {
-    pub api: Api,
-    pub spec: SourceSpec,
-    pub shared: Arc<Shared>,
-    pub witness: Arc<dyn Witness>,
-    pub clock: Arc<dyn Clock>,
-    pub rules: Arc<Rules>,
-    pub listers: Listers,
-    pub tuning: Tuning,
-}
 
 pub struct Source {
     pub(crate) parts: Parts,

@@ -13,7 +13,7 @@ use kubewitness_core::views::{DiscrepancyView, SourceCounts};
 use tokio::sync::watch;
 
 use crate::cache::Cache;
-use crate::repair::history::landmarks::Landmarks;
+use crate::source::landmarks::Landmarks;
 
 /// A source as it is at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

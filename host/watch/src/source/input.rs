@@ -6,33 +6,13 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::request::Failure;
-use crate::repair::walk_back::Life;
+use crate::source::hole::Hole;
+use crate::source::life::Life;
 use crate::source::round::RoundId;
-
-/// Why versions are missing; the words that programs read in a gap.
-pub(crate) mod reason {
-    /// The missed versions were asked for one by one, and compaction had removed them.
-    pub const COMPACTED: &str = "Compacted";
-    /// Asking for them would have taken more requests or time than the budget allows.
-    pub const BUDGET: &str = "BudgetSpent";
-    /// The server can't be asked for old versions.
-    pub const UNREADABLE: &str = "ExactListRefused";
-    /// The server's history was replaced by another one.
-    pub const REPLACED: &str = kubewitness_core::Gap::REPLACED;
-}
-
-/// Versions strictly between two, either empty where it is not known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hole {
-    pub after: String,
-    pub before: String,
-    pub reason: &'static str,
-    pub message: String,
-}
 
 pub(crate) enum Input {
     /// A watch has been accepted; cancelling the token ends it from the writer's side.
@@ -113,4 +93,21 @@ pub(crate) struct Standing {
     pub settled: bool,
     /// The ERROR frame that ended the last watch.
     pub told: Option<Failure>,
+}
+
+/// The writer has ended, and whoever sends to it ends with it.
+pub(crate) struct Closed;
+
+/// Waits until everything that was sent is durable.
+pub(crate) async fn sync(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
+    let (answer, answered) = oneshot::channel();
+    inputs.send(Input::Sync(answer)).await.map_err(|_| Closed)?;
+    answered.await.map_err(|_| Closed)
+}
+
+/// Waits until nothing is being read back, and everything that was sent is durable.
+pub(crate) async fn settled(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
+    let (answer, answered) = oneshot::channel();
+    inputs.send(Input::WhenSettled(answer)).await.map_err(|_| Closed)?;
+    answered.await.map_err(|_| Closed)
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use kubewitness_core::Version;
 use kubewitness_core::document::Packed;
 use kubewitness_core::state::ObjectRef;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::resource::Resource;
-use crate::repair::sweep::counts::number;
+use crate::version::number;
 
 /// Numbers rounds, so that what belongs to one that was given up is not taken for a later one's.
 pub(crate) type RoundId = u64;
@@ -152,3 +153,16 @@ pub(crate) struct Vanished {
     /// Here it was no longer there.
     pub absent: Version,
 }
+
+/// An object of which something was missed, with the epoch in which that was seen. Its name is held
+/// until its story is told.
+pub(crate) struct Unended {
+    pub epoch: u32,
+    pub moved: Moved,
+    /// Its place among those that wait.
+    pub place: Option<OwnedSemaphorePermit>,
+}
+
+/// So many names wait to be looked into, and as many are looked into, before nothing more is read
+/// from the server.
+pub(crate) const PLACES: usize = 256;

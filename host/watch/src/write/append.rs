@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::backoff::{Backoff, Dice};
-use crate::run::Parts;
+use crate::source::parts::Parts;
 
 /// What became of a batch. An error is final.
 pub(crate) type Settled = Result<Appended, JournalError>;

@@ -11,12 +11,12 @@ use kubewitness_core::state::Change;
 use tokio::time::Instant;
 
 use super::{FLIGHTS, Writer, Written};
-use crate::SourceError;
 use crate::cache::{Cooling, Hot};
 use crate::judge::batch::Draft;
-use crate::repair::history::landmarks::Landmark;
 use crate::source::handle::count;
 use crate::source::input::Standing;
+use crate::source::landmarks::Landmark;
+use crate::source::parts::SourceError;
 use crate::write::append::Settled;
 
 /// A source that was quiet for this long has its changed objects packed, so many at a time, with

@@ -1,8 +1,9 @@
 //! From lines and items to durable states, then to the cache: the one writer of a source.
 //!
-//! It takes whatever has come, up to one transaction's worth, and never waits for more. While that is
-//! written, it makes the next one. What can't be made durable it keeps, and takes nothing else
-//! meanwhile, so that the socket is not read.
+//! Promises that the cache and the checkpoint never show what is not durable. It takes whatever has come, up
+//! to one transaction's worth, and never waits for more. While that is written, it makes the next one. What
+//! it can't make durable it keeps, and it takes nothing else meanwhile, so that the socket is not read. It
+//! asks the server nothing.
 
 pub(crate) mod append;
 mod checkpoint;
@@ -23,16 +24,16 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::SourceError;
 use crate::connect::request::{Failure, status_failure};
 use crate::judge::batch::Draft;
 use crate::judge::meaning::Event;
-use crate::judge::states::{Came, Counted, Maker, Watched, matches};
-use crate::repair::missed::{PLACES, Unended};
-use crate::run::Parts;
+use crate::judge::object::matches;
+use crate::judge::states::{Came, Counted, Maker, Watched};
 use crate::source::handle::count;
-use crate::source::input::{Hole, Input, Standing, Step, Story, reason};
-use crate::source::round::RoundId;
+use crate::source::hole::{Hole, reason};
+use crate::source::input::{Input, Standing, Step, Story};
+use crate::source::parts::{Parts, SourceError};
+use crate::source::round::{PLACES, RoundId, Unended};
 use crate::write::append::Settled;
 use crate::write::checkpoint::Checkpoint;
 use crate::write::held_names::{Held, Holds};

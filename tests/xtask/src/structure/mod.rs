@@ -35,7 +35,6 @@ const LARGE: &[(&str, usize)] = &[
     ("host/sandbox/src", 13),
     ("host/src/commands", 14),
     ("host/src/controller", 17),
-    ("host/watch/src", 60),
     ("tests/harness/src", 14),
 ];
 
@@ -63,10 +62,6 @@ const CIRCLES: &[(&str, &str)] = &[
     ),
     ("host/src: config, controller", "from before this was counted"),
     ("host/src/controller: views, views.rs", "from before this was counted"),
-    (
-        "host/watch/src: appender.rs, audit.rs, cache, cache.rs, census.rs, common.rs, compare, compare.rs, draft.rs, elsewhere.rs, exact, exact.rs, frontier.rs, handle.rs, input.rs, known.rs, landmark.rs, listers.rs, maker.rs, mender.rs, owners.rs, reader.rs, relist.rs, round.rs, source.rs, stream.rs, sweep.rs, sweeping.rs, teller.rs, walkback.rs, walker.rs, warm.rs, writer, writer.rs",
-        "from before this was counted",
-    ),
     ("tests/faults/src: oracle, oracle.rs", "from before this was counted"),
 ];
 

@@ -20,10 +20,10 @@ use crate::connect::resource::group_version;
 use crate::judge::batch::{Draft, Note};
 use crate::judge::gap_log::GapLog;
 use crate::judge::meaning::{Event, Meaning, Seen, judge};
-use crate::judge::object::with_kind;
+use crate::judge::object::{check, matches, reference, with_kind};
 use crate::judge::owners::{Owners, owners};
-use crate::run::Parts;
 use crate::source::handle::count;
+use crate::source::parts::Parts;
 use crate::source::round::{Moved, Since};
 
 pub(crate) struct Maker {
@@ -305,44 +305,6 @@ impl Maker {
         };
         self.draft.push(witnessed, made.note);
     }
-}
-
-/// Group, version and kind are the source's: a list's items don't carry them, and an id must not
-/// depend on how a version came.
-pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
-    let (group, version) = group_version(&parts.spec.api_version);
-    ObjectRef {
-        group: group.to_string(),
-        version: version.to_string(),
-        kind: parts.spec.kind.clone(),
-        namespace: envelope.namespace.to_string(),
-        name: envelope.name.to_string(),
-        uid: envelope.uid.to_string(),
-    }
-}
-
-/// Whether an envelope has what an identity is made of, and is of the source's kind.
-pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String> {
-    for (field, value) in [
-        ("metadata.uid", &envelope.uid),
-        ("metadata.name", &envelope.name),
-        ("metadata.resourceVersion", &envelope.resource_version),
-    ] {
-        if value.is_empty() {
-            return Err(format!("`{field}` is missing"));
-        }
-    }
-    if !envelope.kind.is_empty() && envelope.kind != *parts.spec.kind {
-        return Err(format!("it is of kind `{}` and not `{}`", envelope.kind, parts.spec.kind));
-    }
-    Ok(())
-}
-
-/// Whether an object is in the source's scope. Decided here and not by the server, so that
-/// leaving the scope doesn't look like a deletion.
-pub(crate) fn matches(parts: &Parts, envelope: &Envelope<'_>) -> bool {
-    let mut wanted = parts.spec.match_labels.iter();
-    wanted.all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
 }
 
 fn unknown() -> Arc<Status> {

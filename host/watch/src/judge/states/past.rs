@@ -8,12 +8,13 @@ use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::{Change, Gap, ObjectRef, Status};
 use kubewitness_core::status::Rules;
 
-use super::{Came, Made, Maker, Object, Past, matches, unknown};
+use super::{Came, Made, Maker, Object, Past, unknown};
 use crate::judge::batch::Note;
 use crate::judge::meaning::Event;
-use crate::repair::walk_back::Life;
+use crate::judge::object::matches;
 use crate::source::handle::count;
-use crate::source::input::Hole;
+use crate::source::hole::Hole;
+use crate::source::life::Life;
 
 impl Maker {
     /// A version that came behind the end of its object. The journal has each version once.

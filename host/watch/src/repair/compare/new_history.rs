@@ -7,13 +7,15 @@ use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::state::ObjectRef;
 
-use super::{Broken, Comparison, Unseen, is_absent};
+use super::{Broken, Comparison, Unseen};
 use crate::judge::meaning::is_upto;
-use crate::read::Closed;
 use crate::repair::history::newest_common::{Base, asking, version};
+use crate::repair::lookup::is_absent;
 use crate::repair::walk_back::versions::{Answer, Met, after, between};
-use crate::repair::walk_back::{Exact, Life, Span};
-use crate::source::input::{Hole, Input, Step, Story, reason};
+use crate::repair::walk_back::{Exact, Span};
+use crate::source::hole::{Hole, reason};
+use crate::source::input::{Closed, Input, Step, Story};
+use crate::source::life::Life;
 
 /// Versions at which somebody is looked for whom nobody saw coming, and over all of them. So many again
 /// are looked through for those who had their names before.

@@ -24,11 +24,11 @@ use kubewitness_core::state::ObjectRef;
 
 use crate::connect::request::Address;
 use crate::connect::resource::Resource;
-use crate::judge::states::{check, matches};
+use crate::judge::object::{check, matches};
 use crate::repair::history::landmarks::ask;
-use crate::repair::sweep::counts::number;
-use crate::run::Parts;
+use crate::source::parts::Parts;
 use crate::source::round::Uids;
+use crate::version::number;
 
 pub(crate) struct Census<'a> {
     pub parts: &'a Arc<Parts>,

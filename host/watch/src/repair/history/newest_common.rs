@@ -22,12 +22,12 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::connect::resource::Resource;
-use crate::judge::states::check;
+use crate::judge::object::check;
 use crate::repair::walk_back::Exact;
 use crate::repair::walk_back::budget::Budget;
 use crate::repair::walk_back::compaction::Frontier;
 use crate::repair::walk_back::versions::Answer;
-use crate::run::Parts;
+use crate::source::parts::Parts;
 
 /// Histories that are looked through; a backup of an older one has nothing in common with them.
 const EPOCHS: usize = 8;

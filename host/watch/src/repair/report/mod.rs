@@ -4,8 +4,10 @@
 //! outage waits until the sweep has come to its beginning, and the name of what has ended until
 //! the end of the sweep.
 //!
-//! Holes come last where another witness of a shared journal may have seen what lies in them.
+//! Holes come last where another witness of a shared journal may have seen what lies in them. It asks the
+//! server nothing.
 
+pub(crate) mod discrepancy;
 pub(crate) mod other_witnesses;
 
 use std::sync::Arc;
@@ -13,11 +15,11 @@ use std::sync::Arc;
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
 
-use crate::read::Closed;
 use crate::repair::report::other_witnesses::{Others, Waited};
-use crate::repair::walk_back::Life;
-use crate::run::Parts;
-use crate::source::input::{Hole, Input, Step, Story};
+use crate::source::hole::Hole;
+use crate::source::input::{Closed, Input, Step, Story};
+use crate::source::life::Life;
+use crate::source::parts::Parts;
 use crate::source::round::RoundId;
 
 /// One name with what was missed of it.

@@ -6,7 +6,7 @@ use kubewitness_core::Version;
 use kubewitness_core::ports::JournalError;
 use tokio::time::{Instant, sleep};
 
-use crate::run::Parts;
+use crate::source::parts::Parts;
 use crate::source::round::Round;
 
 /// So often in a row nobody else is found to watch before that is believed: one that has just begun, or

@@ -8,16 +8,11 @@
 //! unknown one may have ended, all names are listed at the version counted last: everyone who
 //! came since is still there. Deletions are counted, too, since several can share a version.
 
-use kubewitness_core::Version;
-
-use crate::source::input::{Hole, reason};
+use crate::source::hole::{Hole, reason};
+use crate::source::life::Life;
+use crate::version::number;
 
 const COMPACTED: &str = "compaction has removed what would tell";
-
-/// The number of a version, where versions have an order.
-pub(crate) fn number(version: &Version) -> Option<u128> {
-    if version.is_comparable() { version.as_str().parse().ok() } else { None }
-}
 
 /// What is known of one object within the outage.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +25,16 @@ pub(crate) struct Told {
     pub born: Option<u128>,
     /// Of its deletion, likewise.
     pub died: Option<u128>,
+}
+
+impl From<&Life> for Told {
+    fn from(life: &Life) -> Self {
+        let found = life.walked.iter().flat_map(|walked| &walked.found);
+        let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();
+        let born = versions.first().copied().filter(|_| life.is_whole());
+        let unsure = versions.first().copied().filter(|_| !life.is_whole());
+        Self { born, died: life.died.as_ref().and_then(number), unsure, versions }
+    }
 }
 
 /// What a count means.

@@ -15,18 +15,19 @@ use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
 
 use crate::connect::request::Address;
-use crate::judge::states::{check, matches, reference};
-use crate::read::Closed;
-use crate::repair::compare::fate;
+use crate::judge::object::{check, matches, reference};
+use crate::repair::lookup::fate;
 use crate::repair::report::Teller;
-use crate::repair::sweep::counts::{Heed, Sweep, Told, number};
+use crate::repair::sweep::counts::{Heed, Sweep, Told};
 use crate::repair::walk_back::requests::is_of;
 use crate::repair::walk_back::versions::Met;
-use crate::repair::walk_back::{CONTRADICTED, Exact, Life, Span};
-use crate::run::Parts;
+use crate::repair::walk_back::{CONTRADICTED, Exact, Span};
 use crate::source::handle::Limit;
-use crate::source::input::{Hole, reason};
+use crate::source::hole::{Hole, reason};
+use crate::source::input::Closed;
+use crate::source::parts::Parts;
 use crate::source::round::Outage;
+use crate::version::number;
 
 /// Objects that a source with a selector may have: they are listed at every version.
 const NAMES: usize = 500;
@@ -275,7 +276,7 @@ impl<'a> Sweeping<'a> {
             let span = Span { like: &object, floor: &after, until: &listed, is_over };
             // Whoever had the name after it is found in its turn.
             let lives = self.exact.lives(errand, met, span, &|_| true).await;
-            sweep.learn(lives.iter().map(Life::told));
+            sweep.learn(lives.iter().map(Told::from));
             for life in lives {
                 self.outage.known.insert(&life.object.uid);
                 self.teller.found(life).await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::counts::*;
-use crate::source::input::{Hole, reason};
+use crate::source::hole::{Hole, reason};
 
 /// One object of a random store.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kubewitness_core::Version;
 
-use crate::repair::sweep::counts::number;
+use crate::version::number;
 
 /// What is known of it in one round.
 pub(crate) struct Frontier {

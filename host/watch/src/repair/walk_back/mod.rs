@@ -1,5 +1,7 @@
-//! Asks the server for old versions, within the budget of one round. What to ask for is decided
-//! by [`Walk`], [`Search`] and the sweep.
+//! Asks the server for old versions of objects, within the budget of one round.
+//!
+//! What to ask for is decided by [`Walk`] and [`Search`], which are pure, or by the sweep. It tells nobody what
+//! it found: that is for who asked.
 
 pub(crate) mod budget;
 pub(crate) mod compaction;
@@ -18,14 +20,14 @@ use kubewitness_core::state::ObjectRef;
 
 use crate::connect::request::{Address, Failure};
 use crate::connect::resource::Resource;
-use crate::repair::compare::is_absent;
-use crate::repair::sweep::counts::{Told, number};
+use crate::repair::lookup;
 use crate::repair::walk_back::budget::Budget;
 use crate::repair::walk_back::compaction::Frontier;
-use crate::repair::walk_back::versions::{Answer, Met, Next, Search, Sought, Walk, Walked, after, between};
-use crate::run::Parts;
+use crate::repair::walk_back::versions::{Answer, Met, Next, Search, Sought, Walk, after, between};
 use crate::source::handle::count;
-use crate::source::input::reason;
+use crate::source::hole::reason;
+use crate::source::life::{Life, Walked};
+use crate::source::parts::Parts;
 use crate::source::round::Since;
 
 /// Versions of one object at most, whatever the budget says: so many are in memory at once.
@@ -73,48 +75,6 @@ enum Floor {
     Firm,
     Sunk,
     Untold(&'static str),
-}
-
-/// An object of which nothing was witnessed.
-#[derive(Debug)]
-pub(crate) struct Life {
-    pub object: ObjectRef,
-    /// In order; each with what is missing below it.
-    pub walked: Vec<Walked>,
-    /// `None` where it still is there, or where the version of its deletion is not known.
-    pub died: Option<Version>,
-    /// It was there when everything was listed.
-    pub survives: bool,
-}
-
-impl Life {
-    pub fn is_torn(&self) -> bool {
-        self.walked.iter().any(|walked| walked.hole.is_some()) || (self.died.is_none() && !self.survives)
-    }
-
-    pub fn told(&self) -> Told {
-        let found = self.walked.iter().flat_map(|walked| &walked.found);
-        let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();
-        let born = versions.first().copied().filter(|_| self.is_whole());
-        let unsure = versions.first().copied().filter(|_| !self.is_whole());
-        Told { born, died: self.died.as_ref().and_then(number), unsure, versions }
-    }
-
-    /// Nothing is missing below the oldest version that is known of it.
-    pub fn is_whole(&self) -> bool {
-        self.walked.first().is_some_and(|below| below.hole.is_none())
-    }
-
-    /// The oldest version that is known of it.
-    pub fn begins(&self) -> u128 {
-        let mut found = self.walked.iter().flat_map(|walked| &walked.found);
-        found.next().and_then(|(version, _)| number(version)).unwrap_or_default()
-    }
-
-    /// States that it makes at most.
-    pub fn states(&self) -> usize {
-        self.walked.iter().map(|walked| walked.found.len() + 1).sum::<usize>() + 1
-    }
 }
 
 /// A name in a time in which nobody looked at it.
@@ -235,7 +195,7 @@ impl Exact {
 
     /// Whether an object is not there now.
     pub async fn is_absent(&self, object: &ObjectRef) -> Result<bool, Failure> {
-        is_absent(&self.parts, &self.resource, object).await
+        lookup::is_absent(&self.parts, &self.resource, object).await
     }
 
     /// Who has a name at a version, if the budget has a question left.

@@ -14,9 +14,9 @@ use super::{CONTRADICTED, Exact};
 use crate::connect::backoff::{Backoff, Dice};
 use crate::connect::request::{ANSWER_TIME, Address, Failure};
 use crate::judge::object::with_kind;
-use crate::repair::sweep::counts::number;
 use crate::repair::walk_back::versions::Answer;
 use crate::source::handle::{Limit, count};
+use crate::version::number;
 
 impl Exact {
     /// Who had this name at one version, and with what content.

@@ -3,7 +3,7 @@ use kubewitness_core::Version;
 use proptest::prelude::*;
 
 use super::versions::*;
-use crate::source::input::{Hole, reason};
+use crate::source::hole::{Hole, reason};
 use crate::source::round::Since;
 
 fn v(number: u64) -> Version {

@@ -10,9 +10,10 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use kubewitness_core::Version;
 
-use crate::repair::sweep::counts::number;
-use crate::source::input::{Hole, reason};
+use crate::source::hole::{Hole, reason};
+use crate::source::life::Walked;
 use crate::source::round::Since;
+use crate::version::number;
 
 const COMPACTED: &str = "compaction has removed them";
 
@@ -29,17 +30,6 @@ pub(crate) enum Answer {
     Compacted,
     /// The server doesn't read old versions, or the request failed for good.
     Refused(String),
-}
-
-/// The whole of what walking back gave.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
-    /// The missed versions, oldest first.
-    pub found: Vec<(Version, Bytes)>,
-    /// What is missing below them.
-    pub hole: Option<Hole>,
-    /// Something came to light where the watch was taken to be complete.
-    pub lost: bool,
 }
 
 #[derive(Debug)]
