@@ -1,69 +1,45 @@
 //! The only crate that knows `kube`: from an API server to durable states and a readable cache.
 //!
-//! `kube` gives transport, TLS and authentication; list and watch are made of raw requests, so
-//! that nothing is lost because it doesn't decode. Decisions are pure modules (`course`, `judge`,
-//! `checkpoint`, `walkback`); around them are a reader, which talks to the server, and a
-//! writer, which makes durable what the reader gives it and then shows it in the cache.
+//! `kube` gives transport, TLS and authentication. Lists and watches are raw requests, so that an object that
+//! does not decode is kept all the same.
+//!
+//! A folder is a room, and a room uses only rooms that stand above it in this list:
+//!
+//! | room | what it does |
+//! |---|---|
+//! | `connect` | from a kubeconfig to answered requests |
+//! | `cache` | what is there now: one writer, many readers |
+//! | `source` | what the tasks of one source share: messages, jobs, figures, the handle |
+//! | `judge` | what an event means, and which states it makes |
+//! | `write` | makes states durable, then shows them in the cache |
+//! | `repair` | finds what was missed, and reads it back |
+//! | `read` | lists and watches; `read/next_action.rs` decides what follows a 410 |
+//! | `run` | wires the tasks of a source |
+//! | `cluster` | ConfigMaps as configuration, and the Lease of the leader; uses `connect` alone |
 //!
 //! ```text
-//! reader ─▶ lines, items ─▶ writer ─▶ journal (`Witness`), then cache ─▶ `Listers`
-//!             what another host carried ─▶ fed ─▶ the same
+//! read ─▶ lines, items ─▶ write ─▶ journal (`Witness`), then cache ─▶ `Listers`
+//!           repair ─▶ versions that were missed ─▶ write
 //! ```
 
-mod appender;
-mod audit;
-mod backoff;
-mod budget;
 mod cache;
-mod census;
-mod checkpoint;
-mod common;
-mod compare;
-pub mod configmaps;
+mod cluster;
 mod connect;
-mod course;
-mod discovery;
-mod document;
-mod draft;
-pub mod election;
-mod elsewhere;
-mod exact;
-mod fed;
-mod frontier;
-mod gaplog;
-mod handle;
-mod hold;
-mod input;
 mod judge;
-mod known;
-mod landmark;
-mod lifeline;
-mod listers;
-mod maker;
-mod mender;
-mod owners;
-mod reader;
-mod relist;
-mod request;
-mod round;
+mod read;
+mod repair;
+mod run;
 mod source;
-mod spread;
-mod stream;
-mod streamed;
-mod sweep;
-mod sweeping;
-mod teller;
-mod transport;
 mod tuning;
-mod walkback;
-mod walker;
-mod warm;
-mod writer;
+mod version;
+mod write;
 
-pub use configmaps::{ConfigMapDoc, ConfigMaps, Snapshot};
+pub use cluster::configmaps::{self, ConfigMapDoc, ConfigMaps, Snapshot};
+pub use cluster::lease as election;
+pub use connect::client::KeepAlive;
 pub use connect::{ConnectError, ConnectOptions, Connection, connect, connect_with};
-pub use handle::{SourceHandle, SourceSnapshot};
-pub use listers::Listers;
-pub use source::{Source, SourceError, Split};
-pub use transport::KeepAlive;
+pub use run::{Source, Split};
+pub use source::handle::{SourceHandle, SourceSnapshot};
+pub use source::listers::Listers;
+pub use source::parts::SourceError;
 pub use tuning::{Tuning, WalkBudget};

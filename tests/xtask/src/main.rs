@@ -7,6 +7,7 @@ mod mysql;
 mod peer;
 mod run;
 mod services;
+mod structure;
 
 use std::process::ExitCode;
 
@@ -25,7 +26,8 @@ cargo xtask COMMAND
   bench [NAME]         the benchmarks; figures go to standard output
   fuzz [TARGET] [--for 60s]
                        looks for bytes from a server that are read wrongly
-  ci                   what CI runs: format, lints, dependencies, all tests; nothing may be skipped
+  structure            how large folders and files are, and which folders use each other in circles
+  ci                   what CI runs: format, structure, lints, dependencies, all tests; nothing may be skipped
   help                 this
 ";
 
@@ -54,6 +56,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         "plugins" => build::plugins().map(|()| ExitCode::SUCCESS),
         "bench" => run::bench(args),
         "fuzz" => fuzz::command(args).map(|()| ExitCode::SUCCESS),
+        "structure" => structure::command(),
         "ci" => run::ci(),
         "help" | "-h" | "--help" => {
             print!("{HELP}");

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Host, cargo, check, step};
-use crate::{fuzz, peer, services};
+use crate::{fuzz, peer, services, structure};
 
 /// As measured on two cores with nothing else running; most of it is dependencies, built once.
 const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: about 5 minutes on two \
@@ -80,6 +80,10 @@ pub fn ci() -> Result<ExitCode> {
     step("format");
     check(cargo().args(["fmt", "--all", "--check"]))?;
     check(cargo().args(["fmt", "--check", "--manifest-path", "tests/fuzz/libfuzzer/Cargo.toml"]))?;
+    step("structure");
+    if structure::command()? != ExitCode::SUCCESS {
+        bail!("folders are too large, or use each other in circles: what is printed above says which");
+    }
     step("dependencies");
     dependencies()?;
     // The host carries the plugins, also while it is only looked at.

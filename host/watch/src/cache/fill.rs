@@ -4,7 +4,7 @@ use kubewitness_core::Version;
 use kubewitness_core::ports::Current;
 
 use super::{Cache, Held, Kept, Multimap, Slot, record};
-use crate::sweep::number;
+use crate::version::number;
 
 /// A cache in the making. Nobody sees it before it is whole.
 pub(crate) struct Filling {

@@ -1,0 +1,322 @@
+//! What is there now, by source: one writer, many readers.
+//!
+//! Objects lie in slots, each as one immutable [`Record`]; every index holds hashes and slot
+//! numbers, eight bytes an entry, and what it finds is compared with the object itself. A reader
+//! takes a page of records under the lock, which costs a count each, and reads them outside of it.
+//! Documents stay packed, but for those of objects that changed lately ([`hot`]). Knows nothing
+//! about the API server.
+
+mod fill;
+mod hot;
+mod keys;
+pub(crate) mod known;
+mod multimap;
+mod record;
+mod select;
+mod statuses;
+#[cfg(test)]
+mod tests;
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use kubewitness_core::Version;
+use kubewitness_core::document::unpack;
+use kubewitness_core::index::Indexes;
+use kubewitness_core::ports::Current;
+use kubewitness_core::state::{ObjectRef, Status};
+
+use crate::cache::known::Known;
+pub(crate) use fill::Filling;
+use hot::Heat;
+pub(crate) use hot::{Cooling, HOT_DOCUMENT, Hot};
+pub(crate) use keys::{Keyer, Keys};
+use multimap::Multimap;
+use record::{Kind, Read, Record, Uid};
+pub(crate) use select::Search;
+pub(crate) use statuses::Statuses;
+
+type Slot = u32;
+
+struct Held {
+    kept: Kept,
+    status: Arc<Status>,
+}
+
+/// All of an object but its status.
+#[derive(Clone)]
+enum Kept {
+    Packed(Record),
+    /// It changed lately.
+    Plain(Arc<Hot>),
+}
+
+impl Kept {
+    fn read(&self) -> Read<'_> {
+        match self {
+            Self::Packed(record) => record::read(record),
+            Self::Plain(hot) => Read::of(hot),
+        }
+    }
+
+    fn is_of(&self, uid: &str, as_kept: Uid<'_>) -> bool {
+        match self {
+            Self::Packed(record) => record::read(record).uid == as_kept,
+            Self::Plain(hot) => *hot.object.uid == *uid,
+        }
+    }
+
+    fn is_named(&self, namespace: &str, name: &str) -> bool {
+        let (held_namespace, held_name) = match self {
+            Self::Packed(record) => {
+                let read = record::read(record);
+                (read.namespace, read.name)
+            }
+            Self::Plain(hot) => (&*hot.object.namespace, &*hot.object.name),
+        };
+        held_name == name && held_namespace == namespace
+    }
+
+    /// The hashes of its keys, ascending.
+    fn keys(&self) -> Arc<[u32]> {
+        match self {
+            Self::Packed(record) => record::read(record).keys().collect(),
+            Self::Plain(hot) => Arc::clone(&hot.keys.hashes),
+        }
+    }
+}
+
+/// An object without its document, where that would be copied for nothing.
+pub(crate) struct Brief {
+    pub object: Arc<ObjectRef>,
+    pub owner: Option<Arc<ObjectRef>>,
+    pub resource_version: Version,
+}
+
+pub(crate) struct Cache {
+    slots: Vec<Option<Held>>,
+    free: Vec<Slot>,
+    by_uid: HashTable<Slot>,
+    by_name: HashTable<Slot>,
+    by_key: Multimap,
+    keyer: Arc<Keyer>,
+    heat: Heat,
+    /// Of the first object; the others' records leave it out.
+    kind: Option<Arc<Kind>>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Cache {
+    pub fn new(indexes: Indexes) -> Self {
+        Self::with(Arc::new(Keyer::new(indexes)))
+    }
+
+    fn with(keyer: Arc<Keyer>) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_uid: HashTable::new(),
+            by_name: HashTable::new(),
+            by_key: Multimap::default(),
+            keyer,
+            heat: Heat::default(),
+            kind: None,
+            hasher: DefaultHashBuilder::default(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_uid.len()
+    }
+
+    pub fn keyer(&self) -> Arc<Keyer> {
+        Arc::clone(&self.keyer)
+    }
+
+    pub fn by_uid(&self, uid: &str) -> Option<Current> {
+        self.slot_of_uid(uid).and_then(|slot| self.current(slot))
+    }
+
+    pub fn by_name(&self, namespace: &str, name: &str) -> Option<Current> {
+        self.slot_of_name(namespace, name).and_then(|slot| self.current(slot))
+    }
+
+    /// [`Self::by_uid`] without the document.
+    pub fn brief(&self, uid: &str) -> Option<Brief> {
+        self.at(self.slot_of_uid(uid)?).map(|held| self.brief_of(held))
+    }
+
+    /// [`Self::by_name`] without the document.
+    pub fn brief_of_name(&self, namespace: &str, name: &str) -> Option<Brief> {
+        self.at(self.slot_of_name(namespace, name)?).map(|held| self.brief_of(held))
+    }
+
+    /// What the next version of an object is compared with.
+    pub fn known(&self, uid: &str) -> Option<Known> {
+        let slot = self.slot_of_uid(uid)?;
+        match self.at(slot)? {
+            Held { kept: Kept::Plain(hot), status } => Some(Known::hot(hot, status)),
+            _ => self.current(slot).map(Known::cached),
+        }
+    }
+
+    pub fn seq(&self, uid: &str) -> Option<u64> {
+        self.at(self.slot_of_uid(uid)?).map(|held| held.kept.read().seq)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = Brief> {
+        self.slots.iter().flatten().map(|held| self.brief_of(held))
+    }
+
+    /// Takes the object's newest state; another uid under the same name makes way. `document` is
+    /// the plain one, where it is at hand.
+    pub fn put(&mut self, current: &Current, document: Option<&[u8]>) {
+        let kind = self.kind_of(&current.object);
+        let keys = self.keys(current, document);
+        let kept = Kept::Packed(record::write(&kind, current, &keys));
+        self.place(&current.object, Held { kept, status: Arc::clone(&current.status) }, &keys);
+    }
+
+    fn kind_of(&mut self, object: &ObjectRef) -> Arc<Kind> {
+        Arc::clone(self.kind.get_or_insert_with(|| Arc::new(Kind::of(object))))
+    }
+
+    fn place(&mut self, object: &ObjectRef, held: Held, keys: &[u32]) {
+        match self.slot_of_uid(&object.uid) {
+            Some(slot) => self.replace(slot, held, keys),
+            None => {
+                if let Some(rival) = self.slot_of_name(&object.namespace, &object.name) {
+                    self.free(rival);
+                }
+                self.insert(held, keys);
+            }
+        }
+    }
+
+    pub fn remove(&mut self, uid: &str) -> bool {
+        let slot = self.slot_of_uid(uid);
+        slot.is_some_and(|slot| self.free(slot))
+    }
+
+    fn insert(&mut self, held: Held, keys: &[u32]) {
+        let slot = self.take_slot(held);
+        keys.iter().for_each(|key| self.by_key.insert(*key, slot));
+    }
+
+    /// A slot for an object that has none, found by its uid and its name.
+    fn take_slot(&mut self, held: Held) -> Slot {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            if self.slots.len() == self.slots.capacity() {
+                // By an eighth and not by the half that a vector would leave unused.
+                self.slots.reserve_exact(self.slots.len() / 8 + 64);
+            }
+            self.slots.push(None);
+            // Four thousand million objects would not fit into memory.
+            (self.slots.len() - 1) as Slot
+        });
+        let read = held.kept.read();
+        let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
+        if let Kept::Plain(hot) = &held.kept {
+            self.heat.entered(slot, hot);
+        }
+        self.slots[slot as usize] = Some(held);
+        let Self { slots, hasher, .. } = self;
+        let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|held| held.kept.read());
+        self.by_uid
+            .insert_unique(by_uid, slot, |slot| held(slot).map_or(0, |read| hasher.hash_one(read.uid)));
+        self.by_name.insert_unique(by_name, slot, |slot| {
+            held(slot).map_or(0, |read| hasher.hash_one((read.namespace, read.name)))
+        });
+        slot
+    }
+
+    /// A uid never changes its name or namespace; everything else may change.
+    fn replace(&mut self, slot: Slot, held: Held, keys: &[u32]) {
+        if let Kept::Plain(hot) = &held.kept {
+            self.heat.entered(slot, hot);
+        }
+        let Some(before) = self.slots[slot as usize].replace(held) else { return };
+        if let Kept::Plain(hot) = &before.kept {
+            self.heat.left(hot);
+        }
+        let before = before.kept.keys();
+        if *before == *keys {
+            return;
+        }
+        for gone in before.iter().filter(|key| keys.binary_search(key).is_err()) {
+            self.by_key.remove(*gone, slot);
+        }
+        for new in keys.iter().filter(|key| before.binary_search(key).is_err()) {
+            self.by_key.insert(*new, slot);
+        }
+    }
+
+    fn free(&mut self, slot: Slot) -> bool {
+        let Some(held) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return false };
+        let read = held.kept.read();
+        let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
+        if let Ok(entry) = self.by_uid.find_entry(by_uid, |held| *held == slot) {
+            entry.remove();
+        }
+        if let Ok(entry) = self.by_name.find_entry(by_name, |held| *held == slot) {
+            entry.remove();
+        }
+        if let Kept::Plain(hot) = &held.kept {
+            self.heat.left(hot);
+        }
+        held.kept.keys().iter().for_each(|key| self.by_key.remove(*key, slot));
+        self.free.push(slot);
+        true
+    }
+
+    /// The hashes of all keys of an object.
+    fn keys(&self, current: &Current, document: Option<&[u8]>) -> Arc<[u32]> {
+        let unpacked;
+        let document = match document {
+            Some(document) => document,
+            None => {
+                unpacked = unpack(&current.packed).unwrap_or_default();
+                &unpacked
+            }
+        };
+        self.keyer.keys(&current.object, current.owner.as_deref(), document, None).hashes
+    }
+
+    fn at(&self, slot: Slot) -> Option<&Held> {
+        self.slots.get(slot as usize).and_then(Option::as_ref)
+    }
+
+    fn current(&self, slot: Slot) -> Option<Current> {
+        let held = self.at(slot)?;
+        Some(held.kept.read().current(self.kind.as_ref()?, Arc::clone(&held.status)))
+    }
+
+    fn brief_of(&self, held: &Held) -> Brief {
+        if let Kept::Plain(hot) = &held.kept {
+            let (object, owner) = (Arc::clone(&hot.object), hot.owner.clone());
+            return Brief { object, owner, resource_version: hot.version.clone() };
+        }
+        let read = held.kept.read();
+        Brief {
+            object: Arc::new(read.object(self.kind.as_deref().unwrap_or(&Kind::default()))),
+            owner: read.owner().map(Arc::new),
+            resource_version: Version::new(read.version),
+        }
+    }
+
+    fn slot_of_uid(&self, uid: &str) -> Option<Slot> {
+        let as_kept = Uid::of(uid);
+        let is = |slot: &Slot| self.at(*slot).is_some_and(|held| held.kept.is_of(uid, as_kept));
+        self.by_uid.find(self.hasher.hash_one(as_kept), is).copied()
+    }
+
+    fn slot_of_name(&self, namespace: &str, name: &str) -> Option<Slot> {
+        let is = |slot: &Slot| self.at(*slot).is_some_and(|held| held.kept.is_named(namespace, name));
+        self.by_name.find(self.name_hash(namespace, name), is).copied()
+    }
+
+    fn name_hash(&self, namespace: &str, name: &str) -> u64 {
+        self.hasher.hash_one((namespace, name))
+    }
+}

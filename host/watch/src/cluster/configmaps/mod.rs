@@ -1,0 +1,254 @@
+//! ConfigMaps as configuration: all that carry one of a few labels, as whole snapshots. Small and
+//! decoded in full, unlike a source: what counts here is the latest state, and only that.
+
+mod records;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kubewitness_core::project::{self, EventType};
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::backoff::{Backoff, Dice};
+use crate::connect::request::{Address, Api, Failure, causes, status_failure};
+use crate::tuning::Tuning;
+use kubewitness_core::frames::{Line, Splitter};
+
+pub use records::{EventType as RecordType, WriteError, delete_status, emit_event, write_status};
+
+/// A ConfigMap holds 1 MiB of data; base64 makes binary data a third larger.
+const FRAME: usize = 4 * 1024 * 1024;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigMapDoc {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: String,
+    pub labels: BTreeMap<String, String>,
+    pub data: BTreeMap<String, String>,
+    pub binary_data: BTreeMap<String, Vec<u8>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Everything was listed at least once. Before that, what is missing says nothing.
+    pub synced: bool,
+    /// By name.
+    pub maps: Vec<ConfigMapDoc>,
+    /// Why it may be out of date, for people.
+    pub condition: Option<String>,
+}
+
+pub struct ConfigMaps {
+    api: Api,
+    path: String,
+    selectors: Vec<String>,
+    tuning: Tuning,
+}
+
+/// What one selector gave so far, by uid.
+#[derive(Default)]
+struct Selected {
+    synced: bool,
+    maps: BTreeMap<String, ConfigMapDoc>,
+    condition: Option<String>,
+}
+
+/// Where the snapshots are put together.
+struct Table<'a> {
+    selected: Mutex<Vec<Selected>>,
+    out: &'a watch::Sender<Snapshot>,
+}
+
+impl Table<'_> {
+    fn change(&self, place: usize, change: impl FnOnce(&mut Selected)) {
+        let mut selected = self.selected.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut selected[place]);
+        let maps: BTreeMap<_, _> = selected
+            .iter()
+            .flat_map(|one| one.maps.values())
+            .map(|map| (map.name.clone(), map.clone()))
+            .collect();
+        let snapshot = Snapshot {
+            synced: selected.iter().all(|one| one.synced),
+            maps: maps.into_values().collect(),
+            condition: selected.iter().find_map(|one| one.condition.clone()),
+        };
+        self.out.send_if_modified(|held| {
+            let news = *held != snapshot;
+            *held = snapshot;
+            news
+        });
+    }
+}
+
+impl ConfigMaps {
+    /// Of one namespace, those that match any of the selectors (`kubewitness.dev/plugin=true`).
+    pub fn new(client: kube::Client, namespace: &str, label_selectors: &[&str]) -> Self {
+        Self {
+            api: Api::new(client),
+            path: format!("/api/v1/namespaces/{namespace}/configmaps"),
+            selectors: label_selectors.iter().map(ToString::to_string).collect(),
+            tuning: Tuning::default(),
+        }
+    }
+
+    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// Runs until the stop. What fails is tried again and shown in the snapshot; what was known
+    /// stays until the server says otherwise.
+    pub async fn run(self, out: watch::Sender<Snapshot>, stop: CancellationToken) {
+        let selected = Mutex::new(self.selectors.iter().map(|_| Selected::default()).collect());
+        let table = Table { selected, out: &out };
+        let each = (0..self.selectors.len()).map(|place| self.follow(place, &table));
+        tokio::select! {
+            () = stop.cancelled() => {}
+            _ = join_all(each) => {}
+        }
+    }
+
+    async fn follow(&self, place: usize, table: &Table<'_>) {
+        let mut backoff = Backoff::new(self.tuning.first_pause, self.tuning.longest_pause);
+        let mut dice = Dice::new(self.tuning.seed);
+        let mut version: Option<String> = None;
+        loop {
+            let since = Instant::now();
+            let failure = match &mut version {
+                None => match self.list(place, table).await {
+                    Ok(listed) => {
+                        version = Some(listed);
+                        continue;
+                    }
+                    Err(failure) => Some(failure),
+                },
+                Some(version) => self.watch(place, table, version, &mut dice).await.err(),
+            };
+            if since.elapsed() > Duration::from_secs(5) {
+                backoff.reset();
+            }
+            if failure.as_ref().is_some_and(Failure::is_expired) {
+                version = None;
+            }
+            let asked = failure.as_ref().and_then(Failure::retry_after);
+            if let Some(failure) = failure.filter(|failure| !failure.is_expired()) {
+                let condition = format!("ConfigMaps can't be watched: {failure}");
+                tracing::warn!("{condition}");
+                table.change(place, |selected| selected.condition = Some(condition));
+            }
+            sleep(backoff.next(&mut dice, asked)).await;
+        }
+    }
+
+    async fn list(&self, place: usize, table: &Table<'_>) -> Result<String, Failure> {
+        #[derive(Deserialize)]
+        struct Page {
+            metadata: Meta,
+            #[serde(default)]
+            items: Vec<ConfigMap>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Meta {
+            resource_version: String,
+        }
+        let address = Address::new(&self.path).with("labelSelector", &self.selectors[place]);
+        let body = self.api.get(address.as_str()).await?;
+        let page: Page = serde_json::from_slice(&body).map_err(|error| Failure::Answer(error.to_string()))?;
+        let maps = page.items.into_iter().map(doc).map(|map| (map.uid.clone(), map)).collect();
+        table.change(place, |selected| *selected = Selected { synced: true, maps, condition: None });
+        Ok(page.metadata.resource_version)
+    }
+
+    /// Until the stream ends; `version` is where the next one goes on.
+    async fn watch(
+        &self,
+        place: usize,
+        table: &Table<'_>,
+        version: &mut String,
+        dice: &mut Dice,
+    ) -> Result<(), Failure> {
+        let (low, high) = self.tuning.watch_seconds;
+        let address = Address::new(&self.path)
+            .with("watch", "true")
+            .with("allowWatchBookmarks", "true")
+            .with("labelSelector", &self.selectors[place])
+            .with("resourceVersion", version)
+            .with("timeoutSeconds", &dice.between(low, high).to_string());
+        let body = self.api.open(address.as_str(), self.tuning.idle).await?;
+        table.change(place, |selected| selected.condition = None);
+        let mut body = std::pin::pin!(body);
+        let (mut splitter, mut lines) = (Splitter::new(FRAME), Vec::new());
+        // An idle stream is no failure: it is opened anew.
+        while let Ok(Some(next)) = timeout(self.tuning.idle, body.frame()).await {
+            let chunk =
+                next.map_err(|error| Failure::Transport(causes(&error)))?.into_data().unwrap_or_default();
+            splitter.push(chunk, &mut lines);
+            for line in lines.drain(..) {
+                match line {
+                    Line::Frame(frame) => apply(&frame, version, |change| table.change(place, change))?,
+                    Line::Oversized(_) => {
+                        return Err(Failure::Answer(format!("a frame is over {FRAME} bytes")));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes one event over into what was selected.
+fn apply(
+    line: &[u8],
+    version: &mut String,
+    change: impl FnOnce(Box<dyn FnOnce(&mut Selected)>),
+) -> Result<(), Failure> {
+    let fault = |error: String| Failure::Answer(format!("a ConfigMap's event: {error}"));
+    let frame = project::frame(line).map_err(|error| fault(error.to_string()))?;
+    match frame.kind {
+        EventType::Error => return Err(status_failure(None, frame.object, None)),
+        EventType::Bookmark => {
+            *version = project::bookmark_version(frame.object)
+                .map_err(|error| fault(error.to_string()))?
+                .into_owned();
+        }
+        EventType::Added | EventType::Modified | EventType::Deleted => {
+            let map = doc(serde_json::from_slice(frame.object).map_err(|error| fault(error.to_string()))?);
+            version.clone_from(&map.resource_version);
+            let deleted = frame.kind == EventType::Deleted;
+            change(Box::new(move |selected| {
+                if deleted {
+                    selected.maps.remove(&map.uid);
+                } else {
+                    selected.maps.insert(map.uid.clone(), map);
+                }
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn doc(map: ConfigMap) -> ConfigMapDoc {
+    ConfigMapDoc {
+        name: map.metadata.name.unwrap_or_default(),
+        uid: map.metadata.uid.unwrap_or_default(),
+        resource_version: map.metadata.resource_version.unwrap_or_default(),
+        labels: map.metadata.labels.unwrap_or_default(),
+        data: map.data.unwrap_or_default(),
+        binary_data: map
+            .binary_data
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(key, value)| (key, value.0))
+            .collect(),
+    }
+}

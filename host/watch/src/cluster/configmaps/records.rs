@@ -1,0 +1,213 @@
+//! What becomes of a configuration, written beside it: a status ConfigMap and Events. The user's
+//! own ConfigMap is never written.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use http::Method;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::ConfigMapDoc;
+use crate::connect::request::{Api, Failure};
+
+/// The API server refuses longer messages of an Event.
+const EVENT_MESSAGE: usize = 1024;
+/// A status is read by people; what is longer belongs into the log.
+const STATUS_VALUE: usize = 16 * 1024;
+
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+
+/// What an Event is, as `kubectl describe` sorts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    Normal,
+    Warning,
+}
+
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// Grant the right or change the names: trying again alone doesn't help.
+    #[error("{what} was refused: {why}")]
+    Refused { what: String, why: String },
+    /// Try again later.
+    #[error("{what} can't be written now: {why}")]
+    Unavailable { what: String, why: String },
+}
+
+fn error(what: &str, failure: &Failure) -> WriteError {
+    let (what, why) = (what.to_string(), failure.to_string());
+    if failure.is_passing() {
+        WriteError::Unavailable { what, why }
+    } else {
+        WriteError::Refused { what, why }
+    }
+}
+
+/// Makes a ConfigMap have these labels and exactly this data. `false`: it had them already.
+pub async fn write_status(
+    client: &kube::Client,
+    namespace: &str,
+    name: &str,
+    labels: &BTreeMap<String, String>,
+    data: &BTreeMap<String, String>,
+) -> Result<bool, WriteError> {
+    let api = Api::new(client.clone());
+    let what = format!("the status ConfigMap {namespace}/{name}");
+    let data: BTreeMap<String, String> =
+        data.iter().map(|(key, value)| (key.clone(), cut(value, STATUS_VALUE).to_string())).collect();
+    let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let address = format!("{collection}/{name}");
+    // Another replica may create it in between: then it is there to be patched.
+    for _ in 0..2 {
+        let held = match api.get(&address).await {
+            Ok(body) => serde_json::from_slice::<ConfigMap>(&body)
+                .map_err(|fault| error(&what, &Failure::Answer(fault.to_string())))?,
+            Err(failure) if failure.code() == Some(404) => {
+                let body = json!({
+                    "apiVersion": "v1", "kind": "ConfigMap",
+                    "metadata": {"name": name, "namespace": namespace, "labels": labels}, "data": data,
+                });
+                match api.ask(Method::POST, &collection, Some((JSON, body.to_string().into_bytes()))).await {
+                    Ok(_) => return Ok(true),
+                    Err(failure) if failure.code() == Some(409) => continue,
+                    Err(failure) => return Err(error(&what, &failure)),
+                }
+            }
+            Err(failure) => return Err(error(&what, &failure)),
+        };
+        let Some(patch) = difference(&held, labels, &data) else { return Ok(false) };
+        let patched = api.ask(Method::PATCH, &address, Some((MERGE, patch.to_string().into_bytes()))).await;
+        return patched.map(|_| true).map_err(|failure| error(&what, &failure));
+    }
+    Err(WriteError::Unavailable { what, why: "it is created and deleted by someone else".to_string() })
+}
+
+/// A merge patch; `None` where nothing differs.
+fn difference(
+    held: &ConfigMap,
+    labels: &BTreeMap<String, String>,
+    data: &BTreeMap<String, String>,
+) -> Option<Value> {
+    let empty = BTreeMap::new();
+    let (had_labels, had_data) =
+        (held.metadata.labels.as_ref().unwrap_or(&empty), held.data.as_ref().unwrap_or(&empty));
+    let changed = |had: &BTreeMap<String, String>, want: &BTreeMap<String, String>| {
+        let changed = want.iter().filter(|(key, value)| had.get(*key) != Some(*value));
+        changed.map(|(key, value)| (key.clone(), json!(value))).collect::<serde_json::Map<_, _>>()
+    };
+    let new_labels = changed(had_labels, labels);
+    let mut new_data = changed(had_data, data);
+    for key in had_data.keys().filter(|key| !data.contains_key(*key)) {
+        new_data.insert(key.clone(), Value::Null);
+    }
+    if new_labels.is_empty() && new_data.is_empty() {
+        return None;
+    }
+    Some(json!({"metadata": {"labels": new_labels}, "data": new_data}))
+}
+
+/// Not being there is as good as deleted.
+pub async fn delete_status(client: &kube::Client, namespace: &str, name: &str) -> Result<(), WriteError> {
+    let address = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+    match Api::new(client.clone()).ask(Method::DELETE, &address, None).await {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.code() == Some(404) => Ok(()),
+        Err(failure) => Err(error(&format!("the status ConfigMap {namespace}/{name}"), &failure)),
+    }
+}
+
+/// Says something about a ConfigMap where `kubectl describe` shows it. The same about the same
+/// version is said once.
+pub async fn emit_event(
+    client: &kube::Client,
+    namespace: &str,
+    about: &ConfigMapDoc,
+    type_: EventType,
+    reason: &str,
+    message: &str,
+) -> Result<(), WriteError> {
+    let event = event(namespace, about, type_, reason, message, Timestamp::now());
+    let address = format!("/api/v1/namespaces/{namespace}/events");
+    match Api::new(client.clone())
+        .ask(Method::POST, &address, Some((JSON, event.to_string().into_bytes())))
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.code() == Some(409) => Ok(()),
+        Err(failure) => Err(error(&format!("an Event about {namespace}/{}", about.name), &failure)),
+    }
+}
+
+fn event(
+    namespace: &str,
+    about: &ConfigMapDoc,
+    type_: EventType,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> Value {
+    let mut hasher = DefaultHasher::new();
+    (&about.uid, &about.resource_version, reason, message).hash(&mut hasher);
+    // Names end at 253 characters; the hash alone makes it unique.
+    let name = format!("{}.{:016x}", cut(&about.name, 200).trim_end_matches(['.', '-']), hasher.finish());
+    let type_ = match type_ {
+        EventType::Normal => "Normal",
+        EventType::Warning => "Warning",
+    };
+    let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace,
+            "name": about.name, "uid": about.uid, "resourceVersion": about.resource_version,
+        },
+        "type": type_, "reason": reason, "message": cut(message, EVENT_MESSAGE),
+        "source": {"component": "kubewitness"}, "reportingComponent": "kubewitness",
+        "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+    })
+}
+
+fn cut(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn only_what_differs_is_patched_and_what_is_gone_is_taken_out() {
+        let mut held = ConfigMap { data: Some(map(&[("a", "1"), ("b", "2")])), ..ConfigMap::default() };
+        held.metadata.labels = Some(map(&[("mine", "x"), ("theirs", "y")]));
+        assert_eq!(difference(&held, &map(&[("mine", "x")]), &map(&[("a", "1"), ("b", "2")])), None);
+        let patch = difference(&held, &map(&[("mine", "z")]), &map(&[("a", "1")])).unwrap();
+        assert_eq!(patch, json!({"metadata": {"labels": {"mine": "z"}}, "data": {"b": null}}));
+    }
+
+    #[test]
+    fn the_same_said_about_the_same_version_has_one_name() {
+        let about =
+            ConfigMapDoc { name: "p".into(), resource_version: "7".into(), ..ConfigMapDoc::default() };
+        let say = |about: &ConfigMapDoc, message: &str| {
+            let said = event("ns", about, EventType::Warning, "Refused", message, Timestamp::UNIX_EPOCH);
+            (said["metadata"]["name"].clone(), said["message"].as_str().unwrap_or_default().len())
+        };
+        assert_eq!(say(&about, "m"), say(&about, "m"));
+        let changed = ConfigMapDoc { resource_version: "8".into(), ..about.clone() };
+        assert_ne!(say(&about, "m").0, say(&changed, "m").0);
+        assert!(say(&about, &"é".repeat(2_000)).1 <= EVENT_MESSAGE);
+    }
+}

@@ -1,0 +1,202 @@
+//! Who holds the Lease, and what to ask next. Pure: it is told the monotonic time, what was read
+//! and what was written.
+//!
+//! Wall clocks are never compared. Another's hold is over once its record has not changed for as
+//! long as the record says, counted from when it was first seen here. Our own is counted from
+//! before the request that proved it, and for less: when others may take it, we have stopped.
+//!
+//! A Lease that was never seen and isn't there is made at once. If somebody deletes a held one
+//! and a replica that never saw it starts before its holder has made it again, two may believe
+//! for a moment; a Lease is no fence, and the store has one.
+
+use tokio::time::Instant;
+
+use super::record::Lease;
+use super::timing::Timing;
+use crate::connect::backoff::Dice;
+
+/// What is to be done now.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    Wait(Instant),
+    Read,
+    Create,
+    /// In place of this version and of no other.
+    Claim(Lease),
+}
+
+/// A hold that ran out and is regained is another term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub term: u64,
+    pub until: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Read,
+    Create,
+    Claim,
+}
+
+struct Seen {
+    lease: Lease,
+    /// When it was first seen to say what it says.
+    since: Instant,
+}
+
+pub(crate) struct Machine {
+    identity: String,
+    timing: Timing,
+    dice: Dice,
+    next: Next,
+    due: Instant,
+    seen: Option<Seen>,
+    /// The holder of a Lease that was deleted may believe until then.
+    deleted: Option<Instant>,
+    hold: Option<Hold>,
+    terms: u64,
+    /// The last write was overtaken, and reading anew at once didn't help.
+    hurried: bool,
+    /// A write was sent and not answered: it may still come through.
+    unsure: bool,
+}
+
+impl Machine {
+    pub fn new(identity: String, timing: Timing, dice: Dice, now: Instant) -> Self {
+        Self {
+            identity,
+            timing,
+            dice,
+            next: Next::Read,
+            due: now,
+            seen: None,
+            deleted: None,
+            hold: None,
+            terms: 0,
+            hurried: false,
+            unsure: false,
+        }
+    }
+
+    pub fn step(&self, now: Instant) -> Step {
+        match (&self.next, &self.seen) {
+            _ if now < self.due => Step::Wait(self.due),
+            (Next::Create, _) => Step::Create,
+            (Next::Claim, Some(seen)) => Step::Claim(seen.lease.clone()),
+            (Next::Read | Next::Claim, _) => Step::Read,
+        }
+    }
+
+    /// Our own, while it lasts.
+    pub fn hold(&self, now: Instant) -> Option<Hold> {
+        self.hold.filter(|hold| now < hold.until)
+    }
+
+    pub fn lease(&self) -> Option<&Lease> {
+        self.seen.as_ref().map(|seen| &seen.lease)
+    }
+
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// What a read showed; `None`: there is no such Lease.
+    pub fn found(&mut self, now: Instant, lease: Option<Lease>) {
+        self.unsure = false;
+        let Some(lease) = lease else {
+            self.forget();
+            return if self.is_over(now) { self.at(Next::Create, now) } else { self.pause(now) };
+        };
+        if lease.holder != self.identity {
+            self.hold = None;
+        }
+        self.see(now, lease);
+        if self.is_over(now) { self.at(Next::Claim, now) } else { self.pause(now) }
+    }
+
+    /// The answer to a write that was sent at `sent`.
+    pub fn wrote(&mut self, sent: Instant, now: Instant, lease: Lease) {
+        if lease.holder != self.identity {
+            return self.found(now, Some(lease));
+        }
+        (self.hurried, self.unsure, self.deleted) = (false, false, None);
+        self.seen = Some(Seen { lease, since: now });
+        let until = sent + self.timing.renew_deadline();
+        let held = self.hold(now);
+        // An answer may come after all that it proves is over.
+        self.hold = (now < until).then(|| {
+            self.terms += u64::from(held.is_none());
+            Hold { term: self.terms, until }
+        });
+        let pause = self.timing.pause(&mut self.dice);
+        self.at(Next::Claim, now.max(sent + pause));
+    }
+
+    /// The API server has refused a write: the Lease is no longer the one that was seen.
+    pub fn overtaken(&mut self, now: Instant) {
+        // At once and not after a pause, since our hold runs; twice in a row is no accident.
+        if self.hurried {
+            self.pause(now);
+        } else {
+            self.at(Next::Read, now);
+        }
+        self.hurried = !self.hurried;
+    }
+
+    /// No answer, or one that says nothing about the Lease.
+    pub fn failed(&mut self, now: Instant) {
+        self.unsure |= self.next != Next::Read;
+        self.pause(now);
+    }
+
+    /// Gives up what it holds. Whether the API server may take us for the holder.
+    pub fn resign(&mut self) -> bool {
+        let ours = self.lease().is_some_and(|lease| lease.holder == self.identity);
+        self.hold = None;
+        ours || self.unsure
+    }
+
+    fn see(&mut self, now: Instant, lease: Lease) {
+        match &mut self.seen {
+            Some(seen) if seen.lease.says_the_same(&lease) => seen.lease = lease,
+            Some(seen) if seen.lease.uid == lease.uid => *seen = Seen { lease, since: now },
+            _ => {
+                self.forget();
+                self.seen = Some(Seen { lease, since: now });
+            }
+        }
+    }
+
+    /// The Lease is gone; who held it doesn't know that yet.
+    fn forget(&mut self) {
+        self.deleted = self.deleted.max(self.over());
+        self.seen = None;
+    }
+
+    /// When another's hold ends of which the Lease tells. Its holder's release ends it, and so
+    /// does whoever writes it over, since the API server compares versions.
+    fn over(&self) -> Option<Instant> {
+        let seen = self.seen.as_ref()?;
+        let others = !seen.lease.holder.is_empty() && seen.lease.holder != self.identity;
+        others.then(|| seen.since + seen.lease.lasts.unwrap_or(self.timing.lease()))
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.over().max(self.deleted).is_none_or(|over| over <= now)
+    }
+
+    fn at(&mut self, next: Next, due: Instant) {
+        (self.next, self.due) = (next, due);
+    }
+
+    fn pause(&mut self, now: Instant) {
+        let pause = self.timing.pause(&mut self.dice);
+        self.at(Next::Read, now + pause);
+    }
+}
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

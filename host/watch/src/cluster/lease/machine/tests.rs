@@ -1,0 +1,216 @@
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use super::*;
+use crate::cluster::lease::record::{Claim, first};
+
+/// A machine `a` and the Leases that it is shown.
+struct Bench {
+    machine: Machine,
+    began: Instant,
+    writes: i64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let began = Instant::now();
+        let machine = Machine::new("a".to_string(), Timing::default(), Dice::new(Some(5)), began);
+        Self { machine, began, writes: 0 }
+    }
+
+    fn at(&self, seconds: f64) -> Instant {
+        self.began + Duration::from_secs_f64(seconds)
+    }
+
+    /// A Lease as the next write of it would be.
+    fn lease(&mut self, uid: &str, holder: &str) -> Lease {
+        self.writes += 1;
+        let stamp = Timestamp::from_second(self.writes).unwrap();
+        let mut object = first("ns", "l", &Claim { identity: holder, lasts_seconds: 15, stamp });
+        object["metadata"]["uid"] = json!(uid);
+        object["metadata"]["resourceVersion"] = json!(self.writes.to_string());
+        Lease::from_value(object).unwrap()
+    }
+
+    fn held(&self, seconds: f64) -> Option<u64> {
+        self.machine.hold(self.at(seconds)).map(|hold| hold.term)
+    }
+
+    fn takes(&self, seconds: f64) -> bool {
+        matches!(self.machine.step(self.at(seconds)), Step::Claim(_))
+    }
+
+    fn wins(&mut self, sent: f64, answered: f64) {
+        let lease = self.lease("u", "a");
+        let (sent, answered) = (self.at(sent), self.at(answered));
+        self.machine.wrote(sent, answered, lease);
+    }
+
+    fn finds(&mut self, seconds: f64, lease: Option<Lease>) {
+        let now = self.at(seconds);
+        self.machine.found(now, lease);
+    }
+}
+
+#[test]
+fn a_lease_that_is_not_there_is_made_at_once() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.machine.step(bench.at(0.0)), Step::Read);
+    bench.finds(0.1, None);
+    assert_eq!(bench.machine.step(bench.at(0.1)), Step::Create);
+    bench.wins(0.1, 0.2);
+    assert_eq!(bench.held(0.2), Some(1));
+}
+
+#[test]
+fn anothers_hold_is_over_when_its_record_stood_still_for_as_long_as_it_says() {
+    let mut bench = Bench::new();
+    let theirs = bench.lease("u", "b");
+    for seconds in [1.0, 8.0, 15.9] {
+        bench.finds(seconds, Some(theirs.clone()));
+        assert!(!bench.takes(seconds) && bench.held(seconds).is_none(), "at {seconds}");
+    }
+    bench.finds(16.0, Some(theirs));
+    assert!(bench.takes(16.0));
+}
+
+#[test]
+fn whatever_changes_in_anothers_record_begins_its_time_anew() {
+    let mut bench = Bench::new();
+    let (theirs, renewed) = (bench.lease("u", "b"), bench.lease("u", "b"));
+    bench.finds(0.0, Some(theirs));
+    bench.finds(14.0, Some(renewed.clone()));
+    bench.finds(28.9, Some(renewed.clone()));
+    assert!(!bench.takes(28.9));
+    bench.finds(29.0, Some(renewed));
+    assert!(bench.takes(29.0));
+}
+
+#[test]
+fn what_was_released_is_taken_at_once_and_so_is_what_is_ours_without_our_knowing() {
+    for holder in ["", "a"] {
+        let mut bench = Bench::new();
+        let theirs = bench.lease("u", "b");
+        bench.finds(0.0, Some(theirs));
+        let freed = bench.lease("u", holder);
+        bench.finds(2.0, Some(freed));
+        assert!(bench.takes(2.0) && bench.held(2.0).is_none(), "`{holder}`");
+    }
+}
+
+#[test]
+fn our_hold_counts_from_before_the_request_and_not_from_the_answer() {
+    let mut bench = Bench::new();
+    bench.finds(0.0, None);
+    bench.wins(1.0, 4.0);
+    assert_eq!((bench.held(10.9), bench.held(11.0)), (Some(1), None));
+}
+
+#[test]
+fn a_renewal_goes_on_with_the_term_and_one_after_the_end_begins_another() {
+    let mut bench = Bench::new();
+    bench.finds(0.0, None);
+    bench.wins(0.0, 0.1);
+    bench.wins(9.0, 9.9);
+    assert_eq!(bench.held(18.9), Some(1));
+    // Sent before the end and answered after it: meanwhile nobody was told that it is held.
+    bench.wins(18.9, 19.1);
+    assert_eq!(bench.held(19.1), Some(2));
+}
+
+#[test]
+fn an_answer_that_comes_too_late_proves_nothing_any_more() {
+    let mut bench = Bench::new();
+    bench.finds(0.0, None);
+    bench.wins(0.0, 10.0);
+    assert_eq!(bench.held(10.0), None);
+    bench.wins(10.1, 10.2);
+    assert_eq!(bench.held(10.2), Some(1), "the first was no term");
+}
+
+#[test]
+fn a_hold_ends_at_once_when_another_is_read() {
+    let mut bench = Bench::new();
+    bench.finds(0.0, None);
+    bench.wins(0.0, 0.1);
+    let theirs = bench.lease("u", "b");
+    bench.finds(1.0, Some(theirs));
+    assert_eq!(bench.held(1.0), None);
+}
+
+#[test]
+fn a_holder_renews_every_period_and_reads_at_once_after_a_conflict_but_not_twice() {
+    let mut bench = Bench::new();
+    bench.finds(0.0, None);
+    bench.wins(0.0, 0.1);
+    assert!(matches!(bench.machine.step(bench.at(1.9)), Step::Wait(_)));
+    assert!(bench.takes(2.5));
+    let now = bench.at(2.6);
+    bench.machine.overtaken(now);
+    assert_eq!(bench.machine.step(now), Step::Read);
+    let labelled = bench.lease("u", "a");
+    bench.finds(2.7, Some(labelled));
+    assert_eq!((bench.takes(2.7), bench.held(2.7)), (true, Some(1)));
+    let now = bench.at(2.8);
+    bench.machine.overtaken(now);
+    assert!(matches!(bench.machine.step(now), Step::Wait(_)));
+}
+
+#[test]
+fn a_deleted_lease_is_made_again_at_once_by_its_holder_and_by_others_when_its_hold_is_over() {
+    let mut holder = Bench::new();
+    holder.finds(0.0, None);
+    holder.wins(0.0, 0.1);
+    holder.finds(3.0, None);
+    assert_eq!((holder.machine.step(holder.at(3.0)), holder.held(3.0)), (Step::Create, Some(1)));
+
+    let mut other = Bench::new();
+    let theirs = other.lease("u", "b");
+    other.finds(1.0, Some(theirs));
+    other.finds(3.0, None);
+    assert!(matches!(other.machine.step(other.at(3.0)), Step::Wait(_)));
+    other.finds(15.9, None);
+    assert!(matches!(other.machine.step(other.at(15.9)), Step::Wait(_)));
+    // Nor does one that a third has made and released meanwhile end it.
+    let anew = other.lease("v", "");
+    other.finds(15.95, Some(anew));
+    assert!(!other.takes(15.95));
+    other.finds(16.0, None);
+    assert_eq!(other.machine.step(other.at(16.0)), Step::Create);
+}
+
+#[test]
+fn a_lease_that_says_no_duration_is_waited_for_as_long_as_our_own() {
+    let mut bench = Bench::new();
+    let mut theirs = bench.lease("u", "b");
+    theirs.lasts = None;
+    bench.finds(0.0, Some(theirs.clone()));
+    bench.finds(14.9, Some(theirs.clone()));
+    assert!(!bench.takes(14.9));
+    bench.finds(15.0, Some(theirs.clone()));
+    assert!(bench.takes(15.0));
+    // Another's own settings are what counts.
+    theirs.lasts = Some(Duration::from_secs(40));
+    theirs.uid = "v".to_string();
+    bench.finds(16.0, Some(theirs.clone()));
+    bench.finds(55.9, Some(theirs.clone()));
+    assert!(!bench.takes(55.9));
+}
+
+#[test]
+fn who_resigns_holds_nothing_and_knows_whether_there_is_something_to_give_back() {
+    let mut bench = Bench::new();
+    assert!(!bench.machine.resign());
+    bench.finds(0.0, None);
+    let now = bench.at(0.1);
+    bench.machine.failed(now);
+    assert!(bench.machine.resign(), "the write may have come through");
+    bench.wins(3.0, 3.1);
+    assert!(bench.machine.resign());
+    assert_eq!(bench.held(3.1), None);
+    let theirs = bench.lease("u", "b");
+    bench.finds(4.0, Some(theirs));
+    assert!(!bench.machine.resign());
+}

@@ -1,0 +1,306 @@
+//! Which of several replicas is the one that dispatches: the holder of a Lease. Decisions are
+//! `machine`'s; here are the requests, bounded in time, and what is told about them.
+//!
+//! A Lease is no fence: who holds it may be stopped between looking and doing. Whatever must not
+//! happen twice is fenced where it happens.
+//!
+//! ```text
+//! machine ─▶ read, create, claim ─▶ API server ─▶ machine ─▶ `Leadership`
+//! ```
+
+mod leadership;
+mod machine;
+mod record;
+mod timing;
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+
+use http::Method;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::Connection;
+use crate::connect::backoff::Dice;
+use crate::connect::request::{Address, Api, Failure};
+use leadership::View;
+use machine::{Machine, Step};
+use record::{Claim, Lease, Stamps};
+
+pub use leadership::{Leadership, LeaseRole, LeaseStanding};
+pub use timing::{Timing, TimingError};
+
+/// A release that is overtaken by somebody's label is tried anew, and not for ever.
+const RELEASE_TRIES: u32 = 3;
+
+const JSON: &str = "application/json";
+
+#[derive(Clone, Debug)]
+pub struct ElectionOptions {
+    pub namespace: String,
+    /// Of the Lease. All replicas that share a journal use the same.
+    pub name: String,
+    /// What people know the process by, such as the name of its pod. It goes into the Lease with
+    /// something random behind it, so that a restart is somebody else.
+    pub identity: String,
+    pub timing: Timing,
+}
+
+/// Reads, takes and renews one Lease while it runs.
+pub struct Elector {
+    api: Api,
+    lease: Name,
+    machine: Machine,
+    timing: Timing,
+    stamps: Stamps,
+    views: watch::Sender<View>,
+    condition: Option<String>,
+    /// Since the last time that nothing was wrong.
+    warned: BTreeSet<Option<u16>>,
+    /// What the log says last.
+    logged: LeaseRole,
+}
+
+struct Name {
+    namespace: String,
+    name: String,
+}
+
+impl Name {
+    fn collection(&self) -> Address {
+        Address::new("/apis/coordination.k8s.io/v1/namespaces").member(&self.namespace).member("leases")
+    }
+
+    fn address(&self) -> Address {
+        self.collection().member(&self.name)
+    }
+
+    /// What people are told when a request fails.
+    fn trouble(&self, verb: &str, failure: &Failure) -> String {
+        let Self { namespace, name } = self;
+        if failure.code() == Some(403) {
+            return format!(
+                "the right to {verb} leases in namespace {namespace} is missing; get, create and update of \
+                 leases.coordination.k8s.io are needed there: {failure}"
+            );
+        }
+        format!("the Lease {namespace}/{name} could not be asked for ({verb}): {failure}")
+    }
+}
+
+impl Elector {
+    /// Nothing is asked before it [runs](Self::run).
+    pub fn new(connection: &Connection, options: ElectionOptions) -> (Self, Leadership) {
+        let ElectionOptions { namespace, name, identity, timing } = options;
+        let identity = format!("{identity}_{:016x}", RandomState::new().hash_one(&identity));
+        let machine = Machine::new(identity.clone(), timing, Dice::new(None), Instant::now());
+        let unknown = LeaseRole::Unknown { why: "the Lease was not read yet".to_string() };
+        let view = View { hold: None, otherwise: unknown.clone(), lease_uid: None, condition: None };
+        let (views, seen) = watch::channel(view);
+        let elector = Self {
+            api: connection.api(),
+            lease: Name { namespace, name },
+            machine,
+            timing,
+            stamps: Stamps::default(),
+            views,
+            condition: None,
+            warned: BTreeSet::new(),
+            logged: unknown,
+        };
+        (elector, Leadership::new(seen, identity))
+    }
+
+    /// Never fails: what goes wrong is shown in the standing and tried again. On the stop it gives
+    /// back what it holds. Whoever acts as the holder must have ended before.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let wait = async {
+                if let Step::Wait(until) = self.machine.step(Instant::now()) {
+                    sleep_until(until).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = wait => {}
+            }
+            self.step().await;
+        }
+        self.release().await;
+    }
+
+    /// One request at most. It isn't given up for a stop: what then becomes of it wouldn't be known.
+    async fn step(&mut self) {
+        let step = self.machine.step(Instant::now());
+        let sent = Instant::now();
+        let (verb, answer) = match step {
+            Step::Wait(_) => return,
+            Step::Read => return self.read().await,
+            Step::Create => {
+                let stamp = self.stamps.next(Timestamp::now());
+                let claim = claim(&self.machine, &self.timing, stamp);
+                let body = record::first(&self.lease.namespace, &self.lease.name, &claim);
+                ("create", self.write(Method::POST, &self.lease.collection(), &body).await)
+            }
+            Step::Claim(lease) => {
+                let stamp = self.stamps.next(Timestamp::now());
+                let body = lease.claimed(&claim(&self.machine, &self.timing, stamp));
+                ("update", self.write(Method::PUT, &self.lease.address(), &body).await)
+            }
+        };
+        match answer {
+            Ok(lease) => {
+                self.recovered();
+                self.tell(|machine, now| machine.wrote(sent, now, lease));
+            }
+            // It is there by now, was changed, or is gone: read it.
+            Err(failure) if failure.code() == Some(409) => self.tell(Machine::overtaken),
+            Err(failure) if verb == "update" && failure.code() == Some(404) => self.tell(Machine::overtaken),
+            Err(failure) => self.failed(verb, &failure),
+        }
+    }
+
+    async fn read(&mut self) {
+        match self.get().await {
+            Ok(lease) => {
+                self.tell(|machine, now| machine.found(now, lease));
+                // A write that comes next may be what fails.
+                if matches!(self.machine.step(Instant::now()), Step::Wait(_)) {
+                    self.recovered();
+                    self.tell(|_, _| {});
+                }
+            }
+            Err(failure) => self.failed("get", &failure),
+        }
+    }
+
+    async fn get(&self) -> Result<Option<Lease>, Failure> {
+        match self.ask(Method::GET, &self.lease.address(), None).await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(failure) if failure.code() == Some(404) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn write(&self, method: Method, address: &Address, body: &Value) -> Result<Lease, Failure> {
+        self.ask(method, address, Some((JSON, body.to_string().into_bytes()))).await
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        address: &Address,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<Lease, Failure> {
+        let within = self.timing.answer();
+        let asked = timeout(within, self.api.ask(method, address.as_str(), body)).await;
+        let answer = asked.map_err(|_| Failure::TimedOut(within))??;
+        let object = serde_json::from_slice(&answer).map_err(|error| Failure::Answer(error.to_string()))?;
+        Lease::from_value(object).map_err(Failure::Answer)
+    }
+
+    fn failed(&mut self, verb: &str, failure: &Failure) {
+        let condition = self.lease.trouble(verb, failure);
+        if self.warned.insert(failure.code()) {
+            tracing::warn!("{condition}");
+        }
+        self.condition = Some(condition);
+        self.tell(Machine::failed);
+    }
+
+    fn recovered(&mut self) {
+        self.warned.clear();
+        self.condition = None;
+    }
+
+    /// Changes the machine and shows where it stands then, under one lock: nobody sees a hold run
+    /// out that goes on as the same term.
+    fn tell<T>(&mut self, change: impl FnOnce(&mut Machine, Instant) -> T) -> T {
+        let (machine, condition) = (&mut self.machine, &self.condition);
+        let (mut role, mut told) = (None, None);
+        self.views.send_if_modified(|held| {
+            let now = Instant::now();
+            told = Some(change(machine, now));
+            let view = view(machine, condition.clone(), now);
+            role = Some(view.role(now));
+            let news = *held != view;
+            *held = view;
+            news
+        });
+        if let Some(role) = role.filter(|role| *role != self.logged) {
+            log(&self.lease, &self.logged, &role);
+            self.logged = role;
+        }
+        told.expect("the closure is called once")
+    }
+
+    async fn release(mut self) {
+        let ours = self.tell(|machine, _| machine.resign());
+        if ours {
+            let within = self.timing.answer();
+            let failure = match timeout(within, self.give_back()).await {
+                Ok(given) => given.err(),
+                Err(_) => Some(Failure::TimedOut(within)),
+            };
+            let Name { namespace, name } = &self.lease;
+            match failure {
+                None => tracing::info!(namespace, name, "the Lease is released"),
+                Some(failure) => {
+                    tracing::warn!(namespace, name, %failure, "the Lease is not released, it has to run out");
+                }
+            }
+        }
+        self.views.send_modify(|view| {
+            view.otherwise = LeaseRole::Unknown { why: "the election was stopped".to_string() };
+        });
+    }
+
+    async fn give_back(&mut self) -> Result<(), Failure> {
+        let mut tries = 1;
+        loop {
+            let Some(lease) = self.get().await?.filter(|lease| lease.holder == self.machine.identity())
+            else {
+                return Ok(());
+            };
+            let body = lease.released(self.stamps.next(Timestamp::now()));
+            match self.write(Method::PUT, &self.lease.address(), &body).await {
+                Err(failure) if failure.code() == Some(409) && tries < RELEASE_TRIES => tries += 1,
+                answer => return answer.map(|_| ()),
+            }
+        }
+    }
+}
+
+fn claim<'a>(machine: &'a Machine, timing: &Timing, stamp: Timestamp) -> Claim<'a> {
+    Claim { identity: machine.identity(), lasts_seconds: timing.lease_seconds(), stamp }
+}
+
+fn view(machine: &Machine, condition: Option<String>, now: Instant) -> View {
+    let unknown = |why: &str| LeaseRole::Unknown { why: why.to_string() };
+    let otherwise = match machine.lease() {
+        Some(lease) if lease.holder == machine.identity() => unknown("the hold was not renewed in time"),
+        Some(lease) if lease.holder.is_empty() => unknown("nobody holds the Lease"),
+        Some(lease) => LeaseRole::Standby { holder: lease.holder.clone() },
+        None => unknown(condition.as_deref().unwrap_or("there is no Lease yet")),
+    };
+    let lease_uid = machine.lease().map(|lease| lease.uid.clone());
+    View { hold: machine.hold(now), otherwise, lease_uid, condition }
+}
+
+fn log(lease: &Name, before: &LeaseRole, now: &LeaseRole) {
+    let Name { namespace, name } = lease;
+    if let LeaseRole::Held { term } = before {
+        tracing::info!(namespace, name, term, "the Lease is no longer held");
+    }
+    match now {
+        LeaseRole::Held { term } => tracing::info!(namespace, name, term, "the Lease is held"),
+        LeaseRole::Standby { holder } => tracing::info!(namespace, name, holder, "another holds the Lease"),
+        LeaseRole::Unknown { why } => {
+            tracing::debug!(namespace, name, why, "who holds the Lease isn't known");
+        }
+    }
+}

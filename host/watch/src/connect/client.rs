@@ -1,0 +1,126 @@
+//! From a kube configuration to a client: connections, their protocol, and how a dead one is
+//! noticed. Credentials and trust are kube's; knows nothing about resources.
+//!
+//! kube's own stack offers HTTP/1.1 alone, which costs a connection for each watch and for each
+//! request at a time. Where the server speaks HTTP/2, many share one ([`spread`](crate::connect::pool)).
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderValue, Uri};
+use hyper::rt::{Read, Write};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
+use hyper_util::client::legacy::{Builder, Client};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::Config;
+use kube::client::{Body, ClientBuilder, ConfigExt};
+use percent_encoding::percent_decode_str;
+use tower::{BoxError, Service, ServiceBuilder};
+
+use crate::connect::liveness::Telling;
+use crate::connect::pool::Spread;
+
+/// What one stream may send before it is read: a large object, or a second of a busy watch.
+/// A watch that the journal holds up keeps this much of the connection's window.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+/// So many streams may be held up before one that is read is: no API server allows more at once
+/// (Go's default is 250, Kubernetes' 100). A window that adapts itself would be the same for a
+/// stream and for the connection, so that one slow watch blocked all others.
+const HELD_UP: u32 = 256;
+const CONNECTION_WINDOW: u32 = HELD_UP * STREAM_WINDOW;
+
+/// How a connection that is shared by everything is kept an eye on.
+#[derive(Clone, Debug)]
+pub struct KeepAlive {
+    /// A ping goes out when nothing came for this long.
+    pub every: Duration,
+    /// Without an answer within this, the connection is given up with all that is on it.
+    pub within: Duration,
+}
+
+/// As client-go does it. Together well below the time after which a silent watch is given up, so
+/// that a dead connection is not taken for a quiet cluster.
+impl Default for KeepAlive {
+    fn default() -> Self {
+        Self { every: Duration::from_secs(30), within: Duration::from_secs(15) }
+    }
+}
+
+/// Must be called within a tokio runtime: the client's connections live in it.
+pub(crate) fn client(config: &Config, keep_alive: &KeepAlive) -> Result<kube::Client, BoxError> {
+    let mut direct = HttpConnector::new();
+    // What is on top of it decides about TLS.
+    direct.enforce_http(false);
+    let Some(proxy) = &config.proxy_url else { return over(direct, config, keep_alive) };
+    match proxy.scheme_str() {
+        Some("http") => over(tunnel(proxy, direct)?, config, keep_alive),
+        Some("https") => {
+            let secured = config.rustls_https_connector_with_connector(direct)?;
+            over(tunnel(proxy, secured)?, config, keep_alive)
+        }
+        Some("socks5") => over(SocksV5::new(proxy.clone(), direct), config, keep_alive),
+        scheme => Err(format!(
+            "a proxy by `{}` is not known; http, https and socks5 are",
+            scheme.unwrap_or("no scheme")
+        )
+        .into()),
+    }
+}
+
+/// Through a proxy that is asked to CONNECT, with the name and password of its URL.
+fn tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
+    let tunnel = Tunnel::new(proxy.clone(), connector);
+    let user = proxy.authority().and_then(|authority| authority.as_str().rsplit_once('@'));
+    let Some((user, _)) = user else { return Ok(tunnel) };
+    let user: Vec<u8> = percent_decode_str(user).collect();
+    let mut header = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(user)))?;
+    header.set_sensitive(true);
+    Ok(tunnel.with_auth(header))
+}
+
+/// The client over connections that are made so.
+fn over<C>(connector: C, config: &Config, keep_alive: &KeepAlive) -> Result<kube::Client, BoxError>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError>,
+{
+    let mut connector = TimeoutConnector::new(secured(connector, config)?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let connector = Telling::new(connector);
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_keep_alive_interval(keep_alive.every)
+        .http2_keep_alive_timeout(keep_alive.within)
+        // One that died while nothing was asked is not handed to the next request.
+        .http2_keep_alive_while_idle(true);
+    let client = Spread::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .service(client);
+    Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+}
+
+/// TLS as the configuration wants it, offering HTTP/2 and HTTP/1.1; nothing where the address is
+/// a plain one.
+fn secured<C>(connector: C, config: &Config) -> Result<HttpsConnector<C>, BoxError> {
+    let builder = HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?);
+    let mut builder = builder.https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone().try_into()?));
+    }
+    Ok(builder.enable_http1().enable_http2().wrap_connector(connector))
+}

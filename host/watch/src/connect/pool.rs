@@ -1,0 +1,228 @@
+//! Requests spread over as many connections as they need.
+//!
+//! On one HTTP/2 connection a server takes so many requests at a time: Kubernetes 100, Go 250,
+//! others 128. What is beyond waits for one that ends, and a watch ends after minutes: the
+//! hundredth source would see nothing, and no request could be asked besides. So a connection is
+//! given fewer than any of them takes, and the next request goes to the next connection.
+//!
+//! Whether the server speaks HTTP/2 is known once it has answered. Requests that came until then
+//! would each make a connection of their own, a handshake each, only to close it again. So while
+//! a connection is not known to be there, requests for it go one at a time.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::{Body, Frame, SizeHint};
+use hyper_util::client::legacy::connect::capture_connection;
+use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tower::{BoxError, Service};
+
+use crate::connect::liveness::answered;
+
+/// Requests on one connection: well below 100, which is the least that is usual.
+const AT_ONCE: usize = 64;
+/// Connections; beyond them requests wait in their turn. No source has thousands beside it.
+const MOST: usize = 64;
+/// A request waits so long for those before it on a connection that is not known to be there: a
+/// handshake takes less, and a server that is slow to answer one may answer another.
+const TURN: Duration = Duration::from_secs(1);
+
+/// Clients of one connection each, made when they are needed.
+pub(crate) struct Spread<C> {
+    make: Arc<dyn Fn() -> C + Send + Sync>,
+    lines: Arc<Mutex<Vec<Line<C>>>>,
+}
+
+impl<C> Clone for Spread<C> {
+    fn clone(&self) -> Self {
+        Self { make: Arc::clone(&self.make), lines: Arc::clone(&self.lines) }
+    }
+}
+
+#[derive(Clone)]
+struct Line<C> {
+    client: C,
+    room: Arc<Semaphore>,
+    gate: Arc<Gate>,
+}
+
+/// Whether a connection is known to be there, and whose turn it is while it is not.
+#[derive(Default)]
+struct Gate {
+    is_open: AtomicBool,
+    turn: AsyncMutex<()>,
+}
+
+impl Gate {
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    fn set(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::Release);
+    }
+
+    /// Sends at once where the connection is there, and in turn where it isn't.
+    async fn pass<T, E>(&self, send: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let turn = if self.is_open() { None } else { timeout(TURN, self.turn.lock()).await.ok() };
+        let turn = turn.filter(|_| !self.is_open());
+        let answer = send.await;
+        self.set(answer.is_ok());
+        drop(turn);
+        answer
+    }
+}
+
+/// Its place on a connection, until its answer has been read or dropped.
+type Place = Option<OwnedSemaphorePermit>;
+
+impl<C: Clone> Spread<C> {
+    pub fn new(make: impl Fn() -> C + Send + Sync + 'static) -> Self {
+        Self { make: Arc::new(make), lines: Arc::default() }
+    }
+
+    /// The first connection that has room: what is quiet may then be closed.
+    fn line(&self) -> (Line<C>, Place) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = |line: &Line<C>| Arc::clone(&line.room).try_acquire_owned().ok();
+        if let Some((line, place)) = lines.iter().find_map(|line| Some((line.clone(), place(line)?))) {
+            return (line, Some(place));
+        }
+        if lines.len() >= MOST {
+            return (lines[MOST - 1].clone(), None);
+        }
+        let room = Arc::new(Semaphore::new(AT_ONCE));
+        let line = Line { client: (self.make)(), room, gate: Arc::default() };
+        lines.push(line.clone());
+        let place = place(&line);
+        (line, place)
+    }
+}
+
+/// A body that keeps its place on the connection, and tells when that has broken.
+pub(crate) struct Placed<B> {
+    body: B,
+    gate: Arc<Gate>,
+    _place: Place,
+}
+
+impl<B: Body + Unpin> Body for Placed<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if matches!(frame, Some(Err(_))) {
+            self.gate.set(false);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<C, R, B> Service<Request<R>> for Spread<C>
+where
+    C: Service<Request<R>, Response = Response<B>> + Clone + Send + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError>,
+    R: Send + 'static,
+    B: Body + Unpin + 'static,
+{
+    type Response = Response<Placed<B>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    /// Each connection says it for itself.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<R>) -> Self::Future {
+        let (Line { client, gate, .. }, place) = self.line();
+        Box::pin(async move {
+            let connection = capture_connection(&mut request);
+            let send = tower::ServiceExt::oneshot(client, request);
+            let answer = gate.pass(answered(send, connection)).await?;
+            Ok(answer.map(|body| Placed { body, gate, _place: place }))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use futures::FutureExt;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_is_filled_before_the_next_one_is_made_and_used_again_when_it_has_room() {
+        let made = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&made);
+        let spread = Spread::new(move || count.fetch_add(1, Ordering::SeqCst));
+        let mut held: Vec<_> = (0..AT_ONCE + 1).map(|_| spread.line()).collect();
+        assert_eq!(held.iter().filter(|(line, _)| line.client == 0).count(), AT_ONCE);
+        assert_eq!((held[AT_ONCE].0.client, made.load(Ordering::SeqCst)), (1, 2));
+        held.remove(0);
+        assert_eq!(spread.line().0.client, 0);
+        held.extend((0..AT_ONCE * MOST).map(|_| spread.line()));
+        assert_eq!(made.load(Ordering::SeqCst), MOST, "beyond the last one they wait");
+        assert!(held.last().is_some_and(|(line, place)| line.client == MOST - 1 && place.is_none()));
+    }
+
+    /// A request that is answered when the test says so.
+    fn request() -> (oneshot::Sender<bool>, impl Future<Output = Result<(), ()>>) {
+        let (answer, answered) = oneshot::channel();
+        (answer, async move { if answered.await == Ok(true) { Ok(()) } else { Err(()) } })
+    }
+
+    #[tokio::test]
+    async fn until_one_was_answered_requests_go_one_at_a_time_and_again_after_one_failed() {
+        let gate = Gate::default();
+        for round in 0..2 {
+            let ((fails, first), (works, second), (_unanswered, third)) = (request(), request(), request());
+            let mut passing = [gate.pass(first).boxed(), gate.pass(second).boxed(), gate.pass(third).boxed()];
+            let sent =
+                |passing: &mut [_; 3]| passing.each_mut().map(|pass| FutureExt::now_or_never(pass).is_some());
+            assert_eq!(sent(&mut passing), [false; 3]);
+            assert!(gate.turn.try_lock().is_err(), "round {round}: the first has its turn");
+            fails.send(false).unwrap();
+            let [first, mut second, mut third] = passing;
+            assert_eq!(first.await, Err(()));
+            assert!((&mut second).now_or_never().is_none() && (&mut third).now_or_never().is_none());
+            assert!(gate.turn.try_lock().is_err(), "round {round}: the second has its turn");
+            works.send(true).unwrap();
+            assert_eq!(second.await, Ok(()));
+            assert!(third.now_or_never().is_none() && gate.turn.try_lock().is_ok(), "the third goes at once");
+            assert!(gate.is_open());
+            gate.set(false);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_not_answered_holds_the_others_up_for_a_moment_only() {
+        let gate = Gate::default();
+        let ((_never, first), (works, second)) = (request(), request());
+        works.send(true).unwrap();
+        let mut first = gate.pass(first).boxed();
+        assert!((&mut first).now_or_never().is_none());
+        assert_eq!(gate.pass(second).await, Ok(()));
+    }
+}

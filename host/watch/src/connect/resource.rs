@@ -1,0 +1,156 @@
+//! From a kind to the address of its resource. Knows nothing about objects.
+
+use kubewitness_core::Version;
+use kubewitness_core::config::SourceSpec;
+use kubewitness_core::state::ObjectRef;
+use serde::Deserialize;
+
+use crate::connect::request::{Address, Api, Failure};
+
+#[derive(Debug, Deserialize)]
+struct ResourceList {
+    #[serde(default)]
+    resources: Vec<Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    name: String,
+    kind: String,
+    namespaced: bool,
+}
+
+/// Where a source's objects are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resource {
+    /// Of all namespaces, or of the source's one.
+    scope: String,
+    /// Up to the group and version.
+    root: String,
+    plural: String,
+    namespaced: bool,
+}
+
+impl Resource {
+    pub fn collection(&self) -> Address {
+        Address::new(&self.scope)
+    }
+
+    /// The collection that holds one object: of its namespace.
+    pub fn collection_of(&self, namespace: &str) -> Address {
+        if self.namespaced && !namespace.is_empty() {
+            return Address::new(&format!("{}/namespaces/{namespace}/{}", self.root, self.plural));
+        }
+        self.collection()
+    }
+
+    /// Who had a name at one version: an exact list of it.
+    pub fn of_name_at(&self, object: &ObjectRef, at: &Version) -> Address {
+        self.collection_of(&object.namespace)
+            .with("fieldSelector", &format!("metadata.name={}", field_value(&object.name)))
+            .with("resourceVersion", at.as_str())
+            .with("resourceVersionMatch", "Exact")
+            .with("limit", "1")
+    }
+}
+
+/// In a field selector these characters have a meaning of their own.
+fn field_value(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '\\' | ',' | '=') {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
+}
+
+/// `batch/v1` → (`batch`, `v1`), `v1` → (``, `v1`).
+pub(crate) fn group_version(api_version: &str) -> (&str, &str) {
+    api_version.rsplit_once('/').unwrap_or(("", api_version))
+}
+
+pub(crate) async fn resolve(api: &Api, spec: &SourceSpec) -> Result<Resource, Failure> {
+    let (group, version) = group_version(&spec.api_version);
+    let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    let body = api.get(&root).await?;
+    let list: ResourceList = serde_json::from_slice(&body)
+        .map_err(|error| Failure::Answer(format!("the resources of {}: {error}", spec.api_version)))?;
+    choose(&list, spec, root)
+}
+
+fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<Resource, Failure> {
+    // A name with a slash is a subresource, of which a kind may have several.
+    let found = list.resources.iter().find(|listed| {
+        !listed.name.contains('/')
+            && listed.kind == spec.kind
+            && spec.resource.as_ref().is_none_or(|wanted| *wanted == listed.name)
+    });
+    let Some(found) = found else {
+        let wanted = spec.resource.as_ref().map(|plural| format!(" as `{plural}`")).unwrap_or_default();
+        return Err(Failure::Status {
+            code: 404,
+            reason: "NotFound".to_string(),
+            message: format!("the server has no kind `{}` in {}{wanted}", spec.kind, spec.api_version),
+            retry_after: None,
+            token: None,
+        });
+    };
+    let scope = match (&spec.namespace, found.namespaced) {
+        (Some(namespace), true) => format!("{root}/namespaces/{namespace}/{}", found.name),
+        (None, _) => format!("{root}/{}", found.name),
+        (Some(namespace), false) => {
+            return Err(Failure::Answer(format!(
+                "`{}` has no namespaces: leave out `namespace: {namespace}`",
+                spec.kind
+            )));
+        }
+    };
+    Ok(Resource { scope, root, plural: found.name.clone(), namespaced: found.namespaced })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(value: serde_json::Value) -> SourceSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn list() -> ResourceList {
+        serde_json::from_value(serde_json::json!({"resources": [
+            {"name": "jobs/status", "kind": "Job", "namespaced": true},
+            {"name": "jobs", "kind": "Job", "namespaced": true},
+            {"name": "nodes", "kind": "Node", "namespaced": false},
+        ]}))
+        .unwrap()
+    }
+
+    fn chosen(value: serde_json::Value) -> Result<Resource, Failure> {
+        choose(&list(), &spec(value), "/apis/batch/v1".to_string())
+    }
+
+    #[test]
+    fn a_kind_is_found_by_its_name_and_never_as_a_subresource() {
+        let jobs = chosen(serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "Job"})).unwrap();
+        assert_eq!(jobs.collection().as_str(), "/apis/batch/v1/jobs");
+        assert_eq!(jobs.collection_of("ml").as_str(), "/apis/batch/v1/namespaces/ml/jobs");
+    }
+
+    #[test]
+    fn a_namespace_narrows_the_address() {
+        let spec =
+            serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "Job", "namespace": "ml"});
+        assert_eq!(chosen(spec).unwrap().collection().as_str(), "/apis/batch/v1/namespaces/ml/jobs");
+    }
+
+    #[test]
+    fn a_kind_that_is_not_there_is_named() {
+        let missing = chosen(serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "JobSet"}));
+        assert_eq!(missing.unwrap_err().code(), Some(404));
+        let odd =
+            serde_json::json!({"name": "n", "apiVersion": "batch/v1", "kind": "Node", "namespace": "ml"});
+        assert!(chosen(odd).unwrap_err().to_string().contains("leave out"));
+    }
+}

@@ -1,0 +1,213 @@
+//! One append in the making, with what it already says about its objects: the events of one batch
+//! are judged against the ones before them, and against the batches that are being written. Knows nothing
+//! about the journal or the server.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use kubewitness_core::ports::{Poison, Witnessed};
+use kubewitness_core::state::{Change, Gap, ObjectRef};
+use kubewitness_core::views::DiscrepancyView;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::cache::known::Known;
+use crate::cache::{Cache, Keys};
+
+/// What is kept beside a state until it is durable: the cache's part of it.
+#[derive(Default)]
+pub(crate) struct Note {
+    /// It says nothing about what is there now.
+    pub past: bool,
+    /// Its keys, where it is to be kept as it is: it came as a change, and not with all others.
+    pub keys: Option<Keys>,
+}
+
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub states: Vec<Witnessed>,
+    /// One for each state.
+    pub notes: Vec<Note>,
+    pub poison: Vec<Poison>,
+    pub gaps: Vec<Gap>,
+    pub discrepancies: Vec<DiscrepancyView>,
+    /// Bytes in flight are given back once they are durable.
+    pub permits: Vec<OwnedSemaphorePermit>,
+    /// The place of the last state of each uid, and of each name.
+    by_uid: HashTable<usize>,
+    by_name: HashTable<usize>,
+    hasher: DefaultHashBuilder,
+    /// The batch before, while it is not durable; it has the one before it.
+    before: Option<Box<Self>>,
+}
+
+impl Draft {
+    /// Goes to be written, and a new one is begun in the place of the `empty` one.
+    pub fn take_off(&mut self, empty: Self) {
+        let before = std::mem::replace(self, empty);
+        self.before = Some(Box::new(before));
+    }
+
+    /// The batch that has become durable: the oldest of those that were to.
+    pub fn land(&mut self) -> Option<Box<Self>> {
+        match &mut self.before {
+            Some(before) if before.before.is_some() => before.land(),
+            before => before.take(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        let nothing_beside = self.poison.is_empty() && self.gaps.is_empty() && self.discrepancies.is_empty();
+        self.states.is_empty() && nothing_beside
+    }
+
+    pub fn push(&mut self, state: Witnessed, note: Note) {
+        let place = self.states.len();
+        let says_now = !note.past && state.change != Change::Gap;
+        self.states.push(state);
+        self.notes.push(note);
+        if says_now {
+            self.index(place);
+        }
+    }
+
+    fn index(&mut self, place: usize) {
+        let Self { states, by_uid, by_name, hasher, .. } = self;
+        let object = &states[place].object;
+        let name = |object: &ObjectRef| hasher.hash_one((&*object.namespace, &*object.name));
+        let uid = |object: &ObjectRef| hasher.hash_one(&*object.uid);
+        by_uid
+            .entry(
+                uid(object),
+                |held| states[*held].object.uid == object.uid,
+                |held| uid(&states[*held].object),
+            )
+            .and_modify(|held| *held = place)
+            .or_insert(place);
+        let same = |held: &usize| {
+            let held = &states[*held].object;
+            held.name == object.name && held.namespace == object.namespace
+        };
+        by_name
+            .entry(name(object), same, |held| name(&states[*held].object))
+            .and_modify(|held| *held = place)
+            .or_insert(place);
+    }
+
+    pub fn clear(&mut self) {
+        self.states.clear();
+        self.notes.clear();
+        self.poison.clear();
+        self.gaps.clear();
+        self.discrepancies.clear();
+        self.permits.clear();
+        self.by_uid.clear();
+        self.by_name.clear();
+    }
+
+    pub fn known(&self, cache: &Cache, uid: &str) -> Option<Known> {
+        match (self.of_uid(uid), &self.before) {
+            (Some(place), _) => self.drafted(place),
+            (None, Some(before)) => before.known(cache, uid),
+            (None, None) => cache.known(uid),
+        }
+    }
+
+    /// What is known of an object, and of another uid that has its name.
+    pub fn met(
+        &self,
+        cache: &Cache,
+        uid: &str,
+        namespace: &str,
+        name: &str,
+    ) -> (Option<Known>, Option<Known>) {
+        let known = self.known(cache, uid);
+        let rival = match self.named(namespace, name) {
+            Some((draft, place)) if draft.states[place].object.uid == uid => None,
+            Some((draft, place)) => draft.drafted(place),
+            // An object keeps its name, and nobody else in the cache has it.
+            None if known.is_some() => None,
+            None => cache
+                .brief_of_name(namespace, name)
+                // It may have ended in this batch, under whatever name.
+                .and_then(|held| self.known(cache, &held.object.uid)),
+        };
+        (known, rival)
+    }
+
+    /// The last that is said of a name, and where.
+    fn named(&self, namespace: &str, name: &str) -> Option<(&Self, usize)> {
+        let mine = self.of_name(namespace, name).map(|place| (self, place));
+        mine.or_else(|| self.before.as_ref()?.named(namespace, name))
+    }
+
+    /// The state at a place, if its object is there by it.
+    fn drafted(&self, place: usize) -> Option<Known> {
+        let state = self.states.get(place).filter(|state| state.change == Change::Present)?;
+        Some(Known::drafted(state, self.notes.get(place)?.keys.as_ref()))
+    }
+
+    fn of_uid(&self, uid: &str) -> Option<usize> {
+        let is = |place: &usize| self.states[*place].object.uid == uid;
+        self.by_uid.find(self.hasher.hash_one(uid), is).copied()
+    }
+
+    fn of_name(&self, namespace: &str, name: &str) -> Option<usize> {
+        let is = |place: &usize| {
+            let held = &self.states[*place].object;
+            held.name == name && held.namespace == namespace
+        };
+        self.by_name.find(self.hasher.hash_one((namespace, name)), is).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kubewitness_core::Version;
+    use kubewitness_core::index::Indexes;
+    use kubewitness_core::state::{StateId, Status};
+
+    use super::*;
+
+    fn said(draft: &mut Draft, uid: &str, version: &str, change: Change) {
+        let object = ObjectRef { name: uid.into(), uid: uid.into(), ..ObjectRef::default() };
+        let state = Witnessed {
+            id: StateId::parse(""),
+            change,
+            object: Arc::new(object),
+            owner: None,
+            controller: None,
+            resource_version: Version::new(version),
+            status: Arc::new(Status::default()),
+            previous: None,
+            observed_ms: 0,
+            document: "{}".into(),
+            base: None,
+        };
+        draft.push(state, Note::default());
+    }
+
+    #[test]
+    fn events_are_judged_against_every_batch_on_its_way_and_the_oldest_lands_first() {
+        let cache = Cache::new(Indexes::new(&[]));
+        let known =
+            |draft: &Draft, uid: &str| draft.known(&cache, uid).map(|known| known.version.to_string());
+        let mut draft = Draft::default();
+        said(&mut draft, "a", "1", Change::Present);
+        said(&mut draft, "b", "2", Change::Present);
+        draft.take_off(Draft::default());
+        said(&mut draft, "b", "3", Change::Gone);
+        said(&mut draft, "c", "4", Change::Present);
+        draft.take_off(Draft::default());
+        said(&mut draft, "c", "5", Change::Present);
+        assert_eq!(known(&draft, "a").as_deref(), Some("1"), "two batches ago");
+        assert_eq!(known(&draft, "b"), None, "its end came after its beginning");
+        assert_eq!(known(&draft, "c").as_deref(), Some("5"));
+        let landed = draft.land().unwrap();
+        assert_eq!((landed.states.len(), landed.states[0].resource_version.as_str()), (2, "1"));
+        assert_eq!((known(&draft, "a"), known(&draft, "c").as_deref()), (None, Some("5")));
+        assert_eq!(draft.land().unwrap().states[0].resource_version.as_str(), "3");
+        assert!(draft.land().is_none() && draft.states.len() == 1);
+    }
+}

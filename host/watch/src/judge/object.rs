@@ -1,0 +1,87 @@
+//! The bytes of listed objects made to look like watched ones.
+
+use bytes::Bytes;
+use kubewitness_core::project::Envelope;
+use kubewitness_core::state::ObjectRef;
+
+use crate::connect::resource::group_version;
+use crate::source::parts::Parts;
+
+/// A watch's frames carry kind and apiVersion, the items of a built-in kind's list don't. They
+/// are put where the server itself puts them, so that one version of one object has the same
+/// bytes whichever way it came.
+pub(crate) fn with_kind(item: Bytes, envelope: &Envelope<'_>, api_version: &str, kind: &str) -> Bytes {
+    if !envelope.kind.is_empty() {
+        return item;
+    }
+    let Some(open) = memchr::memchr(b'{', &item) else { return item };
+    let rest = &item[open + 1..];
+    let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
+    let mut head = format!("{{\"kind\":{},\"apiVersion\":{}", quoted(kind), quoted(api_version));
+    if rest.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| *byte != b'}') {
+        head.push(',');
+    }
+    let mut whole = Vec::with_capacity(head.len() + rest.len());
+    whole.extend_from_slice(head.as_bytes());
+    whole.extend_from_slice(rest);
+    whole.into()
+}
+
+/// Group, version and kind are the source's: a list's items don't carry them, and an id must not
+/// depend on how a version came.
+pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
+    let (group, version) = group_version(&parts.spec.api_version);
+    ObjectRef {
+        group: group.to_string(),
+        version: version.to_string(),
+        kind: parts.spec.kind.clone(),
+        namespace: envelope.namespace.to_string(),
+        name: envelope.name.to_string(),
+        uid: envelope.uid.to_string(),
+    }
+}
+
+/// Whether an envelope has what an identity is made of, and is of the source's kind.
+pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String> {
+    for (field, value) in [
+        ("metadata.uid", &envelope.uid),
+        ("metadata.name", &envelope.name),
+        ("metadata.resourceVersion", &envelope.resource_version),
+    ] {
+        if value.is_empty() {
+            return Err(format!("`{field}` is missing"));
+        }
+    }
+    if !envelope.kind.is_empty() && envelope.kind != *parts.spec.kind {
+        return Err(format!("it is of kind `{}` and not `{}`", envelope.kind, parts.spec.kind));
+    }
+    Ok(())
+}
+
+/// Whether an object is in the source's scope. Decided here and not by the server, so that
+/// leaving the scope doesn't look like a deletion.
+pub(crate) fn matches(parts: &Parts, envelope: &Envelope<'_>) -> bool {
+    let mut wanted = parts.spec.match_labels.iter();
+    wanted.all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_gets_its_kind_where_a_watch_has_it() {
+        let item = Bytes::from_static(br#"{"metadata":{"name":"a"}}"#);
+        let whole = with_kind(item, &Envelope::default(), "batch/v1", "Job");
+        assert_eq!(&whole[..], br#"{"kind":"Job","apiVersion":"batch/v1","metadata":{"name":"a"}}"#);
+        let empty = with_kind(Bytes::from_static(b"{ }"), &Envelope::default(), "v1", "Pod");
+        assert_eq!(&empty[..], br#"{"kind":"Pod","apiVersion":"v1" }"#);
+    }
+
+    #[test]
+    fn an_item_that_has_its_kind_is_left_as_it_is() {
+        let item = Bytes::from_static(br#"{"apiVersion":"a/v1","kind":"A"}"#);
+        let envelope = Envelope { kind: "A".into(), ..Envelope::default() };
+        assert_eq!(with_kind(item.clone(), &envelope, "a/v1", "A"), item);
+    }
+}

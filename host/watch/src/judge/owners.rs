@@ -1,0 +1,194 @@
+//! Whose an object is: from its controlling owner upward to the outermost one that is known, so
+//! that what belongs together is found together.
+
+use std::sync::Arc;
+
+use kubewitness_core::project::{self, Envelope, OwnerRef};
+use kubewitness_core::state::ObjectRef;
+
+use crate::cache::known::Known;
+use crate::connect::resource::group_version;
+use crate::source::listers::Listers;
+
+/// Whose an object is.
+#[derive(Default)]
+pub(crate) struct Owners {
+    pub outermost: Option<Arc<ObjectRef>>,
+    /// The direct one, where it is another.
+    pub controller: Option<Arc<ObjectRef>>,
+}
+
+/// The outermost owner as the caches know it now. An owner that becomes known later is found by
+/// the next state; one that is not watched stands for itself.
+pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&Known>) -> Owners {
+    let Some(controller) = controller(envelope) else {
+        return Owners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
+    };
+    let direct = reference(envelope, controller);
+    let found = listers.outermost(direct.clone());
+    let is_direct = found.uid == controller.uid;
+    let outlived = known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known));
+    let outermost = outlived.unwrap_or(found);
+    let controller = (outermost.uid != controller.uid).then(|| Arc::new(direct));
+    Owners { outermost: Some(outermost), controller }
+}
+
+/// The owner of before, where the direct one is no longer known: an owner is deleted before what
+/// it owns, and at a start its source may not have loaded its objects. The last states of a pod
+/// belong to the same story as its first.
+fn outlived(listers: &Listers, controller: &OwnerRef<'_>, known: &Known) -> Option<Arc<ObjectRef>> {
+    let before = known.owner.clone().filter(|before| before.uid != controller.uid)?;
+    if listers.brief(&controller.uid).is_some() {
+        return None;
+    }
+    // An object may have been adopted by another owner meanwhile.
+    let document = known.document()?;
+    let envelope = project::envelope(&document).ok()?;
+    let same = self::controller(&envelope).is_some_and(|held| held.uid == controller.uid);
+    same.then_some(before)
+}
+
+/// The direct owner, where the outermost one is known and another.
+pub(crate) fn direct(envelope: &Envelope<'_>, outermost: Option<&Arc<ObjectRef>>) -> Option<Arc<ObjectRef>> {
+    let controller = controller(envelope)?;
+    let is_another = outermost.is_some_and(|outermost| outermost.uid != controller.uid);
+    is_another.then(|| Arc::new(reference(envelope, controller)))
+}
+
+fn reference(envelope: &Envelope<'_>, owner: &OwnerRef<'_>) -> ObjectRef {
+    let (group, version) = group_version(&owner.api_version);
+    ObjectRef {
+        group: group.to_string(),
+        version: version.to_string(),
+        kind: owner.kind.to_string(),
+        namespace: envelope.namespace.to_string(),
+        name: owner.name.to_string(),
+        uid: owner.uid.to_string(),
+    }
+}
+
+fn controller<'a, 'b>(envelope: &'b Envelope<'a>) -> Option<&'b OwnerRef<'a>> {
+    envelope.owners.iter().find(|owner| owner.controller)
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::Version;
+    use kubewitness_core::document::pack;
+    use kubewitness_core::ports::Current;
+    use serde_json::json;
+
+    use super::*;
+    use crate::source::handle::{Shared, SourceHandle};
+
+    /// `KIND/NAME`, and the name is the uid, too.
+    fn document(object: &str, owner: &str) -> String {
+        let split = |text: &str| text.split_once('/').map(|(a, b)| (a.to_string(), b.to_string()));
+        let (kind, name) = split(object).unwrap();
+        let owners = split(owner).map(|(kind, name)| {
+            // Beside the controller, who is the only one that counts.
+            json!([{"apiVersion": "v1", "kind": "Friend", "name": "f", "uid": "f"},
+                {"apiVersion": "group.dev/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
+        });
+        let metadata = json!({"name": name, "namespace": "team", "uid": name, "resourceVersion": "1", "ownerReferences": owners});
+        json!({"apiVersion": "group.dev/v1", "kind": kind, "metadata": metadata}).to_string()
+    }
+
+    fn told(listers: &Listers, document: &str, known: Option<&Known>) -> String {
+        let envelope = project::envelope(document.as_bytes()).unwrap();
+        owners(listers, &envelope, known)
+            .outermost
+            .map_or_else(String::new, |owner| format!("{}/{}", owner.kind, owner.name))
+    }
+
+    fn current(listers: &Listers, object: &str, owner_text: &str) -> Current {
+        let text = document(object, owner_text);
+        let envelope = project::envelope(text.as_bytes()).unwrap();
+        let (kind, name) = object.split_once('/').unwrap();
+        Current {
+            object: Arc::new(ObjectRef {
+                kind: kind.into(),
+                name: name.into(),
+                uid: name.into(),
+                ..ObjectRef::default()
+            }),
+            owner: owners(listers, &envelope, None).outermost,
+            resource_version: Version::new("1"),
+            status: Arc::default(),
+            seq: 1,
+            observed_ms: 0,
+            packed: pack(text.as_bytes()),
+        }
+    }
+
+    /// A source with one object.
+    fn watch(listers: &Listers, object: &str, owner: &str) {
+        let current = current(listers, object, owner);
+        let shared = Arc::new(Shared::new(object, &[]));
+        shared.write().put(&current, None);
+        listers.add(SourceHandle { shared });
+    }
+
+    /// The objects that are watched, from the outside, and what the last one's owner is.
+    fn chain(watched: &[(&str, &str)], object: &str, owner: &str) -> String {
+        let listers = Listers::default();
+        watched.iter().for_each(|(object, owner)| watch(&listers, object, owner));
+        told(&listers, &document(object, owner), None)
+    }
+
+    #[test]
+    fn an_object_belongs_to_the_outermost_owner_that_is_known() {
+        let jobset = [("TrainJob/t", ""), ("JobSet/s", "TrainJob/t"), ("Job/j", "JobSet/s")];
+        for (watched, object, owner, outermost) in [
+            (&jobset[..], "Pod/p", "Job/j", "TrainJob/t"),
+            (&jobset[1..], "Pod/p", "Job/j", "TrainJob/t"),
+            (&jobset[2..], "Pod/p", "Job/j", "JobSet/s"),
+            (&jobset[..2], "Pod/p", "Job/j", "Job/j"),
+            (&[], "Pod/p", "Job/j", "Job/j"),
+            (&[], "Job/j", "", ""),
+            // Kueue's Workload is owned by its Job, so it belongs where the Job does.
+            (&jobset[..], "Workload/w", "Job/j", "TrainJob/t"),
+            (&[("Job/j", "")], "Workload/w", "Job/j", "Job/j"),
+            (&[("RayJob/r", ""), ("RayCluster/c", "RayJob/r")], "Pod/p", "RayCluster/c", "RayJob/r"),
+            (&[("Workflow/w", "")], "Pod/p", "Workflow/w", "Workflow/w"),
+            (&[("Workflow/w", "CronWorkflow/cw")], "Pod/p", "Workflow/w", "CronWorkflow/cw"),
+            // Volcano's and Spark's: a PodGroup is its Job's, an executor its driver's.
+            (&[("Job/v", "")], "PodGroup/g", "Job/v", "Job/v"),
+            (
+                &[("SparkApplication/a", ""), ("Pod/driver", "SparkApplication/a")],
+                "Pod/x",
+                "Pod/driver",
+                "SparkApplication/a",
+            ),
+            (&[("CronJob/c", ""), ("Job/j", "CronJob/c")], "Pod/p", "Job/j", "CronJob/c"),
+        ] {
+            assert_eq!(chain(watched, object, owner), outermost, "{object} of {owner} with {watched:?}");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_becomes_known_later_is_found_by_the_next_state() {
+        let listers = Listers::default();
+        let pod = document("Pod/p", "Job/j");
+        assert_eq!(told(&listers, &pod, None), "Job/j");
+        watch(&listers, "Job/j", "JobSet/s");
+        let known = Known::cached(current(&Listers::default(), "Pod/p", "Job/j"));
+        assert_eq!(told(&listers, &pod, Some(&known)), "JobSet/s");
+        watch(&listers, "JobSet/s", "TrainJob/t");
+        assert_eq!(told(&listers, &pod, Some(&known)), "TrainJob/t");
+    }
+
+    #[test]
+    fn owners_that_are_deleted_first_leave_what_they_owned_in_its_story() {
+        let listers = Listers::default();
+        watch(&listers, "JobSet/s", "");
+        watch(&listers, "Job/j", "JobSet/s");
+        let known = Known::cached(current(&listers, "Pod/p", "Job/j"));
+        listers.remove("JobSet/s");
+        assert_eq!(told(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
+        listers.remove("Job/j");
+        assert_eq!(told(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
+        assert_eq!(told(&listers, &document("Pod/p", "Job/other"), Some(&known)), "Job/other", "adopted");
+        assert_eq!(told(&listers, &document("Pod/p", ""), Some(&known)), "JobSet/s", "orphaned");
+    }
+}

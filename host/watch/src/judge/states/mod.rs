@@ -1,0 +1,312 @@
+//! From the bytes of an event to the states that it means, collected into one append. Decides
+//! with [`judge`], never waits, and knows neither the journal nor the server.
+
+mod past;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::document::pack;
+use kubewitness_core::limits::ERROR_TEXT;
+use kubewitness_core::ports::{Poison, Witnessed};
+use kubewitness_core::project::{self, Envelope, Outline};
+use kubewitness_core::state::{Change, Gap, ObjectRef, StateId, Status};
+use kubewitness_core::status::Rules;
+
+use crate::cache::known::Known;
+use crate::cache::{HOT_DOCUMENT, Keyer, Statuses};
+use crate::connect::resource::group_version;
+use crate::judge::batch::{Draft, Note};
+use crate::judge::gap_log::GapLog;
+use crate::judge::meaning::{Event, Meaning, Seen, judge};
+use crate::judge::object::{check, matches, reference, with_kind};
+use crate::judge::owners::{Owners, owners};
+use crate::source::handle::count;
+use crate::source::parts::Parts;
+use crate::source::round::{Moved, Since};
+
+pub(crate) struct Maker {
+    parts: Arc<Parts>,
+    pub epoch: u32,
+    pub draft: Draft,
+    statuses: Statuses,
+    keyer: Arc<Keyer>,
+    pub gap_log: GapLog,
+}
+
+/// How an object came.
+#[derive(Clone, Copy)]
+pub(crate) enum Came<'a> {
+    /// With all others, or from the past: the next version is not expected soon.
+    Listed,
+    /// As a change.
+    Watched(Watched<'a>),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Watched<'a> {
+    /// Of its bytes.
+    pub outline: &'a Outline,
+    /// MODIFIED, and not ADDED.
+    pub modifies: bool,
+    /// Where the watch began.
+    pub opened: Option<&'a Version>,
+}
+
+/// What became of an event.
+pub(crate) enum Counted {
+    Poison,
+    Taken(Version),
+    /// It waits until what lies before it was read back.
+    Waits(Version, Moved),
+}
+
+/// One event's object, read as far as needed.
+struct Object<'a> {
+    envelope: Envelope<'a>,
+    version: Version,
+    document: Bytes,
+    came: Came<'a>,
+    event: Event,
+    /// The status before, of an object that isn't there any more: journaled, never shown.
+    past: Option<Past>,
+}
+
+/// What preceded a state that says nothing about now.
+#[derive(Default)]
+struct Past {
+    status: Option<Arc<Status>>,
+}
+
+/// A state before it has its id and its times.
+struct Made {
+    change: Change,
+    object: Arc<ObjectRef>,
+    owner: Option<Arc<ObjectRef>>,
+    controller: Option<Arc<ObjectRef>>,
+    version: Version,
+    status: Arc<Status>,
+    previous: Option<Arc<Status>>,
+    document: Bytes,
+    base: Option<Bytes>,
+    note: Note,
+}
+
+impl Maker {
+    pub fn new(parts: Arc<Parts>, epoch: u32) -> Self {
+        let keyer = parts.shared.read().keyer();
+        Self {
+            parts,
+            epoch,
+            draft: Draft::default(),
+            statuses: Statuses::default(),
+            keyer,
+            gap_log: GapLog::default(),
+        }
+    }
+
+    /// An object that was listed or read back.
+    pub fn item(&mut self, document: Bytes, event: Event) {
+        let bytes = document.clone();
+        match project::envelope(&bytes) {
+            Ok(envelope) => {
+                // What was missed before it, if anything, has been looked for.
+                self.seen(&bytes, document, envelope, Came::Listed, event, None);
+            }
+            Err(error) => self.poison(document, &error.to_string()),
+        }
+    }
+
+    /// An object with its envelope; `raw` is what is kept should it be none of this kind. The
+    /// version, where there is one, is what a watch's checkpoint counts.
+    pub fn seen(
+        &mut self,
+        raw: &Bytes,
+        document: Bytes,
+        envelope: Envelope<'_>,
+        came: Came<'_>,
+        event: Event,
+        complete: Option<&Version>,
+    ) -> Counted {
+        if let Err(error) = check(&self.parts, &envelope) {
+            self.poison(raw.clone(), &error);
+            return Counted::Poison;
+        }
+        let version = Version::new(&envelope.resource_version);
+        let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
+        let seen = Object { envelope, version: version.clone(), document, came, event, past: None };
+        match self.judged(seen, complete) {
+            None => Counted::Taken(version),
+            Some(moved) => Counted::Waits(version, moved),
+        }
+    }
+
+    /// Bytes that were not an object: kept as they are, and counted.
+    pub fn poison(&mut self, raw: Bytes, error: &str) {
+        count(&self.parts.shared.counters.poison, 1);
+        let mut cut = error.len().min(ERROR_TEXT);
+        while !error.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let error = error[..cut].to_string();
+        tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "kept as poison: {error}");
+        self.draft.poison.push(Poison { raw, error, observed_ms: self.parts.clock.now_ms() });
+    }
+
+    /// `Some`: it was not taken, since it shows that something before it never came, or came in the
+    /// wrong order.
+    fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) -> Option<Moved> {
+        let Envelope { uid, namespace, name, .. } = &seen.envelope;
+        let (known, rival) = self.draft.met(&self.parts.shared.read(), uid, namespace, name);
+        let watched = match seen.came {
+            Came::Watched(watched) => Some(watched),
+            Came::Listed => None,
+        };
+        let judgement = judge(
+            &Seen {
+                event: seen.event,
+                version: &seen.version,
+                matches: matches(&self.parts, &seen.envelope),
+                complete,
+                opened: watched.and_then(|watched| watched.opened),
+            },
+            known.as_ref().map(|known| &known.version),
+            rival.as_ref().map(|rival| &rival.version),
+        );
+        if let Some(rival) = rival.filter(|_| judgement.rival_gone) {
+            if watched.is_some() {
+                return Some(self.missed(seen, Some((rival.object, Since::at(rival.version)))));
+            }
+            // What another history did to it is not known.
+            self.gone(&rival, Version::new(""));
+        }
+        let counters = &self.parts.shared.counters;
+        // Without a selector an object is seen from its beginning; what ends in one was in it.
+        let is_later = watched.is_some_and(|watched| {
+            seen.event == Event::Deleted || watched.modifies && self.parts.spec.match_labels.is_empty()
+        });
+        let is_unborn = is_later && known.is_none();
+        match judgement.meaning {
+            Meaning::Unheard => return Some(self.missed(seen, None)),
+            Meaning::Present | Meaning::Gone if is_unborn => return Some(self.missed(seen, None)),
+            Meaning::Present => self.stated(Change::Present, seen, known.as_ref()),
+            Meaning::Left => self.stated(Change::Left, seen, known.as_ref()),
+            Meaning::Gone => self.stated(Change::Gone, seen, known.as_ref()),
+            Meaning::Duplicate => count(&counters.duplicates, 1),
+            Meaning::Stale => count(&counters.stale, 1),
+            Meaning::Past => {
+                let change = if seen.event == Event::Deleted { Change::Gone } else { Change::Present };
+                self.stated(change, Object { past: Some(Past::default()), ..seen }, None);
+            }
+            Meaning::Late => {
+                count(&counters.stale, 1);
+                self.stated(Change::Present, Object { past: Some(Past::default()), ..seen }, None);
+            }
+            Meaning::Outside => {}
+        }
+        None
+    }
+
+    /// An object of which something was missed below what came of it: its beginning may have been lost
+    /// on any watch.
+    fn missed(&self, seen: Object<'_>, rival: Option<(Arc<ObjectRef>, Since)>) -> Moved {
+        let object = Arc::new(reference(&self.parts, &seen.envelope));
+        let is_beginning =
+            seen.event == Event::Present && matches!(seen.came, Came::Watched(watched) if !watched.modifies);
+        let below = seen.version.before().filter(|_| is_beginning);
+        let since = match (&rival, below) {
+            (_, Some(below)) => Since::at(below),
+            (Some((_, since)), None) => since.clone(),
+            (None, None) => Since::at(seen.version.beginning()),
+        };
+        let (version, document, is_end) = (seen.version, pack(&seen.document), seen.event == Event::Deleted);
+        Moved { object, since, version, document, witnessed: false, is_end, rival }
+    }
+
+    fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
+        let made;
+        let outline = match seen.came {
+            // An envelope without a kind is of a document that was given one since.
+            Came::Watched(Watched { outline, .. })
+                if !outline.is_empty() && !seen.envelope.kind.is_empty() =>
+            {
+                Some(outline)
+            }
+            _ => {
+                made = Outline::of(&seen.document).ok();
+                made.as_ref()
+            }
+        };
+        let (group, _) = group_version(&self.parts.spec.api_version);
+        let derived = self.parts.rules.outlined(group, &self.parts.spec.kind, &seen.document, outline);
+        let derived = if change == Change::Gone { Rules::deleted(&derived) } else { derived };
+        let before = seen.past.as_ref().and_then(|past| past.status.clone());
+        let previous = known.map(|known| Arc::clone(&known.status)).or(before);
+        let past = seen.past.is_some();
+        let status = self.statuses.share(derived, previous.as_ref());
+        let object = match known {
+            Some(known) => Arc::clone(&known.object),
+            None => Arc::new(reference(&self.parts, &seen.envelope)),
+        };
+        let Owners { outermost: owner, controller } = owners(&self.parts.listers, &seen.envelope, known);
+        let base = known.and_then(Known::document);
+        let (version, document) = (seen.version, seen.document);
+        let is_hot = matches!(seen.came, Came::Watched(_)) && document.len() <= HOT_DOCUMENT;
+        let keys = outline.filter(|_| is_hot && change == Change::Present && !past).map(|outline| {
+            let before = known.and_then(|known| known.keys.as_ref());
+            self.keyer.next(&object, owner.as_deref(), &document, outline, before)
+        });
+        let note = Note { past, keys };
+        self.push(
+            Made { change, object, owner, controller, version, status, previous, document, base, note },
+            None,
+        );
+    }
+
+    /// Of an object whose deletion was not watched: there is no last content.
+    fn gone(&mut self, known: &Known, version: Version) {
+        let made = Made {
+            change: Change::Gone,
+            object: Arc::clone(&known.object),
+            owner: known.owner.clone(),
+            controller: None,
+            version,
+            status: self.statuses.share(Rules::deleted(&known.status), None),
+            previous: Some(Arc::clone(&known.status)),
+            document: Bytes::new(),
+            base: None,
+            note: Note::default(),
+        };
+        self.push(made, None);
+    }
+
+    fn push(&mut self, made: Made, gap: Option<&Gap>) {
+        let counters = &self.parts.shared.counters;
+        let counter = match made.change {
+            Change::Present => &counters.present,
+            Change::Gone => &counters.gone,
+            Change::Left => &counters.left,
+            Change::Gap => &counters.gaps,
+        };
+        count(counter, 1);
+        let witnessed = Witnessed {
+            id: StateId::of(&self.parts.spec.name, self.epoch, &made.object, made.change, &made.version, gap),
+            change: made.change,
+            object: made.object,
+            owner: made.owner,
+            controller: made.controller,
+            resource_version: made.version,
+            status: made.status,
+            previous: made.previous,
+            observed_ms: self.parts.clock.now_ms(),
+            document: made.document,
+            base: made.base,
+        };
+        self.draft.push(witnessed, made.note);
+    }
+}
+
+fn unknown() -> Arc<Status> {
+    Arc::new(Status { phase: "Unknown".to_string(), ..Status::default() })
+}

@@ -1,0 +1,141 @@
+//! What is told of the past: versions that came late, objects that are over, whole lives, and holes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::state::{Change, Gap, ObjectRef, Status};
+use kubewitness_core::status::Rules;
+
+use super::{Came, Made, Maker, Object, Past, unknown};
+use crate::judge::batch::Note;
+use crate::judge::meaning::Event;
+use crate::judge::object::matches;
+use crate::source::handle::count;
+use crate::source::hole::Hole;
+use crate::source::life::Life;
+
+impl Maker {
+    /// A version that came behind the end of its object. The journal has each version once.
+    pub fn late(&mut self, document: Bytes) {
+        let bytes = document.clone();
+        match project::envelope(&bytes) {
+            Ok(envelope) => {
+                let version = Version::new(&envelope.resource_version);
+                let (came, event, past) = (Came::Listed, Event::Present, Some(Past::default()));
+                self.stated(Change::Present, Object { envelope, version, document, came, event, past }, None);
+            }
+            Err(error) => self.poison(document, &error.to_string()),
+        }
+    }
+
+    /// An object that a comparison no longer found.
+    pub fn vanished(&mut self, object: &ObjectRef, version: Option<Version>) {
+        let known = self.draft.known(&self.parts.shared.read(), &object.uid);
+        // Its end may have been witnessed since: by a new uid under its name.
+        if let Some(known) = known {
+            self.gone(&known, version.unwrap_or_else(|| Version::new("")));
+        }
+    }
+
+    pub fn object_hole(&mut self, object: Arc<ObjectRef>, hole: &Hole) {
+        let known = self.draft.known(&self.parts.shared.read(), &object.uid);
+        let gap = self.gap(Some(ObjectRef::clone(&object)), hole);
+        self.gap_log.gap(&gap);
+        let status = known.as_ref().map(|known| Arc::clone(&known.status)).unwrap_or_else(unknown);
+        let made = Made {
+            change: Change::Gap,
+            object,
+            owner: known.and_then(|known| known.owner),
+            controller: None,
+            version: Version::new(&hole.before),
+            previous: Some(Arc::clone(&status)),
+            status,
+            document: serde_json::to_vec(&gap).unwrap_or_default().into(),
+            base: None,
+            note: Note::default(),
+        };
+        self.push(made, Some(&gap));
+    }
+
+    pub fn source_hole(&mut self, hole: &Hole) {
+        let gap = self.gap(None, hole);
+        self.gap_log.gap(&gap);
+        count(&self.parts.shared.counters.gaps, 1);
+        self.draft.gaps.push(gap);
+    }
+
+    fn gap(&self, object: Option<ObjectRef>, hole: &Hole) -> Gap {
+        Gap {
+            source: self.parts.spec.name.clone(),
+            object,
+            epoch: self.epoch,
+            after: hole.after.clone(),
+            before: hole.before.clone(),
+            reason: hole.reason.to_string(),
+            message: hole.message.clone(),
+            recorded_ms: self.parts.clock.now_ms(),
+        }
+    }
+
+    /// An object of which nothing was witnessed, from its beginning to its end, in one draft.
+    pub fn life(&mut self, life: Life) {
+        let object = Arc::new(life.object);
+        let mut shown = None;
+        for walked in life.walked {
+            if let Some(hole) = walked.hole {
+                self.object_hole(Arc::clone(&object), &hole);
+            }
+            for (_, document) in walked.found {
+                let bytes = document.clone();
+                match project::envelope(&bytes) {
+                    Ok(envelope) => self.lived(&mut shown, envelope, document, life.survives),
+                    Err(error) => self.poison(document, &error.to_string()),
+                }
+            }
+        }
+        let Some(status) = shown else { return };
+        if life.survives {
+            return;
+        }
+        let version = life.died.unwrap_or_else(|| Version::new(""));
+        let made = Made {
+            change: Change::Gone,
+            object,
+            owner: None,
+            controller: None,
+            version,
+            status: self.statuses.share(Rules::deleted(&status), None),
+            previous: Some(status),
+            document: Bytes::new(),
+            base: None,
+            note: Note { past: true, keys: None },
+        };
+        self.push(made, None);
+    }
+
+    /// One version of a life; `shown` is the status of the last one that was in the selector.
+    fn lived(
+        &mut self,
+        shown: &mut Option<Arc<Status>>,
+        envelope: Envelope<'_>,
+        document: Bytes,
+        survives: bool,
+    ) {
+        let matching = matches(&self.parts, &envelope);
+        if !matching && shown.is_none() {
+            return;
+        }
+        let version = Version::new(&envelope.resource_version);
+        let (came, event) = (Came::Listed, Event::Present);
+        let mut seen = Object { envelope, version, document, came, event, past: None };
+        if survives {
+            self.judged(seen, None);
+        } else {
+            seen.past = Some(Past { status: shown.clone() });
+            self.stated(if matching { Change::Present } else { Change::Left }, seen, None);
+        }
+        *shown = matching.then(|| self.draft.states.last().map(|state| Arc::clone(&state.status))).flatten();
+    }
+}

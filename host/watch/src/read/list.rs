@@ -1,0 +1,209 @@
+//! Lists: as a stream where the server streams them, and by pages elsewhere.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::Version;
+use tokio::time::{Instant, sleep};
+
+use super::Reader;
+use crate::connect::request::Failure;
+use crate::connect::resource::Resource;
+use crate::read::next_action::{Action, Course, Pause, Step};
+use crate::read::paged_list::{Listed, Relist, count_list};
+use crate::read::streamed_list::{Streamed, StreamedList};
+use crate::repair::compare::Broken;
+use crate::repair::compare::asked::{Asked, ListReason};
+use crate::repair::history::newest_common::{Base, Common, Untold};
+use crate::source::handle::count;
+use crate::source::input::{Closed, Input, Standing, settled};
+use crate::source::landmarks::Landmarks;
+use crate::source::round::Round;
+use crate::version::number;
+
+/// A list waits this long for what is being read back before people are told.
+const UNSAID: Duration = Duration::from_secs(2);
+
+/// What was there where a new history begins is asked for so often before what is there now is.
+const BASED_TRIES: u32 = 3;
+
+/// A streamed list that never comes to its end is asked for so often before pages are.
+const STREAMED_TRIES: u32 = 3;
+
+impl Reader {
+    pub(super) async fn list(&mut self, action: &Action, reason: &ListReason) -> Result<Step, Closed> {
+        let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
+        self.go_on_if_first().await?;
+        self.unbroken = None;
+        // The list before must be settled: what it left is older than what this one will leave,
+        // and compaction eats from the oldest.
+        let standing = self.all_read_back().await?;
+        if reason.goes_on() && self.is_another_history().await {
+            return Ok(match self.server_version().await {
+                Ok(server) => Course::replaced(server),
+                Err(failure) => Course::failed(action, &failure),
+            });
+        }
+        if *reason == ListReason::Replaced {
+            // What a journal has from before says nothing about this history.
+            *self.parts.shared.landmarks() = Landmarks::default();
+        }
+        let base = match self.base(reason, &resource, standing.epoch).await {
+            Ok(base) => base,
+            Err(failure) => return Ok(Course::failed(action, &failure)),
+        };
+        self.round += 1;
+        let after = standing.resume.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::info!(source = %self.parts.spec.name, ?reason, %after, "listing");
+        let baseline = match reason {
+            // Beyond it nothing is certain.
+            ListReason::Doubted => self.newest_certain(),
+            _ => standing.resume,
+        };
+        let asked = Asked { resource, reason: reason.clone(), baseline, base, id: self.round };
+        if self.streams && asked.base.is_none() {
+            match self.streamed(&asked).await {
+                Err(Broken::NotStreamed(why)) => {
+                    tracing::info!(source = %self.parts.spec.name, "lists are not streamed but paged: {why}");
+                    (self.streams, self.refuses_streams) = (false, true);
+                }
+                listed => {
+                    // A server that can't be reached, or refuses everything, says nothing of streams.
+                    let is_cut = matches!(&listed, Err(Broken::Again))
+                        || matches!(&listed, Err(Broken::Failed(failure)) if self.is_listing(failure).await);
+                    self.cut_short = if is_cut { self.cut_short + 1 } else { 0 };
+                    if self.cut_short >= STREAMED_TRIES {
+                        tracing::info!(source = %self.parts.spec.name, "lists are paged: streamed ones don't end");
+                        (self.streams, self.cut_short) = (false, 0);
+                    }
+                    return Self::listed(action, listed);
+                }
+            }
+        }
+        let relist = Relist::new(Arc::clone(&self.parts), self.inputs.clone(), asked);
+        match relist.run(self.in_one_piece).await? {
+            Listed::Complete(version, round) => {
+                self.complete(version, round).await?;
+                Ok(Course::listed())
+            }
+            Listed::OtherHistory(server) => Ok(Course::replaced(server)),
+            Listed::Failed(failure) => {
+                let waited = self.looked_since.map(|since| since.elapsed());
+                let is_busy = failure.is_passing() && failure.code() != Some(501);
+                if is_busy && waited.is_some_and(|waited| waited < self.parts.tuning.walk.time) {
+                    self.based = self.based.saturating_sub(1);
+                }
+                Ok(Course::failed(action, &failure))
+            }
+            Listed::Baseless => {
+                self.based = BASED_TRIES;
+                Ok(Step { action: action.clone(), pause: None, condition: None })
+            }
+            Listed::TooSlow => {
+                // A stream has no pages that could expire; without it, all comes at once.
+                (self.streams, self.in_one_piece) = (!self.refuses_streams, self.refuses_streams);
+                Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
+            }
+        }
+    }
+
+    /// From where a history that took the place of another is read, where that can be told.
+    async fn base(
+        &mut self,
+        reason: &ListReason,
+        resource: &Resource,
+        epoch: u32,
+    ) -> Result<Option<Base>, Failure> {
+        if *reason != ListReason::Replaced || self.based >= BASED_TRIES {
+            return Ok(None);
+        }
+        let why =
+            "the server's history was replaced: what it has in common with the one before is looked for";
+        self.parts.shared.set_condition(Some(why.to_string()));
+        self.looked_since.get_or_insert_with(Instant::now);
+        while self.based < BASED_TRIES {
+            let server = self.server_version().await?;
+            self.based += 1;
+            let Some(common) = Common::new(&self.parts, resource, epoch, &server) else { break };
+            match common.base().await {
+                Ok(base) => return Ok(Some(base)),
+                Err(Untold::Now) => {}
+                Err(Untold::Ever) => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until nothing is being read back any more. A server that gives no old versions for a
+    /// while can make that long, and nobody should wonder why nothing is listed.
+    async fn all_read_back(&self) -> Result<Standing, Closed> {
+        let mut settled = pin!(settled(&self.inputs));
+        tokio::select! {
+            standing = &mut settled => return standing,
+            () = sleep(UNSAID) => {}
+        }
+        let why = "before it is listed again, what was missed is read back, which takes long";
+        self.parts.shared.set_condition(Some(why.to_string()));
+        settled.await
+    }
+
+    /// Up to where everything that was witnessed can be known again, or at least was witnessed.
+    fn newest_certain(&self) -> Option<Version> {
+        let newest = self.parts.shared.landmarks().newest();
+        newest.or_else(|| {
+            let cache = self.parts.shared.read();
+            let witnessed = cache.all().filter_map(|held| number(&held.resource_version)).max();
+            witnessed.map(|number| Version::new(&number.to_string()))
+        })
+    }
+
+    /// A list that goes on as a watch. The step is what follows that.
+    async fn streamed(&mut self, asked: &Asked) -> Result<Step, Broken> {
+        count_list(&self.parts, &asked.reason);
+        let seconds = self.watch_seconds();
+        let list = StreamedList::new(&self.parts, &self.inputs, asked);
+        let Streamed { complete, round, stream, changes } = list.run(asked, seconds).await?;
+        count(&self.parts.shared.counters.lists_streamed, 1);
+        count(&self.parts.shared.counters.watches, 1);
+        self.complete(complete, round).await?;
+        Ok(self.watched(stream, changes).await?)
+    }
+
+    /// What follows a list that was streamed, or was not.
+    fn listed(action: &Action, listed: Result<Step, Broken>) -> Result<Step, Closed> {
+        match listed {
+            Ok(step) => Ok(step),
+            Err(Broken::Closed) => Err(Closed),
+            Err(Broken::OtherHistory(server)) => Ok(Course::replaced(server)),
+            Err(Broken::Failed(failure)) => Ok(Course::failed(action, &failure)),
+            Err(Broken::Again | Broken::NotStreamed(_) | Broken::Baseless) => {
+                Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
+            }
+        }
+    }
+
+    /// Watching goes on at once; only the names that are read back wait.
+    async fn complete(&mut self, version: Version, round: Option<Round>) -> Result<(), Closed> {
+        for job in round.iter().flat_map(|round| &round.jobs) {
+            self.send(Input::Hold(job.object(), None)).await?;
+        }
+        self.unbroken = Some(version.clone());
+        self.send(Input::Listed(version, round.as_ref().map(|round| round.id))).await?;
+        // Nothing that is listed is watched before it is durable.
+        self.sync().await?;
+        if let Some(round) = round {
+            self.cancel = round.cancel.clone();
+            self.rounds.send(round).await.map_err(|_| Closed)?;
+        }
+        (self.just_listed, self.is_unsure) = (true, false);
+        (self.based, self.looked_since) = (0, None);
+        self.parts.shared.set_condition(None);
+        Ok(())
+    }
+
+    /// Whether the server, which failed to stream a list, gives a page.
+    async fn is_listing(&self, failure: &Failure) -> bool {
+        !matches!(failure.code(), Some(401 | 403 | 429)) && self.server_version().await.is_ok()
+    }
+}

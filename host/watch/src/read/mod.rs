@@ -1,0 +1,374 @@
+//! Talks to the API server for one source, and hands what comes to the writer, in order.
+//!
+//! What to do next, after a 410 for instance, is decided by [`Course`]; what an object means, by the writer.
+//! It neither changes the cache nor writes to the journal.
+
+mod list;
+pub(crate) mod next_action;
+pub(crate) mod paged_list;
+mod streamed_list;
+mod watch_stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::frames::Line;
+use kubewitness_core::limits::FRAME_BYTES;
+use kubewitness_core::project;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::backoff::{Backoff, Dice};
+use crate::connect::request::Failure;
+use crate::connect::resource::{Resource, resolve};
+use crate::read::next_action::{Action, Course, Ended, Pause, Step};
+use crate::read::watch_stream::Stream;
+use crate::repair::history::census::Census;
+use crate::repair::history::landmarks::are_elsewhere;
+use crate::source::handle::count;
+use crate::source::input::{Closed, Input, Standing, sync};
+use crate::source::parts::Parts;
+use crate::source::round::{Round, RoundId};
+
+/// Frames up to this size are bounded by their number alone (16 MiB in flight at most).
+const SMALL_FRAME: usize = 16 * 1024;
+/// Larger frames share this many bytes in flight: a burst of large objects waits in the socket.
+const LARGE_IN_FLIGHT: usize = 64 * 1024 * 1024;
+/// A share of them, so that the count fits a semaphore.
+const SHARE: usize = 1024;
+const _: () = assert!(LARGE_IN_FLIGHT > FRAME_BYTES, "one frame must always fit");
+
+/// A stream that came this far was no failed attempt, even if nothing happened on it.
+const LIVED: Duration = Duration::from_secs(5);
+
+/// One small answer, while nothing is watched.
+const PROBE_TIME: Duration = Duration::from_secs(20);
+
+pub(crate) struct Reader {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+    large: Arc<Semaphore>,
+    course: Course,
+    backoff: Backoff,
+    dice: Dice,
+    resource: Option<Resource>,
+    /// The writer holds as much as it may: nothing is read meanwhile.
+    full: watch::Receiver<bool>,
+    rounds: mpsc::Sender<Round>,
+    round: RoundId,
+    /// Ends the work on the last round.
+    cancel: CancellationToken,
+    /// Whether lists are asked for as streams; a server that refused is not asked again.
+    streams: bool,
+    refuses_streams: bool,
+    /// Streamed lists in a row that did not come to their end.
+    cut_short: u32,
+    /// Pages expire faster than this server gives them.
+    in_one_piece: bool,
+    /// The server may be another one than before: the connection was lost, or the process is new.
+    is_unsure: bool,
+    /// How often the base of a new history was looked for since the last list.
+    based: u32,
+    looked_since: Option<Instant>,
+    /// No watch has lived since the last list: one that expires again must not list at once.
+    just_listed: bool,
+    /// From here on everything came: by watches each of which went on where the one before had ended.
+    unbroken: Option<Version>,
+}
+
+impl Reader {
+    pub fn new(
+        parts: Arc<Parts>,
+        inputs: mpsc::Sender<Input>,
+        rounds: mpsc::Sender<Round>,
+        full: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            inputs,
+            full,
+            rounds,
+            round: 0,
+            cancel: CancellationToken::new(),
+            large: Arc::new(Semaphore::new(LARGE_IN_FLIGHT / SHARE)),
+            course: Course::default(),
+            backoff: Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause),
+            dice: Dice::new(parts.tuning.seed),
+            resource: None,
+            is_unsure: true,
+            just_listed: false,
+            unbroken: None,
+            based: 0,
+            looked_since: None,
+            streams: parts.tuning.stream_lists,
+            refuses_streams: false,
+            cut_short: 0,
+            in_one_piece: false,
+            parts,
+        }
+    }
+
+    /// Ends only with its writer; it is dropped to stop it.
+    pub async fn run(mut self) {
+        let mut action = Action::Resolve;
+        loop {
+            let step = match self.carry_out(&action).await {
+                Ok(step) => step,
+                Err(Closed) => return,
+            };
+            if let Some(condition) = step.condition {
+                self.parts.shared.set_condition(Some(condition));
+            }
+            self.is_unsure |= step.pause.is_some();
+            if step.pause.is_some() || !matches!(step.action, Action::Probe | Action::Watch) {
+                // Whoever was away waits for none of what comes here.
+                self.parts.witness.watches(&self.parts.spec.name, None);
+            }
+            if let Some(pause) = step.pause {
+                sleep(self.pause(&pause)).await;
+            }
+            action = step.action;
+        }
+    }
+
+    fn pause(&mut self, pause: &Pause) -> Duration {
+        let at_most = if pause.unserved { self.parts.tuning.lookup } else { Duration::MAX };
+        self.backoff.next(&mut self.dice, None).min(at_most).max(pause.asked.unwrap_or_default())
+    }
+
+    async fn carry_out(&mut self, action: &Action) -> Result<Step, Closed> {
+        let failed = |failure: Failure| Course::failed(action, &failure);
+        match action {
+            Action::Resolve => match resolve(&self.parts.api, &self.parts.spec).await {
+                Ok(resource) => {
+                    self.resource = Some(resource);
+                    let standing = self.sync().await?;
+                    Ok(Course::resolved(standing.resume.as_ref(), standing.epoch))
+                }
+                Err(failure) => Ok(failed(failure)),
+            },
+            Action::Probe => match self.server_version().await {
+                Ok(server) => self.probed(server).await,
+                Err(failure) => Ok(failed(failure)),
+            },
+            Action::Watch => self.watch().await,
+            Action::NewEpoch { server } => {
+                self.go_on_if_first().await?;
+                let checkpoint = self.sync().await?.resume.unwrap_or_else(|| Version::new(""));
+                // What another history did can't be asked of this one.
+                self.cancel.cancel();
+                self.send(Input::NewEpoch).await?;
+                let epoch = self.sync().await?.epoch;
+                let source = &self.parts.spec.name;
+                tracing::warn!(%source, epoch, %checkpoint, %server, "a new epoch: the server's history was replaced");
+                Ok(Course::resolved(None, epoch))
+            }
+            Action::List(reason) => self.list(action, reason).await,
+        }
+    }
+
+    /// The server is there and not behind; but it may be another one than before.
+    async fn probed(&mut self, server: Version) -> Result<Step, Closed> {
+        let standing = self.sync().await?;
+        // The checkpoint on disk lies below the last event, whose version others may share.
+        let newest = standing.newest.iter().cloned();
+        let newest = newest.chain(self.parts.shared.landmarks().newest()).reduce(newer);
+        let seen = newest.filter(|_| standing.resume.is_some());
+        let step = self.course.probed(&server, seen.as_ref(), standing.epoch);
+        if step.action != Action::Watch {
+            return Ok(step);
+        }
+        if self.is_another_history().await {
+            return Ok(Course::replaced(server));
+        }
+        if self.is_contradicted(&standing, &server).await {
+            let source = &self.parts.spec.name;
+            tracing::warn!(%source, "the server has what the watch never brought: it is read back");
+            return Ok(Course::doubted());
+        }
+        self.is_unsure = false;
+        Ok(step)
+    }
+
+    /// Where another witness of a shared journal is ahead, nothing is read back that this one may have
+    /// written: the source begins again from there.
+    async fn go_on_if_first(&self) -> Result<(), Closed> {
+        let source = &self.parts.spec.name;
+        let (epoch, checkpoint) = match self.parts.witness.standing(source).await {
+            Ok(Some(standing)) => standing,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(%source, "how far other witnesses are can't be read: {error}");
+                return Ok(());
+            }
+        };
+        let mine = self.sync().await?;
+        let is_further = match (&checkpoint, &mine.resume) {
+            (Some(theirs), Some(mine)) => theirs.is_newer_than(mine),
+            (theirs, None) => theirs.is_some(),
+            (None, _) => false,
+        };
+        if epoch < mine.epoch || (epoch == mine.epoch && !is_further) {
+            return Ok(());
+        }
+        let at = checkpoint.as_ref().map_or("its first list", Version::as_str);
+        let why = format!("another witness of {source} is ahead, in epoch {epoch} at {at}");
+        self.send(Input::Overtaken(why)).await?;
+        // The writer ends with it.
+        Err(Closed)
+    }
+
+    /// Whether the server has something else at a checkpoint that lies beyond what was witnessed.
+    async fn is_contradicted(&self, standing: &Standing, server: &Version) -> bool {
+        let (Some(resource), Some(at)) = (&self.resource, &standing.resume) else { return false };
+        if !self.is_unsure || !standing.settled || !self.parts.shared.landmarks().is_news(at) {
+            return false;
+        }
+        Census { parts: &self.parts, resource, epoch: standing.epoch, at, server }.is_contradicted().await
+    }
+
+    /// Whether the server has something else where states were witnessed.
+    async fn is_another_history(&self) -> bool {
+        let landmarks = self.parts.shared.landmarks().clone();
+        match &self.resource {
+            Some(resource) => are_elsewhere(&landmarks, &self.parts, resource).await,
+            None => false,
+        }
+    }
+
+    /// A consistent list of one object: its version is where the server is.
+    async fn server_version(&self) -> Result<Version, Failure> {
+        let Some(resource) = &self.resource else {
+            return Err(Failure::Answer("the kind is not known".into()));
+        };
+        let address = resource.collection().with("limit", "1");
+        let page = self.parts.api.get_within(address.as_str(), PROBE_TIME).await?;
+        let page = project::list_page(&page).map_err(|error| Failure::Answer(error.to_string()))?;
+        Ok(Version::new(&page.resource_version))
+    }
+
+    async fn watch(&mut self) -> Result<Step, Closed> {
+        let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
+        let Some(from) = self.sync().await?.resume else { return Ok(Course::unresolved()) };
+        let seconds = self.watch_seconds().to_string();
+        let address = resource
+            .collection()
+            .with("watch", "true")
+            .with("allowWatchBookmarks", "true")
+            .with("resourceVersion", from.as_str())
+            .with("timeoutSeconds", &seconds);
+        count(&self.parts.shared.counters.watches, 1);
+        let opened = self.parts.api.open(address.as_str(), self.parts.tuning.idle).await;
+        let body = match opened {
+            Ok(body) => body,
+            Err(failure) => {
+                self.count_expired(&failure);
+                return Ok(self.unhurried(Course::failed(&Action::Watch, &failure)));
+            }
+        };
+        tracing::debug!(source = %self.parts.spec.name, %from, "watching");
+        self.unbroken.get_or_insert(from);
+        self.watched(Stream::new(&self.parts, body), Vec::new()).await
+    }
+
+    fn watch_seconds(&mut self) -> u64 {
+        let (low, high) = self.parts.tuning.watch_seconds;
+        self.dice.between(low, high)
+    }
+
+    /// Follows a watch to its end; `first` are lines that came before.
+    async fn watched(&mut self, mut stream: Stream, first: Vec<Bytes>) -> Result<Step, Closed> {
+        self.parts.shared.set_condition(None);
+        let epoch = {
+            let mut live = self.parts.shared.live();
+            live.synced = true;
+            live.epoch
+        };
+        let unbroken = self.unbroken.clone().map(|since| (epoch, since));
+        self.parts.witness.watches(&self.parts.spec.name, unbroken);
+        let since = Instant::now();
+        let ended = self.follow(&mut stream, first).await?;
+        let ended = match self.sync().await?.told {
+            Some(told) => Ended::Told(told),
+            None => ended,
+        };
+        if let Ended::Told(failure) = &ended {
+            self.count_expired(failure);
+        }
+        self.is_unsure |= ended != Ended::Closed;
+        let lived = since.elapsed() >= LIVED || (stream.any && !matches!(ended, Ended::Told(_)));
+        if lived {
+            self.backoff.reset();
+            self.just_listed = false;
+        }
+        tracing::debug!(source = %self.parts.spec.name, ?ended, "the watch ended");
+        Ok(self.unhurried(Course::ended(&ended, lived)))
+    }
+
+    fn unhurried(&self, mut step: Step) -> Step {
+        if self.just_listed && matches!(step.action, Action::List(_)) {
+            step.pause.get_or_insert(Pause::asked(None));
+        }
+        step
+    }
+
+    async fn follow(&self, stream: &mut Stream, first: Vec<Bytes>) -> Result<Ended, Closed> {
+        let hush = CancellationToken::new();
+        self.send(Input::Opened(hush.clone())).await?;
+        for line in first {
+            self.send_line(line).await?;
+        }
+        let mut full = self.full.clone();
+        loop {
+            for line in stream.lines.drain(..) {
+                match line {
+                    Line::Frame(frame) => self.send_line(frame).await?,
+                    Line::Oversized(kept) => self.send(Input::Oversized(kept)).await?,
+                }
+            }
+            let is_full = *full.borrow_and_update();
+            tokio::select! {
+                biased;
+                () = hush.cancelled() => return Ok(Ended::Closed),
+                changed = full.changed(), if is_full => changed.map_err(|_| Closed)?,
+                more = stream.more(self.parts.tuning.idle), if !is_full => {
+                    if let Err(ended) = more {
+                        return Ok(ended);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send_line(&self, line: Bytes) -> Result<(), Closed> {
+        let permit = if line.len() > SMALL_FRAME {
+            let shares = u32::try_from(line.len().div_ceil(SHARE)).unwrap_or(u32::MAX);
+            Some(Arc::clone(&self.large).acquire_many_owned(shares).await.map_err(|_| Closed)?)
+        } else {
+            None
+        };
+        self.send(Input::Line(line, permit)).await
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Closed> {
+        self.inputs.send(input).await.map_err(|_| Closed)
+    }
+
+    async fn sync(&self) -> Result<Standing, Closed> {
+        sync(&self.inputs).await
+    }
+
+    fn count_expired(&self, failure: &Failure) {
+        if failure.is_expired() {
+            count(&self.parts.shared.counters.expired, 1);
+            self.parts.shared.live().synced = false;
+            tracing::warn!(source = %self.parts.spec.name, "the watch's version is gone: {failure}");
+        }
+    }
+}
+
+fn newer(one: Version, other: Version) -> Version {
+    if other.is_newer_than(&one) { other } else { one }
+}

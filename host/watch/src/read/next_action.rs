@@ -1,0 +1,280 @@
+//! What a source does next: resolve, list, probe or watch. Pure; the reader carries it out.
+//!
+//! ```text
+//! resolve ─▶ list ─▶ watch ─▶ probe ─▶ watch …
+//!              ▲        │ 410     │ behind, twice
+//!              └────────┴─────────┴▶ new epoch ─▶ list
+//! ```
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use kubewitness_core::Version;
+
+use crate::connect::request::Failure;
+use crate::repair::compare::asked::ListReason;
+
+/// A probe that is behind must say so this often in a row before the epoch grows.
+const BEHIND_PROBES: u32 = 2;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Resolve,
+    List(ListReason),
+    Probe,
+    Watch,
+    /// The epoch grows, then everything is listed.
+    NewEpoch {
+        server: Version,
+    },
+}
+
+/// How a stream ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// By the server, with or without a last word.
+    Closed,
+    /// Nothing came for longer than bookmarks are apart.
+    Idle,
+    Broken(Failure),
+    /// An ERROR frame.
+    Told(Failure),
+}
+
+/// The next action, after a pause (`None`: at once) and with what people are told meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub action: Action,
+    pub pause: Option<Pause>,
+    pub condition: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pause {
+    /// What the server asked for.
+    pub asked: Option<Duration>,
+    /// The kind is not served: it may be installed at any moment, and is to be seen soon then.
+    pub unserved: bool,
+}
+
+impl Pause {
+    pub fn asked(asked: Option<Duration>) -> Self {
+        Self { asked, unserved: false }
+    }
+}
+
+fn at_once(action: Action) -> Step {
+    Step { action, pause: None, condition: None }
+}
+
+fn after_pause(action: Action, failure: &Failure, doing: &str) -> Step {
+    Step {
+        action,
+        pause: Some(Pause { asked: failure.retry_after(), unserved: failure.code() == Some(404) }),
+        condition: Some(explain(failure, doing)),
+    }
+}
+
+/// For people: what was tried, what came back, and whose turn it is.
+fn explain(failure: &Failure, doing: &str) -> String {
+    let hint = match failure.code() {
+        Some(401) => "; the credentials are not accepted",
+        Some(403) => "; grant get, list and watch on the resource",
+        Some(404) => "; the kind is not, or no longer, served",
+        _ => "",
+    };
+    format!("{doing} failed: {failure}{hint}")
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Course {
+    behind: u32,
+}
+
+impl Course {
+    /// The resource is known; what next depends on what was witnessed.
+    pub fn resolved(checkpoint: Option<&Version>, epoch: u32) -> Step {
+        at_once(if checkpoint.is_some() { Action::Probe } else { Action::List(Self::list_reason(epoch)) })
+    }
+
+    /// Why there is no checkpoint: a later epoch begins without one, too.
+    fn list_reason(epoch: u32) -> ListReason {
+        if epoch == 0 { ListReason::First } else { ListReason::Replaced }
+    }
+
+    /// The address was lost or never known.
+    pub fn unresolved() -> Step {
+        at_once(Action::Resolve)
+    }
+
+    /// A list proves where the server is, so that no probe is needed.
+    pub fn listed() -> Step {
+        at_once(Action::Watch)
+    }
+
+    /// What is there is more than was witnessed, and contradicts none of it.
+    pub fn doubted() -> Step {
+        at_once(Action::List(ListReason::Doubted))
+    }
+
+    /// A list showed less than was witnessed.
+    pub fn replaced(server: Version) -> Step {
+        at_once(Action::NewEpoch { server })
+    }
+
+    /// A one-item consistent list told the server's version. `seen` is the newest that was, where
+    /// there is a checkpoint.
+    pub fn probed(&mut self, server: &Version, seen: Option<&Version>, epoch: u32) -> Step {
+        let Some(seen) = seen else { return Self::resolved(None, epoch) };
+        if server.compare(seen) != Some(Ordering::Less) {
+            self.behind = 0;
+            return at_once(Action::Watch);
+        }
+        self.behind += 1;
+        if self.behind >= BEHIND_PROBES {
+            self.behind = 0;
+            return at_once(Action::NewEpoch { server: server.clone() });
+        }
+        Step {
+            action: Action::Probe,
+            pause: Some(Pause::asked(None)),
+            condition: Some(format!(
+                "the server is at version {server}, behind {seen}, which was seen before"
+            )),
+        }
+    }
+
+    /// A request other than a watch failed. The action is tried again; where the kind is not
+    /// served, it is looked up again first. Nothing that was witnessed is taken back.
+    pub fn failed(action: &Action, failure: &Failure) -> Step {
+        let doing = match action {
+            Action::Resolve => "looking the kind up",
+            Action::List(_) => "listing",
+            Action::Probe => "asking for the server's version",
+            Action::Watch | Action::NewEpoch { .. } => "watching",
+        };
+        let next = match (failure.code(), action) {
+            (Some(404), _) => Action::Resolve,
+            (Some(410), Action::Watch) => return at_once(Action::List(ListReason::Expired)),
+            // Before a watch is tried again, the server is asked where it is.
+            (_, Action::Watch | Action::NewEpoch { .. }) => Action::Probe,
+            (_, same) => same.clone(),
+        };
+        after_pause(next, failure, doing)
+    }
+
+    /// A watch ended. A stream that had lived is resumed at once, one that had not after a pause.
+    pub fn ended(how: &Ended, lived: bool) -> Step {
+        let failure = match how {
+            Ended::Told(failure) if failure.is_expired() => {
+                return at_once(Action::List(ListReason::Expired));
+            }
+            Ended::Closed | Ended::Idle => None,
+            Ended::Told(failure) | Ended::Broken(failure) => Some(failure),
+        };
+        let pause = match failure {
+            Some(failure) if !lived || failure.retry_after().is_some() => {
+                Some(Pause::asked(failure.retry_after()))
+            }
+            None if !lived => Some(Pause::asked(None)),
+            _ => None,
+        };
+        Step {
+            action: Action::Probe,
+            pause,
+            condition: failure.filter(|_| !lived).map(|f| explain(f, "watching")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(code: u16, retry_after: Option<u64>) -> Failure {
+        Failure::Status {
+            code,
+            reason: "R".into(),
+            message: "m".into(),
+            retry_after: retry_after.map(Duration::from_secs),
+            token: None,
+        }
+    }
+
+    fn version(text: &str) -> Version {
+        Version::new(text)
+    }
+
+    #[test]
+    fn a_checkpoint_is_probed_and_not_listed() {
+        assert_eq!(Course::resolved(Some(&version("7")), 0).action, Action::Probe);
+        assert_eq!(Course::resolved(None, 0).action, Action::List(ListReason::First));
+        assert_eq!(Course::resolved(None, 1).action, Action::List(ListReason::Replaced));
+        let step = Course::default().probed(&version("7"), Some(&version("7")), 0);
+        assert_eq!(step, at_once(Action::Watch));
+    }
+
+    #[test]
+    fn the_epoch_grows_only_when_the_server_is_behind_twice_in_a_row() {
+        let mut course = Course::default();
+        let (low, high, checkpoint) = (version("5"), version("12"), version("10"));
+        assert_eq!(course.probed(&low, Some(&checkpoint), 0).action, Action::Probe);
+        assert_eq!(course.probed(&high, Some(&checkpoint), 0).action, Action::Watch);
+        assert_eq!(course.probed(&low, Some(&checkpoint), 0).action, Action::Probe);
+        assert_eq!(course.probed(&low, Some(&checkpoint), 0).action, Action::NewEpoch { server: low });
+    }
+
+    #[test]
+    fn versions_without_order_never_make_an_epoch() {
+        let mut course = Course::default();
+        for _ in 0..5 {
+            assert_eq!(course.probed(&version("abc"), Some(&version("10")), 0).action, Action::Watch);
+        }
+    }
+
+    #[test]
+    fn an_expired_version_leads_to_a_list_in_both_its_forms() {
+        let list = Action::List(ListReason::Expired);
+        assert_eq!(Course::failed(&Action::Watch, &status(410, None)).action, list);
+        assert_eq!(Course::ended(&Ended::Told(status(410, None)), true).action, list);
+    }
+
+    #[test]
+    fn lost_rights_are_a_condition_and_nothing_is_listed_for_them() {
+        for code in [401, 403] {
+            let step = Course::failed(&Action::Watch, &status(code, None));
+            assert_eq!(step.action, Action::Probe);
+            assert!(step.pause.is_some() && step.condition.is_some());
+        }
+        assert_eq!(Course::failed(&Action::Probe, &status(404, None)).action, Action::Resolve);
+        assert_eq!(
+            Course::failed(&Action::List(ListReason::Expired), &status(403, None)).action,
+            Action::List(ListReason::Expired)
+        );
+    }
+
+    #[test]
+    fn a_kind_that_is_not_served_is_looked_up_again_soon() {
+        for action in [Action::Resolve, Action::Probe, Action::Watch, Action::List(ListReason::First)] {
+            let step = Course::failed(&action, &status(404, None));
+            assert_eq!((step.action, step.pause.unwrap().unserved), (Action::Resolve, true));
+        }
+        let step = Course::failed(&Action::Resolve, &status(503, None));
+        assert_eq!((step.action, step.pause.unwrap().unserved), (Action::Resolve, false));
+    }
+
+    #[test]
+    fn what_the_server_asks_for_is_kept() {
+        let step = Course::failed(&Action::Watch, &status(429, Some(9)));
+        assert_eq!(step.pause, Some(Pause::asked(Some(Duration::from_secs(9)))));
+        let step = Course::ended(&Ended::Told(status(429, Some(9))), true);
+        assert_eq!(step.pause, Some(Pause::asked(Some(Duration::from_secs(9)))));
+    }
+
+    #[test]
+    fn a_stream_that_lived_is_resumed_at_once() {
+        assert_eq!(Course::ended(&Ended::Closed, true).pause, None);
+        assert!(Course::ended(&Ended::Closed, false).pause.is_some());
+        assert_eq!(Course::ended(&Ended::Idle, true).action, Action::Probe);
+    }
+}

@@ -1,0 +1,127 @@
+//! Gets a list, page by page, and has it compared with what was witnessed.
+
+use std::sync::Arc;
+
+use kubewitness_core::Version;
+use kubewitness_core::project;
+use tokio::sync::mpsc;
+
+use crate::connect::request::Failure;
+use crate::repair::compare::asked::{Asked, ListReason};
+use crate::repair::compare::{Broken, Comparison};
+use crate::source::handle::count;
+use crate::source::input::{Closed, Input, sync};
+use crate::source::parts::Parts;
+use crate::source::round::Round;
+
+/// A paged list whose pages expire this often is asked for in another form: the server is slower
+/// than its own compaction.
+const PAGED_TRIES: u32 = 3;
+
+/// How a list ended.
+pub(crate) enum Listed {
+    /// At this version; what differs is left to be read back.
+    Complete(Version, Option<Round>),
+    /// It showed an object older than it was witnessed; this is where the server is.
+    OtherHistory(Version),
+    Failed(Failure),
+    /// Its pages expired again and again.
+    TooSlow,
+    /// What was there at the base says that it is none.
+    Baseless,
+}
+
+pub(crate) struct Relist {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+    asked: Asked,
+}
+
+impl Relist {
+    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>, asked: Asked) -> Self {
+        Self { parts, inputs, asked }
+    }
+
+    /// `in_one_piece`: without pages.
+    pub async fn run(&self, in_one_piece: bool) -> Result<Listed, Closed> {
+        let mut tries = 0;
+        loop {
+            count_list(&self.parts, &self.asked.reason);
+            tries += 1;
+            match self.attempt(!in_one_piece).await {
+                Ok((version, round)) => return Ok(Listed::Complete(version, round)),
+                Err(Broken::Again) => {
+                    tracing::warn!(source = %self.parts.spec.name, tries, "a page of the list expired: listing again");
+                    sync(&self.inputs).await?;
+                    if tries >= PAGED_TRIES {
+                        return Ok(Listed::TooSlow);
+                    }
+                }
+                Err(Broken::Closed) => return Err(Closed),
+                Err(Broken::OtherHistory(server)) => return Ok(Listed::OtherHistory(server)),
+                Err(Broken::Failed(failure)) => return Ok(Listed::Failed(failure)),
+                Err(Broken::Baseless) => return Ok(Listed::Baseless),
+                Err(Broken::NotStreamed(why)) => return Ok(Listed::Failed(Failure::Answer(why))),
+            }
+        }
+    }
+
+    /// One list from its first page to its last. The watch begins at the first page's version:
+    /// it misses nothing, whatever the later pages say.
+    async fn attempt(&self, paged: bool) -> Result<(Version, Option<Round>), Broken> {
+        let Asked { resource, base, id, .. } = &self.asked;
+        let mut comparison = Comparison::new(&self.parts, &self.inputs, &self.asked);
+        let (mut token, mut first) = (String::new(), None);
+        loop {
+            let mut address = resource.collection();
+            if paged {
+                address = address.with("limit", &self.parts.tuning.page.to_string());
+            }
+            if !token.is_empty() {
+                address = address.with("continue", &token);
+            } else if let Some(base) = base {
+                address =
+                    address.with("resourceVersion", base.at.as_str()).with("resourceVersionMatch", "Exact");
+            }
+            let bytes = match self.parts.api.get(address.as_str()).await {
+                Ok(bytes) => bytes,
+                Err(failure) if failure.is_expired() && !token.is_empty() => match failure.token() {
+                    // The rest of the list, as it is now: the watch from the first page's version
+                    // brings what lies between.
+                    Some(inconsistent) if *inconsistent != token && base.is_none() => {
+                        token = inconsistent.to_string();
+                        continue;
+                    }
+                    _ => return Err(Broken::Again),
+                },
+                Err(failure) => return Err(failure.into()),
+            };
+            let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
+            let version = Version::new(&page.resource_version);
+            if base.as_ref().is_some_and(|base| base.at != version) {
+                return Err(Broken::Baseless);
+            }
+            let listed = first.get_or_insert_with(|| version.clone());
+            for item in &page.items {
+                comparison.item(bytes.slice_ref(item), Some(listed)).await?;
+            }
+            if page.continue_token.is_empty() {
+                let round = comparison.complete(listed, &version, *id).await?;
+                return Ok((listed.clone(), round));
+            }
+            token = page.continue_token.to_string();
+        }
+    }
+}
+
+pub(crate) fn count_list(parts: &Parts, reason: &ListReason) {
+    let counters = &parts.shared.counters;
+    let counter = match reason {
+        ListReason::First => &counters.lists_first,
+        ListReason::Expired => &counters.lists_expired,
+        ListReason::Replaced => &counters.lists_replaced,
+        // An audit, ahead of its time.
+        ListReason::Doubted => &counters.lists_audit,
+    };
+    count(counter, 1);
+}

@@ -1,0 +1,174 @@
+//! A list as the beginning of a watch: what there is comes as events, in no order of version, up
+//! to a bookmark that says so; then the same stream goes on as the watch.
+//!
+//! Asked for first: on neither side is a large collection ever in memory as a whole, no page can
+//! expire, and nothing lies between the list and its watch. A server that doesn't know it refuses
+//! (or answers with an ordinary watch), and is asked for pages from then on.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::frames::Line;
+use kubewitness_core::project::{self, EventType, Frame};
+use tokio::sync::mpsc;
+
+use crate::connect::request::{Failure, status_failure};
+use crate::read::next_action::Ended;
+use crate::read::watch_stream::Stream;
+use crate::repair::compare::asked::Asked;
+use crate::repair::compare::{Broken, Comparison};
+use crate::source::input::Input;
+use crate::source::parts::Parts;
+use crate::source::round::Round;
+
+/// A list that has come to its end, and the watch that it is now.
+pub(crate) struct Streamed {
+    /// From where the watch is complete: below the first of the changes.
+    pub complete: Version,
+    pub round: Option<Round>,
+    pub stream: Stream,
+    /// Changes that came among the objects, in order: they belong to the watch. The list's end is
+    /// the last of them.
+    pub changes: Vec<Bytes>,
+}
+
+pub(crate) struct StreamedList {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+    comparison: Comparison,
+    changes: Vec<Bytes>,
+    lowest: Option<Version>,
+    /// Names whose bearer was deleted meanwhile: who is added under them was added meanwhile, too.
+    freed: HashSet<(String, String)>,
+}
+
+impl StreamedList {
+    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &Asked) -> Self {
+        let comparison = Comparison::new(parts, inputs, asked);
+        Self {
+            parts: Arc::clone(parts),
+            inputs: inputs.clone(),
+            comparison,
+            changes: Vec::new(),
+            lowest: None,
+            freed: HashSet::new(),
+        }
+    }
+
+    pub async fn run(mut self, asked: &Asked, seconds: u64) -> Result<Streamed, Broken> {
+        let address = asked
+            .resource
+            .collection()
+            .with("watch", "true")
+            .with("allowWatchBookmarks", "true")
+            .with("sendInitialEvents", "true")
+            .with("resourceVersionMatch", "NotOlderThan")
+            .with("timeoutSeconds", &seconds.to_string());
+        let patience = self.parts.tuning.stream_patience;
+        let body = match self.parts.api.open(address.as_str(), patience).await {
+            Err(failure) if is_refusal(&failure) => return Err(Broken::NotStreamed(failure.to_string())),
+            Err(Failure::TimedOut(_)) => return Err(Broken::NotStreamed("it doesn't begin".to_string())),
+            body => body?,
+        };
+        let mut stream = Stream::new(&self.parts, body);
+        loop {
+            match stream.more(patience).await {
+                Ok(()) => {}
+                Err(Ended::Idle) => {
+                    return Err(Broken::NotStreamed(format!("nothing came for {patience:?}, and no end")));
+                }
+                Err(Ended::Broken(failure) | Ended::Told(failure)) => return Err(failure.into()),
+                Err(Ended::Closed) => {
+                    return Err(Failure::Transport("the list's stream ended before the list".into()).into());
+                }
+            }
+            let mut lines = std::mem::take(&mut stream.lines).into_iter();
+            while let Some(line) = lines.next() {
+                let Some(version) = self.line(line).await? else { continue };
+                stream.lines = lines.collect();
+                let round = self.comparison.complete(&version, &version, asked.id).await?;
+                let complete = self.lowest.and_then(|lowest| lowest.before()).unwrap_or(version.clone());
+                return Ok(Streamed { complete, round, stream, changes: self.changes });
+            }
+        }
+    }
+
+    /// One line; the version where it is the list's end.
+    async fn line(&mut self, line: Line) -> Result<Option<Version>, Broken> {
+        let frame = match line {
+            Line::Frame(frame) => frame,
+            Line::Oversized(kept) => {
+                self.comparison.unread();
+                self.send(Input::Oversized(kept)).await?;
+                return Ok(None);
+            }
+        };
+        let Ok(read) = project::frame(&frame) else {
+            self.comparison.unread();
+            self.send(Input::Line(frame, None)).await?;
+            return Ok(None);
+        };
+        match read.kind {
+            EventType::Added | EventType::Modified | EventType::Deleted if self.is_change(&read) => {
+                if self.changes.len() >= self.parts.tuning.held_events {
+                    return Err(Broken::Again);
+                }
+                self.changes.push(frame);
+            }
+            EventType::Added | EventType::Modified | EventType::Deleted => {
+                self.comparison.item(frame.slice_ref(read.object), None).await?;
+            }
+            EventType::Bookmark => {
+                let answer = |error: project::ProjectError| Failure::Answer(error.to_string());
+                if !project::ends_initial_events(read.object).map_err(answer)? {
+                    let why = "a bookmark came before the end of the list";
+                    return Err(Broken::NotStreamed(why.to_string()));
+                }
+                let version = Version::new(&project::bookmark_version(read.object).map_err(answer)?);
+                // Behind the changes it says that there are no more of them.
+                if !self.changes.is_empty() {
+                    self.changes.push(frame);
+                }
+                return Ok(Some(version));
+            }
+            EventType::Error => {
+                let failure = status_failure(None, read.object, None);
+                return Err(if failure.is_expired() { Broken::Again } else { failure.into() });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether an event is none of the list's own objects.
+    fn is_change(&mut self, read: &Frame<'_>) -> bool {
+        let Ok(envelope) = project::envelope(read.object) else { return false };
+        let name = || (envelope.namespace.to_string(), envelope.name.to_string());
+        let is_change = match read.kind {
+            EventType::Deleted => {
+                self.freed.insert(name());
+                true
+            }
+            EventType::Added if self.freed.is_empty() || !self.freed.contains(&name()) => false,
+            _ => {
+                self.comparison.know(&envelope.uid);
+                true
+            }
+        };
+        let version = Version::new(&envelope.resource_version);
+        if is_change && self.lowest.as_ref().is_none_or(|lowest| lowest.is_newer_than(&version)) {
+            self.lowest = Some(version);
+        }
+        is_change
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Broken> {
+        self.inputs.send(input).await.map_err(|_| Broken::Closed)
+    }
+}
+
+/// Whether the server says that it doesn't know such a request.
+fn is_refusal(failure: &Failure) -> bool {
+    matches!(failure.code(), Some(400 | 405 | 406 | 422 | 501))
+}

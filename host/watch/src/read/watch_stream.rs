@@ -1,0 +1,84 @@
+//! One open watch: its bytes, split into lines.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use http_body_util::BodyExt;
+use kube::client::Body;
+use kubewitness_core::frames::{Line, Splitter};
+use kubewitness_core::limits::FRAME_BYTES;
+use tokio::time::timeout;
+
+use crate::connect::request::{Failure, causes};
+use crate::read::next_action::Ended;
+use crate::source::handle::count;
+use crate::source::parts::Parts;
+
+/// What is there already is taken at once, up to so many lines and bytes: a server sends each event
+/// as a chunk of its own, and going through the scheduler for each costs as much as reading it.
+const LINES_AT_ONCE: usize = 256;
+const BYTES_AT_ONCE: usize = 512 * 1024;
+
+pub(crate) struct Stream {
+    parts: Arc<Parts>,
+    body: Pin<Box<Body>>,
+    splitter: Splitter,
+    /// What has come and was not taken yet, in order.
+    pub lines: Vec<Line>,
+    /// Whether anything came at all.
+    pub any: bool,
+    /// What comes after these lines: nothing more.
+    ended: Option<Ended>,
+}
+
+impl Stream {
+    pub fn new(parts: &Arc<Parts>, body: Body) -> Self {
+        let (splitter, lines) = (Splitter::new(FRAME_BYTES), Vec::new());
+        Self { parts: Arc::clone(parts), body: Box::pin(body), splitter, lines, any: false, ended: None }
+    }
+
+    /// Waits for more lines, or for the end. Nothing is lost if it is dropped meanwhile.
+    pub async fn more(&mut self, idle: Duration) -> Result<(), Ended> {
+        if let Some(ended) = self.ended.take() {
+            return Err(ended);
+        }
+        let first = timeout(idle, self.chunk()).await.map_err(|_| Ended::Idle)?;
+        let mut bytes = self.take(first?);
+        while self.lines.len() < LINES_AT_ONCE && bytes < BYTES_AT_ONCE {
+            let Some(next) = self.chunk().now_or_never() else { break };
+            match next {
+                Ok(chunk) => bytes += self.take(chunk),
+                Err(ended) => {
+                    self.ended = Some(ended);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn chunk(&mut self) -> Result<Bytes, Ended> {
+        match self.body.frame().await {
+            None => Err(Ended::Closed),
+            Some(Err(error)) => Err(Ended::Broken(Failure::Transport(causes(&error)))),
+            Some(Ok(frame)) => Ok(frame.into_data().unwrap_or_default()),
+        }
+    }
+
+    fn take(&mut self, chunk: Bytes) -> usize {
+        let bytes = chunk.len();
+        self.any |= bytes > 0;
+        count(&self.parts.shared.counters.bytes, bytes as u64);
+        self.splitter.push(chunk, &mut self.lines);
+        bytes
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        count(&self.parts.shared.counters.discarded_bytes, self.splitter.pending() as u64);
+    }
+}

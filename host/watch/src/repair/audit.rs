@@ -1,0 +1,375 @@
+//! Every so often a consistent list is compared with what was witnessed, while the watch goes on.
+//! What still differs once the watch has passed the list's version was never sent, or was lost:
+//! it is read back, journaled and counted.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::ports::Fate;
+use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::DiscrepancyView;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use crate::connect::backoff::Dice;
+use crate::connect::request::Failure;
+use crate::connect::resource::{Resource, resolve};
+use crate::judge::object::{check, matches, reference, with_kind};
+use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
+use crate::repair::missed::tell;
+use crate::repair::report::discrepancy::discrepancy;
+use crate::source::handle::{Limit, count};
+use crate::source::input::{Closed, Input, settled};
+use crate::source::parts::Parts;
+use crate::source::round::{Job, Moved, Since, Uids, Vanished};
+
+/// Differences that one audit follows up. More is an outage, not a lost event; the next audit
+/// finds the others.
+const CANDIDATES: usize = 10_000;
+/// Audits that fail in a row before people are told: one alone is made up for by the next.
+const FAILURES: u32 = 2;
+/// How often it is looked whether the watch has come to the list's version.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(crate) struct Auditor {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+}
+
+/// Why an audit ended early.
+enum Broken {
+    Closed,
+    Failed(Failure),
+    /// The watch is not there, so that nothing can be said.
+    NotWatching,
+    /// The server was restored since it listed.
+    OtherHistory,
+}
+
+impl From<Closed> for Broken {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// How an object differs from the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    /// A version that was not witnessed, or not yet.
+    Newer,
+    /// An object that was not witnessed, or not yet.
+    Unknown,
+}
+
+/// What a listed object means against the version that is known of it.
+fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Option<Difference> {
+    match known {
+        Some(known) if listed.is_newer_than(known) => Some(Difference::Newer),
+        // Versions without order: another one is news, which time may settle.
+        Some(known) if known.compare(listed).is_none() => Some(Difference::Newer),
+        Some(_) => None,
+        None => matches.then_some(Difference::Unknown),
+    }
+}
+
+/// A listed object that differed.
+struct Candidate {
+    object: Arc<ObjectRef>,
+    version: Version,
+    document: kubewitness_core::document::Packed,
+    matches: bool,
+}
+
+/// What differs, and what is to be done about it.
+#[derive(Default)]
+struct Differing {
+    found: Vec<DiscrepancyView>,
+    jobs: Vec<Job>,
+}
+
+/// What one list showed.
+#[derive(Default)]
+struct Seen {
+    listed: Option<Version>,
+    uids: Uids,
+    candidates: Vec<Candidate>,
+}
+
+impl Auditor {
+    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+        Self { parts, inputs }
+    }
+
+    /// Ends only with the writer; it is dropped to stop it.
+    pub async fn run(self) {
+        let every = self.parts.spec.audit.0;
+        let (mut dice, mut failures) = (Dice::new(self.parts.tuning.seed), 0);
+        while !every.is_zero() {
+            // Between nine and eleven tenths, so that many sources don't list at once.
+            sleep(every.mul_f64(dice.between(90, 110) as f64 / 100.0)).await;
+            let begun = Instant::now();
+            match self.audit().await {
+                Ok(discrepancies) => {
+                    failures = 0;
+                    self.parts.shared.set_limitation(Limit::Audits, None);
+                    self.parts.shared.audited(self.parts.clock.now_ms(), discrepancies == 0);
+                    let took = begun.elapsed();
+                    tracing::debug!(source = %self.parts.spec.name, discrepancies, ?took, "audited");
+                }
+                Err(Broken::Closed) => return,
+                Err(Broken::NotWatching) => {
+                    tracing::info!(source = %self.parts.spec.name, "not audited: it is not watched now");
+                }
+                Err(Broken::OtherHistory) => {
+                    let source = &self.parts.spec.name;
+                    tracing::warn!(%source, "not audited: the server's history is another one than a moment ago");
+                }
+                Err(Broken::Failed(failure)) => {
+                    failures += 1;
+                    tracing::warn!(source = %self.parts.spec.name, failures, "not audited, the next one will tell: {failure}");
+                    if failures >= FAILURES {
+                        let why = format!("the last one with: {failure}");
+                        self.parts.shared.set_limitation(Limit::Audits, Some(&why));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn audit(&self) -> Result<usize, Broken> {
+        let epoch = settled(&self.inputs).await?.epoch;
+        if !self.is_watching() {
+            return Err(Broken::NotWatching);
+        }
+        let resource = resolve(&self.parts.api, &self.parts.spec).await?;
+        count(&self.parts.shared.counters.lists_audit, 1);
+        let mut seen = self.list(&resource).await?;
+        let Some(listed) = seen.listed.take() else { return Ok(0) };
+        let missing = self.not_listed(&seen.uids, &listed);
+        if seen.candidates.is_empty() && missing.is_empty() {
+            return Ok(0);
+        }
+        self.pass(&listed).await?;
+        let Differing { found, jobs } = self.still(seen.candidates, missing, &listed, &resource).await?;
+        let discrepancies = jobs.len();
+        if !found.is_empty() {
+            self.send(Input::Differs(found)).await?;
+        }
+        for job in &jobs {
+            self.send(Input::Hold(job.object(), Some(epoch))).await?;
+        }
+        tell(&self.parts, &self.inputs, epoch, jobs, &resource).await?;
+        Ok(discrepancies)
+    }
+
+    fn is_watching(&self) -> bool {
+        let live = self.parts.shared.live();
+        live.synced && live.condition.is_none() && live.stalled.is_none()
+    }
+
+    async fn list(&self, resource: &Resource) -> Result<Seen, Broken> {
+        let (mut seen, mut token) = (Seen::default(), String::new());
+        loop {
+            let mut address = resource.collection().with("limit", &self.parts.tuning.page.to_string());
+            if !token.is_empty() {
+                address = address.with("continue", &token);
+            }
+            let bytes = self.parts.api.get(address.as_str()).await?;
+            let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
+            seen.listed.get_or_insert_with(|| Version::new(&page.resource_version));
+            for item in &page.items {
+                self.item(&mut seen, &bytes, item);
+            }
+            if page.continue_token.is_empty() {
+                return Ok(seen);
+            }
+            token = page.continue_token.to_string();
+        }
+    }
+
+    fn item(&self, seen: &mut Seen, bytes: &Bytes, item: &[u8]) {
+        // What can't be read is kept as poison where it is watched or listed.
+        let Ok(envelope) = project::envelope(item) else { return };
+        if check(&self.parts, &envelope).is_err() {
+            return;
+        }
+        seen.uids.insert(&envelope.uid);
+        let (version, matches) = (Version::new(&envelope.resource_version), matches(&self.parts, &envelope));
+        let known = self.known(&envelope.uid);
+        let differs = difference(&version, known.as_ref(), matches).is_some();
+        if differs && seen.candidates.len() < CANDIDATES {
+            let document = self.with_kind(&bytes.slice_ref(item), &envelope);
+            let object = Arc::new(reference(&self.parts, &envelope));
+            seen.candidates.push(Candidate { object, version, document: pack(&document), matches });
+        }
+    }
+
+    fn with_kind(&self, document: &Bytes, envelope: &Envelope<'_>) -> Bytes {
+        let spec = &self.parts.spec;
+        with_kind(document.clone(), envelope, &spec.api_version, &spec.kind)
+    }
+
+    fn known(&self, uid: &str) -> Option<Version> {
+        self.parts.shared.read().brief(uid).map(|held| held.resource_version)
+    }
+
+    /// Whether an object still is there. A server that shows less of it than it listed, or
+    /// something else at that version, was restored meanwhile: what it listed is of the past.
+    async fn is_there(
+        &self,
+        resource: &Resource,
+        object: &ObjectRef,
+        listed: &Version,
+        document: &[u8],
+    ) -> Result<bool, Broken> {
+        let Some(now) = fetch(&self.parts, resource, object).await? else { return Ok(false) };
+        let Ok(envelope) = project::envelope(&now) else { return Ok(true) };
+        if envelope.uid != *object.uid {
+            return Ok(false);
+        }
+        match Version::new(&envelope.resource_version).compare(listed) {
+            Some(Ordering::Less) => Err(Broken::OtherHistory),
+            Some(Ordering::Equal) if !is_same(&self.with_kind(&now, &envelope), document) => {
+                Err(Broken::OtherHistory)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Nobody comes back: the history is another one, and the reader looks into that.
+    async fn revived(&self, object: &ObjectRef) -> Result<Broken, Closed> {
+        say_revived(&self.parts, object);
+        self.parts.shared.landmarks().contradicted = true;
+        self.send(Input::Doubt).await?;
+        Ok(Broken::OtherHistory)
+    }
+
+    /// Another object that has its name, by what was witnessed.
+    fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, Since)> {
+        let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
+        (held.object.uid != object.uid).then_some((held.object, Since::at(held.resource_version)))
+    }
+
+    /// Objects that are known and were not listed, unless they are newer than the list.
+    fn not_listed(&self, uids: &Uids, listed: &Version) -> Vec<(Arc<ObjectRef>, Version)> {
+        let cache = self.parts.shared.read();
+        let missing = cache
+            .all()
+            .filter(|held| !uids.contains(&held.object.uid) && !held.resource_version.is_newer_than(listed));
+        let missing = missing.map(|held| (Arc::clone(&held.object), held.resource_version.clone()));
+        missing.take(CANDIDATES).collect()
+    }
+
+    /// Waits until the watch has come to the list's version, or has had time to.
+    async fn pass(&self, listed: &Version) -> Result<(), Broken> {
+        let until = Instant::now() + self.parts.tuning.audit_grace;
+        while Instant::now() < until {
+            let checkpoint = Version::new(&self.parts.shared.live().checkpoint);
+            if checkpoint == *listed || checkpoint.is_newer_than(listed) {
+                break;
+            }
+            sleep(LOOK).await;
+        }
+        // What was received is durable, and nothing is being read back.
+        settled(&self.inputs).await?;
+        if self.is_watching() { Ok(()) } else { Err(Broken::NotWatching) }
+    }
+
+    /// What differs still. Whether an object is there, or not, is asked once more.
+    async fn still(
+        &self,
+        candidates: Vec<Candidate>,
+        missing: Vec<(Arc<ObjectRef>, Version)>,
+        listed: &Version,
+        resource: &Resource,
+    ) -> Result<Differing, Broken> {
+        let Differing { mut found, mut jobs } = Differing::default();
+        let mut succeeded = HashSet::new();
+        for Candidate { object, version, document, matches } in candidates {
+            let known = self.known(&object.uid);
+            let Some(difference) = difference(&version, known.as_ref(), matches) else { continue };
+            // Asked before the server is: it may end right then.
+            let fate = match difference {
+                Difference::Unknown => fate_now(&self.parts, &object).await,
+                Difference::Newer => Fate::Unknown,
+            };
+            // It came and went with the watch.
+            let is_there = self.is_there(resource, &object, &version, &document).await?;
+            if difference == Difference::Unknown && !is_there {
+                continue;
+            }
+            if fate == Fate::Ended {
+                return Err(self.revived(&object).await?);
+            }
+            // One story for one name: the end of its bearer before comes first.
+            let rival = if known.is_none() { self.rival(&object) } else { None };
+            if let Some((rival, since)) = &rival {
+                found.push(discrepancy(&self.parts, rival, Some(&since.floor), None));
+                succeeded.insert(rival.uid.clone());
+            }
+            let witnessed = known.is_some();
+            let since = match known.or_else(|| Some(rival.as_ref()?.1.floor.clone())) {
+                Some(floor) => Since::at(floor),
+                None => Since::at(left_at(&self.parts, &fate, &version)),
+            };
+            found.push(discrepancy(&self.parts, &object, witnessed.then_some(&since.floor), Some(&version)));
+            jobs.push(Job::Moved(Moved {
+                object,
+                since,
+                version,
+                document,
+                witnessed,
+                is_end: false,
+                rival,
+            }));
+        }
+        for (object, before) in missing {
+            let Some(floor) = self.known(&object.uid).filter(|known| *known == before) else { continue };
+            if !succeeded.contains(&object.uid) && is_absent(&self.parts, resource, &object).await? {
+                found.push(discrepancy(&self.parts, &object, Some(&floor), None));
+                let (since, absent) = (Since::at(floor), listed.clone());
+                jobs.push(Job::Vanished(Vanished { object, since, absent }));
+            }
+        }
+        Ok(Differing { found, jobs })
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Closed> {
+        self.inputs.send(input).await.map_err(|_| Closed)
+    }
+}
+
+/// Whether they say the same, in whatever order.
+fn is_same(now: &[u8], packed: &[u8]) -> bool {
+    let parse = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).ok();
+    unpack(packed).is_ok_and(|listed| *listed == *now || parse(&listed) == parse(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_watch_may_have_missed_is_a_difference() {
+        let v = Version::new;
+        assert_eq!(difference(&v("7"), Some(&v("7")), true), None);
+        assert_eq!(difference(&v("7"), Some(&v("9")), true), None, "the watch is ahead of the list");
+        assert_eq!(difference(&v("10"), Some(&v("9")), true), Some(Difference::Newer));
+        assert_eq!(difference(&v("10"), Some(&v("9")), false), Some(Difference::Newer), "it has left");
+        assert_eq!(difference(&v("10"), None, true), Some(Difference::Unknown));
+        assert_eq!(difference(&v("10"), None, false), None);
+        assert_eq!(difference(&v("x"), Some(&v("y")), true), Some(Difference::Newer));
+    }
+}

@@ -1,0 +1,153 @@
+//! What is there at a checkpoint beyond everything that was witnessed.
+//!
+//! Bookmarks move the checkpoint of a quiet source on, past its last [landmark](crate::repair::history::landmarks).
+//! A backup from between the two has all that was witnessed, and may have counted on beyond the
+//! checkpoint by the time it is asked: then what it did in between would never be seen. But the
+//! server can be asked what was there at the checkpoint, and that is known exactly: a bookmark says
+//! that everything up to there has come.
+//!
+//! Nothing that was witnessed is contradicted by more than that. Whether events were lost or the
+//! history was replaced by one that shares all of it can't be told apart, and makes no difference to
+//! what has to be done: what is there is read back.
+//!
+//! One page is compared, object by object: all there is of most quiet sources. Of a longer list the
+//! count is compared as well, and where that differs, the rest. Versions that changed behind the
+//! first page, and nothing else, are left to the audit.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::ports::Fate;
+use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::state::ObjectRef;
+
+use crate::connect::request::Address;
+use crate::connect::resource::Resource;
+use crate::judge::object::{check, matches};
+use crate::repair::history::landmarks::ask;
+use crate::source::parts::Parts;
+use crate::source::round::Uids;
+use crate::version::number;
+
+pub(crate) struct Census<'a> {
+    pub parts: &'a Arc<Parts>,
+    pub resource: &'a Resource,
+    pub epoch: u32,
+    /// The checkpoint.
+    pub at: &'a Version,
+    /// Where the server is.
+    pub server: &'a Version,
+}
+
+/// Everything of one list, as far as it was read.
+#[derive(Default)]
+struct Listed {
+    uids: Uids,
+    /// Something could not be read, and may be anybody.
+    has_poison: bool,
+}
+
+/// The server can't tell, or what it tells proves nothing.
+struct Untold;
+
+impl Census<'_> {
+    /// Whether the server has something else there than what was witnessed up to there.
+    pub async fn is_contradicted(&self) -> bool {
+        self.compared().await.unwrap_or(false)
+    }
+
+    async fn compared(&self) -> Result<bool, Untold> {
+        let (mut listed, mut token) = (Listed::default(), String::new());
+        loop {
+            let bytes = self.page(self.at, self.parts.tuning.page, &token).await?;
+            let page = project::list_page(&bytes).map_err(|_| Untold)?;
+            for item in &page.items {
+                if self.is_strange(item, &mut listed).await {
+                    return Ok(true);
+                }
+            }
+            if page.continue_token.is_empty() {
+                return Ok(!listed.has_poison && self.is_any_missing(&listed.uids));
+            }
+            let counted = page.remaining.map(|remaining| page.items.len() as u64 + remaining);
+            if token.is_empty() && self.fits(counted).await? {
+                return Ok(false);
+            }
+            token = page.continue_token.to_string();
+        }
+    }
+
+    async fn page(&self, at: &Version, limit: usize, token: &str) -> Result<Bytes, Untold> {
+        let address = self.resource.collection().with("limit", &limit.to_string());
+        let exact = |address: Address| {
+            address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact")
+        };
+        // A token says what version it is of, and none may be named beside it.
+        let address = if token.is_empty() { exact(address) } else { address.with("continue", token) };
+        let bytes = ask(self.parts, &address, at).await.ok_or(Untold)?;
+        // A server that doesn't know the parameters answers with what is there now.
+        let is_there = project::list_page(&bytes).is_ok_and(|page| page.resource_version == at.as_str());
+        if is_there { Ok(bytes) } else { Err(Untold) }
+    }
+
+    /// Whether an object can't have been there, by what was witnessed.
+    async fn is_strange(&self, item: &[u8], listed: &mut Listed) -> bool {
+        let Ok(envelope) = project::envelope(item) else {
+            listed.has_poison = true;
+            return false;
+        };
+        if check(self.parts, &envelope).is_err() {
+            listed.has_poison = true;
+            return false;
+        }
+        listed.uids.insert(&envelope.uid);
+        let version = Version::new(&envelope.resource_version);
+        let known = self.parts.shared.read().brief(&envelope.uid).map(|held| held.resource_version);
+        match known {
+            // What was witnessed beyond the checkpoint says nothing about what was there before.
+            Some(known) => known != version && !known.is_newer_than(self.at),
+            None => self.is_unheard_of(&envelope).await,
+        }
+    }
+
+    /// Nothing was witnessed of it, not even its end. With a selector that can't be told: it may
+    /// have left.
+    async fn is_unheard_of(&self, envelope: &Envelope<'_>) -> bool {
+        let spec = &self.parts.spec;
+        if !spec.match_labels.is_empty() || !matches(self.parts, envelope) {
+            return false;
+        }
+        let fate = self.parts.witness.fate(&spec.name, self.epoch, &envelope.uid).await;
+        matches!(fate, Ok(Fate::Unknown))
+    }
+
+    /// Whether somebody who was there by what was witnessed was not listed.
+    fn is_any_missing(&self, uids: &Uids) -> bool {
+        let cache = self.parts.shared.read();
+        let is_missing = |object: &ObjectRef, version: &Version| {
+            !uids.contains(&object.uid) && !version.is_newer_than(self.at)
+        };
+        cache.all().any(|held| is_missing(&held.object, &held.resource_version))
+    }
+
+    /// Whether as many are there as are known. A checkpoint can lie right below a deletion that was
+    /// witnessed: then it is as many above it.
+    async fn fits(&self, counted: Option<u64>) -> Result<bool, Untold> {
+        // With a selector the server counts others, too; one that doesn't count can't be compared.
+        let Some(counted) = counted.filter(|_| self.parts.spec.match_labels.is_empty()) else {
+            return Ok(true);
+        };
+        let known = self.parts.shared.read().len() as u64;
+        if counted == known {
+            return Ok(true);
+        }
+        let next = number(self.at).map(|at| Version::new(&(at + 1).to_string())).ok_or(Untold)?;
+        if next.is_newer_than(self.server) {
+            return Ok(false);
+        }
+        let bytes = self.page(&next, 1, "").await?;
+        let page = project::list_page(&bytes).map_err(|_| Untold)?;
+        Ok(page.remaining.is_none_or(|remaining| page.items.len() as u64 + remaining == known))
+    }
+}

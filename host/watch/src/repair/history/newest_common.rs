@@ -1,0 +1,339 @@
+//! From where a history that took the place of another is read: from the newest write that both
+//! have. What was written to it since was never watched, but can still be read back.
+//!
+//! A version can be the same in both by chance: a server that was restored from a backup counts on
+//! from there, and controllers do again what they did. But nobody is given the uid of another, and
+//! a write says when it was made (in `managedFields`), which a restore takes longer than the second
+//! that it is told in. So the creation of an object counts, and a write that is the same in all and
+//! has moved such a time; one that only took something away has not. A store's versions are one
+//! counter, so that everything below a write that is the same is the same as well.
+//!
+//! Where compaction has been beyond it, the new history is read from there on, and what lies
+//! between is a gap.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::ports::Former;
+use kubewitness_core::project;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::connect::resource::Resource;
+use crate::judge::object::check;
+use crate::repair::walk_back::Exact;
+use crate::repair::walk_back::budget::Budget;
+use crate::repair::walk_back::compaction::Frontier;
+use crate::repair::walk_back::versions::Answer;
+use crate::source::parts::Parts;
+
+/// Histories that are looked through; a backup of an older one has nothing in common with them.
+const EPOCHS: usize = 8;
+
+/// Writes that say nothing are passed over, so many in a row.
+const UNCLEAR: u32 = 16;
+
+/// Where a new history is known from on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    /// It is read from here on.
+    pub at: Version,
+    /// Up to here it is the same as the one before; empty where nothing of it is known to be.
+    pub common: Version,
+    /// Beyond this it is not, and when that was, where it is known.
+    pub edge: u64,
+    pub parted: Option<String>,
+    /// Where the server was.
+    pub newest: Version,
+}
+
+/// What the new history has where the one before had a version.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Same,
+    Other,
+    /// It may be the same by chance.
+    Unclear,
+    /// Compaction has been there.
+    Gone,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Untold {
+    /// The server can't be asked, or the journal.
+    Ever,
+    /// Compaction came while it was asked.
+    Now,
+}
+
+/// Up to some version everything is in both, and nothing beyond it.
+struct Halved {
+    /// The newest that is known to be.
+    common: Option<u64>,
+    /// The oldest that is not, and when it was written.
+    other: u64,
+    time: Option<String>,
+}
+
+pub(crate) struct Common {
+    parts: Arc<Parts>,
+    exact: Exact,
+    /// The new history's.
+    epoch: u32,
+    newest: u64,
+}
+
+impl Common {
+    /// `None` where versions have no order.
+    pub fn new(parts: &Arc<Parts>, resource: &Resource, epoch: u32, server: &Version) -> Option<Self> {
+        let newest = server.number()?;
+        let exact = asking(parts, resource, newest);
+        Some(Self { parts: Arc::clone(parts), exact, epoch, newest })
+    }
+
+    /// A server that doesn't answer such questions must not keep a source from watching.
+    pub async fn base(&self) -> Result<Base, Untold> {
+        let within = self.parts.tuning.walk.time_per_object;
+        let base = timeout(within, self.told()).await.unwrap_or(Err(Untold::Ever));
+        let source = &self.parts.spec.name;
+        match &base {
+            Ok(Base { at, common, .. }) => tracing::info!(
+                %source, %common, "the new history is read from version {at} on"
+            ),
+            Err(Untold::Now) => {
+                tracing::info!(%source, "the new history was compacted while it was asked for: it is asked again");
+            }
+            Err(Untold::Ever) => {
+                tracing::info!(%source, "what the new history has in common with the one before can't be told");
+            }
+        }
+        base
+    }
+
+    async fn told(&self) -> Result<Base, Untold> {
+        let mut best = Halved { common: None, other: self.newest.saturating_add(1), time: None };
+        for epoch in self.former_epochs() {
+            let halved = self.newest_of_both(epoch).await?;
+            if halved.common > best.common || epoch + 1 == self.epoch {
+                best = halved;
+            }
+        }
+        let (edge, parted, newest) = (best.other.saturating_sub(1), best.time, version(self.newest));
+        if let Some(common) = best.common.map(version) {
+            return Ok(Base { at: common.clone(), common, edge, parted, newest });
+        }
+        // A history that has nothing in common with the one before is read from its beginning.
+        self.exact.is_compacted(&version(1)).await;
+        let gone = u64::try_from(self.exact.gone()).map_err(|_| Untold::Ever)?;
+        if gone >= self.newest {
+            return Err(Untold::Now);
+        }
+        let at = version(gone + 1);
+        let common = if gone > 0 { self.newest_of_both_at(&at).await? } else { None };
+        Ok(Base { common: common.map_or_else(|| Version::new(""), version), at, edge, parted, newest })
+    }
+
+    /// The newest first: a backup can be of any of them.
+    fn former_epochs(&self) -> impl Iterator<Item = u32> {
+        (0..self.epoch).rev().take(EPOCHS)
+    }
+
+    /// Among the versions that were witnessed, as far as the new history can be read.
+    async fn newest_of_both(&self, epoch: u32) -> Result<Halved, Untold> {
+        let (mut low, mut high, mut common, mut time) = (1, self.newest.saturating_add(1), None, None);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.clearest(epoch, low..=middle).await? {
+                Some((former, Found::Same)) => (low, common) = (middle + 1, former.version.number()),
+                Some((former, Found::Other)) => {
+                    high = former.version.number().unwrap_or(middle);
+                    time = times(&parsed(&former.document)).into_iter().max().map(ToString::to_string);
+                }
+                Some((_, Found::Gone | Found::Unclear)) | None => low = middle + 1,
+            }
+        }
+        Ok(Halved { common, other: high, time })
+    }
+
+    /// The newest version within two numbers that says something.
+    async fn clearest(
+        &self,
+        epoch: u32,
+        within: RangeInclusive<u64>,
+    ) -> Result<Option<(Former, Found)>, Untold> {
+        let (low, mut high, mut left) = (*within.start(), *within.end(), UNCLEAR);
+        while let Some((at, former)) = self.former(epoch, low..=high).await? {
+            match self.compared(&former).await? {
+                Found::Unclear if left > 0 && at > low => (high, left) = (at - 1, left - 1),
+                found => return Ok(Some((former, found))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Among those that are still there at a version, by when they were written.
+    async fn newest_of_both_at(&self, at: &Version) -> Result<Option<u64>, Untold> {
+        let mut written = self.versions_at(at).await?;
+        written.sort_unstable();
+        let (mut low, mut high, mut common) = (0, written.len(), None);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.witnessed(written[middle], at).await? {
+                Found::Same => (low, common) = (middle + 1, Some(written[middle])),
+                Found::Other => high = middle,
+                Found::Unclear => low = middle + 1,
+                Found::Gone => return Err(Untold::Now),
+            }
+        }
+        Ok(common)
+    }
+
+    /// Whether a version of somebody who was there at another one is one that was witnessed.
+    async fn witnessed(&self, written: u64, at: &Version) -> Result<Found, Untold> {
+        for epoch in self.former_epochs() {
+            let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
+            let found = match self.compared_at(&former, at).await? {
+                // What was there before it can't be read any more; the journal may have it.
+                (Found::Same, Some(now)) => {
+                    let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
+                    if is_dated && !times(&parsed(&now)).is_empty() { Found::Same } else { Found::Unclear }
+                }
+                (found, _) => found,
+            };
+            if found != Found::Other {
+                return Ok(found);
+            }
+        }
+        Ok(Found::Other)
+    }
+
+    /// The newest version within two numbers that was witnessed in an epoch.
+    async fn former(&self, epoch: u32, within: RangeInclusive<u64>) -> Result<Option<(u64, Former)>, Untold> {
+        let former = self.parts.witness.former(&self.parts.spec.name, epoch, within).await;
+        let former = former.map_err(|error| {
+            let source = &self.parts.spec.name;
+            tracing::warn!(%source, "what the history before had can't be read: {error}");
+            Untold::Ever
+        })?;
+        Ok(former.and_then(|former| Some((former.version.number()?, former))))
+    }
+
+    /// At its own version, and right before that.
+    async fn compared(&self, former: &Former) -> Result<Found, Untold> {
+        let (found, now) = self.compared_at(former, &former.version).await?;
+        let (Found::Same, Some(now), Some(before)) = (&found, &now, former.version.before()) else {
+            return Ok(found);
+        };
+        match self.exact.at(&former.object, &before).await {
+            Some(Answer::Item { uid, document, .. }) if uid == former.object.uid => {
+                Ok(if has_moved(&document, now) { Found::Same } else { Found::Unclear })
+            }
+            // Its creation.
+            Some(Answer::Item { .. } | Answer::Nobody) => Ok(Found::Same),
+            Some(Answer::Compacted) => Ok(Found::Unclear),
+            Some(Answer::Refused(_)) | None => Err(Untold::Ever),
+        }
+    }
+
+    /// Whether the same is there, and what.
+    async fn compared_at(&self, former: &Former, at: &Version) -> Result<(Found, Option<Bytes>), Untold> {
+        match self.exact.at(&former.object, at).await {
+            Some(Answer::Item { uid, version, document })
+                if uid == former.object.uid
+                    && version == former.version
+                    && parsed(&document) == parsed(&former.document) =>
+            {
+                Ok((Found::Same, Some(document)))
+            }
+            Some(Answer::Item { .. } | Answer::Nobody) => Ok((Found::Other, None)),
+            Some(Answer::Compacted) => Ok((Found::Gone, None)),
+            Some(Answer::Refused(_)) | None => Err(Untold::Ever),
+        }
+    }
+
+    /// Of everybody who was there.
+    async fn versions_at(&self, at: &Version) -> Result<Vec<u64>, Untold> {
+        let limit = self.parts.tuning.page.to_string();
+        let (mut versions, mut token) = (Vec::new(), String::new());
+        loop {
+            let address = self.exact.collection().with("limit", &limit);
+            let address = match token.as_str() {
+                "" => address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact"),
+                token => address.with("continue", token),
+            };
+            if !self.exact.take() {
+                return Err(Untold::Ever);
+            }
+            let read = self.exact.read(&address).await.map_err(|_| Untold::Ever)?;
+            let bytes = read.ok_or(Untold::Now)?;
+            let page = project::list_page(&bytes).map_err(|_| Untold::Ever)?;
+            if page.resource_version != at.as_str() {
+                return Err(Untold::Ever);
+            }
+            versions.extend(page.items.iter().filter_map(|item| {
+                let envelope = project::envelope(item).ok()?;
+                check(&self.parts, &envelope).ok()?;
+                Version::new(&envelope.resource_version).number()
+            }));
+            if page.continue_token.is_empty() {
+                return Ok(versions);
+            }
+            token = page.continue_token.to_string();
+        }
+    }
+}
+
+/// For what a source waits for.
+pub(crate) fn asking(parts: &Arc<Parts>, resource: &Resource, newest: u64) -> Exact {
+    let walk = &parts.tuning.walk;
+    let budget = Budget::new(walk.requests, walk.time, walk.rate);
+    let frontier = Arc::new(Frontier::new(Some(newest.into())));
+    let exact = Exact::new(Arc::clone(parts), resource.clone(), budget, frontier);
+    exact.with_patience(walk.time_per_object)
+}
+
+pub(crate) fn version(number: u64) -> Version {
+    Version::new(&number.to_string())
+}
+
+fn parsed(document: &[u8]) -> Value {
+    serde_json::from_slice(document).unwrap_or_default()
+}
+
+/// Whether a write says that it was made at another time than the one before it.
+fn has_moved(before: &[u8], now: &[u8]) -> bool {
+    times(&parsed(before)) != times(&parsed(now))
+}
+
+/// When its fields were written.
+fn times(document: &Value) -> Vec<&str> {
+    let managed = document.pointer("/metadata/managedFields").and_then(Value::as_array);
+    let times = managed.into_iter().flatten().filter_map(|fields| fields.get("time"));
+    times.filter_map(Value::as_str).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn written(time: Option<&str>, failed: u32) -> Vec<u8> {
+        let mut object = json!({"metadata": {"name": "a"}, "status": {"failed": failed}});
+        if let Some(time) = time {
+            object["metadata"]["managedFields"] = json!([{"manager": "m", "time": time}]);
+        }
+        object.to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_write_that_only_takes_something_away_does_not_say_when_it_was_made() {
+        let (one, later) = (Some("2026-01-01T00:00:01Z"), Some("2026-01-01T00:00:02Z"));
+        assert!(has_moved(&written(one, 1), &written(later, 1)));
+        assert!(has_moved(&written(None, 1), &written(one, 1)));
+        assert!(!has_moved(&written(one, 1), &written(one, 2)));
+        assert!(!has_moved(&written(None, 1), &written(None, 2)));
+    }
+}

@@ -1,0 +1,201 @@
+//! What is proven to have been missed is read back beside the watch, name by name: what an audit
+//! found, and what an event shows by itself. A new object under the name of one that lives, by what
+//! was witnessed, is news of a deletion that never came, and a change of an object that isn't known
+//! is news of its beginning.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use kubewitness_core::document::unpack;
+use kubewitness_core::ports::Fate;
+use kubewitness_core::views::DiscrepancyView;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use crate::connect::backoff::{Backoff, Dice};
+use crate::connect::request::Failure;
+use crate::connect::resource::{Resource, resolve};
+use crate::judge::meaning::is_upto;
+use crate::repair::lookup::fate;
+use crate::repair::report::discrepancy::discrepancy;
+use crate::repair::rounds::{came_of, walk};
+use crate::repair::walk_back::Exact;
+use crate::repair::walk_back::budget::Budget;
+use crate::repair::walk_back::compaction::Frontier;
+use crate::repair::walk_back::requests::may_pass;
+use crate::repair::walk_back::versions::between;
+use crate::source::handle::count;
+use crate::source::hole::reason;
+use crate::source::input::{Closed, Input, Step, Story, sync};
+use crate::source::parts::Parts;
+use crate::source::round::{Job, Moved, PLACES, Since, Unended, newest};
+
+/// How often it is looked whether the epoch is over.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) struct Mender {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+}
+
+impl Mender {
+    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+        Self { parts, inputs }
+    }
+
+    /// Ends only with the writer; it is dropped to stop it.
+    pub async fn run(self, mut found: mpsc::UnboundedReceiver<Unended>) {
+        let mut unended = Vec::new();
+        while found.recv_many(&mut unended, PLACES).await > 0 {
+            let names = unended.len();
+            let mended = self.mend(std::mem::take(&mut unended)).await;
+            self.parts.shared.live().mending -= names;
+            if mended.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn mend(&self, unended: Vec<Unended>) -> Result<(), Closed> {
+        // What came with it is known, too: it may be the end that it was overtaken by.
+        let epoch = sync(&self.inputs).await?.epoch;
+        let mut jobs = Vec::new();
+        for Unended { epoch: of, mut moved, place } in unended {
+            // Given back before its story is told, by which the writer sees that there is one.
+            drop(place);
+            // Its history is over, and its name is no longer held.
+            if of != epoch {
+                continue;
+            }
+            match fate(&self.parts, epoch, &moved.object.uid).await {
+                Fate::Ended => self.late(epoch, moved).await?,
+                Fate::Left(left) if is_upto(&moved.version, &left) => self.late(epoch, moved).await?,
+                Fate::Left(left) if moved.rival.is_none() => {
+                    moved.since = Since::at(left);
+                    moved.witnessed = true;
+                    jobs.push(moved);
+                }
+                Fate::Left(_) | Fate::Unknown => jobs.push(moved),
+            }
+        }
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        self.send(Input::Differs(jobs.iter().map(|moved| self.differs(moved)).collect())).await?;
+        let resource = tokio::select! {
+            resource = self.resource() => resource,
+            () = is_over(&self.parts, epoch) => return Ok(()),
+        };
+        match resource {
+            Ok(resource) => {
+                let jobs = jobs.into_iter().map(Job::Moved).collect();
+                tell(&self.parts, &self.inputs, epoch, jobs, &resource).await
+            }
+            Err(failure) => {
+                for moved in jobs {
+                    self.give_up(epoch, moved, &failure).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn differs(&self, moved: &Moved) -> DiscrepancyView {
+        match &moved.rival {
+            Some((rival, since)) => discrepancy(&self.parts, rival, Some(&since.floor), None),
+            None => {
+                let witnessed = moved.witnessed.then_some(&moved.since.floor);
+                discrepancy(&self.parts, &moved.object, witnessed, moved.listed())
+            }
+        }
+    }
+
+    /// Overtaken by its end, or said again: the journal knows.
+    async fn late(&self, epoch: u32, moved: Moved) -> Result<(), Closed> {
+        let mut steps = Vec::new();
+        if moved.is_end {
+            count(&self.parts.shared.counters.duplicates, 1);
+        } else {
+            steps.extend(unpack(&moved.document).ok().map(Step::Late));
+        }
+        let release = Some(moved.object);
+        self.send(Input::Story(Story { round: None, epoch: Some(epoch), steps, release })).await
+    }
+
+    async fn resource(&self) -> Result<Resource, Failure> {
+        let tuning = &self.parts.tuning;
+        let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
+        let (mut dice, until) = (Dice::new(tuning.seed), Instant::now() + tuning.walk.time);
+        loop {
+            match resolve(&self.parts.api, &self.parts.spec).await {
+                Err(failure) if may_pass(&failure) && Instant::now() < until => {
+                    sleep(backoff.next(&mut dice, failure.retry_after())).await;
+                }
+                resolved => return resolved,
+            }
+        }
+    }
+
+    /// Nothing can be read back: what is missing is a hole, and the name goes on.
+    async fn give_up(&self, epoch: u32, moved: Moved, failure: &Failure) -> Result<(), Closed> {
+        let Moved { object, since, version, document, is_end, rival, .. } = moved;
+        let mut steps = Vec::new();
+        if let Some((rival, since)) = rival {
+            let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
+            steps.extend(hole.map(|hole| Step::Hole(Arc::clone(&rival), hole)));
+            steps.push(Step::Ended(rival, None));
+        }
+        let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
+        steps.extend(hole.map(|hole| Step::Hole(Arc::clone(&object), hole)));
+        steps.push(came_of(&document, is_end));
+        let story = Story { round: None, epoch: Some(epoch), steps, release: Some(object) };
+        self.send(Input::Story(story)).await
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Closed> {
+        self.inputs.send(input).await.map_err(|_| Closed)
+    }
+}
+
+/// Reads names back that belong to no round and are held, and tells the writer. Ends with its epoch:
+/// what another history did can't be asked of this one, and nobody is held for it any more.
+pub(crate) async fn tell(
+    parts: &Arc<Parts>,
+    inputs: &mpsc::Sender<Input>,
+    epoch: u32,
+    jobs: Vec<Job>,
+    resource: &Resource,
+) -> Result<(), Closed> {
+    tokio::select! {
+        told = read_back(parts, inputs, epoch, jobs, resource) => told,
+        () = is_over(parts, epoch) => Ok(()),
+    }
+}
+
+async fn is_over(parts: &Parts, epoch: u32) {
+    while parts.shared.live().epoch == epoch {
+        sleep(LOOK).await;
+    }
+}
+
+async fn read_back(
+    parts: &Arc<Parts>,
+    inputs: &mpsc::Sender<Input>,
+    epoch: u32,
+    jobs: Vec<Job>,
+    resource: &Resource,
+) -> Result<(), Closed> {
+    let budget = &parts.tuning.walk;
+    let limits = Budget::new(budget.requests, budget.time, budget.rate);
+    let frontier = Arc::new(Frontier::new(newest(&jobs)));
+    let exact = Exact::new(Arc::clone(parts), resource.clone(), limits, frontier);
+    let walking = jobs.into_iter().map(|job| walk(&exact, job, None));
+    let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
+    while let Some(walk) = walking.next().await {
+        let release = Some(Arc::clone(&walk.tale.object));
+        let story = Story { round: None, epoch: Some(epoch), steps: walk.tale.steps(), release };
+        inputs.send(Input::Story(story)).await.map_err(|_| Closed)?;
+    }
+    Ok(())
+}

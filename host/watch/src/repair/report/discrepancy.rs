@@ -1,0 +1,25 @@
+//! What the watch did not bring, said and kept.
+
+use kubewitness_core::Version;
+use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::DiscrepancyView;
+
+use crate::source::parts::Parts;
+
+/// Says what was missed. `listed`: `None` where it was not listed, or came with its end.
+pub(crate) fn discrepancy(
+    parts: &Parts,
+    object: &ObjectRef,
+    witnessed: Option<&Version>,
+    listed: Option<&Version>,
+) -> DiscrepancyView {
+    let text = |version: Option<&Version>| version.map(ToString::to_string).unwrap_or_default();
+    let (witnessed, listed) = (text(witnessed), text(listed));
+    let is_end = listed.is_empty() && !witnessed.is_empty();
+    let what = if is_end { "its deletion was missed" } else { "a version was missed" };
+    let ObjectRef { namespace, name, uid, .. } = object;
+    let source = &parts.spec.name;
+    tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the watch has not brought all: {what}");
+    let (object, found_ms) = (object.clone(), parts.clock.now_ms());
+    DiscrepancyView { object, witnessed, listed, found_ms }
+}

@@ -1,0 +1,308 @@
+//! Works off the rounds that lists leave behind, beside the watch: reads missed versions back,
+//! looks for what came and went unseen, and tells the writer, name by name.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::DiscrepancyView;
+use tokio::sync::mpsc;
+
+use crate::repair::report::discrepancy::discrepancy;
+use crate::repair::report::other_witnesses::Others;
+use crate::repair::report::{Tale, Teller};
+use crate::repair::sweep::Sweeping;
+use crate::repair::sweep::counts::Told;
+use crate::repair::walk_back::budget::Budget;
+use crate::repair::walk_back::compaction::Frontier;
+use crate::repair::walk_back::versions::{Answer, Met};
+use crate::repair::walk_back::{Ended, Exact, Span};
+use crate::source::handle::read;
+use crate::source::input::{Closed, Input, Step, sync};
+use crate::source::life::{Life, Walked};
+use crate::source::parts::Parts;
+use crate::source::round::{Job, Moved, Outage, Round, Since, Vanished};
+use crate::version::number;
+
+/// Rounds that wait to be worked off; a list waits until the one before is settled.
+pub(crate) const ROUNDS: usize = 1;
+
+pub(crate) struct Walker {
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+}
+
+/// A name that was read back, and what the sweep is told of it.
+pub(crate) struct Walk {
+    pub tale: Tale,
+    told: Vec<Told>,
+    /// What came to light of the time in which the watch was taken to be complete.
+    lost: Vec<DiscrepancyView>,
+}
+
+impl Walk {
+    /// There is nothing to be told of it.
+    fn nothing(object: Arc<ObjectRef>) -> Self {
+        let tale = Tale { object, before: Vec::new(), between: Vec::new(), after: Vec::new(), waits: None };
+        Self { tale, told: Vec::new(), lost: Vec::new() }
+    }
+}
+
+impl Walker {
+    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+        Self { parts, inputs }
+    }
+
+    /// Ends only with the writer or the reader; it is dropped to stop it.
+    pub async fn run(self, mut rounds: mpsc::Receiver<Round>) {
+        while let Some(round) = rounds.recv().await {
+            let cancel = round.cancel.clone();
+            let worked = tokio::select! {
+                () = cancel.cancelled() => {
+                    let source = &self.parts.spec.name;
+                    tracing::warn!(%source, "reading back is given up: the history is another one");
+                    Ok(())
+                }
+                worked = self.round(round) => worked,
+            };
+            self.parts.shared.live().walking = 0;
+            if worked.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn round(&self, mut round: Round) -> Result<(), Closed> {
+        let begun = tokio::time::Instant::now();
+        let jobs = std::mem::take(&mut round.jobs);
+        let objects = jobs.len();
+        let (source, swept) = (&self.parts.spec.name, round.sweep.is_some());
+        tracing::info!(%source, objects, swept, "reading back what was missed");
+        let before = self.counted();
+        let others = Others::of(&self.parts, &round);
+        let mut teller = Teller::new(&self.parts, &self.inputs, round.id, objects, others);
+        let frontier = Arc::new(Frontier::new(round.newest(&jobs)));
+        let (told, met, was_lost) = self.walk_all(&round, jobs, &frontier, &mut teller).await?;
+        let holes = match round.sweep.take() {
+            Some(mut outage) => {
+                outage.expected = outage.expected.filter(|_| !was_lost);
+                let budget = &self.parts.tuning.walk;
+                let limits = Budget::new(budget.sweep_requests, budget.sweep_time, budget.rate);
+                let exact = Exact::new(Arc::clone(&self.parts), round.resource, limits, frontier);
+                Sweeping::new(exact, outage, told, &met, &mut teller).run().await?
+            }
+            None => Vec::new(),
+        };
+        teller.end(holes).await?;
+        // What the writer counts is complete.
+        sync(&self.inputs).await?;
+        let after = self.counted();
+        let [requests, versions, gaps] = std::array::from_fn(|at| after[at].saturating_sub(before[at]));
+        let took = begun.elapsed();
+        tracing::info!(%source, objects, requests, versions, gaps, ?took, "what was missed is read back");
+        Ok(())
+    }
+
+    /// Requests, versions that they found, and gaps.
+    fn counted(&self) -> [u64; 3] {
+        let counters = &self.parts.shared.counters;
+        [&counters.walk_back_requests, &counters.walked_back, &counters.gaps].map(read)
+    }
+
+    /// Reads all names back; gives what the sweep is told, uids that were met on the way, and whether
+    /// anything had been lost before.
+    async fn walk_all(
+        &self,
+        round: &Round,
+        jobs: Vec<Job>,
+        frontier: &Arc<Frontier>,
+        teller: &mut Teller,
+    ) -> Result<(Vec<Told>, Vec<String>, bool), Closed> {
+        let budget = &self.parts.tuning.walk;
+        let limits = Budget::new(budget.requests, budget.time, budget.rate);
+        let exact = Exact::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(frontier));
+        let (mut told, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
+        let outage = round.sweep.as_ref();
+        let walking = jobs.into_iter().map(|job| walk(&exact, job, outage));
+        let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
+        while let Some(mut walk) = walking.next().await {
+            told.append(&mut walk.told);
+            met.extend(walk.tale.between.iter().map(|life| life.object.uid.clone()));
+            if !walk.lost.is_empty() {
+                was_lost = true;
+                self.inputs.send(Input::Differs(walk.lost)).await.map_err(|_| Closed)?;
+            }
+            teller.read_back(walk.tale).await?;
+        }
+        Ok((told, met, was_lost))
+    }
+}
+
+pub(crate) async fn walk(exact: &Exact, job: Job, outage: Option<&Outage>) -> Walk {
+    match job {
+        Job::Moved(moved) => moved_back(exact, moved, outage).await,
+        Job::Vanished(vanished) => vanished_back(exact, vanished, outage).await,
+    }
+}
+
+/// What lies below a listed object, and how the bearer of its name before it ended.
+async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Walk {
+    let errand = exact.errand();
+    let Moved { object, since, version, document, witnessed, is_end, rival } = moved;
+    let last = since.last.clone();
+    let walked = exact.versions(errand, &object, since, &version).await;
+    let mut lost = Vec::new();
+    if walked.lost {
+        lost.push(discrepancy(&exact.parts(), &object, last.as_ref().filter(|_| witnessed), Some(&version)));
+    }
+    let begins = walked.found.first().map_or(&version, |(oldest, _)| oldest).clone();
+    let mut told = story_of([&walked]);
+    told.versions.extend(number(&version));
+    told.born = number(&begins).filter(|_| !witnessed && walked.hole.is_none());
+    told.unsure = number(&begins).filter(|_| !witnessed && walked.hole.is_some());
+    let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
+    // Who was there before the outage had its name all the time.
+    let waits = outage.and(number(&begins)).filter(|_| !witnessed);
+    if let Some((rival, since)) = rival {
+        let Since { floor, last } = since.clone();
+        let ended = exact.end(errand, &rival, since, &begins).await;
+        lost.extend(ended.was_lost.then(|| discrepancy(&exact.parts(), &rival, last.as_ref(), None)));
+        let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
+        told.push(end_of(&ended));
+        // Here it has the name itself.
+        let span = Span { like: &rival, floor: &floor, until: &begins, is_over: true };
+        let known = |uid: &str| *uid == *object.uid || is_known(outage, uid);
+        between = met_back(exact, &ended.met, span, &known).await;
+        between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
+        before = ending(rival, ended);
+    }
+    told.extend(between.iter().map(Told::from));
+    let mut after = Vec::new();
+    if witnessed || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
+        after = missed(&object, walked);
+        after.push(came_of(&document, is_end));
+    }
+    Walk { tale: Tale { object, before, between, after, waits }, told, lost }
+}
+
+async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage>) -> Walk {
+    let vanished = match still_there(exact, vanished).await {
+        There::Listed(moved) => return Box::pin(moved_back(exact, moved, outage)).await,
+        There::Since(object) => return Walk::nothing(object),
+        There::No(vanished) => vanished,
+    };
+    let Vanished { object, since, absent } = vanished;
+    let Since { floor, last } = since.clone();
+    let ended = exact.end(exact.errand(), &object, since, &absent).await;
+    let lost = ended.was_lost.then(|| discrepancy(&exact.parts(), &object, last.as_ref(), None));
+    let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
+    let is_over = outage.is_some_and(|outage| outage.is_whole);
+    let span = Span { like: &object, floor: &floor, until: &absent, is_over };
+    let mut between = met_back(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
+    between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
+    let mut told = vec![end_of(&ended)];
+    told.extend(between.iter().map(Told::from));
+    let before = ending(Arc::clone(&object), ended);
+    // To its very end others may have come and gone under its name.
+    let waits = outage.map(|_| u128::MAX);
+    Walk {
+        tale: Tale { object, before, between, after: Vec::new(), waits },
+        told,
+        lost: lost.into_iter().collect(),
+    }
+}
+
+/// Whether one who was not listed is there all the same.
+enum There {
+    No(Vanished),
+    /// At the list's version, with what it was then.
+    Listed(Moved),
+    /// Now. What it was then is not known, and an audit compares it again.
+    Since(Arc<ObjectRef>),
+}
+
+/// A list can lack an object that was there: what the server has at the list's own version says so,
+/// or at least what it has now. An end that is made up would stand in the way of the real one.
+async fn still_there(exact: &Exact, vanished: Vanished) -> There {
+    let Vanished { object, since, absent } = &vanished;
+    let answer = if absent.is_comparable() { exact.at(object, absent).await } else { None };
+    match answer {
+        Some(Answer::Item { uid, version, document }) if uid == object.uid => {
+            let (object, since, document) = (Arc::clone(object), since.clone(), pack(&document));
+            There::Listed(Moved {
+                object,
+                since,
+                version,
+                document,
+                witnessed: true,
+                is_end: false,
+                rival: None,
+            })
+        }
+        Some(Answer::Item { .. } | Answer::Nobody) => There::No(vanished),
+        Some(Answer::Compacted | Answer::Refused(_)) | None => match exact.is_absent(object).await {
+            Ok(false) => There::Since(Arc::clone(object)),
+            // Where nobody can tell, the list is believed.
+            Ok(true) | Err(_) => There::No(vanished),
+        },
+    }
+}
+
+/// Those who were seen under a name and of whom nothing was witnessed.
+async fn met_back(
+    exact: &Exact,
+    met: &[Met],
+    span: Span<'_>,
+    known: &(dyn Fn(&str) -> bool + Sync),
+) -> Vec<Life> {
+    let mut lives: Vec<Life> = Vec::new();
+    for met in met {
+        let told = lives.iter().any(|life| life.object.uid == met.uid);
+        if !told && !known(&met.uid) {
+            lives.extend(exact.lives(exact.errand(), met.clone(), span, known).await);
+        }
+    }
+    lives
+}
+
+/// Of a part that was listed later, what began since comes with the watch, and so do all others
+/// who had its name by then: in order.
+fn is_watched(outage: Option<&Outage>, begins: Option<u128>) -> bool {
+    outage.is_some_and(|outage| begins > number(&outage.listed))
+}
+
+fn is_known(outage: Option<&Outage>, uid: &str) -> bool {
+    outage.is_some_and(|outage| outage.known.contains(uid))
+}
+
+/// What was listed, or came. What can't be unpacked is kept as poison.
+pub(crate) fn came_of(document: &[u8], is_end: bool) -> Step {
+    let document = unpack(document).unwrap_or_else(|error| Bytes::from(error.to_string()));
+    if is_end { Step::Gone(document) } else { Step::Version(document) }
+}
+
+/// The last versions of an object, and its end.
+fn ending(object: Arc<ObjectRef>, ended: Ended) -> Vec<Step> {
+    let walked = ended.walked.into_iter();
+    let mut steps: Vec<Step> = walked.flat_map(|walked| missed(&object, walked)).collect();
+    steps.push(Step::Ended(object, ended.version));
+    steps
+}
+
+fn missed(object: &Arc<ObjectRef>, walked: Walked) -> Vec<Step> {
+    let mut steps: Vec<Step> =
+        walked.hole.into_iter().map(|hole| Step::Hole(Arc::clone(object), hole)).collect();
+    steps.extend(walked.found.into_iter().map(|(_, document)| Step::Missed(document)));
+    steps
+}
+
+fn story_of<'a>(walked: impl IntoIterator<Item = &'a Walked>) -> Told {
+    let found = walked.into_iter().flat_map(|walked| &walked.found);
+    Told { versions: found.filter_map(|(version, _)| number(version)).collect(), ..Told::default() }
+}
+
+fn end_of(ended: &Ended) -> Told {
+    Told { died: ended.version.as_ref().and_then(number), ..story_of(&ended.walked) }
+}

@@ -1,0 +1,262 @@
+//! The search for objects that were created and deleted while nobody looked. Pure: it says at
+//! which versions to count, when to look at all names, and what stays unknown.
+//!
+//! Versions of the store are one counter. A version that is known to be a version of a known
+//! object hides nothing. At every other one the collection is counted (an exact list of one item
+//! gives the number of all): the count minus what the known story predicts grows at the very
+//! version at which an unknown object was created. Before it shrinks again, at which moment an
+//! unknown one may have ended, all names are listed at the version counted last: everyone who
+//! came since is still there. Deletions are counted, too, since several can share a version.
+
+use crate::source::hole::{Hole, reason};
+use crate::source::life::Life;
+use crate::version::number;
+
+const COMPACTED: &str = "compaction has removed what would tell";
+
+/// What is known of one object within the outage.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    /// Versions at which it was written.
+    pub versions: Vec<u128>,
+    /// The one among them at which it may have been created, where that isn't certain.
+    pub unsure: Option<u128>,
+    /// Of its creation, where it was in the outage and is certain.
+    pub born: Option<u128>,
+    /// Of its deletion, likewise.
+    pub died: Option<u128>,
+}
+
+impl From<&Life> for Told {
+    fn from(life: &Life) -> Self {
+        let found = life.walked.iter().flat_map(|walked| &walked.found);
+        let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();
+        let born = versions.first().copied().filter(|_| life.is_whole());
+        let unsure = versions.first().copied().filter(|_| !life.is_whole());
+        Self { born, died: life.died.as_ref().and_then(number), unsure, versions }
+    }
+}
+
+/// What a count means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heed {
+    Fine,
+    /// Before the count is taken, all names are listed at this version. At most so many are
+    /// unknown, where that is certain.
+    Look(u128, Option<u64>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    after: u128,
+    listed: u128,
+    accounted: Vec<u128>,
+    /// Known versions that are counted at all the same: somebody may have been created there.
+    unsure: Vec<u128>,
+    births: Vec<u128>,
+    deaths: Vec<u128>,
+    expected: Option<u64>,
+    /// The next version to be handed out, whether it is accounted for or not where that is said.
+    next: u128,
+    anyway: bool,
+    /// Where it went on after what compaction took, until that is looked at.
+    resumed: Option<u128>,
+    /// Up to here nothing is hidden.
+    clean: u128,
+    /// The version counted last, with its count.
+    last: Option<(u128, u64)>,
+    /// How far counts are from the known story for a known reason.
+    base: i128,
+    holes: Vec<Hole>,
+}
+
+impl Sweep {
+    /// Everything up to `after` was witnessed, and everything was listed at `listed`.
+    pub fn new(after: u128, listed: u128, expected: Option<u64>) -> Self {
+        Self {
+            after,
+            listed,
+            accounted: Vec::new(),
+            unsure: Vec::new(),
+            births: Vec::new(),
+            deaths: Vec::new(),
+            expected,
+            next: after,
+            anyway: true,
+            resumed: None,
+            clean: after,
+            last: None,
+            base: 0,
+            holes: Vec::new(),
+        }
+    }
+
+    fn tidy(&mut self) {
+        let (after, listed) = (self.after, self.listed);
+        for known in [&mut self.accounted, &mut self.unsure, &mut self.births, &mut self.deaths] {
+            known.retain(|version| *version > after && *version <= listed);
+            known.sort_unstable();
+        }
+        self.accounted.dedup();
+        self.unsure.dedup();
+        // One write creates one object; deletions can share a version.
+        self.births.dedup();
+    }
+
+    pub fn learn(&mut self, told: impl IntoIterator<Item = Told>) {
+        for told in told {
+            let unsure = told.unsure;
+            self.accounted.extend(told.versions.into_iter().filter(|version| Some(*version) != unsure));
+            self.unsure.extend(unsure);
+            self.births.extend(told.born);
+            self.deaths.extend(told.died);
+        }
+        self.tidy();
+    }
+
+    /// Whether there is anything to look for.
+    pub fn is_needed(&self) -> bool {
+        self.hidden(self.after, self.listed + 1)
+    }
+
+    /// Whether something unknown may lie strictly between two versions.
+    fn hidden(&self, after: u128, before: u128) -> bool {
+        let (from, to) = (after + 1, before);
+        let within = |known: &[u128]| {
+            let upto = |bound: u128| known.partition_point(|version| *version < bound);
+            upto(to).saturating_sub(upto(from)) as u128
+        };
+        to.saturating_sub(from) > within(&self.accounted) + within(&self.unsure)
+    }
+
+    /// The next version to count at, oldest first.
+    pub fn sample(&mut self) -> Option<u128> {
+        let mut at = self.next;
+        let anyway = std::mem::take(&mut self.anyway);
+        while !anyway && self.accounted.binary_search(&at).is_ok() {
+            at += 1;
+        }
+        if at >= self.listed {
+            return None;
+        }
+        self.next = at + 1;
+        Some(at)
+    }
+
+    fn predicted(&self, at: u128) -> i128 {
+        let upto = |known: &[u128]| known.partition_point(|version| *version <= at) as i128;
+        upto(&self.births) - upto(&self.deaths)
+    }
+
+    fn excess(&self, at: u128, count: u64) -> i128 {
+        i128::from(count) - self.predicted(at)
+    }
+
+    /// Takes the count at a version; counts come in the order in which they were asked for.
+    pub fn counted(&mut self, at: u128, count: u64) -> Heed {
+        let excess = self.excess(at, count);
+        match self.last {
+            None => {
+                (self.last, self.base) = (Some((at, count)), excess);
+                if at == self.after && self.expected == Some(count) {
+                    return Heed::Fine;
+                }
+                return Heed::Look(at, None);
+            }
+            Some((last, counted)) => {
+                let before = self.excess(last, counted);
+                if excess < before && before > self.base {
+                    return Heed::Look(last, u64::try_from(before - self.base).ok());
+                }
+            }
+        }
+        self.last = Some((at, count));
+        self.base = self.base.min(excess);
+        if excess == self.base {
+            self.clean_to(at);
+        }
+        Heed::Fine
+    }
+
+    /// Up to here everybody is known, but for what compaction took.
+    pub fn clean(&self) -> u128 {
+        self.clean
+    }
+
+    /// Everyone who was there at the version counted last is known now.
+    pub fn looked(&mut self) {
+        if let Some((last, counted)) = self.last {
+            self.base = self.excess(last, counted);
+            self.clean_to(last);
+        }
+    }
+
+    /// All names at a version were looked at, without a count.
+    pub fn seen(&mut self, at: u128) {
+        self.last = Some((at, 0));
+        self.clean_to(at);
+    }
+
+    /// All versions were counted: what is to be looked at still.
+    pub fn rest(&self) -> Heed {
+        match self.last {
+            Some((last, counted)) if self.excess(last, counted) > self.base => {
+                Heed::Look(last, u64::try_from(self.excess(last, counted) - self.base).ok())
+            }
+            _ => Heed::Fine,
+        }
+    }
+
+    /// Compaction has been here; `first` is the oldest version that can still be read, `None`
+    /// where not even the list's can. It goes on there, with a look at all names.
+    pub fn compacted(&mut self, first: Option<u128>) {
+        let Some(first) = first.filter(|first| *first <= self.listed) else {
+            return self.give_up(reason::COMPACTED, COMPACTED);
+        };
+        self.resumed = Some(first);
+        (self.last, self.next, self.anyway) = (None, first, true);
+    }
+
+    /// Up to here nothing is hidden, but for what compaction took below where it went on.
+    fn clean_to(&mut self, clean: u128) {
+        if let Some(first) = self.resumed.take()
+            && self.hidden(self.clean, first)
+        {
+            // What was there at the first readable version is known by now. If that is no version
+            // of anyone, it may be that of a deletion.
+            let somebodys =
+                [&self.accounted, &self.unsure].iter().any(|known| known.binary_search(&first).is_ok());
+            let before = if somebodys { first } else { first + 1 };
+            self.hole(before, reason::COMPACTED, COMPACTED);
+        }
+        self.clean = clean;
+    }
+
+    /// What has not been looked through stays unknown.
+    pub fn give_up(&mut self, reason: &'static str, why: &str) {
+        self.resumed = None;
+        self.hole(self.listed + 1, reason, why);
+        (self.clean, self.next, self.last) = (self.listed, self.listed, None);
+    }
+
+    fn hole(&mut self, before: u128, reason: &'static str, why: &str) {
+        if !self.hidden(self.clean, before) {
+            return;
+        }
+        let after = self.clean;
+        self.holes.push(Hole {
+            after: after.to_string(),
+            before: before.to_string(),
+            reason,
+            message: format!(
+                "objects that were created and deleted between versions {after} and {before} are not \
+                 known: {why}"
+            ),
+        });
+    }
+
+    pub fn into_holes(mut self) -> Vec<Hole> {
+        self.clean_to(self.listed);
+        self.holes
+    }
+}

@@ -1,0 +1,123 @@
+//! Up to where compaction has been. It removes the oldest versions first, so that one answer
+//! speaks for everything below it, and nobody has to ask for what lies there.
+//!
+//! But one answer alone is not believed: a gateway, an expired token or one server of several may
+//! say of a version that it is gone while it can still be read. Only what two questions were told
+//! counts, and only for the versions at or below it. Pure; [`Exact`](crate::repair::walk_back::Exact) asks.
+
+use std::sync::{Mutex, PoisonError};
+
+use kubewitness_core::Version;
+
+use crate::version::number;
+
+/// What is known of it in one round.
+pub(crate) struct Frontier {
+    /// Everything up to here is gone.
+    gone: Mutex<u128>,
+    /// The newest version that this round asks for: the server has it, if compaction hasn't.
+    newest: u128,
+    /// Held while it is looked for, so that those who meet it together look once.
+    pub looking: tokio::sync::Mutex<()>,
+}
+
+impl Frontier {
+    pub fn new(newest: Option<u128>) -> Self {
+        Self {
+            gone: Mutex::default(),
+            newest: newest.unwrap_or_default(),
+            looking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Everything up to here is gone; 0 where nothing is known to be.
+    pub fn gone(&self) -> u128 {
+        *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn hides(&self, at: &Version) -> bool {
+        number(at).is_some_and(|at| at <= self.gone())
+    }
+
+    /// Two questions were told so.
+    pub fn confirmed(&self, at: u128) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        *gone = at.max(*gone);
+    }
+
+    /// The search for the oldest version that can still be read.
+    pub fn halving(&self) -> Halving {
+        Halving { gone: self.gone(), there: self.newest.saturating_add(1) }
+    }
+}
+
+/// Between a version that is gone and one that is there, or newer than all that are asked for.
+#[derive(Debug)]
+pub(crate) struct Halving {
+    gone: u128,
+    there: u128,
+}
+
+impl Halving {
+    /// The next version to ask for; `None` once they are neighbours.
+    pub fn next(&self) -> Option<u128> {
+        let between = self.there.saturating_sub(self.gone);
+        (between > 1).then(|| self.gone + between / 2)
+    }
+
+    pub fn found(&mut self, at: u128, is_gone: bool) {
+        if is_gone {
+            self.gone = at;
+        } else {
+            self.there = at;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_confirmed_hides_itself_and_everything_below_and_is_never_taken_back() {
+        let frontier = Frontier::new(Some(20));
+        assert!(!frontier.hides(&Version::new("1")));
+        frontier.confirmed(9);
+        frontier.confirmed(7);
+        assert_eq!(frontier.gone(), 9);
+        assert!(frontier.hides(&Version::new("9")) && frontier.hides(&Version::new("3")));
+        assert!(!frontier.hides(&Version::new("10")) && !frontier.hides(&Version::new("b")));
+    }
+
+    #[test]
+    fn where_nothing_newer_is_asked_for_nothing_is_looked_for() {
+        let frontier = Frontier::new(Some(9));
+        frontier.confirmed(9);
+        assert_eq!(frontier.halving().next(), None);
+        let frontier = Frontier::new(None);
+        frontier.confirmed(9);
+        assert_eq!(frontier.halving().next(), None);
+    }
+
+    proptest! {
+        /// It comes to the frontier with about as many questions as the distance has digits, and
+        /// asks for nothing newer than it was told of.
+        #[test]
+        fn halving_comes_to_the_oldest_version_that_is_there(
+            gone in 0u128..1_000_000, more in 0u128..1_000_000, known in 0u128..1_000_000,
+        ) {
+            let frontier = Frontier::new(Some(gone + more));
+            frontier.confirmed(known.min(gone));
+            let (mut halving, mut asked) = (frontier.halving(), 0);
+            while let Some(at) = halving.next() {
+                prop_assert!(at <= gone + more);
+                halving.found(at, at <= gone);
+                asked += 1;
+            }
+            prop_assert_eq!(halving.gone, gone);
+            prop_assert!(asked <= 21);
+        }
+    }
+}

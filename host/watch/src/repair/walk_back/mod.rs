@@ -1,0 +1,341 @@
+//! Asks the server for old versions of objects, within the budget of one round.
+//!
+//! What to ask for is decided by [`Walk`] and [`Search`], which are pure, or by the sweep. It tells nobody what
+//! it found: that is for who asked.
+
+pub(crate) mod budget;
+pub(crate) mod compaction;
+pub(crate) mod requests;
+#[cfg(test)]
+mod tests;
+pub(crate) mod versions;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kubewitness_core::Version;
+use kubewitness_core::state::ObjectRef;
+
+use crate::connect::request::{Address, Failure};
+use crate::connect::resource::Resource;
+use crate::repair::lookup;
+use crate::repair::walk_back::budget::Budget;
+use crate::repair::walk_back::compaction::Frontier;
+use crate::repair::walk_back::versions::{Answer, Met, Next, Search, Sought, Walk, after, between};
+use crate::source::handle::count;
+use crate::source::hole::reason;
+use crate::source::life::{Life, Walked};
+use crate::source::parts::Parts;
+use crate::source::round::Since;
+
+/// Versions of one object at most, whatever the budget says: so many are in memory at once.
+const STORY: u32 = 4096;
+
+/// A version that is refused as compacted, while the same server reads it for somebody else, is
+/// asked for so often.
+pub(crate) const CONTRADICTED: u32 = 3;
+
+/// A server that can't be reached at all sends no newer versions either, so that nobody waits in
+/// vain. Beyond this its history is compacted soon after it is back.
+const AWAY: Duration = Duration::from_secs(900);
+
+const TOO_LONG: &str = "reading them back would have taken too long";
+const END_UNKNOWN: &str = "the version of its deletion can't be told";
+const END_COMPACTED: &str = "compaction has removed them, and the version of its deletion";
+
+pub(crate) struct Exact {
+    parts: Arc<Parts>,
+    resource: Resource,
+    budget: Budget,
+    frontier: Arc<Frontier>,
+    /// How long a server that is busy is waited for, and one that is away.
+    busy: Duration,
+    away: Duration,
+    /// The server can't be asked for old versions: said once, then not tried again in this round.
+    refused: AtomicBool,
+}
+
+/// How an object that is no longer there came to its end.
+#[derive(Default)]
+pub(crate) struct Ended {
+    /// Of its deletion, where it could be found.
+    pub version: Option<Version>,
+    /// Its last versions before that, and what is missing above them.
+    pub walked: Vec<Walked>,
+    /// Others that were seen under its name.
+    pub met: Vec<Met>,
+    /// Something of it was lost where the watch was taken to be complete.
+    pub was_lost: bool,
+}
+
+/// Whether an object was there at its floor.
+enum Floor {
+    Firm,
+    Sunk,
+    Untold(&'static str),
+}
+
+/// A name in a time in which nobody looked at it.
+#[derive(Clone, Copy)]
+pub(crate) struct Span<'a> {
+    /// Somebody of this name.
+    pub like: &'a ObjectRef,
+    pub floor: &'a Version,
+    pub until: &'a Version,
+    /// Nobody unknown has the name at its end. Otherwise that is asked.
+    pub is_over: bool,
+}
+
+/// Until when one object may be read back, in the round's own time.
+#[derive(Clone, Copy)]
+pub(crate) struct Errand {
+    until: Duration,
+}
+
+impl Exact {
+    pub fn new(parts: Arc<Parts>, resource: Resource, budget: Budget, frontier: Arc<Frontier>) -> Self {
+        let busy = parts.tuning.walk.time;
+        Self { parts, resource, budget, frontier, busy, away: AWAY, refused: AtomicBool::new(false) }
+    }
+
+    /// For what somebody waits for.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { busy: patience, away: patience, ..self }
+    }
+
+    pub fn parts(&self) -> Arc<Parts> {
+        Arc::clone(&self.parts)
+    }
+
+    pub fn errand(&self) -> Errand {
+        Errand { until: self.budget.spent() + self.parts.tuning.walk.time_per_object }
+    }
+
+    pub fn collection(&self) -> Address {
+        self.resource.collection()
+    }
+
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// The versions of one object that are missing below one.
+    pub async fn versions(
+        &self,
+        errand: Errand,
+        object: &ObjectRef,
+        since: Since,
+        newest: &Version,
+    ) -> Walked {
+        let most = self.parts.tuning.walk.requests_per_object.min(STORY);
+        let lowest = since.last.as_ref().unwrap_or(&since.floor).clone();
+        let mut walk = Walk::new(&object.uid, since, newest.clone(), most);
+        loop {
+            let at = match walk.next(self.frontier.gone()) {
+                Next::Ask(at) => at,
+                Next::Done(walked) => return walked,
+            };
+            if !self.may_ask(errand) {
+                if self.is_found_out(&at).await {
+                    continue;
+                }
+                return walk.end(Some((reason::BUDGET, TOO_LONG)));
+            }
+            let answer = self.ask(object, &at).await;
+            let is_found =
+                |uid: &str, version: &Version| *uid == *object.uid && version.is_newer_than(&lowest);
+            if matches!(&answer, Answer::Item { uid, version, .. } if is_found(uid, version)) {
+                count(&self.parts.shared.counters.walked_back, 1);
+            }
+            if let Some(walked) = walk.answered(answer) {
+                return walked;
+            }
+        }
+    }
+
+    /// The end of an object that was no longer there at `absent`.
+    pub async fn end(&self, errand: Errand, object: &ObjectRef, since: Since, absent: &Version) -> Ended {
+        let (since, floor) = self.checked(object, since).await;
+        let mut ended = self.end_since(errand, object, &since, absent).await;
+        let is_next = ended.version.as_ref().is_some_and(|end| end.before().as_ref() == Some(&since.floor));
+        match floor {
+            Floor::Sunk => ended.was_lost = true,
+            // It may as well have ended before the floor, and this be somebody else's version.
+            Floor::Untold(reason) if is_next && ended.walked.is_empty() => {
+                let last = since.last.as_ref().unwrap_or(&since.floor);
+                let before = Version::new(&after(ended.version.as_ref().unwrap_or(&since.floor)));
+                ended.walked = vec![missing(last, &before, reason, END_UNKNOWN)];
+                ended.version = None;
+            }
+            Floor::Untold(_) | Floor::Firm => {}
+        }
+        ended
+    }
+
+    /// Whether an object was at the floor what was witnessed of it last. If the floor lies at or
+    /// above its end already, that end was lost.
+    async fn checked(&self, object: &ObjectRef, mut since: Since) -> (Since, Floor) {
+        let Some(last) = since.last.clone().filter(|last| since.floor.is_newer_than(last)) else {
+            return (since, Floor::Firm);
+        };
+        let floor = match self.at(object, &since.floor).await {
+            Some(Answer::Item { uid, version, .. }) if uid == object.uid && version == last => Floor::Firm,
+            Some(Answer::Item { .. } | Answer::Nobody) => Floor::Sunk,
+            Some(Answer::Compacted) => Floor::Untold(reason::COMPACTED),
+            Some(Answer::Refused(_)) => Floor::Untold(reason::UNREADABLE),
+            None => Floor::Untold(reason::BUDGET),
+        };
+        if matches!(floor, Floor::Sunk) {
+            since.sink();
+        }
+        (since, floor)
+    }
+
+    /// Whether an object is not there now.
+    pub async fn is_absent(&self, object: &ObjectRef) -> Result<bool, Failure> {
+        lookup::is_absent(&self.parts, &self.resource, object).await
+    }
+
+    /// Who has a name at a version, if the budget has a question left.
+    pub async fn at(&self, object: &ObjectRef, at: &Version) -> Option<Answer> {
+        if self.take() { Some(self.ask(object, at).await) } else { None }
+    }
+
+    async fn end_since(&self, errand: Errand, object: &ObjectRef, since: &Since, absent: &Version) -> Ended {
+        let floor = &since.floor;
+        let lost = |reason, why: &str, search: Search| {
+            // What could be asked for has shown that it had ended by then.
+            let walked = missing(floor, &search.absent(), reason, why);
+            Ended { walked: vec![walked], met: search.into_met(), ..Ended::default() }
+        };
+        let Some(mut search) = Search::new(&object.uid, floor, absent) else {
+            let walked = missing(floor, absent, reason::UNREADABLE, "the server's versions have no order");
+            return Ended { walked: vec![walked], ..Ended::default() };
+        };
+        loop {
+            let at = match search.next(self.frontier.gone()) {
+                Sought::Ask(at) => at,
+                Sought::Ended { version, last: Some((last, document)) } => {
+                    let mut walked = vec![self.versions(errand, object, since.clone(), &last).await];
+                    if version.is_none() {
+                        walked.push(missing(&last, &search.absent(), reason::COMPACTED, END_COMPACTED));
+                    }
+                    if last.is_newer_than(floor) {
+                        count(&self.parts.shared.counters.walked_back, 1);
+                        walked[0].found.push((last, document));
+                    }
+                    return Ended { version, walked, met: search.into_met(), ..Ended::default() };
+                }
+                Sought::Ended { version: Some(version), last: None } => {
+                    let met = search.into_met();
+                    return Ended { version: Some(version), met, ..Ended::default() };
+                }
+                Sought::Ended { version: None, last: None } => {
+                    return lost(reason::COMPACTED, END_COMPACTED, search);
+                }
+            };
+            if !self.may_ask(errand) {
+                if self.is_found_out(&at).await {
+                    continue;
+                }
+                return lost(reason::BUDGET, TOO_LONG, search);
+            }
+            let answer = self.ask(object, &at).await;
+            if let Err(why) = search.answered(&at, answer) {
+                return lost(reason::UNREADABLE, &why, search);
+            }
+        }
+    }
+
+    /// The whole life, above a floor, of an object of which nothing was witnessed, and of those
+    /// unknown ones who had its name after it.
+    pub async fn lives(
+        &self,
+        errand: Errand,
+        met: Met,
+        span: Span<'_>,
+        known: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Vec<Life> {
+        let (mut seen, mut waiting) = (HashSet::from([met.uid.clone()]), VecDeque::from([met]));
+        let mut lives = Vec::new();
+        while let Some(met) = waiting.pop_front() {
+            let (life, others) = self.life(errand, met, span).await;
+            lives.push(life);
+            let unknown = others.into_iter().filter(|met| !known(&met.uid));
+            waiting.extend(unknown.filter(|met| seen.insert(met.uid.clone())));
+        }
+        lives
+    }
+
+    /// One life, and others that were seen under its name.
+    async fn life(&self, errand: Errand, met: Met, span: Span<'_>) -> (Life, Vec<Met>) {
+        let object = ObjectRef { uid: met.uid.clone(), ..span.like.clone() };
+        let below = self.below(errand, &object, &met, span.floor).await;
+        if !span.is_over
+            && let Some(since) = self.survived(errand, &object, &met, span.until).await
+        {
+            return (Life { object, walked: vec![below, since], died: None, survives: true }, Vec::new());
+        }
+        let ended = self.end(errand, &object, Since::at(met.at), span.until).await;
+        let walked = above(below, ended.walked);
+        (Life { object, walked, died: ended.version, survives: false }, ended.met)
+    }
+
+    /// What became of an object since it was met, if it still is there. Where nobody can tell, it
+    /// is: an end that is made up would stand in the way of the real one, and an audit finds out
+    /// who is not there.
+    async fn survived(
+        &self,
+        errand: Errand,
+        object: &ObjectRef,
+        met: &Met,
+        until: &Version,
+    ) -> Option<Walked> {
+        let untold = |reason, why: &str| Some(missing(&met.at, &Version::new(&after(until)), reason, why));
+        match self.ask(object, until).await {
+            Answer::Item { uid, version, document } if uid == object.uid => {
+                let mut since = self.versions(errand, object, Since::at(met.at.clone()), &version).await;
+                if version.is_newer_than(&met.at) {
+                    since.found.push((version, document));
+                }
+                Some(since)
+            }
+            Answer::Item { .. } | Answer::Nobody => None,
+            Answer::Compacted => untold(reason::COMPACTED, "compaction has removed them"),
+            Answer::Refused(why) => untold(reason::UNREADABLE, &why),
+        }
+    }
+
+    /// What was met, and the versions below it.
+    async fn below(&self, errand: Errand, object: &ObjectRef, met: &Met, floor: &Version) -> Walked {
+        let mut below = self.versions(errand, object, Since::at(floor.clone()), &met.version).await;
+        count(&self.parts.shared.counters.walked_back, 1);
+        below.found.push((met.version.clone(), met.document.clone()));
+        below
+    }
+
+    fn may_ask(&self, errand: Errand) -> bool {
+        self.budget.spent() < errand.until && self.budget.take()
+    }
+
+    /// Whether compaction is known to have been there once nobody is finding that out any more.
+    async fn is_found_out(&self, at: &Version) -> bool {
+        drop(self.frontier.looking.lock().await);
+        self.frontier.hides(at)
+    }
+
+    /// Takes one request from the budget, if there is one left.
+    pub fn take(&self) -> bool {
+        self.budget.take()
+    }
+}
+
+fn missing(floor: &Version, before: &Version, reason: &'static str, why: &str) -> Walked {
+    Walked { hole: between(floor, before, reason, why), ..Walked::default() }
+}
+
+fn above(below: Walked, walked: Vec<Walked>) -> Vec<Walked> {
+    std::iter::once(below).chain(walked).collect()
+}

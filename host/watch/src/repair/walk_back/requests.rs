@@ -1,0 +1,201 @@
+//! The requests themselves: one exact list at a time, with patience for a server that is busy, and
+//! with a second question before compaction is believed.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::state::ObjectRef;
+use tokio::time::sleep;
+
+use super::{CONTRADICTED, Exact};
+use crate::connect::backoff::{Backoff, Dice};
+use crate::connect::request::{ANSWER_TIME, Address, Failure};
+use crate::judge::object::with_kind;
+use crate::repair::walk_back::versions::Answer;
+use crate::source::handle::{Limit, count};
+use crate::version::number;
+
+impl Exact {
+    /// Who had this name at one version, and with what content.
+    pub async fn ask(&self, object: &ObjectRef, at: &Version) -> Answer {
+        for _ in 0..CONTRADICTED {
+            if self.frontier.hides(at) {
+                return Answer::Compacted;
+            }
+            match self.ask_once(object, at).await {
+                Answer::Compacted if self.is_compacted(at).await => return Answer::Compacted,
+                Answer::Compacted => {}
+                answer => return answer,
+            }
+        }
+        Answer::Refused(format!("version {at} is said to be compacted, and can be read all the same"))
+    }
+
+    async fn ask_once(&self, object: &ObjectRef, at: &Version) -> Answer {
+        let address = self.resource.of_name_at(object, at);
+        match self.read_within(&address, self.parts.tuning.one_answer).await {
+            Ok(Some(bytes)) => match self.answer(&bytes, object, at) {
+                Ok(answer) => {
+                    self.parts.shared.set_limitation(Limit::Exact, None);
+                    answer
+                }
+                Err(why) => Answer::Refused(self.refused_at(at, why).await),
+            },
+            Ok(None) => Answer::Compacted,
+            Err(why) => Answer::Refused(self.refused_at(at, why).await),
+        }
+    }
+
+    /// One object could not be asked for. Where all of them together can't be either, nobody is
+    /// asked for any more.
+    async fn refused_at(&self, at: &Version, why: String) -> String {
+        let Some(number) = number(at).filter(|_| !self.is_refused()) else {
+            return self.refuse(Limit::Exact, why);
+        };
+        match self.is_gone(number).await {
+            Ok(_) => why,
+            Err(_) => self.refuse(Limit::Exact, why),
+        }
+    }
+
+    /// Everything up to here is known to be compacted.
+    pub fn gone(&self) -> u128 {
+        self.frontier.gone()
+    }
+
+    /// One question was told that compaction has been at this version. Whether another one is
+    /// told the same; then it is found out how far it has been, once for all who ask.
+    pub async fn is_compacted(&self, at: &Version) -> bool {
+        // Nothing else can be asked about versions without order.
+        let Some(number) = number(at) else { return true };
+        let _alone = self.frontier.looking.lock().await;
+        if self.frontier.hides(at) {
+            return true;
+        }
+        if !self.is_gone(number).await.is_ok_and(|gone| gone) {
+            return false;
+        }
+        self.frontier.confirmed(number);
+        let mut halving = self.frontier.halving();
+        while let Some(middle) = halving.next() {
+            let Ok(gone) = self.is_gone_twice(middle).await else { break };
+            if gone {
+                self.frontier.confirmed(middle);
+            }
+            halving.found(middle, gone);
+        }
+        tracing::debug!(source = %self.parts.spec.name, up_to = %self.frontier.gone(), "compaction has been here");
+        true
+    }
+
+    async fn is_gone_twice(&self, at: u128) -> Result<bool, String> {
+        Ok(self.is_gone(at).await? && self.is_gone(at).await?)
+    }
+
+    /// Whether anybody at all can be read at this version. It is counted, but not denied for want
+    /// of budget: it spares all the others.
+    async fn is_gone(&self, at: u128) -> Result<bool, String> {
+        self.budget.take();
+        let at = Version::new(&at.to_string());
+        let address = self.resource.collection().with("limit", "1");
+        let address = address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact");
+        let Some(bytes) = self.read_within(&address, self.parts.tuning.one_answer).await? else {
+            return Ok(true);
+        };
+        let page = project::list_page(&bytes).map_err(|error| error.to_string())?;
+        is_of(&page.resource_version, &at).map(|()| false)
+    }
+
+    /// One exact list. `None`: compaction has been there. `Err`: it can't be had, and why.
+    pub async fn read(&self, address: &Address) -> Result<Option<Bytes>, String> {
+        self.read_within(address, ANSWER_TIME).await
+    }
+
+    async fn read_within(&self, address: &Address, within: Duration) -> Result<Option<Bytes>, String> {
+        if self.is_refused() {
+            return Err("the server doesn't read old versions".to_string());
+        }
+        match self.patiently(address.as_str(), within).await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(failure) if failure.is_expired() => Ok(None),
+            Err(failure) => Err(failure.to_string()),
+        }
+    }
+
+    pub fn refuse(&self, limit: Limit, why: String) -> String {
+        if !self.refused.swap(true, Ordering::Relaxed) {
+            self.parts.shared.set_limitation(limit, Some(&why));
+        }
+        why
+    }
+
+    /// A server that is busy or away for a moment doesn't cost a version.
+    async fn patiently(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
+        let tuning = &self.parts.tuning;
+        let (mut backoff, mut dice) =
+            (Backoff::new(tuning.first_pause, tuning.longest_pause), Dice::new(tuning.seed));
+        let mut waited = Duration::ZERO;
+        loop {
+            self.budget.turn().await;
+            count(&self.parts.shared.counters.walk_back_requests, 1);
+            let failure = match self.parts.api.get_within(address, within).await {
+                Err(failure) => failure,
+                Ok(bytes) => {
+                    self.budget.answered();
+                    return Ok(bytes);
+                }
+            };
+            let patience = match &failure {
+                Failure::Transport(_) => self.away,
+                failure if may_pass(failure) => self.busy,
+                _ => {
+                    self.budget.answered();
+                    return Err(failure);
+                }
+            };
+            if waited >= patience {
+                return Err(failure);
+            }
+            self.budget.away();
+            let pause = backoff.next(&mut dice, failure.retry_after());
+            waited += pause;
+            sleep(pause).await;
+        }
+    }
+
+    fn answer(&self, bytes: &Bytes, object: &ObjectRef, at: &Version) -> Result<Answer, String> {
+        let page = project::list_page(bytes).map_err(|error| error.to_string())?;
+        is_of(&page.resource_version, at)?;
+        let Some(item) = page.items.first() else { return Ok(Answer::Nobody) };
+        let envelope = project::envelope(item).map_err(|error| error.to_string())?;
+        // One that doesn't know the selector answers with others.
+        if envelope.name != *object.name || envelope.namespace != *object.namespace {
+            return Err(format!("a list of `{}` was answered with `{}`", object.name, envelope.name));
+        }
+        Ok(Answer::Item {
+            uid: envelope.uid.to_string(),
+            version: Version::new(&envelope.resource_version),
+            document: self.document(bytes, item, &envelope),
+        })
+    }
+
+    pub fn document(&self, bytes: &Bytes, item: &[u8], envelope: &Envelope<'_>) -> Bytes {
+        with_kind(bytes.slice_ref(item), envelope, &self.parts.spec.api_version, &self.parts.spec.kind)
+    }
+}
+
+/// A server that doesn't know the parameter answers with what is there now.
+pub(crate) fn is_of(answered: &str, asked: &Version) -> Result<(), String> {
+    if answered == asked.as_str() {
+        return Ok(());
+    }
+    Err(format!("an exact list at {asked} was answered for {answered}"))
+}
+
+/// Whether the same question can be answered later: rights come back, too.
+pub(crate) fn may_pass(failure: &Failure) -> bool {
+    failure.is_passing() && failure.code() != Some(501) || matches!(failure.code(), Some(401 | 403 | 404))
+}

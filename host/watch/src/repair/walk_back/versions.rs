@@ -1,0 +1,251 @@
+//! Which versions of one object were missed, read back one by one. Pure: it says what to ask for
+//! next and takes the answer; the relist carries the requests.
+//!
+//! An exact list at version N shows the object as it was then, by whatever version it had. So
+//! from a known version, N is the one before it; the answer's version is the next known one, and
+//! so on down to the last version that was witnessed, or to where compaction has been.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+
+use crate::source::hole::{Hole, reason};
+use crate::source::life::Walked;
+use crate::source::round::Since;
+use crate::version::number;
+
+const COMPACTED: &str = "compaction has removed them";
+
+/// What an exact list of one name showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Item {
+        uid: String,
+        version: Version,
+        document: Bytes,
+    },
+    /// Nobody had this name then.
+    Nobody,
+    Compacted,
+    /// The server doesn't read old versions, or the request failed for good.
+    Refused(String),
+}
+
+#[derive(Debug)]
+pub(crate) struct Walk {
+    uid: String,
+    since: Since,
+    lost: bool,
+    /// The oldest version that is known above the floor.
+    oldest: Version,
+    found: Vec<(Version, Bytes)>,
+    budget: u32,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Ask(Version),
+    Done(Walked),
+}
+
+impl Walk {
+    pub fn new(uid: &str, since: Since, newest: Version, budget: u32) -> Self {
+        let since = since.settle();
+        let mut walk =
+            Self { uid: uid.to_string(), since, lost: false, oldest: newest, found: Vec::new(), budget };
+        walk.doubt();
+        walk
+    }
+
+    /// What came to light may show that the floor is none.
+    fn doubt(&mut self) {
+        if self.since.lost(&self.oldest) {
+            self.since.sink();
+            self.lost = true;
+        }
+    }
+
+    /// Everything up to `gone` is known to be compacted, and isn't asked for.
+    pub fn next(&mut self, gone: u128) -> Next {
+        let Some(ask) = self.oldest.before() else {
+            // Versions without order can't be counted back; version 1 has none before it.
+            let ordered = self.oldest.is_comparable() && self.since.floor.is_comparable();
+            return self
+                .done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
+        };
+        // Right above the floor, what was there at the floor itself still tells whether it is one.
+        let is_doubtful = ask == self.since.floor && self.since.last.is_some();
+        if !is_doubtful && ask.compare(&self.since.floor).is_none_or(Ordering::is_le) {
+            return self.done(None);
+        }
+        if number(&ask).is_some_and(|ask| ask <= gone) {
+            return self.done(Some((reason::COMPACTED, COMPACTED)));
+        }
+        if self.budget == 0 {
+            return self.done(Some((reason::BUDGET, "reading them back would have taken too many requests")));
+        }
+        self.budget -= 1;
+        Next::Ask(ask)
+    }
+
+    pub fn answered(&mut self, answer: Answer) -> Option<Walked> {
+        match answer {
+            Answer::Item { uid, version, document } if uid == self.uid => {
+                // An answer that doesn't go back would be asked for for ever.
+                if version.compare(&self.oldest) != Some(Ordering::Less) {
+                    return Some(
+                        self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))),
+                    );
+                }
+                self.oldest = version.clone();
+                self.doubt();
+                if version.compare(&self.since.floor).is_none_or(Ordering::is_le) {
+                    return Some(self.end(None));
+                }
+                self.found.push((version, document));
+                None
+            }
+            // The object's life begins above.
+            Answer::Item { .. } | Answer::Nobody => Some(self.end(None)),
+            Answer::Compacted => Some(self.end(Some((reason::COMPACTED, COMPACTED)))),
+            Answer::Refused(why) => Some(self.end(Some((reason::UNREADABLE, &why)))),
+        }
+    }
+
+    fn done(&mut self, hole: Option<(&'static str, &str)>) -> Next {
+        Next::Done(self.end(hole))
+    }
+
+    /// Gives up for a reason of its own.
+    pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> Walked {
+        let mut found = std::mem::take(&mut self.found);
+        found.reverse();
+        let hole = hole.and_then(|(reason, why)| between(&self.since.floor, &self.oldest, reason, why));
+        Walked { found, hole, lost: self.lost }
+    }
+}
+
+/// The search for the end of an object that was there at one version and no longer at another.
+/// A uid lives once, without a break, so that halving finds the version at which it was deleted.
+#[derive(Debug)]
+pub(crate) struct Search {
+    uid: String,
+    /// It was there, or nobody can tell any more.
+    there: u128,
+    /// It was not.
+    absent: u128,
+    last: Option<(Version, Bytes)>,
+    /// Whether `there` is where compaction has been.
+    compacted: bool,
+    /// Others that had its name in between.
+    met: Vec<Met>,
+}
+
+/// Another bearer of a name, as it was at one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Met {
+    pub uid: String,
+    pub at: Version,
+    pub version: Version,
+    pub document: Bytes,
+}
+
+/// Where the search is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sought {
+    Ask(Version),
+    /// The version of the deletion, `None` where compaction hides it, and the last content that
+    /// was found above the floor; both where compaction came while it was looked for.
+    Ended {
+        version: Option<Version>,
+        last: Option<(Version, Bytes)>,
+    },
+}
+
+impl Search {
+    /// `None` where versions can't be halved.
+    pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
+        let (there, absent) = (number(there)?, number(absent)?);
+        Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
+    }
+
+    /// Everything up to `gone` is known to be compacted, and isn't asked for.
+    pub fn next(&mut self, gone: u128) -> Sought {
+        let hidden = gone.min(self.absent.saturating_sub(1));
+        if self.there < hidden {
+            (self.there, self.compacted) = (hidden, true);
+        }
+        if self.there + 1 < self.absent {
+            let middle = self.there + (self.absent - self.there) / 2;
+            return Sought::Ask(Version::new(&middle.to_string()));
+        }
+        let version = (!self.compacted).then(|| Version::new(&self.absent.to_string()));
+        Sought::Ended { version, last: self.last.clone() }
+    }
+
+    /// `Err`: the server can't be asked.
+    pub fn answered(&mut self, at: &Version, answer: Answer) -> Result<(), String> {
+        let at: u128 = at.as_str().parse().map_err(|_| format!("`{at}` is not a number"))?;
+        match answer {
+            Answer::Item { uid, version, document } if uid == self.uid => {
+                (self.there, self.compacted, self.last) = (at, false, Some((version, document)));
+            }
+            Answer::Item { uid, version, document } => {
+                if self.met.iter().all(|met| met.uid != uid) {
+                    let at = Version::new(&at.to_string());
+                    self.met.push(Met { uid, at, version, document });
+                }
+                self.absent = at;
+            }
+            Answer::Nobody => self.absent = at,
+            Answer::Compacted => (self.there, self.compacted) = (at, true),
+            Answer::Refused(why) => return Err(why),
+        }
+        Ok(())
+    }
+
+    /// Here, or before, it was no longer there.
+    pub fn absent(&self) -> Version {
+        Version::new(&self.absent.to_string())
+    }
+
+    /// Those who were met on the way, each once.
+    pub fn into_met(self) -> Vec<Met> {
+        self.met
+    }
+}
+
+/// The hole strictly between two versions; `None` where there can be nothing.
+pub(crate) fn between(after: &Version, before: &Version, reason: &'static str, why: &str) -> Option<Hole> {
+    if before.before().is_some_and(|last| last.compare(after).is_some_and(Ordering::is_le)) {
+        return None;
+    }
+    let which = match (after.as_str(), before.as_str()) {
+        ("", "") => "versions".to_string(),
+        ("", before) => format!("versions before {before}"),
+        (after, "") => format!("versions after {after}"),
+        (after, before) => format!("versions between {after} and {before}"),
+    };
+    let message = format!("{which} are missing: {why}");
+    Some(Hole { after: after.to_string(), before: before.to_string(), reason, message })
+}
+
+/// The number after a version: the bound of a hole that includes it. One without order has none,
+/// which reads as "until now".
+pub(crate) fn after(version: &Version) -> String {
+    if !version.is_comparable() {
+        return String::new();
+    }
+    let mut digits = version.as_str().as_bytes().to_vec();
+    for digit in digits.iter_mut().rev() {
+        if *digit == b'9' {
+            *digit = b'0';
+        } else {
+            *digit += 1;
+            return String::from_utf8_lossy(&digits).into_owned();
+        }
+    }
+    format!("1{}", String::from_utf8_lossy(&digits))
+}

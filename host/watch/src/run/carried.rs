@@ -1,0 +1,131 @@
+//! A source that another host witnesses: what comes from there is written and shown as if it had been
+//! watched here. Nothing is asked of the API server.
+
+use std::sync::Arc;
+
+use kubewitness_core::carry::{Fed, Feed, FeedError};
+use kubewitness_core::ports::{Append, Appended, Witnessed};
+use kubewitness_core::project;
+use kubewitness_core::state::Change;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::backoff::{Backoff, Dice};
+use crate::judge::owners;
+use crate::run::{Source, load};
+use crate::source::handle::count;
+use crate::source::parts::{Parts, SourceError};
+use crate::write::append::write;
+use crate::write::current;
+
+impl Source {
+    /// Runs on what comes through the feed until the stop. An error is final.
+    pub async fn feed(self, mut feed: Box<dyn Feed>, stop: CancellationToken) -> Result<(), SourceError> {
+        let parts = Arc::new(self.parts);
+        let (loads, loading) = mpsc::channel(1);
+        let (warm, filled) = tokio::join!(load::read(&parts, loads, &stop), load::fill(&parts, loading));
+        let Some(warm) = warm?.filter(|_| filled) else { return Ok(()) };
+        feed.resume(warm.checkpoint.as_ref().map(|_| warm.epoch), warm.checkpoint.as_ref());
+        {
+            let mut live = parts.shared.live();
+            live.epoch = warm.epoch;
+            live.checkpoint = warm.checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
+        }
+        let mut dice = Dice::new(parts.tuning.seed);
+        let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause);
+        loop {
+            let Some(fed) = stop.run_until_cancelled(feed.next()).await else { return Ok(()) };
+            let taken = match fed {
+                Ok(fed) => match take(&parts, fed, &mut dice, &stop).await? {
+                    Some(()) => feed.durable().await,
+                    None => return Ok(()),
+                },
+                Err(away) => Err(away),
+            };
+            match taken {
+                Ok(()) => {
+                    backoff.reset();
+                    parts.shared.set_condition(None);
+                }
+                Err(FeedError(why)) => {
+                    parts.shared.set_condition(Some(why));
+                    let pause = sleep(backoff.next(&mut dice, None));
+                    if stop.run_until_cancelled(pause).await.is_none() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Makes durable what came, then shows it. `None`: stopped before it was.
+async fn take(
+    parts: &Parts,
+    fed: Fed,
+    dice: &mut Dice,
+    stop: &CancellationToken,
+) -> Result<Option<()>, SourceError> {
+    let Fed { mut append, late, repeats, level } = fed;
+    count(&parts.shared.counters.duplicates, repeats);
+    let is_nothing = append.states.is_empty() && append.poison.is_empty() && append.gaps.is_empty();
+    if !is_nothing || append.checkpoint.is_some() {
+        append.states.iter_mut().for_each(|state| complete(parts, state));
+        let Some(appended) = write(parts, &append, dice, stop).await else { return Ok(None) };
+        show(parts, append, &late, &appended?);
+    }
+    let mut live = parts.shared.live();
+    live.synced |= level;
+    Ok(Some(()))
+}
+
+/// What is better known here than told: the direct owner, and what the document was before.
+fn complete(parts: &Parts, state: &mut Witnessed) {
+    let known = parts.shared.read().known(&state.object.uid);
+    state.base = known.as_ref().and_then(|known| known.document());
+    if let Ok(envelope) = project::envelope(&state.document) {
+        state.controller = owners::direct(&envelope, state.owner.as_ref());
+    }
+}
+
+fn show(parts: &Parts, append: Append, late: &[bool], appended: &Appended) {
+    let counters = &parts.shared.counters;
+    count(&counters.poison, append.poison.len() as u64);
+    count(&counters.gaps, append.gaps.len() as u64);
+    let newest = append.states.iter().map(|state| state.observed_ms).max();
+    let mut cache = parts.shared.write();
+    for ((state, seq), late) in append.states.into_iter().zip(&appended.seqs).zip(late) {
+        let counter = match (seq, state.change) {
+            (None, _) => &counters.duplicates,
+            (_, Change::Present) => &counters.present,
+            (_, Change::Gone) => &counters.gone,
+            (_, Change::Left) => &counters.left,
+            (_, Change::Gap) => &counters.gaps,
+        };
+        count(counter, 1);
+        match state.change {
+            // What came late says nothing about what is there now.
+            _ if *late => {}
+            Change::Present => {
+                let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();
+                let document = state.document.clone();
+                cache.put(&current(state, seq), Some(&document));
+            }
+            Change::Gone | Change::Left => {
+                cache.remove(&state.object.uid);
+            }
+            Change::Gap => {}
+        }
+    }
+    drop(cache);
+    if let Some(newest) = appended.seqs.iter().flatten().max() {
+        parts.shared.set_shown(*newest);
+    }
+    let mut live = parts.shared.live();
+    live.epoch = append.epoch;
+    if let Some(checkpoint) = append.checkpoint {
+        live.checkpoint = checkpoint.to_string();
+    }
+    live.last_event_ms = newest.or(live.last_event_ms);
+}

@@ -1,0 +1,127 @@
+//! One source: from the journal's memory of it to running tasks that list, watch, repair and write.
+//!
+//! Wires the other rooms, and decides nothing about objects.
+
+mod carried;
+mod load;
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::SourceSpec;
+use kubewitness_core::limits::FRAMES_IN_FLIGHT;
+use kubewitness_core::ports::Witness;
+use kubewitness_core::status::Rules;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::Connection;
+use crate::read::Reader;
+use crate::repair::audit::Auditor;
+use crate::repair::missed::Mender;
+use crate::repair::rounds::{ROUNDS, Walker};
+use crate::run::load::Load;
+use crate::source::handle::{Shared, SourceHandle};
+use crate::source::input::Input;
+use crate::source::listers::Listers;
+use crate::source::parts::{Parts, SourceError};
+use crate::source::round::Unended;
+use crate::tuning::Tuning;
+use crate::write::append::Appender;
+use crate::write::{FLIGHTS, Writer};
+
+pub struct Source {
+    pub(crate) parts: Parts,
+}
+
+/// A source in three tasks: the server is read while states are made of what came before, and these are
+/// made while those before them are written.
+pub struct Split {
+    pub reading: BoxFuture<'static, ()>,
+    /// Its end is the source's, and the others end with it.
+    pub making: BoxFuture<'static, Result<(), SourceError>>,
+    pub appending: BoxFuture<'static, ()>,
+}
+
+impl Source {
+    /// The handle is also what makes the source's cache readable through `listers`: add it there.
+    pub fn new(
+        connection: &Connection,
+        spec: SourceSpec,
+        witness: Arc<dyn Witness>,
+        clock: Arc<dyn Clock>,
+        rules: Arc<Rules>,
+        listers: Listers,
+    ) -> (Self, SourceHandle) {
+        let shared = Arc::new(Shared::new(&spec.name, &spec.indexes));
+        let handle = SourceHandle { shared: Arc::clone(&shared) };
+        let (api, tuning) = (connection.api(), Tuning::default());
+        (Self { parts: Parts { api, spec, shared, witness, clock, rules, listers, tuning } }, handle)
+    }
+
+    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+        self.parts.tuning = tuning;
+        self
+    }
+
+    /// Runs until the stop, then returns once what was received is durable. An error is final.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), SourceError> {
+        let Split { reading, making, appending } = self.split(stop);
+        let ((), made, ()) = tokio::join!(reading, making, appending);
+        made
+    }
+
+    /// [`Self::run`] as futures for tasks of their own.
+    pub fn split(self, stop: CancellationToken) -> Split {
+        let parts = Arc::new(self.parts);
+        let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
+        let (full, is_full) = watch::channel(false);
+        let (loads, loading) = mpsc::channel(1);
+        let (unended, is_unended) = mpsc::unbounded_channel();
+        let (appends, to_append) = mpsc::channel(FLIGHTS);
+        let (has_appended, appended) = mpsc::channel(FLIGHTS);
+        // Reader, walker, auditor and mender end with the stop or with the writer; the writer with them.
+        let halt = stop.child_token();
+        let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);
+        let watched = Arc::clone(&parts);
+        let reading = halt.clone().run_until_cancelled_owned(read).map(move |_| {
+            watched.witness.watches(&watched.spec.name, None);
+        });
+        let appender = Appender { parts: Arc::clone(&parts), appends: to_append, appended: has_appended };
+        let appending = appender.run(stop.clone());
+        let making = async move {
+            let _halted = halt.drop_guard();
+            let Some(warm) = load::read(&parts, loads, &stop).await? else { return Ok(()) };
+            let checkpoint = warm.checkpoint.filter(|version| !version.as_str().is_empty());
+            {
+                let mut live = parts.shared.live();
+                live.epoch = warm.epoch;
+                live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
+            }
+            let journal = (appends, appended);
+            Writer::new(parts, warm.epoch, checkpoint, full, unended, journal).run(received).await
+        };
+        Split { reading: reading.boxed(), making: making.boxed(), appending: appending.boxed() }
+    }
+}
+
+/// Fills the cache, then talks to the server.
+async fn read(
+    parts: Arc<Parts>,
+    inputs: mpsc::Sender<Input>,
+    is_full: watch::Receiver<bool>,
+    loading: mpsc::Receiver<Load>,
+    unended: mpsc::UnboundedReceiver<Unended>,
+) {
+    if !load::fill(&parts, loading).await {
+        return;
+    }
+    let (rounds, walks) = mpsc::channel(ROUNDS);
+    let walker = Walker::new(Arc::clone(&parts), inputs.clone());
+    let auditor = Auditor::new(Arc::clone(&parts), inputs.clone());
+    let mender = Mender::new(Arc::clone(&parts), inputs.clone());
+    let reader = Reader::new(parts, inputs, rounds, is_full);
+    tokio::join!(reader.run(), walker.run(walks), auditor.run(), mender.run(unended));
+}

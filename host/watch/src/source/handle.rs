@@ -1,0 +1,283 @@
+//! What others may see of a running source.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use kubewitness_core::Seq;
+use kubewitness_core::config::IndexSpec;
+use kubewitness_core::index::Indexes;
+use kubewitness_core::limits::DISCREPANCIES;
+use kubewitness_core::ports::Discrepancies;
+use kubewitness_core::views::{DiscrepancyView, SourceCounts};
+use tokio::sync::watch;
+
+use crate::cache::Cache;
+use crate::source::landmarks::Landmarks;
+
+/// A source as it is at this moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceSnapshot {
+    pub name: String,
+    pub objects: usize,
+    /// The version from which a watch would be resumed; empty before the first list.
+    pub checkpoint: String,
+    pub epoch: u32,
+    /// The cache shows what the server has, but for what is on its way.
+    pub synced: bool,
+    pub last_event_ms: Option<u64>,
+    /// What keeps the source from watching, for people; `None` while all is well.
+    pub condition: Option<String>,
+    /// Why nothing is taken in although the server would send: the journal can't be written now.
+    pub stalled: Option<String>,
+    pub counts: SourceCounts,
+    /// What this server can't do, for people; `None` where it can do all.
+    pub limitation: Option<String>,
+    /// Objects whose missed versions are being read back now.
+    pub walking: usize,
+    pub last_audit_ms: Option<u64>,
+    /// Objects that audits found to differ, as the journal counts them.
+    pub differed: u64,
+    /// Audits found something to differ, and none since then has found nothing.
+    pub disagrees: bool,
+    /// What audits found, newest first, as far as it is kept.
+    pub discrepancies: Vec<DiscrepancyView>,
+}
+
+macro_rules! counters {
+    ($($field:ident),*) => {
+        #[derive(Default)]
+        pub(crate) struct Counters { $(pub $field: AtomicU64),* }
+        impl Counters {
+            fn read(&self) -> SourceCounts {
+                SourceCounts { $($field: read(&self.$field)),* }
+            }
+        }
+    };
+}
+counters!(
+    frames,
+    bytes,
+    present,
+    gone,
+    left,
+    bookmarks,
+    poison,
+    duplicates,
+    stale,
+    gaps,
+    watches,
+    lists_first,
+    lists_expired,
+    lists_replaced,
+    lists_audit,
+    lists_streamed,
+    expired,
+    epochs,
+    discrepancies,
+    walk_back_requests,
+    walked_back,
+    discarded_bytes,
+    decode_ns
+);
+
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+pub(crate) fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+#[derive(Default)]
+pub(crate) struct Live {
+    pub checkpoint: String,
+    pub epoch: u32,
+    pub synced: bool,
+    pub last_event_ms: Option<u64>,
+    pub condition: Option<String>,
+    pub stalled: Option<String>,
+    pub limitations: BTreeMap<Limit, String>,
+    /// Objects that are read back, or wait for it: of the last round, and those that an event showed.
+    pub walking: usize,
+    pub mending: usize,
+    pub last_audit_ms: Option<u64>,
+    pub differed: u64,
+    pub disagrees: bool,
+    pub discrepancies: VecDeque<DiscrepancyView>,
+}
+
+/// Shared by the source that writes it and the handles that read it. A panicking reader can't
+/// leave it half-written, so a poisoned lock is taken as it is.
+pub(crate) struct Shared {
+    pub name: Arc<str>,
+    cache: RwLock<Cache>,
+    /// The cache has the source's states up to this position. `None` before it was filled.
+    shown: watch::Sender<Option<Seq>>,
+    live: Mutex<Live>,
+    /// By which the history of this epoch is known again.
+    landmarks: Mutex<Landmarks>,
+    pub counters: Counters,
+}
+
+impl Shared {
+    pub fn new(name: &str, indexes: &[IndexSpec]) -> Self {
+        Self {
+            name: name.into(),
+            cache: RwLock::new(Cache::new(Indexes::new(indexes))),
+            shown: watch::Sender::new(None),
+            live: Mutex::default(),
+            landmarks: Mutex::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn read(&self) -> RwLockReadGuard<'_, Cache> {
+        self.cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, Cache> {
+        self.cache.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn shown(&self) -> Option<Seq> {
+        *self.shown.borrow()
+    }
+
+    pub fn set_shown(&self, through: Seq) {
+        self.shown.send_modify(|shown| *shown = (*shown).max(Some(through)));
+    }
+
+    /// Waits until it has what is at this position.
+    pub async fn shows(&self, seq: Seq) {
+        let mut shown = self.shown.subscribe();
+        // The sender is our own: it can't be gone.
+        shown.wait_for(|shown| shown.is_some_and(|shown| shown >= seq)).await.ok();
+    }
+
+    pub fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn landmarks(&self) -> MutexGuard<'_, Landmarks> {
+        self.landmarks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says it once: the same condition again is no news.
+    pub fn set_condition(&self, condition: Option<String>) {
+        let mut live = self.live();
+        if live.condition == condition {
+            return;
+        }
+        match &condition {
+            Some(condition) => tracing::warn!(source = %self.name, "{condition}"),
+            None => tracing::info!(source = %self.name, "watching again"),
+        }
+        live.condition = condition;
+    }
+
+    /// What audits found before the process started.
+    pub fn differed(&self, before: Discrepancies) {
+        let mut live = self.live();
+        live.differed = before.count;
+        live.disagrees = before.count > 0;
+        live.discrepancies = before.newest.into();
+    }
+
+    /// What an audit found is durable.
+    pub fn differs(&self, found: Vec<DiscrepancyView>) {
+        if found.is_empty() {
+            return;
+        }
+        count(&self.counters.discrepancies, found.len() as u64);
+        let mut live = self.live();
+        live.differed += found.len() as u64;
+        live.disagrees = true;
+        for view in found {
+            live.discrepancies.truncate(DISCREPANCIES - 1);
+            live.discrepancies.push_front(view);
+        }
+    }
+
+    /// An audit was complete.
+    pub fn audited(&self, now_ms: u64, agrees: bool) {
+        let mut live = self.live();
+        live.last_audit_ms = Some(now_ms);
+        if agrees && std::mem::take(&mut live.disagrees) {
+            tracing::info!(source = %self.name, "the audit found nothing to differ any more");
+        }
+    }
+
+    /// What the server can't do: said once, and once more when it can.
+    pub fn set_limitation(&self, limit: Limit, why: Option<&str>) {
+        let mut live = self.live();
+        let held = live.limitations.contains_key(&limit);
+        match why {
+            Some(why) if !held => {
+                let text = format!("{}: {why}", limit.text());
+                tracing::warn!(source = %self.name, "{text}");
+                live.limitations.insert(limit, text);
+            }
+            None if held => {
+                tracing::info!(source = %self.name, "no longer so: {}", limit.text());
+                live.limitations.remove(&limit);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What some servers can't do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Limit {
+    Exact,
+    Counts,
+    Order,
+    Audits,
+}
+
+impl Limit {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Exact => "missed versions can't be read back",
+            Self::Counts => "what came and went unseen can't be found",
+            Self::Order => "missed versions can't be told apart",
+            Self::Audits => "audits fail, so that what the watch never brought is not found",
+        }
+    }
+}
+
+/// A view of one source; cheap to clone.
+#[derive(Clone)]
+pub struct SourceHandle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl SourceHandle {
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    pub fn view(&self) -> SourceSnapshot {
+        let objects = self.shared.read().len();
+        let live = self.shared.live();
+        SourceSnapshot {
+            name: self.shared.name.to_string(),
+            objects,
+            checkpoint: live.checkpoint.clone(),
+            epoch: live.epoch,
+            synced: live.synced,
+            last_event_ms: live.last_event_ms,
+            condition: live.condition.clone(),
+            stalled: live.stalled.clone(),
+            limitation: (!live.limitations.is_empty())
+                .then(|| live.limitations.values().cloned().collect::<Vec<_>>().join("; ")),
+            walking: live.walking + live.mending,
+            last_audit_ms: live.last_audit_ms,
+            differed: live.differed,
+            disagrees: live.disagrees,
+            discrepancies: live.discrepancies.iter().cloned().collect(),
+            counts: self.shared.counters.read(),
+        }
+    }
+}

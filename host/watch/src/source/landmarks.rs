@@ -1,0 +1,128 @@
+//! Landmarks: a few witnessed versions, kept whole, by which a history is known again.
+//!
+//! One landmark may be the same in both histories by chance, or because a controller writes the
+//! same again; so older ones are kept, too, each before a round number of versions.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::state::ObjectRef;
+
+use crate::version::number;
+
+/// A larger document is no landmark: a few are held for each source.
+const LANDMARK_BYTES: usize = 64 * 1024;
+/// Beside the newest, the last one before the latest multiple of each of these.
+const ROUND: [u128; 3] = [1 << 6, 1 << 12, 1 << 18];
+
+#[derive(Clone, Default)]
+pub(crate) struct Landmarks {
+    newest: Option<Landmark>,
+    older: [Option<Landmark>; ROUND.len()],
+    /// Something was found that can't be in this history: somebody whose end was witnessed is there.
+    pub contradicted: bool,
+}
+
+impl Landmarks {
+    /// Whether a version lies beyond the newest, and would be it.
+    pub fn is_news(&self, version: &Version) -> bool {
+        let Some(number) = number(version) else { return false };
+        self.newest.as_ref().is_none_or(|held| held.number < number)
+    }
+
+    /// Up to which everything that was witnessed can be known again.
+    pub fn newest(&self) -> Option<Version> {
+        self.newest.as_ref().map(|landmark| landmark.version.clone())
+    }
+
+    pub fn note(&mut self, landmark: &Landmark) {
+        let Some(before) = self.newest.replace(landmark.clone()) else { return };
+        for (older, round) in self.older.iter_mut().zip(ROUND) {
+            if before.number / round != landmark.number / round {
+                *older = Some(before.clone());
+            }
+        }
+    }
+
+    /// Which of the versions that are known, in any order, are to be landmarks: oldest first.
+    pub fn chosen(versions: &(impl Iterator<Item = u128> + Clone)) -> Vec<u128> {
+        let Some(newest) = versions.clone().max() else { return Vec::new() };
+        let before = |round: u128| versions.clone().filter(|version| *version < newest / round * round).max();
+        let mut chosen: Vec<u128> = ROUND.iter().filter_map(|round| before(*round)).chain([newest]).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        chosen
+    }
+
+    /// Each once, the newest first.
+    pub fn all(&self) -> Vec<&Landmark> {
+        let mut all: Vec<_> = self.newest.iter().chain(self.older.iter().flatten()).collect();
+        all.dedup_by_key(|landmark| landmark.number);
+        all
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Landmark {
+    pub object: Arc<ObjectRef>,
+    pub version: Version,
+    pub number: u128,
+    pub document: Bytes,
+}
+
+impl Landmark {
+    pub fn new(object: &Arc<ObjectRef>, version: &Version, document: &[u8]) -> Option<Self> {
+        let number = number(version).filter(|_| document.len() <= LANDMARK_BYTES)?;
+        // Copied: a slice would hold on to the whole chunk or page that it came in.
+        let document = Bytes::copy_from_slice(document);
+        Some(Self { object: Arc::clone(object), version: version.clone(), number, document })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn landmark(version: u128) -> Landmark {
+        let document = version.to_string();
+        let version = Version::new(&document);
+        Landmark::new(&Arc::default(), &version, document.as_bytes()).unwrap()
+    }
+
+    fn kept(landmarks: &Landmarks) -> Vec<u128> {
+        landmarks.all().into_iter().map(|landmark| landmark.number).collect()
+    }
+
+    #[test]
+    fn beside_the_newest_a_few_older_ones_are_kept() {
+        let mut landmarks = Landmarks::default();
+        for version in (1..=300_000).step_by(7) {
+            assert!(landmarks.is_news(&Version::new(&version.to_string())));
+            landmarks.note(&landmark(version));
+        }
+        let numbers = kept(&landmarks);
+        assert_eq!(numbers[0], 300_000);
+        assert_eq!(numbers.len(), 1 + ROUND.len(), "{numbers:?}");
+        for (number, round) in numbers[1..].iter().zip(ROUND) {
+            let bound = numbers[0] / round * round;
+            assert!(*number < bound && *number + 7 >= bound, "{numbers:?}");
+        }
+        assert!(!landmarks.is_news(&Version::new("5")) && !landmarks.is_news(&Version::new("b")));
+    }
+
+    #[test]
+    fn what_a_journal_has_gives_the_same_ones() {
+        let versions: Vec<u128> = (1..=300_000).step_by(7).collect();
+        let mut watched = Landmarks::default();
+        versions.iter().for_each(|version| watched.note(&landmark(*version)));
+        let mut chosen = Landmarks::chosen(&versions.iter().copied());
+        let mut warm = Landmarks::default();
+        chosen.iter().for_each(|version| warm.note(&landmark(*version)));
+        assert_eq!(kept(&warm), kept(&watched));
+        chosen.reverse();
+        assert_eq!(chosen, kept(&watched));
+        assert_eq!(Landmarks::chosen(&std::iter::empty()), Vec::<u128>::new());
+        assert_eq!(Landmarks::chosen(&[9].into_iter()), [9]);
+    }
+}

@@ -1,0 +1,284 @@
+//! The lister: reads over the caches of all sources.
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection};
+use kubewitness_core::state::ObjectRef;
+
+use crate::cache::{Brief, Search};
+use crate::source::handle::SourceHandle;
+
+/// Owners above this many levels are not looked for; real chains have three.
+const OWNER_DEPTH: usize = 8;
+
+/// Reads over the caches of all sources.
+#[derive(Clone, Default)]
+pub struct Listers {
+    sources: Arc<RwLock<Vec<SourceHandle>>>,
+}
+
+impl Listers {
+    /// Takes the place of a source with the same name.
+    pub fn add(&self, handle: SourceHandle) {
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|held| held.name() != handle.name());
+        sources.push(handle);
+    }
+
+    pub fn remove(&self, name: &str) {
+        self.sources.write().unwrap_or_else(PoisonError::into_inner).retain(|held| held.name() != name);
+    }
+
+    pub fn handles(&self) -> Vec<SourceHandle> {
+        self.read().clone()
+    }
+
+    /// The object with this uid, in whichever source it is.
+    pub(crate) fn brief(&self, uid: &str) -> Option<Brief> {
+        self.read().iter().find_map(|handle| handle.shared.read().brief(uid))
+    }
+
+    /// From a controlling owner upward to the outermost one that is known.
+    pub(crate) fn outermost(&self, direct: ObjectRef) -> Arc<ObjectRef> {
+        let mut owner = Arc::new(direct);
+        for _ in 0..OWNER_DEPTH {
+            let Some(held) = self.brief(&owner.uid) else { break };
+            // The cached reference is complete.
+            owner = held.object;
+            match held.owner {
+                Some(above) if above.uid != owner.uid => owner = above,
+                _ => break,
+            }
+        }
+        owner
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Vec<SourceHandle>> {
+        self.sources.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn source(&self, name: &str) -> Option<SourceHandle> {
+        self.read().iter().find(|handle| handle.name() == name).cloned()
+    }
+
+    /// A source whose cache can be read.
+    fn loaded(&self, name: &str) -> Result<SourceHandle, SelectError> {
+        let Some(handle) = self.source(name) else {
+            let known = self.read().iter().map(|handle| handle.name().to_owned()).collect();
+            return Err(SelectError::Source { source_name: name.into(), known });
+        };
+        if handle.shared.shown().is_none() {
+            return Err(SelectError::Loading(name.into()));
+        }
+        Ok(handle)
+    }
+}
+
+#[async_trait]
+impl Lister for Listers {
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError> {
+        Ok(self.loaded(source)?.shared.read().by_name(namespace, name))
+    }
+
+    /// The lock is held for a page at a time. What changes meanwhile is there before or after its
+    /// change; what is there throughout is found once.
+    fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
+        let handle = self.loaded(source)?;
+        let indexes = handle.shared.read().indexes();
+        let mut search = Search::new(selection, &indexes)?;
+        let plan = handle.shared.read().plan(&search);
+        let mut from = selection.after.unwrap_or_default();
+        loop {
+            let page = handle.shared.read().page(plan, from);
+            let next = page.next;
+            let enough = search.take(page);
+            match next {
+                Some(next) if !enough => from = next,
+                _ => break,
+            }
+        }
+        let (objects, next) = search.end();
+        Ok(Selected { objects, next })
+    }
+
+    fn count(&self, source: &str) -> usize {
+        self.source(source).map(|handle| handle.shared.read().len()).unwrap_or_default()
+    }
+
+    async fn shows(&self, source: &str, seq: Seq) {
+        if let Some(handle) = self.source(source) {
+            handle.shared.shows(seq).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::source::handle::Shared;
+    use kubewitness_core::Version;
+    use kubewitness_core::document::{pack, unpack};
+    use kubewitness_core::selector::Selector;
+    use kubewitness_core::state::Status;
+
+    fn object(kind: &str, uid: &str) -> ObjectRef {
+        ObjectRef { kind: kind.into(), name: uid.into(), uid: uid.into(), ..ObjectRef::default() }
+    }
+
+    fn source(name: &str, held: &[(&str, &str, Option<&str>)]) -> SourceHandle {
+        let shared = Arc::new(Shared::new(name, &[]));
+        for (kind, uid, owner) in held {
+            let current = Current {
+                object: Arc::new(object(kind, uid)),
+                owner: owner.map(|owner| Arc::new(object("", owner))),
+                resource_version: Version::new("1"),
+                status: Arc::default(),
+                seq: 1,
+                observed_ms: 0,
+                packed: Arc::from(&b"\0{}"[..]),
+            };
+            shared.write().put(&current, None);
+        }
+        shared.set_shown(1);
+        SourceHandle { shared }
+    }
+
+    #[test]
+    fn the_outermost_owner_is_found_across_sources() {
+        let listers = Listers::default();
+        listers.add(source("jobs", &[("Job", "j1", Some("s1"))]));
+        listers.add(source("jobsets", &[("JobSet", "s1", None)]));
+        assert_eq!(listers.outermost(object("Job", "j1")).kind, "JobSet");
+        assert_eq!(listers.outermost(object("Job", "unknown")).uid, "unknown");
+    }
+
+    #[test]
+    fn owners_in_a_circle_end() {
+        let listers = Listers::default();
+        listers
+            .add(source("a", &[("A", "a1", Some("b1")), ("B", "b1", Some("a1")), ("C", "c1", Some("c1"))]));
+        assert!(["a1", "b1"].contains(&listers.outermost(object("A", "a1")).uid.as_str()));
+        assert_eq!(listers.outermost(object("C", "c1")).uid, "c1");
+    }
+
+    #[test]
+    fn a_source_added_again_takes_the_place_of_the_old_one() {
+        let listers = Listers::default();
+        listers.add(source("jobs", &[("Job", "j1", None)]));
+        listers.add(source("jobs", &[]));
+        assert_eq!((listers.handles().len(), listers.count("jobs")), (1, 0));
+        listers.remove("jobs");
+        assert!(listers.handles().is_empty());
+    }
+
+    const OBJECTS: usize = 700;
+
+    /// One object at one version, of which every part says which version it is.
+    fn version(name: usize, version: u64) -> Current {
+        let document = format!(
+            r#"{{"metadata":{{"labels":{{"all":"{}","parity":"{}"}}}},"spec":{{"version":"{version}"}}}}"#,
+            if name < OBJECTS { "yes" } else { "no" },
+            version % 2
+        );
+        let namespace = format!("n{}", name % 3);
+        let uid = format!("{name:032}");
+        Current {
+            object: Arc::new(ObjectRef { namespace, name: name.to_string(), uid, ..ObjectRef::default() }),
+            owner: None,
+            resource_version: Version::new(&version.to_string()),
+            status: Arc::new(Status { phase: version.to_string(), ..Status::default() }),
+            seq: version,
+            observed_ms: version,
+            packed: pack(document.as_bytes()),
+        }
+    }
+
+    fn assert_whole(current: &Current) {
+        let document = unpack(&current.packed).unwrap();
+        let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+        let version = current.seq.to_string();
+        assert_eq!(document["spec"]["version"], version);
+        assert_eq!(current.resource_version.as_str(), version);
+        assert_eq!((&current.status.phase, current.observed_ms), (&version, current.seq));
+    }
+
+    #[test]
+    fn many_readers_see_whole_objects_each_once_while_one_writer_changes_them_all() {
+        const ROUNDS: u64 = 12;
+        let listers = Listers::default();
+        let shared = Arc::new(Shared::new("jobs", &[]));
+        listers.add(SourceHandle { shared: Arc::clone(&shared) });
+        (0..OBJECTS).for_each(|name| shared.write().put(&version(name, 1), None));
+        shared.set_shown(1);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            for reader in 0..3 {
+                let (listers, is_over) = (&listers, &is_over);
+                threads.spawn(move || {
+                    let mut rounds = 0;
+                    while !is_over.load(Ordering::Relaxed) || rounds == 0 {
+                        let selection = Selection {
+                            labels: Selector::parse("all=yes").unwrap(),
+                            newest: reader == 1,
+                            limit: usize::MAX,
+                            ..Selection::default()
+                        };
+                        let found = listers.select("jobs", &selection).unwrap().objects;
+                        let names: HashSet<_> = found.iter().map(|current| &current.object.name).collect();
+                        assert_eq!((names.len(), found.len()), (OBJECTS, OBJECTS));
+                        found.iter().for_each(assert_whole);
+                        assert_whole(&listers.get("jobs", "n0", "0").unwrap().unwrap());
+                        rounds += 1;
+                    }
+                });
+            }
+            for round in 2..=ROUNDS {
+                for name in 0..OBJECTS {
+                    shared.write().put(&version(name, round), None);
+                    // Others come and go between them, in slots of their own.
+                    shared.write().put(&version(OBJECTS + name, round), None);
+                    shared.write().remove(&version(OBJECTS + name, round).object.uid);
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let odd = Selection {
+            index: Some(("label".into(), "parity=1".into())),
+            limit: usize::MAX,
+            ..Selection::default()
+        };
+        assert!(listers.select("jobs", &odd).unwrap().objects.is_empty(), "{ROUNDS} is even");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_loaded_yet_is_told_apart_from_what_is_not_there_and_can_be_waited_for() {
+        let listers = Listers::default();
+        let shared = Arc::new(Shared::new("jobs", &[]));
+        listers.add(SourceHandle { shared: Arc::clone(&shared) });
+        let loading = || SelectError::Loading("jobs".into());
+        assert_eq!(listers.get("jobs", "ml", "a").unwrap_err(), loading());
+        assert_eq!(listers.select("jobs", &Selection::default()).unwrap_err(), loading());
+        let soon = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(soon, listers.shows("jobs", 0)).await.is_err());
+        shared.set_shown(7);
+        assert_eq!(listers.get("jobs", "ml", "a").unwrap().map(|current| current.seq), None);
+        listers.shows("jobs", 7).await;
+        assert!(tokio::time::timeout(soon, listers.shows("jobs", 8)).await.is_err());
+        shared.set_shown(9);
+        listers.shows("jobs", 8).await;
+        listers.shows("pods", 99).await;
+    }
+
+    #[test]
+    fn a_source_that_does_not_run_is_told_with_those_that_do() {
+        let listers = Listers::default();
+        listers.add(source("jobs", &[]));
+        let error = listers.select("pods", &Selection::default()).unwrap_err().to_string();
+        assert_eq!(error, "no source `pods` runs here; there is jobs");
+    }
+}

@@ -1,0 +1,12 @@
+//! What the tasks of one source share: values, and what one task tells another.
+//!
+//! Asks the server nothing, decides nothing and writes nothing. It may use `connect` and `cache`.
+
+pub(crate) mod handle;
+pub(crate) mod hole;
+pub(crate) mod input;
+pub(crate) mod landmarks;
+pub(crate) mod life;
+pub(crate) mod listers;
+pub(crate) mod parts;
+pub(crate) mod round;

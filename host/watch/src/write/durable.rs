@@ -1,0 +1,236 @@
+//! The end of a batch: it is made durable, while the next one is made, then shown to the readers, then
+//! answered for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::Version;
+use kubewitness_core::document::pack;
+use kubewitness_core::ports::{Append, Appended, Current, Witnessed};
+use kubewitness_core::state::Change;
+use tokio::time::Instant;
+
+use super::{FLIGHTS, Writer, Written};
+use crate::cache::{Cooling, Hot};
+use crate::judge::batch::Draft;
+use crate::source::handle::count;
+use crate::source::input::Standing;
+use crate::source::landmarks::Landmark;
+use crate::source::parts::SourceError;
+use crate::write::append::Settled;
+
+/// A source that was quiet for this long has its changed objects packed, so many at a time, with
+/// a pause for whatever has come meanwhile.
+const COOL_AFTER: Duration = Duration::from_secs(1);
+const COOL_PAUSE: Duration = Duration::from_millis(1);
+const COOL_SLICE: usize = 64;
+
+/// A batch that is being written.
+pub(super) struct Flight {
+    checkpoint: Option<Version>,
+    /// A list was completed by it.
+    listed: bool,
+}
+
+impl Writer {
+    /// Gives the batch to the journal, once the one before is durable, and answers those who wait.
+    pub(super) async fn write(&mut self) -> Result<Written, SourceError> {
+        let decoded = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        count(&self.parts.shared.counters.decode_ns, decoded);
+        let written = self.write_batch().await;
+        self.begun = Instant::now();
+        written
+    }
+
+    async fn write_batch(&mut self) -> Result<Written, SourceError> {
+        let settled = self.is_settled();
+        if self.due || !self.maker.draft.is_empty() {
+            while self.flights.len() >= FLIGHTS {
+                if self.land_one().await? == Written::Stopped {
+                    return Ok(Written::Stopped);
+                }
+            }
+            self.take_off(settled).await;
+        }
+        self.maker.draft.permits.clear();
+        if settled {
+            self.maker.gap_log.end(&self.parts.shared.name);
+        }
+        if self.waiting.is_empty() && (self.patient.is_empty() || !settled) {
+            return Ok(Written::GoesOn);
+        }
+        if self.land().await? == Written::Stopped {
+            return Ok(Written::Stopped);
+        }
+        let standing = Standing {
+            resume: self.checkpoint.safe().cloned(),
+            newest: self.checkpoint.newest().cloned(),
+            epoch: self.maker.epoch,
+            settled,
+            told: self.told.clone(),
+        };
+        if settled {
+            self.waiting.append(&mut self.patient);
+        }
+        for waiting in self.waiting.drain(..) {
+            // One who no longer waits was stopped.
+            drop(waiting.send(standing.clone()));
+        }
+        Ok(Written::GoesOn)
+    }
+
+    /// What is made of events meanwhile is judged against it as if it were durable already. The journal
+    /// takes it as soon as it has written the one before, whatever is done here then.
+    async fn take_off(&mut self, settled: bool) {
+        let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
+        let checkpoint = self.checkpoint.safe().filter(moved).cloned();
+        let draft = &mut self.maker.draft;
+        let append = Append {
+            source: Arc::clone(&self.parts.shared.name),
+            epoch: self.maker.epoch,
+            states: draft.states.clone(),
+            poison: std::mem::take(&mut draft.poison),
+            gaps: std::mem::take(&mut draft.gaps),
+            discrepancies: draft.discrepancies.clone(),
+            since: self.since.take().or_else(|| self.round.and(self.written.clone())),
+            rewinds: match (&self.written, &checkpoint) {
+                (Some(written), Some(checkpoint)) => written.is_newer_than(checkpoint),
+                _ => false,
+            },
+            checkpoint: checkpoint.clone(),
+        };
+        draft.take_off(std::mem::take(&mut self.spare));
+        self.flights.push_back(Flight { checkpoint, listed: std::mem::take(&mut self.listed) });
+        self.due = false;
+        // Where nobody takes it any more, nobody answers either.
+        self.appends.send(append).await.ok();
+        // Whom this wakes would wait for this thread, which goes on with the next batch.
+        tokio::task::yield_now().await;
+    }
+
+    /// Waits until all that is being written is durable.
+    pub(super) async fn land(&mut self) -> Result<Written, SourceError> {
+        while !self.flights.is_empty() {
+            if self.land_one().await? == Written::Stopped {
+                return Ok(Written::Stopped);
+            }
+        }
+        Ok(Written::GoesOn)
+    }
+
+    async fn land_one(&mut self) -> Result<Written, SourceError> {
+        let appended = self.appended.recv().await;
+        self.landed(appended)
+    }
+
+    /// `None`: stopped before it was.
+    pub(super) fn landed(&mut self, appended: Option<Settled>) -> Result<Written, SourceError> {
+        let (Some(appended), Some(flight)) = (appended, self.flights.pop_front()) else {
+            return Ok(Written::Stopped);
+        };
+        let appended = appended?;
+        if let Some(mut draft) = self.maker.draft.land() {
+            self.publish(&mut draft, flight, &appended);
+            draft.clear();
+            self.spare = *draft;
+        }
+        Ok(Written::GoesOn)
+    }
+
+    /// The newest of a batch is what the history is known by from now on.
+    fn mark(&self, states: &[Witnessed]) {
+        let Some(newest) = states.iter().rfind(|state| state.change == Change::Present) else { return };
+        let mut landmarks = self.parts.shared.landmarks();
+        if landmarks.is_news(&newest.resource_version) {
+            let made = Landmark::new(&newest.object, &newest.resource_version, &newest.document);
+            made.into_iter().for_each(|landmark| landmarks.note(&landmark));
+        }
+    }
+
+    fn publish(&mut self, draft: &mut Draft, flight: Flight, appended: &Appended) {
+        if flight.checkpoint.is_some() {
+            self.written = flight.checkpoint;
+            self.written_at = Instant::now();
+        }
+        let newest = draft.states.iter().map(|state| state.observed_ms).max();
+        self.mark(&draft.states);
+        self.show(draft, appended);
+        if appended.through > 0 {
+            self.parts.shared.set_shown(appended.through);
+        }
+        self.parts.shared.differs(std::mem::take(&mut draft.discrepancies));
+        let mut live = self.parts.shared.live();
+        live.epoch = self.maker.epoch;
+        live.checkpoint = self.written.as_ref().map(Version::to_string).unwrap_or_default();
+        live.last_event_ms = newest.or(live.last_event_ms);
+        live.synced |= flight.listed;
+    }
+}
+
+impl Writer {
+    /// Puts what is there now into the cache, and takes out what isn't.
+    fn show(&mut self, draft: &mut Draft, appended: &Appended) {
+        if draft.states.is_empty() {
+            return;
+        }
+        let mut cache = self.parts.shared.write();
+        for (place, (state, note)) in draft.states.drain(..).zip(draft.notes.drain(..)).enumerate() {
+            if note.past {
+                continue;
+            }
+            match state.change {
+                Change::Present => {
+                    let seq = appended.seqs.get(place).copied().flatten();
+                    // Journaled before (by a replay, or by another witness): its position is
+                    // not known here, the one of the version before is the best there is.
+                    let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();
+                    if let Some(keys) = note.keys {
+                        let (hot, status) = Hot::of(state, seq, keys);
+                        cache.put_hot(hot, status);
+                    } else {
+                        let document = state.document.clone();
+                        cache.put(&current(state, seq), Some(&document));
+                    }
+                }
+                Change::Gone | Change::Left => {
+                    cache.remove(&state.object.uid);
+                }
+                Change::Gap => {}
+            }
+        }
+        if cache.is_hot() {
+            self.cool_at = Some(Instant::now() + COOL_AFTER);
+        }
+        drop(cache);
+        while self.parts.shared.read().is_overheated() {
+            self.cool();
+        }
+    }
+
+    /// Nothing has come for a while.
+    pub(super) fn cool_down(&mut self) {
+        self.cool();
+        let is_hot = self.parts.shared.read().is_hot();
+        self.cool_at = is_hot.then(|| Instant::now() + COOL_PAUSE);
+    }
+
+    /// Packs some of those that changed the longest ago. Readers wait for none of it.
+    fn cool(&self) {
+        let cooling = self.parts.shared.write().coolest(COOL_SLICE);
+        let cooled: Vec<_> = cooling.into_iter().map(Cooling::packed).collect();
+        let mut cache = self.parts.shared.write();
+        cooled.into_iter().for_each(|cooled| cache.cool(cooled));
+    }
+}
+
+pub(crate) fn current(state: Witnessed, seq: u64) -> Current {
+    Current {
+        object: state.object,
+        owner: state.owner,
+        resource_version: state.resource_version,
+        status: state.status,
+        seq,
+        observed_ms: state.observed_ms,
+        packed: pack(&state.document),
+    }
+}

@@ -1,0 +1,441 @@
+//! From lines and items to durable states, then to the cache: the one writer of a source.
+//!
+//! Promises that the cache and the checkpoint never show what is not durable. It takes whatever has come, up
+//! to one transaction's worth, and never waits for more. While that is written, it makes the next one. What
+//! it can't make durable it keeps, and it takes nothing else meanwhile, so that the socket is not read. It
+//! asks the server nothing.
+
+pub(crate) mod append;
+mod checkpoint;
+pub(crate) mod durable;
+mod held_names;
+
+pub(crate) use durable::current;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kubewitness_core::Version;
+use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
+use kubewitness_core::ports::Append;
+use kubewitness_core::project::{self, Envelope, EventType, Outline};
+use kubewitness_core::state::ObjectRef;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::request::{Failure, status_failure};
+use crate::judge::batch::Draft;
+use crate::judge::meaning::Event;
+use crate::judge::object::matches;
+use crate::judge::states::{Came, Counted, Maker, Watched};
+use crate::source::handle::count;
+use crate::source::hole::{Hole, reason};
+use crate::source::input::{Input, Standing, Step, Story};
+use crate::source::parts::{Parts, SourceError};
+use crate::source::round::{PLACES, RoundId, Unended};
+use crate::write::append::Settled;
+use crate::write::checkpoint::Checkpoint;
+use crate::write::held_names::{Held, Holds};
+
+use durable::Flight;
+
+/// One event can make two states: the end of an object, and the beginning of the next of its name.
+/// So can a hole with the version above it.
+const EVENT_STATES: usize = 2;
+
+/// Batches that are made and not durable yet: one that is written and one that is ready to be. With one
+/// alone the journal would stand still while what it has written is shown and the next is handed over.
+pub(crate) const FLIGHTS: usize = 2;
+
+pub(crate) struct Writer {
+    parts: Arc<Parts>,
+    maker: Maker,
+    checkpoint: Checkpoint,
+    /// To the appender and back, in order.
+    appends: mpsc::Sender<Append>,
+    appended: mpsc::Receiver<Settled>,
+    flights: VecDeque<Flight>,
+    /// An empty one, for the room that it has.
+    spare: Draft,
+    /// What is on disk, and since when.
+    written: Option<Version>,
+    written_at: Instant,
+    /// An append that says nothing but its epoch or checkpoint is due.
+    due: bool,
+    /// A list was completed by this batch.
+    listed: bool,
+    /// The stream that is being read, and what its ERROR frame said.
+    stream: Option<CancellationToken>,
+    told: Option<Failure>,
+    /// Where it began.
+    opened: Option<Version>,
+    waiting: Vec<oneshot::Sender<Standing>>,
+    /// Those who wait until everything is settled.
+    patient: Vec<oneshot::Sender<Standing>>,
+    holds: Holds,
+    /// Since when the batch is being made.
+    begun: Instant,
+    /// When changed objects are packed, if nothing comes until then.
+    cool_at: Option<Instant>,
+    /// Of the line that is being read.
+    outline: Outline,
+    /// Names that were added while a round is not settled.
+    fresh: Vec<(String, String)>,
+    /// What waited and may pass now: it goes before anything else.
+    released: VecDeque<Held>,
+    /// The story that is being told, and the name that passes after it.
+    steps: VecDeque<Step>,
+    release: Option<Arc<ObjectRef>>,
+    /// The round whose missed versions are being read back: until it is settled, the checkpoint
+    /// on disk stays where it was.
+    round: Option<RoundId>,
+    /// Where the round began that is settled by this batch.
+    since: Option<Version>,
+    /// Whoever came and went unseen and can be found was found.
+    swept: bool,
+    /// What the mender is to look into. Its length is bounded by the places, and by what had been
+    /// read when there were none left.
+    unended: mpsc::UnboundedSender<Unended>,
+    places: Arc<Semaphore>,
+    /// Tells the reader not to read on.
+    full: watch::Sender<bool>,
+}
+
+/// The journal takes what it is given, or the process stops before it could.
+#[derive(PartialEq, Eq)]
+enum Written {
+    GoesOn,
+    Stopped,
+}
+
+impl Writer {
+    pub fn new(
+        parts: Arc<Parts>,
+        epoch: u32,
+        checkpoint: Option<Version>,
+        full: watch::Sender<bool>,
+        unended: mpsc::UnboundedSender<Unended>,
+        (appends, appended): (mpsc::Sender<Append>, mpsc::Receiver<Settled>),
+    ) -> Self {
+        Self {
+            maker: Maker::new(Arc::clone(&parts), epoch),
+            appends,
+            appended,
+            flights: VecDeque::with_capacity(FLIGHTS),
+            spare: Draft::default(),
+            checkpoint: Checkpoint::at(checkpoint.clone()),
+            written: checkpoint,
+            written_at: Instant::now(),
+            due: false,
+            listed: false,
+            stream: None,
+            told: None,
+            opened: None,
+            waiting: Vec::new(),
+            patient: Vec::new(),
+            holds: Holds::new(parts.tuning.held_events, parts.tuning.held_bytes),
+            begun: Instant::now(),
+            cool_at: None,
+            outline: Outline::default(),
+            fresh: Vec::new(),
+            released: VecDeque::new(),
+            steps: VecDeque::new(),
+            release: None,
+            round: None,
+            since: None,
+            swept: false,
+            full,
+            unended,
+            places: Arc::new(Semaphore::new(PLACES)),
+            parts,
+        }
+    }
+
+    /// Ends when the reader has gone and everything that it gave is durable, or on a stop while
+    /// the journal can't be written.
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Result<(), SourceError> {
+        let mut batch = Vec::with_capacity(APPEND_BATCH);
+        loop {
+            let moved = self.is_settled() && self.checkpoint.safe() != self.written.as_ref();
+            let due_at = self.written_at + self.parts.tuning.checkpoint_every;
+            let cool_at = self.cool_at.unwrap_or(due_at);
+            let received = tokio::select! {
+                biased;
+                appended = self.appended.recv(), if !self.flights.is_empty() => {
+                    if self.landed(appended)? == Written::Stopped {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                () = sleep_until(due_at), if moved && self.flights.is_empty() => 0,
+                received = inputs.recv_many(&mut batch, APPEND_BATCH) => received,
+                () = sleep_until(cool_at), if self.cool_at.is_some() => {
+                    self.cool_down();
+                    continue;
+                }
+            };
+            self.begun = Instant::now();
+            if received == 0 {
+                self.due = moved;
+                let ended = inputs.is_closed() && inputs.is_empty();
+                if self.write().await? == Written::Stopped {
+                    return Ok(());
+                }
+                if ended {
+                    return self.land().await.map(drop);
+                }
+                continue;
+            }
+            for input in batch.drain(..) {
+                if let Input::Overtaken(why) = input {
+                    return self.give_way(why).await;
+                }
+                let apart = matches!(input, Input::NewEpoch);
+                if apart {
+                    self.history_ends();
+                }
+                if (self.is_full(EVENT_STATES) || apart) && self.write().await? == Written::Stopped {
+                    return Ok(());
+                }
+                // What is known from then on is of another history.
+                if apart && self.land().await? == Written::Stopped {
+                    return Ok(());
+                }
+                self.take(input);
+                if self.catch_up().await? == Written::Stopped {
+                    return Ok(());
+                }
+            }
+            if self.write().await? == Written::Stopped {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What was witnessed is there once it ends: another witness may not have it.
+    async fn give_way(mut self, why: String) -> Result<(), SourceError> {
+        let is_there = self.write().await? == Written::GoesOn && self.land().await? == Written::GoesOn;
+        if is_there { Err(SourceError::Overtaken(why)) } else { Ok(()) }
+    }
+
+    /// What the old history still had to say beyond what was witnessed is lost.
+    fn history_ends(&mut self) {
+        let after = self.written.as_ref().map(Version::to_string).unwrap_or_default();
+        let message = format!("the history was replaced: what happened in it after {after} is not known");
+        let hole = Hole { after, before: String::new(), reason: reason::REPLACED, message };
+        self.maker.source_hole(&hole);
+    }
+
+    fn is_full(&self, more: usize) -> bool {
+        self.maker.draft.states.len() + more > APPEND_BATCH
+    }
+
+    /// Whether the checkpoint on disk may follow the one in memory.
+    fn is_settled(&self) -> bool {
+        self.round.is_none() && self.holds.is_empty()
+    }
+
+    /// A story and what waited for it go in order, before anything that came later.
+    async fn catch_up(&mut self) -> Result<Written, SourceError> {
+        while let Some(step) = self.steps.pop_front() {
+            // A hole and the version above it, and a whole life, are in one append: a kill leaves
+            // nothing behind that is only half of either.
+            let more = match &step {
+                Step::Life(life) => life.states(),
+                Step::Hole(..) => 1 + EVENT_STATES,
+                Step::Missed(_)
+                | Step::Version(_)
+                | Step::Anew(_)
+                | Step::Late(_)
+                | Step::Gone(_)
+                | Step::Ended(..) => EVENT_STATES,
+            };
+            if self.is_full(more) && self.write().await? == Written::Stopped {
+                return Ok(Written::Stopped);
+            }
+            self.step(step);
+        }
+        if let Some(object) = self.release.take() {
+            self.released = self.holds.release(&object.namespace, &object.name);
+        }
+        if self.round.is_none() || self.swept {
+            for object in std::mem::take(&mut self.fresh) {
+                self.released.extend(self.holds.release(&object.0, &object.1));
+            }
+        }
+        while let Some(held) = self.released.pop_front() {
+            if self.is_full(EVENT_STATES) && self.write().await? == Written::Stopped {
+                return Ok(Written::Stopped);
+            }
+            self.line(held);
+        }
+        let is_full = self.holds.is_full() || self.places.available_permits() == 0;
+        self.full.send_if_modified(|full| std::mem::replace(full, is_full) != *full);
+        Ok(Written::GoesOn)
+    }
+
+    /// Whether a story is of the round that is being settled, or of none, and of this history.
+    fn is_told_in_time(&self, story: &Story) -> bool {
+        let of_round = story.round.is_none() || story.round == self.round;
+        of_round && story.epoch.is_none_or(|epoch| epoch == self.maker.epoch)
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Hole(object, hole) => self.maker.object_hole(object, &hole),
+            Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
+            Step::Anew(document) => self.maker.item(document, Event::Anew),
+            Step::Late(document) => self.maker.late(document),
+            Step::Gone(document) => self.maker.item(document, Event::Deleted),
+            Step::Ended(object, version) => self.maker.vanished(&object, version),
+            Step::Life(life) => self.maker.life(life),
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Opened(stream) => {
+                self.stream = Some(stream);
+                self.told = None;
+                self.opened = self.checkpoint.safe().cloned();
+            }
+            Input::Line(line, permit) => {
+                count(&self.parts.shared.counters.frames, 1);
+                let (complete, opened) = (self.checkpoint.safe().cloned(), self.opened.clone());
+                self.line(Held { line, permit, complete, opened });
+            }
+            Input::Oversized(kept) => {
+                let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
+                self.maker.poison(kept, &error);
+            }
+            // An item comes in no order of version: it is complete only with its list.
+            Input::Item { document, anew } => {
+                self.maker.item(document, if anew { Event::Anew } else { Event::Present });
+            }
+            Input::Hold(object, epoch) => {
+                // In another one its story won't be heard, and would never release it.
+                if epoch.is_none_or(|epoch| epoch == self.maker.epoch) {
+                    self.holds.hold(&object.namespace, &object.name);
+                }
+            }
+            Input::Story(story) if self.is_told_in_time(&story) => {
+                self.steps = story.steps.into();
+                self.release = story.release;
+            }
+            Input::Differs(found) => self.maker.draft.discrepancies.extend(found),
+            Input::SourceHole(round, hole) if round.is_none() || round == self.round => {
+                self.maker.source_hole(&hole);
+            }
+            Input::Listed(version, round) => {
+                self.checkpoint = Checkpoint::at(Some(version));
+                (self.round, self.swept) = (round, false);
+                (self.due, self.listed) = (true, true);
+            }
+            Input::Swept(round) if Some(round) == self.round => self.swept = true,
+            Input::Settled(round) if Some(round) == self.round => {
+                (self.round, self.since) = (None, self.written.clone());
+                self.due = true;
+            }
+            // Of a round that was given up; the last is taken before.
+            Input::Story(_)
+            | Input::SourceHole(..)
+            | Input::Swept(_)
+            | Input::Settled(_)
+            | Input::Overtaken(_) => {}
+            Input::Doubt => self.hush(),
+            Input::NewEpoch => {
+                self.maker.epoch += 1;
+                self.checkpoint = Checkpoint::default();
+                (self.written, self.round, self.since) = (None, None, None);
+                self.holds.clear();
+                self.fresh.clear();
+                count(&self.parts.shared.counters.epochs, 1);
+                self.due = true;
+                self.parts.shared.live().synced = false;
+            }
+            Input::Sync(answer) => self.waiting.push(answer),
+            Input::WhenSettled(answer) => self.patient.push(answer),
+        }
+    }
+
+    /// Ends the watch.
+    fn hush(&self) {
+        if let Some(stream) = &self.stream {
+            stream.cancel();
+        }
+    }
+
+    fn line(&mut self, held: Held) {
+        let mut outline = std::mem::take(&mut self.outline);
+        self.outlined(held, &mut outline);
+        self.outline = outline;
+    }
+
+    fn outlined(&mut self, held: Held, outline: &mut Outline) {
+        let Held { line, permit, complete, opened } = held;
+        let bytes = line.clone();
+        let (frame, envelope) = match project::project_into(&bytes, outline) {
+            Ok(projected) => projected,
+            Err(error) => return self.maker.poison(line, &error.to_string()),
+        };
+        match (frame.kind, envelope) {
+            (EventType::Added | EventType::Modified | EventType::Deleted, Some(envelope)) => {
+                if self.round.is_some() && !self.swept && frame.kind == EventType::Added {
+                    self.hold_fresh(&envelope);
+                }
+                if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {
+                    self.checkpoint.event(&Version::new(&envelope.resource_version));
+                    let held = Held { line, permit, complete, opened };
+                    return self.holds.push(&envelope.namespace, &envelope.name, held);
+                }
+                let deleted = frame.kind == EventType::Deleted;
+                let event = if deleted { Event::Deleted } else { Event::Present };
+                let document = line.slice_ref(frame.object);
+                let modifies = frame.kind == EventType::Modified;
+                let came = Came::Watched(Watched { outline, modifies, opened: opened.as_ref() });
+                match self.maker.seen(&line, document, envelope, came, event, complete.as_ref()) {
+                    Counted::Waits(version, moved) => {
+                        self.checkpoint.event(&version);
+                        self.maker.draft.permits.extend(permit);
+                        // It comes with its story.
+                        self.holds.hold(&moved.object.namespace, &moved.object.name);
+                        let (epoch, place) =
+                            (self.maker.epoch, Arc::clone(&self.places).try_acquire_owned().ok());
+                        self.parts.shared.live().mending += 1;
+                        // Who would take it has ended where a stop was seen first.
+                        self.unended.send(Unended { epoch, moved, place }).ok();
+                    }
+                    Counted::Taken(version) => {
+                        self.maker.draft.permits.extend(permit);
+                        self.checkpoint.event(&version);
+                    }
+                    Counted::Poison => self.maker.draft.permits.extend(permit),
+                }
+            }
+            (EventType::Bookmark, _) => match project::bookmark_version(frame.object) {
+                Ok(version) => {
+                    count(&self.parts.shared.counters.bookmarks, 1);
+                    self.checkpoint.bookmark(&Version::new(&version));
+                }
+                Err(error) => self.maker.poison(line, &error.to_string()),
+            },
+            (EventType::Error, _) => {
+                self.told = Some(status_failure(None, frame.object, None));
+                // The server may keep the stream open; nothing more is wanted from it.
+                self.hush();
+            }
+            (_, None) => self.maker.poison(line, "an event without an object"),
+        }
+    }
+
+    /// While the sweep may still find somebody who had its name before, who is added waits.
+    fn hold_fresh(&mut self, envelope: &Envelope<'_>) {
+        let known = self.maker.draft.known(&self.parts.shared.read(), &envelope.uid).is_some();
+        let held = self.holds.holds(&envelope.namespace, &envelope.name);
+        if !known && !held && matches(&self.parts, envelope) {
+            self.holds.hold(&envelope.namespace, &envelope.name);
+            self.fresh.push((envelope.namespace.to_string(), envelope.name.to_string()));
+        }
+    }
+}

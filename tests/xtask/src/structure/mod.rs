@@ -1,0 +1,269 @@
+//! `cargo xtask structure`: how large the folders of source are, and which use each other in circles.
+//!
+//! Looks at what lies under a `src`. Tests are counted, and not judged: each file there stands alone.
+
+mod circles;
+mod modules;
+mod syntax;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::build;
+use circles::Circle;
+use modules::{Edges, Modules};
+
+/// What a reader takes in at a glance.
+const ENTRIES: usize = 12;
+/// How many of the largest are printed.
+const SHOWN: usize = 8;
+
+/// Folders that still have more, and how many: no more than that, and each line goes once it may.
+const LARGE: &[(&str, usize)] = &[
+    ("host/capability/src", 17),
+    ("host/core/src", 27),
+    ("host/core/src/lanes", 15),
+    ("host/journal/src", 27),
+    ("host/journal/src/server", 24),
+    ("host/journal/src/sqlite", 17),
+    ("host/playground/src/apiserver", 45),
+    ("host/portal/src", 13),
+    ("host/sandbox/src", 13),
+    ("host/src/commands", 14),
+    ("host/src/controller", 17),
+    ("tests/harness/src", 14),
+];
+
+/// Circles of folders that are still there, and why: no other may come, and each line goes with its circle.
+const CIRCLES: &[(&str, &str)] = &[
+    ("host/capability/src/sql: claims.rs, guard, mod.rs, write.rs", "from before this was counted"),
+    ("host/capability/src/sql: mysql, postgres, proof.rs, remote, sqlite", "from before this was counted"),
+    (
+        "host/core/src: carry.rs, config, index.rs, ports, status, status.rs, views.rs",
+        "from before this was counted",
+    ),
+    ("host/core/src: document, document.rs", "from before this was counted"),
+    ("host/core/src: project, project.rs", "from before this was counted"),
+    (
+        "host/journal/src: differences.rs, memory.rs, plan, plan.rs, read, removal.rs, retain.rs, store.rs",
+        "from before this was counted",
+    ),
+    (
+        "host/playground/src/apiserver: auth.rs, definitions.rs, deleting.rs, faults, front.rs, hooks.rs, ident.rs, listing.rs, mod.rs, objects.rs, options.rs, patch, render.rs, requests.rs, reviews.rs, rights.rs, routes.rs, shared.rs, store, store.rs, subresources.rs, tables.rs, truth.rs, watching.rs, writing.rs",
+        "from before this was counted",
+    ),
+    (
+        "host/portal/src: api.rs, app.rs, events.rs, guard.rs, health.rs, lib.rs, pages, params.rs, problem.rs, scope.rs",
+        "from before this was counted",
+    ),
+    ("host/src: config, controller", "from before this was counted"),
+    ("host/src/controller: views, views.rs", "from before this was counted"),
+    ("tests/faults/src: oracle, oracle.rs", "from before this was counted"),
+];
+
+struct Found {
+    /// By folder that holds Rust: how many entries.
+    folders: BTreeMap<PathBuf, usize>,
+    /// By file of Rust: how many lines.
+    files: BTreeMap<PathBuf, usize>,
+    circles: Vec<Circle>,
+    of_files: Vec<BTreeSet<PathBuf>>,
+}
+
+pub fn command() -> Result<ExitCode> {
+    let found = look(&build::root())?;
+    print!("{}", report(&found));
+    let faults = faults(&found, LARGE, CIRCLES);
+    for fault in &faults {
+        eprintln!("xtask: {fault}");
+    }
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn look(root: &Path) -> Result<Found> {
+    let mut found =
+        Found { folders: BTreeMap::new(), files: BTreeMap::new(), circles: Vec::new(), of_files: Vec::new() };
+    let mut edges = Edges::new();
+    for top in ["host", "plugins", "tests"] {
+        walk(root, &root.join(top), &mut found, &mut edges)?;
+    }
+    found.circles = circles::of_folders(&edges);
+    found.of_files = circles::of_files(&edges);
+    Ok(found)
+}
+
+/// Folders and files are named from the root on.
+fn walk(root: &Path, folder: &Path, found: &mut Found, edges: &mut Edges) -> Result<()> {
+    let name = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_path_buf();
+    let mut entries = 0;
+    let mut has_rust = false;
+    for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        entries += 1;
+        if path.is_dir() {
+            walk(root, &path, found, edges)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            has_rust = true;
+            let text =
+                std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            found.files.insert(name(&path), text.lines().count());
+        }
+    }
+    if has_rust {
+        found.folders.insert(name(folder), entries);
+    }
+    for crate_root in ["src/lib.rs", "src/main.rs"].map(|file| folder.join(file)) {
+        if crate_root.is_file() {
+            let modules = Modules::read(&crate_root)?;
+            edges.extend(modules.edges().into_iter().map(|(from, to)| (name(&from), name(&to))));
+        }
+    }
+    Ok(())
+}
+
+fn is_judged(folder: &Path) -> bool {
+    folder.components().any(|part| part.as_os_str() == "src")
+}
+
+/// As exceptions name it: `host/watch/src: read, write`.
+fn title(circle: &Circle) -> String {
+    let parts: Vec<&str> = circle.parts.iter().map(String::as_str).collect();
+    format!("{}: {}", circle.folder.display(), parts.join(", "))
+}
+
+fn report(found: &Found) -> String {
+    let mut text = String::new();
+    let mut line = |said: std::fmt::Arguments<'_>| writeln!(text, "{said}").is_ok();
+    line(format_args!("entries of a folder, at most {ENTRIES} under src:"));
+    for (folder, entries) in largest(&found.folders) {
+        line(format_args!("  {entries:4}  {}", folder.display()));
+    }
+    line(format_args!("lines of a file:"));
+    for (file, lines) in largest(&found.files) {
+        line(format_args!("  {lines:4}  {}", file.display()));
+    }
+    line(format_args!("circles of folders: {}", found.circles.len()));
+    for circle in &found.circles {
+        line(format_args!("  {}", title(circle)));
+        for ((from, to), (count, example)) in &circle.steps {
+            let (user, used) = (example.0.display(), example.1.display());
+            line(format_args!("    {from} > {to}, {count} times: {user} uses {used}"));
+        }
+    }
+    let files = found.of_files.iter().map(BTreeSet::len);
+    line(format_args!(
+        "circles of files: {}, of {} files; the largest of {}",
+        found.of_files.len(),
+        files.clone().sum::<usize>(),
+        files.max().unwrap_or(0)
+    ));
+    for files in &found.of_files {
+        let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        line(format_args!("  {}", names.join(" ")));
+    }
+    text
+}
+
+fn largest(sizes: &BTreeMap<PathBuf, usize>) -> Vec<(&PathBuf, &usize)> {
+    let mut all: Vec<_> = sizes.iter().collect();
+    all.sort_by_key(|(path, size)| (std::cmp::Reverse(**size), *path));
+    all.truncate(SHOWN);
+    all
+}
+
+fn faults(found: &Found, large: &[(&str, usize)], known: &[(&str, &str)]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (folder, entries) in found.folders.iter().filter(|(folder, _)| is_judged(folder)) {
+        let most =
+            large.iter().find(|(name, _)| Path::new(name) == folder).map_or(ENTRIES, |(_, most)| *most);
+        if *entries > most {
+            faults.push(format!(
+                "{} has {entries} entries, and {most} is the most: put what belongs together into a folder",
+                folder.display()
+            ));
+        }
+    }
+    for (name, most) in large {
+        let entries = found.folders.get(Path::new(name)).copied().unwrap_or(0);
+        if entries < *most {
+            faults.push(format!(
+                "{name} has {entries} entries now: lower the {most} that LARGE in tests/xtask/src/structure has for it, \
+                 or remove the line where {ENTRIES} are enough"
+            ));
+        }
+    }
+    let titles: Vec<String> = found.circles.iter().map(title).collect();
+    for title in titles.iter().filter(|title| !known.iter().any(|(name, _)| name == title)) {
+        faults.push(format!(
+            "these folders use each other in a circle: {title}. What both need belongs into the lower one, \
+             or into one below both; the steps are printed above"
+        ));
+    }
+    for (name, _) in known.iter().filter(|(name, _)| !titles.iter().any(|title| title == name)) {
+        faults.push(format!(
+            "the circle `{name}` is gone: take it out of CIRCLES in tests/xtask/src/structure, so that it stays gone"
+        ));
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(folders: &[(&str, usize)], edges: &[(&str, &str)]) -> Found {
+        let edges: Edges = edges.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to))).collect();
+        Found {
+            folders: folders.iter().map(|(name, entries)| (PathBuf::from(name), *entries)).collect(),
+            files: BTreeMap::new(),
+            circles: circles::of_folders(&edges),
+            of_files: circles::of_files(&edges),
+        }
+    }
+
+    const CIRCLE: [(&str, &str); 2] = [("c/src/a/x.rs", "c/src/b/y.rs"), ("c/src/b/y.rs", "c/src/a/z.rs")];
+
+    #[test]
+    fn a_folder_of_source_that_is_too_large_is_a_fault_and_one_of_tests_is_not() {
+        let found = found(&[("c/src", ENTRIES), ("c/src/a", ENTRIES + 1), ("c/tests/it", ENTRIES + 1)], &[]);
+        let faults = faults(&found, &[], &[]);
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].starts_with("c/src/a has 13 entries"), "{faults:?}");
+    }
+
+    #[test]
+    fn a_large_folder_that_is_listed_may_not_grow_and_has_to_be_taken_out_when_it_shrinks() {
+        let found = found(&[("c/src", 20)], &[]);
+        assert_eq!(faults(&found, &[("c/src", 20)], &[]), Vec::<String>::new());
+        assert!(faults(&found, &[("c/src", 19)], &[])[0].contains("has 20 entries, and 19 is the most"));
+        assert!(faults(&found, &[("c/src", 21)], &[])[0].contains("lower the 21"));
+    }
+
+    #[test]
+    fn a_circle_is_a_fault_unless_it_is_listed_and_one_that_is_gone_may_not_stay_listed() {
+        let known = [("c/src: a, b", "for now")];
+        let round = found(&[], &CIRCLE);
+        assert!(faults(&round, &[], &[])[0].contains("c/src: a, b"));
+        assert_eq!(faults(&round, &[], &known), Vec::<String>::new());
+        assert!(faults(&found(&[], &CIRCLE[..1]), &[], &known)[0].contains("`c/src: a, b` is gone"));
+    }
+
+    #[test]
+    fn the_report_shows_the_steps_of_a_circle() {
+        let text = report(&found(&[("c/src", 3)], &CIRCLE));
+        assert!(text.contains("     3  c/src\n"), "{text}");
+        assert!(text.contains("    a > b, 1 times: c/src/a/x.rs uses c/src/b/y.rs\n"), "{text}");
+        assert!(text.contains("circles of files: 0"), "{text}");
+    }
+
+    #[test]
+    fn the_project_itself_can_be_read() {
+        let found = look(&build::root()).unwrap();
+        assert!(found.folders.contains_key(Path::new("tests/xtask/src/structure")));
+        assert!(found.files.len() > 100);
+    }
+}
