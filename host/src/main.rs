@@ -11,6 +11,8 @@ mod logs;
 mod place;
 #[cfg(feature = "playground")]
 mod playground;
+#[cfg(all(test, feature = "playground"))]
+mod reference;
 mod run;
 mod tasks;
 
@@ -19,7 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command};
-use commands::{End, Ended, Usage};
+use commands::{Ended, Usage};
 
 #[cfg(not(feature = "playground"))]
 const NO_PLAYGROUND: &str = "this is a production build, without the simulated cluster. In a checkout of Kubewitness, \
@@ -37,9 +39,7 @@ fn main() -> ExitCode {
         }
     };
     match runtime.block_on(dispatch(cli.command)) {
-        Ok(End::Fine) => ExitCode::SUCCESS,
-        Ok(End::Failed) => ExitCode::from(3),
-        Ok(End::Warned) => ExitCode::from(4),
+        Ok(end) => ExitCode::from(end.code()),
         Err(error) => {
             eprintln!("kubewitness: {error:#}");
             if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }

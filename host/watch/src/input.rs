@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
+pub(crate) use kubewitness_core::state::gap_reason as reason;
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -12,18 +13,6 @@ use tokio_util::sync::CancellationToken;
 use crate::exact::Life;
 use crate::request::Failure;
 use crate::round::RoundId;
-
-/// Why versions are missing; the words that programs read in a gap.
-pub(crate) mod reason {
-    /// The missed versions were asked for one by one, and compaction had removed them.
-    pub const COMPACTED: &str = "Compacted";
-    /// Asking for them would have taken more requests or time than the budget allows.
-    pub const BUDGET: &str = "BudgetSpent";
-    /// The server can't be asked for old versions.
-    pub const UNREADABLE: &str = "ExactListRefused";
-    /// The server's history was replaced by another one.
-    pub const REPLACED: &str = kubewitness_core::Gap::REPLACED;
-}
 
 /// Versions strictly between two, either empty where it is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,11 +2,14 @@
 
 mod apt;
 mod build;
+mod docs;
 mod fuzz;
+mod images;
 mod mysql;
 mod peer;
 mod run;
 mod services;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -25,6 +28,8 @@ cargo xtask COMMAND
   bench [NAME]         the benchmarks; figures go to standard output
   fuzz [TARGET] [--for 60s]
                        looks for bytes from a server that are read wrongly
+  docs [--check]       writes docs/reference from the code; with --check only compares it
+  images               takes the pictures of docs/images from a playground; needs chromium
   ci                   what CI runs: format, lints, dependencies, all tests; nothing may be skipped
   help                 this
 ";
@@ -54,6 +59,8 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         "plugins" => build::plugins().map(|()| ExitCode::SUCCESS),
         "bench" => run::bench(args),
         "fuzz" => fuzz::command(args).map(|()| ExitCode::SUCCESS),
+        "docs" => docs::reference(args).map(|()| ExitCode::SUCCESS),
+        "images" => images::images().map(|()| ExitCode::SUCCESS),
         "ci" => run::ci(),
         "help" | "-h" | "--help" => {
             print!("{HELP}");
