@@ -29,7 +29,7 @@ pub fn svg(lines: &[Line]) -> String {
     let mut picture = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
          role=\"img\" aria-label=\"A terminal with commands of kubewitness and what they print\">\n<rect \
-         width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"{BACKGROUND}\"/>\n<g xml:space=\"preserve\" \
+         width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"{BACKGROUND}\"/>\n<g \
          font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace\" \
          font-size=\"{FONT}\" fill=\"{TEXT}\">\n"
     );
@@ -45,7 +45,7 @@ pub fn svg(lines: &[Line]) -> String {
             Line::Command(text) => {
                 let shown = format!("$ {text}");
                 format!(
-                    "<text x=\"{EDGE}\" y=\"{y}\" textLength=\"{}\" fill=\"{COMMAND}\"><tspan fill=\"{PROMPT}\">$</tspan> {}</text>",
+                    "<text x=\"{EDGE}\" y=\"{y}\" textLength=\"{}\" fill=\"{COMMAND}\"><tspan fill=\"{PROMPT}\">$\u{a0}</tspan>{}</text>",
                     long(&shown),
                     escape(text)
                 )
@@ -58,8 +58,9 @@ pub fn svg(lines: &[Line]) -> String {
     picture
 }
 
+/// Viewers draw several spaces as one, unless they do not break.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace(' ', "\u{a0}").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -70,9 +71,8 @@ mod tests {
     fn what_was_on_the_terminal_is_in_the_picture() {
         let lines = [Line::Command("kubewitness jobs".into()), Line::Output("a <b> & c".into())];
         let picture = svg(&lines);
-        assert!(
-            picture.contains("kubewitness jobs</text>") && picture.contains("a &lt;b&gt; &amp; c</text>")
-        );
+        assert!(picture.contains("kubewitness\u{a0}jobs</text>"), "{picture}");
+        assert!(picture.contains("a\u{a0}&lt;b&gt;\u{a0}&amp;\u{a0}c</text>"));
         // The longest line decides the width: 18 characters and the edges.
         assert!(picture.starts_with("<svg") && picture.contains("width=\"181\""), "{picture}");
     }
