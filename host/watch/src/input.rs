@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-pub(crate) use kubewitness_core::state::gap_reason as reason;
 use kubewitness_core::state::ObjectRef;
+pub(crate) use kubewitness_core::state::gap_reason as reason;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
-use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
 use kubewitness_core::state::gap_reason;
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, StateId, calendar};
 
 use super::link::{Param, Row};

@@ -2,8 +2,8 @@
 
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
-use kubewitness_core::views::{EpochView, GapQuery, PoisonQuery, PoisonView};
 use kubewitness_core::state::gap_reason;
+use kubewitness_core::views::{EpochView, GapQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, calendar};
 use sqlx::SqliteConnection;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
-use kubewitness_core::views::{DiscrepancyView, GapQuery, PoisonQuery, TimelineQuery};
 use kubewitness_core::state::gap_reason;
+use kubewitness_core::views::{DiscrepancyView, GapQuery, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, ObjectRef, Version};
 
 use crate::support::{
