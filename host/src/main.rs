@@ -11,7 +11,8 @@ mod logs;
 mod place;
 #[cfg(feature = "playground")]
 mod playground;
-#[cfg(all(test, feature = "playground"))]
+#[cfg(test)]
+#[cfg(feature = "playground")]
 mod reference;
 mod run;
 mod tasks;

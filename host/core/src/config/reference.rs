@@ -41,7 +41,7 @@ pub(super) fn at_least_bytes(least: u64) -> String {
 fn shortest(time: Time) -> String {
     let ms = time.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
-    let fits = units.iter().find(|(_, unit)| ms > 0 && ms % unit == 0);
+    let fits = units.iter().find(|(_, unit)| ms > 0 && ms.is_multiple_of(*unit));
     fits.map_or_else(|| format!("{ms}ms"), |(name, unit)| format!("{}{name}", ms / unit))
 }
 
