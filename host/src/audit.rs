@@ -50,6 +50,40 @@ impl fmt::Display for Report {
     }
 }
 
+/// Why a line does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    Cut,
+    NotText,
+    Unreadable(String),
+    NoHash,
+    Number(u64),
+    Unlinked,
+    Changed,
+    Twice(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut => f.write_str("it has no end: it was cut, or is too long"),
+            Self::NotText => f.write_str("it is not text"),
+            Self::Unreadable(error) => write!(f, "it can't be read: {error}"),
+            Self::NoHash => f.write_str("it does not end with its hash"),
+            Self::Number(n) => write!(f, "it has number {n}: a line before it was removed, added or moved"),
+            Self::Unlinked => f.write_str(
+                "it does not follow from the line before it: one of the two was changed or replaced",
+            ),
+            Self::Changed => f.write_str("its text does not match its hash: it was changed"),
+            Self::Twice(id) => write!(
+                f,
+                "the state {id} is there a second time: two plugins write to this ledger, one wrote to it under two \
+                 names, or the line was added"
+            ),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Line {
     n: u64,
@@ -70,10 +104,10 @@ pub fn verify(mut reader: impl BufRead) -> io::Result<Report> {
                 report.signed += u64::from(signed);
                 report.head = head;
             }
-            Err(what) => {
+            Err(broken) => {
                 report.ok = false;
                 report.first_bad_line = Some(report.lines + 1);
-                report.what = Some(what);
+                report.what = Some(broken.to_string());
                 break;
             }
         }
@@ -83,34 +117,26 @@ pub fn verify(mut reader: impl BufRead) -> io::Result<Report> {
 }
 
 /// Gives the line's hash, and whether it is signed.
-fn check(bytes: &[u8], before: &Report, ids: &mut HashSet<[u8; 16]>) -> Result<(String, bool), String> {
-    let Some(text) = bytes.strip_suffix(b"\n") else {
-        return Err("it has no end: it was cut, or is too long".into());
-    };
-    let text = std::str::from_utf8(text).map_err(|_| "it is not text".to_owned())?;
-    let line: Line = serde_json::from_str(text).map_err(|error| format!("it can't be read: {error}"))?;
-    let (body, hash, signed) = split(text).ok_or("it does not end with its hash")?;
+fn check(bytes: &[u8], before: &Report, ids: &mut HashSet<[u8; 16]>) -> Result<(String, bool), Broken> {
+    let text = bytes.strip_suffix(b"\n").ok_or(Broken::Cut)?;
+    let text = std::str::from_utf8(text).map_err(|_| Broken::NotText)?;
+    let line: Line = serde_json::from_str(text).map_err(|error| Broken::Unreadable(error.to_string()))?;
+    let (body, hash, signed) = split(text).ok_or(Broken::NoHash)?;
     // The number and the link come first: they tell a missing or moved line from a changed one.
     if line.n != before.lines + 1 {
-        return Err(format!("it has number {}: a line before it was removed, added or moved", line.n));
+        return Err(Broken::Number(line.n));
     }
     if line.prev != before.head {
-        return Err(
-            "it does not follow from the line before it: one of the two was changed or replaced".into()
-        );
+        return Err(Broken::Unlinked);
     }
     let own = hex(&Sha256::new().chain_update(&line.prev).chain_update(body).chain_update("}").finalize());
     if own != hash {
-        return Err("its text does not match its hash: it was changed".into());
+        return Err(Broken::Changed);
     }
     let digest = Sha256::digest(&line.id);
     let half = digest.first_chunk().copied().unwrap_or_default();
     if !ids.insert(half) {
-        return Err(format!(
-            "the state {} is there a second time: two plugins write to this ledger, one wrote to it under two names, \
-             or the line was added",
-            line.id
-        ));
+        return Err(Broken::Twice(line.id));
     }
     Ok((own, signed))
 }

@@ -1,4 +1,5 @@
-//! The command line: what there is, in the order in which a newcomer meets it.
+//! The command line: every command and flag, in the order in which a newcomer meets them. The doc comments
+//! are the help texts, and the reference is made of them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use kubewitness_core::status::PHASES;
     version,
     propagate_version = true,
     disable_help_subcommand = true,
-    after_help = "Begin with `kubewitness playground`: a simulated cluster, nothing else needed.\n\
+    after_help = "Begin with `kubewitness playground`: a simulated cluster that needs nothing else.\n\
                   Exit codes: 0 fine, 1 error, 2 usage, 3 a check failed, 4 warnings only."
 )]
 pub struct Cli {
@@ -27,34 +28,34 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// A simulated cluster with training jobs, the controller, three plugins and the portal
+    /// Runs a simulated cluster with training jobs, the controller, three plugins and the portal
     Playground(PlaygroundArgs),
-    /// The controller: in a cluster, against a kubeconfig, or from a folder of manifests
+    /// Runs the controller: in a cluster, against a kubeconfig, or from a folder of manifests
     Run(RunArgs),
-    /// Sources, plugins and the journal, with the completeness figures
+    /// Shows sources, plugins and the journal, with the completeness figures
     Status(QueryArgs),
-    /// The jobs that are there now, with their status
+    /// Lists the jobs that exist now, with their status
     Jobs(JobsArgs),
-    /// What is there now of any kind that is watched, with its status
+    /// Lists the objects of any watched kind that exist now, with their status
     Get(GetArgs),
-    /// Versions that could not be witnessed, each hole with its bounds and its reason
+    /// Lists gaps: versions that could not be witnessed, with their bounds and the reason
     Gaps(GapsArgs),
-    /// What came and was no object of its kind, and its bytes
+    /// Lists poison states: frames that could not be read as an object of their kind
     Poison(PoisonArgs),
-    /// One object's story, oldest first
+    /// Shows the story of one object, oldest state first
     Timeline(TimelineArgs),
-    /// The plugins: state, lag, last error
+    /// Lists the plugins with their state, their lag and their last error
     Plugins(QueryArgs),
-    /// States that were parked after their last try
+    /// Lists, replays and drops dead letters: states that were parked after their last try
     #[command(subcommand, name = "deadletters")]
     DeadLetters(DeadLetters),
-    /// A journal: proofs, figures, a copy as lines of JSON
+    /// Verifies, measures, exports and imports a journal
     #[command(subcommand)]
     Journal(Journal),
-    /// Proofs about an audit trail
+    /// Verifies an audit trail
     #[command(subcommand)]
     Audit(Audit),
-    /// A folder of manifests, one manifest, component or status rule: what exactly does not fit
+    /// Checks a folder of manifests, a manifest, a component or a status rule, and names each fault
     Check(CheckArgs),
 }
 
@@ -72,16 +73,16 @@ pub struct PlaygroundArgs {
     /// Jobs to submit in total; 0 keeps submitting
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub jobs: u64,
-    /// Changes of state a second
+    /// Changes of state per second
     #[arg(long, default_value_t = 20.0, value_name = "R", value_parser = positive)]
     pub rate: f64,
-    /// End by itself after this time, such as 30s or 5m
+    /// Ends by itself after this time, such as 30s or 5m
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub duration: Option<Duration>,
-    /// The same seed gives the same jobs with the same lives
+    /// The seed of the jobs: the same seed gives the same jobs
     #[arg(long, default_value_t = 1, value_name = "S")]
     pub seed: u64,
-    /// Where journal, database, audit trail and notifications go
+    /// The folder for the journal, the database, the audit trail and the notifications
     #[arg(long, default_value = "kubewitness-playground", value_name = "DIR")]
     pub data: PathBuf,
     /// Address of the portal and API
@@ -107,31 +108,31 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// A folder of manifests; without it, the labelled ConfigMaps of the namespace are read
+    /// A folder of manifests. Without it, the controller reads the labelled ConfigMaps of the namespace
     #[arg(long, value_name = "DIR")]
     pub config: Option<PathBuf>,
-    /// Where the journal and caches go
+    /// The data folder, for the journal and the caches
     #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
     pub data: PathBuf,
     #[command(flatten)]
     pub journal: JournalArgs,
-    /// Share the journal with other replicas that name the same Lease: all of them witness, and the
-    /// holder of the Lease hands states to plugins. The journal has to be on a server
+    /// The Lease by which replicas elect a leader. All replicas witness into one journal, and the
+    /// leader hands states to plugins. The journal must be on a server
     #[arg(long, env = "KUBEWITNESS_LEASE", value_name = "[NAMESPACE/]NAME")]
     pub lease: Option<String>,
     /// Address of the portal and API
     #[arg(long, env = "KUBEWITNESS_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDR")]
     pub listen: SocketAddr,
-    /// Where /healthz, /readyz and /metrics are served as well, to the network if need be
+    /// A second address for /healthz, /readyz and /metrics, which the network may reach
     #[arg(long, value_name = "ADDR")]
     pub health_listen: Option<SocketAddr>,
-    /// The kubeconfig (otherwise $KUBECONFIG, ~/.kube/config, or the pod's service account)
+    /// The kubeconfig. Without it: $KUBECONFIG, ~/.kube/config, or the service account of the pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// The namespace of the ConfigMaps (otherwise the context's, or the pod's own)
+    /// The namespace of the ConfigMaps. Without it: that of the context, or of the pod
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
     #[command(flatten)]
@@ -144,8 +145,8 @@ pub struct RunArgs {
 /// a file, since a command line is seen by everybody on the machine.
 #[derive(Debug, Args)]
 pub struct JournalArgs {
-    /// Where the journal is: `sqlite` (journal.db in the data folder), or the address of a database,
-    /// postgres://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE
+    /// Where the journal is: `sqlite` for journal.db in the data folder, or the address of a database
+    /// (postgres://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE)
     #[arg(
         long = "journal",
         env = "KUBEWITNESS_JOURNAL",
@@ -154,7 +155,7 @@ pub struct JournalArgs {
         value_name = "WHERE"
     )]
     pub place: Secret,
-    /// A file that holds that address, such as a mounted Secret's
+    /// A file that holds the address of the journal, such as a file of a mounted Secret
     #[arg(long, env = "KUBEWITNESS_JOURNAL_FILE", value_name = "FILE")]
     pub journal_file: Option<PathBuf>,
 }
@@ -178,17 +179,17 @@ impl std::fmt::Debug for Secret {
 
 #[derive(Debug, Args)]
 pub struct PluginArgs {
-    /// Where `module: {file: …}` is looked for after the manifest's own folder
+    /// The folder for `module: {file: …}`, after the folder of the manifest
     #[arg(long, env = "KUBEWITNESS_PLUGINS", value_name = "DIR")]
     pub plugins: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// What is logged, such as `info` or `kubewitness_watch=debug`
+    /// Which log lines are written, such as `info` or `kubewitness_watch=debug`
     #[arg(long, env = "KUBEWITNESS_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
-    /// One JSON object a line instead of text
+    /// Writes the log as one JSON object per line
     #[arg(long)]
     pub log_json: bool,
 }
@@ -199,7 +200,7 @@ pub struct QueryArgs {
     /// The controller to ask
     #[arg(long, env = "KUBEWITNESS_SERVER", default_value = "http://127.0.0.1:8787", value_name = "URL")]
     pub server: String,
-    /// How to print it
+    /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
 }
@@ -218,7 +219,7 @@ pub enum GetOutput {
     Table,
     /// The table with every column
     Wide,
-    /// With a NAME the object's document as it was witnessed, otherwise each with its status
+    /// With a NAME: the document of the object as it was witnessed. Without: each object with its status
     Json,
     Yaml,
     /// KIND.GROUP/NAME, as kubectl takes it
@@ -227,20 +228,20 @@ pub enum GetOutput {
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// A kind as people write it: Job, jobs, jobs.batch, po; `all` for every kind; or KIND/NAME
+    /// A kind (Job, jobs, jobs.batch, po), `all` for every kind, or KIND/NAME
     pub kind: String,
     /// Only the object with this name
     pub name: Option<String>,
-    /// Only this namespace; without it, all of them
+    /// Only this namespace. Without it: all namespaces
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// All namespaces, which is what happens without -n, too
+    /// All namespaces, which is the default
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
     /// Only objects with these labels, such as `team=a,tier in (x, y),!old`
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Option<String>,
-    /// Only what an index of the source has under a key, such as owner=UID or node=worker-1
+    /// Only objects that an index has under this key, such as owner=UID or node=worker-1
     #[arg(long, value_name = "NAME=KEY")]
     pub index: Option<String>,
     /// Only this phase, such as Running
@@ -249,15 +250,15 @@ pub struct GetArgs {
     /// Only this source
     #[arg(long)]
     pub source: Option<String>,
-    /// At most so many
+    /// At most this many
     #[arg(long, default_value_t = 10_000)]
     pub limit: usize,
-    /// Goes on to show what changes, until Ctrl-C
+    /// Goes on and shows changes until Ctrl-C
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
     pub server: ServerArgs,
-    /// How to print it
+    /// The format of the output
     #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
     pub output: GetOutput,
 }
@@ -271,15 +272,15 @@ pub struct ServerArgs {
 
 #[derive(Debug, Args)]
 pub struct GapsArgs {
-    /// Of one object: KIND/NAME, such as job/train-7, or a uid; or of one KIND
+    /// One object (KIND/NAME such as job/train-7, or a uid) or one KIND
     pub object: Option<String>,
-    /// Only of this source
+    /// Only this source
     #[arg(long)]
     pub source: Option<String>,
-    /// Only of objects in this namespace
+    /// Only objects in this namespace
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// At most so many, the newest
+    /// At most this many, the newest ones
     #[arg(long, default_value_t = 500)]
     pub limit: usize,
     #[command(flatten)]
@@ -288,12 +289,12 @@ pub struct GapsArgs {
 
 #[derive(Debug, Args)]
 pub struct PoisonArgs {
-    /// The number of one poison state: its bytes are printed as they came
+    /// The number of one poison state. Its bytes are printed as the API server sent them
     pub number: Option<u64>,
-    /// Only of this source
+    /// Only this source
     #[arg(long, conflicts_with = "number")]
     pub source: Option<String>,
-    /// At most so many, the newest
+    /// At most this many, the newest ones
     #[arg(long, default_value_t = 500)]
     pub limit: usize,
     #[command(flatten)]
@@ -311,10 +312,10 @@ pub struct JobsArgs {
     /// Only jobs with these labels, such as `team=a,tier in (x, y),!old`
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Option<String>,
-    /// Another kind than Job; `all` for every kind
+    /// The kind; `all` for every kind
     #[arg(long, default_value = "Job")]
     pub kind: String,
-    /// At most so many
+    /// At most this many
     #[arg(long, default_value_t = 500)]
     pub limit: usize,
     #[command(flatten)]
@@ -325,10 +326,10 @@ pub struct JobsArgs {
 pub struct TimelineArgs {
     /// KIND/NAME, such as job/train-7, or a uid
     pub object: String,
-    /// Its namespace; without it `default`, or none where the kind has no namespaces
+    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// At most so many states
+    /// At most this many states
     #[arg(long, default_value_t = 500)]
     pub limit: usize,
     #[command(flatten)]
@@ -337,20 +338,20 @@ pub struct TimelineArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum DeadLetters {
-    /// What is parked, and why
+    /// Lists the dead letters, with the last error of each
     List {
         /// Only this plugin's
         #[arg(long)]
         plugin: Option<String>,
-        /// What was dropped instead
+        /// Lists the dropped dead letters instead
         #[arg(long)]
         dropped: bool,
         #[command(flatten)]
         query: QueryArgs,
     },
-    /// One of them with what became of each try
+    /// Shows one dead letter, with the result of each try
     Show {
-        /// Its position in the journal
+        /// The position of the dead letter in the journal
         seq: u64,
         /// Only this plugin's
         #[arg(long)]
@@ -358,27 +359,27 @@ pub enum DeadLetters {
         #[command(flatten)]
         query: QueryArgs,
     },
-    /// Hands parked states to their plugin again, in order
+    /// Hands dead letters to their plugin again, in order
     Replay {
         #[command(flatten)]
         choice: LetterChoice,
-        /// Tells how far it is until all of it was tried; 4 if something is parked then
+        /// Waits until all of them were tried, and shows the progress. The exit code is 4 if any is parked again
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
         query: QueryArgs,
     },
-    /// Lets parked states go for good; they stay in the accounts as dead
+    /// Gives dead letters up for good. They stay counted as dead
     Drop {
         #[command(flatten)]
         choice: LetterChoice,
-        /// All of the plugin's
+        /// All dead letters of the plugin
         #[arg(long, conflicts_with_all = ["seq", "namespace", "error", "older_than"])]
         all: bool,
         #[command(flatten)]
         query: QueryArgs,
     },
-    /// Who replayed or dropped what, when and why
+    /// Lists who replayed or dropped what, when and why
     Records {
         /// Only this plugin's
         #[arg(long)]
@@ -388,58 +389,60 @@ pub enum DeadLetters {
     },
 }
 
-/// Which dead letters; everything that is given must hold.
+/// Which dead letters. All given conditions must hold.
 #[derive(Debug, Args)]
 pub struct LetterChoice {
-    /// The plugin whose letters are meant
+    /// The plugin of the dead letters
     #[arg(long)]
     pub plugin: String,
-    /// One position of the journal, or several; without it, wherever they are
+    /// One position of the journal, or several with commas. Without it: any position
     #[arg(long, value_delimiter = ',')]
     pub seq: Vec<u64>,
-    /// Only those of objects in this namespace
+    /// Only dead letters of objects in this namespace
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// Only those whose last error has this text in it
+    /// Only dead letters whose last error contains this text
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
-    /// Only those that were parked at least so long ago, such as 30m
+    /// Only dead letters that were parked at least this long ago, such as 30m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub older_than: Option<Duration>,
-    /// Why: it is kept with what was done
+    /// Why you do it. The reason is kept in the record
     #[arg(long)]
     pub reason: String,
-    /// Who does it, as the record has it; without it, the name that you are logged in with
+    /// Your name in the record. Without it: your login name
     #[arg(long, value_name = "NAME")]
     pub who: Option<String>,
-    /// Only count
+    /// Only counts the dead letters, and changes nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Journal {
-    /// Order, ids, deltas, checkpoints, cursors and every plugin's completeness
+    /// Proves the journal: order, ids, deltas, checkpoints, cursors and the completeness of every plugin
     Verify {
         /// The controller's data folder, or the journal's file
         #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
         data: PathBuf,
         #[command(flatten)]
         journal: JournalArgs,
+        /// The format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
-    /// What each source takes, what retention may take of it, and what holds the rest
+    /// Shows the size of each source, what retention may remove, and what holds the rest
     Stats {
         /// The controller's data folder, or the journal's file
         #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
         data: PathBuf,
         #[command(flatten)]
         journal: JournalArgs,
+        /// The format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
-    /// States as lines of JSON, oldest first; a controller may write meanwhile
+    /// Writes states as lines of JSON, oldest first. The controller may go on meanwhile
     Export(ExportArgs),
     /// Takes an export in, into an empty data folder or database
     Import(ImportArgs),
@@ -470,37 +473,37 @@ pub struct ExportArgs {
     pub data: PathBuf,
     #[command(flatten)]
     pub journal: JournalArgs,
-    /// Only of this source
+    /// Only this source
     #[arg(long)]
     pub source: Option<String>,
-    /// Only of objects in this namespace
+    /// Only objects in this namespace
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// Only of this kind, as people write it: Job, jobs, po
+    /// Only this kind: Job, jobs, po
     #[arg(long)]
     pub kind: Option<String>,
-    /// Only of objects with this name
+    /// Only objects with this name
     #[arg(long)]
     pub name: Option<String>,
-    /// Only of the object with this uid
+    /// Only the object with this uid
     #[arg(long)]
     pub uid: Option<String>,
-    /// Only what was observed at this moment or later: 2026-11-20T13:45:00Z, or 2h for two hours ago
+    /// Only states that were observed at this time or later: 2026-11-20T13:45:00Z, or 2h for two hours ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub since: Option<Moment>,
-    /// Only what was observed before this moment
+    /// Only states that were observed before this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub until: Option<Moment>,
-    /// Only what lies behind this position
+    /// Only states after this position
     #[arg(long, value_name = "SEQ")]
     pub after: Option<u64>,
-    /// Only what lies up to this position
+    /// Only states up to this position
     #[arg(long, value_name = "SEQ")]
     pub through: Option<u64>,
-    /// With the documents, byte for byte: about 2 KB a Job; needed for an import
+    /// With the documents, byte for byte: about 2 KB per Job. An import needs them
     #[arg(long)]
     pub documents: bool,
-    /// Where to write it, instead of to standard output
+    /// The file to write. Without it: standard output
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
@@ -521,10 +524,11 @@ fn moment(text: &str) -> Result<Moment, String> {
 
 #[derive(Debug, Subcommand)]
 pub enum Audit {
-    /// That no line of a ledger was changed, removed or moved
+    /// Proves that no line of a ledger was changed, removed or moved
     Verify {
-        /// The ledger's file
+        /// The file of the ledger
         file: PathBuf,
+        /// The format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
@@ -535,22 +539,23 @@ pub struct CheckArgs {
     /// A folder, a manifest (.yaml), a component (.wasm) or a file of status rules
     #[arg(required_unless_present_any = ["object", "list_rules"])]
     pub path: Option<PathBuf>,
-    /// Tells the status of this object (YAML or JSON, a list, `-` for standard input) by the rules
-    /// of PATH and the built-in ones, and which line decided
+    /// Shows the status that the rules give this object, and which case decided. The object is YAML
+    /// or JSON, may be a list, and `-` reads standard input. The rules are those of PATH and the
+    /// built-in ones
     #[arg(long, value_name = "FILE")]
     pub object: Option<PathBuf>,
-    /// With --object: fails unless the status has this phase
+    /// With --object: fails unless the object has this phase
     #[arg(long, value_name = "PHASE", requires = "object", value_parser = PossibleValuesParser::new(PHASES))]
     pub expect: Option<String>,
-    /// With --object: whether a subscription with this filter would want the object, as its first
-    /// state
+    /// With --object: shows whether a subscription with this filter takes the object as a first state
     #[arg(long, value_name = "EXPRESSION", requires = "object")]
     pub filter: Option<String>,
-    /// The status rules of PATH and the built-in ones; in full with -o json
+    /// Lists the status rules of PATH and the built-in ones, in full with -o json
     #[arg(long, conflicts_with = "object")]
     pub list_rules: bool,
     #[command(flatten)]
     pub plugins: PluginArgs,
+    /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
 }

@@ -12,6 +12,9 @@ mod logs;
 mod place;
 #[cfg(feature = "playground")]
 mod playground;
+#[cfg(test)]
+#[cfg(feature = "playground")]
+mod reference;
 mod run;
 mod signals;
 mod tasks;
@@ -22,7 +25,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use cli::{Cli, Command};
-use commands::{End, Ended, Usage};
+use commands::{Ended, Usage};
 
 #[cfg(not(feature = "playground"))]
 const NO_PLAYGROUND: &str = "this is a production build, without the simulated cluster. In a checkout of Kubewitness, \
@@ -45,9 +48,7 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(dispatch(cli.command));
     runtime.shutdown_timeout(LEFT_BEHIND);
     match ended {
-        Ok(End::Fine) => ExitCode::SUCCESS,
-        Ok(End::Failed) => ExitCode::from(3),
-        Ok(End::Warned) => ExitCode::from(4),
+        Ok(end) => ExitCode::from(end.code()),
         Err(error) => {
             eprintln!("kubewitness: {error:#}");
             if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }

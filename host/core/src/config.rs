@@ -5,6 +5,8 @@ mod check;
 mod host;
 mod plugin;
 mod quantity;
+#[cfg(test)]
+mod reference;
 mod secret;
 mod streams;
 
@@ -25,16 +27,25 @@ pub const PLUGIN_KEY: &str = "plugin.yaml";
 pub const HOST_KEY: &str = "host.yaml";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Manifest<Spec> {
+    /// The version of this format.
+    #[cfg_attr(test, schemars(extend("const" = API_VERSION)))]
     pub api_version: String,
+    /// What the document describes.
     pub kind: String,
+    /// What the document is called.
     pub metadata: Metadata,
+    /// What it says.
     pub spec: Spec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
+    /// The name of the document. A plugin is known under it.
+    #[cfg_attr(test, schemars(schema_with = "reference::name"))]
     pub name: String,
 }

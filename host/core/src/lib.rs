@@ -22,6 +22,7 @@ pub mod state;
 pub mod status;
 pub mod version;
 pub mod views;
+pub mod words;
 
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;

@@ -129,16 +129,29 @@ pub struct Gap {
     pub epoch: u32,
     pub after: String,
     pub before: String,
-    /// A word for programs (`Compacted`, `HistoryReplaced`, …).
+    /// A word for programs: one of [`gap_reason`].
     pub reason: String,
     /// A sentence for people.
     pub message: String,
     pub recorded_ms: u64,
 }
 
-impl Gap {
-    /// Why a history has no more to say: another one took its place.
-    pub const REPLACED: &str = "HistoryReplaced";
+/// Why versions are missing: the words that programs read in a [`Gap`].
+pub mod gap_reason {
+    crate::words! {
+        /// The API server has removed the missing versions by compaction.
+        COMPACTED = "Compacted";
+        /// Reading the missing versions back would take more requests or more time than the budget allows.
+        BUDGET = "BudgetSpent";
+        /// The API server does not answer requests for old versions, or its versions have no order.
+        UNREADABLE = "ExactListRefused";
+        /// The history of the API server was replaced, as by a restore from a backup. The source starts a
+        /// new epoch.
+        REPLACED = "HistoryReplaced";
+        /// Retention removed states that a plugin had not finished, because the source's `retention` says
+        /// `pastCursors: true`.
+        RETENTION = "Retention";
+    }
 }
 
 /// One journaled state without its document; documents are read on request by `seq`.

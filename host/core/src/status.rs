@@ -23,25 +23,44 @@ pub use spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
 use crate::config::Fault;
 use crate::project::Outline;
 use crate::state::Status;
+use crate::words::names;
 use rule::Rule;
 use serde::Serialize;
 
 /// Every phase that a status may have.
-pub const PHASES: [&str; 13] = [
-    "Queued",
-    "Admitted",
-    "Pending",
-    "Starting",
-    "Running",
-    "Restarting",
-    "Suspended",
-    "Preempted",
-    "Succeeded",
-    "Failed",
-    "Cancelled",
-    "Deleted",
-    "Unknown",
-];
+pub const PHASES: [&str; phase::ALL.len()] = names(&phase::ALL);
+
+/// The phases, as words.
+pub mod phase {
+    crate::words! {
+        /// The object waits in a queue and has not been admitted.
+        QUEUED = "Queued";
+        /// A queue has admitted the object. Its pods do not exist yet.
+        ADMITTED = "Admitted";
+        /// The object exists and nothing of it has started.
+        PENDING = "Pending";
+        /// Some of its pods start, and what it needs to be running is not there yet.
+        STARTING = "Starting";
+        /// The object runs.
+        RUNNING = "Running";
+        /// A part of the object failed and is being started again.
+        RESTARTING = "Restarting";
+        /// The object is paused by its own settings or by a queue.
+        SUSPENDED = "Suspended";
+        /// The object made room for another one.
+        PREEMPTED = "Preempted";
+        /// The object finished its work.
+        SUCCEEDED = "Succeeded";
+        /// The object ended with an error.
+        FAILED = "Failed";
+        /// Somebody ended the object before it finished.
+        CANCELLED = "Cancelled";
+        /// The object no longer exists. The reason is the phase that it had before.
+        DELETED = "Deleted";
+        /// The object does not say enough, or its controller has not seen the newest version.
+        UNKNOWN = "Unknown";
+    }
+}
 
 /// The group and kind of the rule for every kind without one.
 const ANY: &str = "*";
@@ -216,11 +235,11 @@ impl Rules {
     /// Attempt, total and exit code stay; nothing is ready any more. A message stays only where
     /// it is about an outcome.
     pub fn deleted(last: &Status) -> Status {
-        if last.phase == "Deleted" {
+        if last.phase == phase::DELETED {
             return last.clone();
         }
         Status {
-            phase: "Deleted".into(),
+            phase: phase::DELETED.into(),
             reason: last.phase.clone(),
             message: if last.terminal { last.message.clone() } else { String::new() },
             ready: 0,

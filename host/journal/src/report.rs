@@ -268,45 +268,48 @@ pub struct Problem {
 
 /// The codes of [`Problem`]s. They are stable.
 pub mod code {
-    /// The file's own structure is broken.
-    pub const STORE: &str = "store";
-    /// An import has not come to its end.
-    pub const UNFINISHED: &str = "unfinished";
-    /// A position is missing or comes twice.
-    pub const SEQUENCE: &str = "sequence";
-    /// A row's bytes are not those that were written.
-    pub const ENVELOPE: &str = "envelope";
-    /// An id is there twice or can't be put together from its parts.
-    pub const ID: &str = "id";
-    /// States of an object contradict each other: versions don't ascend and the later one isn't marked
-    /// late, something follows its end, or a history follows the one that replaced it.
-    pub const ORDER: &str = "order";
-    /// A state doesn't point to the one before of its object.
-    pub const CHAIN: &str = "chain";
-    /// A document can't be restored, or not to the bytes that were journaled.
-    pub const DOCUMENT: &str = "document";
-    /// What is kept as current isn't the newest state of its object.
-    pub const CURRENT: &str = "current";
-    /// A checkpoint is malformed or ahead of its epoch.
-    pub const CHECKPOINT: &str = "checkpoint";
-    /// A source's counters don't agree with what is there.
-    pub const COUNT: &str = "count";
-    /// A plugin's cursor or ranges are impossible.
-    pub const CURSOR: &str = "cursor";
-    /// A plugin's figures don't add up.
-    pub const COMPLETENESS: &str = "completeness";
-    /// A dead letter belongs to no state, or is not what was parked.
-    pub const LETTER: &str = "letter";
-    /// A receipt in a granted database is of no state, or its rows are not there.
-    pub const RECEIPT: &str = "receipt";
-    /// A gap's record is not what its state says, or is missing.
-    pub const GAP: &str = "gap";
-    /// Bytes that did not decode are not those that came.
-    pub const POISON: &str = "poison";
-    /// What an object is found by, or its owner, does not lead to it.
-    pub const INDEX: &str = "index";
-    /// A plugin's own key is not what it stored.
-    pub const KEY: &str = "key";
-    /// The record of who replayed or dropped dead letters is not what was written.
-    pub const RECORD: &str = "record";
+    kubewitness_core::words! {
+        /// The store itself is damaged, or refuses to be read: the check of a file's structure fails, or a
+        /// query does. The check ends there.
+        STORE = "store";
+        /// An import has not come to its end: continue it or discard it.
+        UNFINISHED = "unfinished";
+        /// A position is missing or occurs twice.
+        SEQUENCE = "sequence";
+        /// A row's bytes differ from the bytes that were written.
+        ENVELOPE = "envelope";
+        /// An id occurs twice, or does not match its state.
+        ID = "id";
+        /// States of an object contradict each other: versions do not ascend and the later state is not marked
+        /// late, a state follows the object's end, or a history follows the history that replaced it.
+        ORDER = "order";
+        /// A state does not point to the state before it of the same object.
+        CHAIN = "chain";
+        /// A document can't be restored, or differs from the document that was journaled.
+        DOCUMENT = "document";
+        /// The state that is stored as an object's newest is not its newest.
+        CURRENT = "current";
+        /// A checkpoint is malformed, or ahead of its epoch.
+        CHECKPOINT = "checkpoint";
+        /// The counters of a source differ from the states that the journal holds.
+        COUNT = "count";
+        /// The cursor or the finished ranges of a plugin are impossible.
+        CURSOR = "cursor";
+        /// The figures of a plugin do not add up: observed = delivered + filtered + dead + waiting.
+        COMPLETENESS = "completeness";
+        /// A dead letter belongs to no state, or differs from what was parked.
+        LETTER = "letter";
+        /// A receipt in a granted database belongs to no state, or the rows that it vouches for are missing.
+        RECEIPT = "receipt";
+        /// The record of a gap is missing, or differs from what its state says.
+        GAP = "gap";
+        /// The bytes of a poison state differ from the bytes that the API server sent.
+        POISON = "poison";
+        /// A lookup by name, uid or owner does not lead to the object.
+        INDEX = "index";
+        /// A key of a plugin's `kv` differs from what the plugin stored.
+        KEY = "key";
+        /// The record of who replayed or dropped dead letters differs from what was written.
+        RECORD = "record";
+    }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::state::gap_reason;
 use kubewitness_core::{Gap, Seq, Version};
 
 use self::rebase::successors;
@@ -318,7 +319,7 @@ impl Retention {
                 epoch: scene.epochs.get(&stream).copied().unwrap_or_default(),
                 after,
                 before,
-                reason: "Retention".into(),
+                reason: gap_reason::RETENTION.into(),
                 message: format!(
                     "retention took {states} states at positions {from} to {through} that {names} had not been handed"
                 ),

@@ -49,60 +49,71 @@ const LISTS: [Part; 4] = [
 
 const SOURCES: [OfSource; 27] = [
     ("objects", "Objects in the cache.", Gauge, |s| Some(s.objects as f64)),
-    ("synced", "1 while it shows what is there: it was listed, and nothing holds it up.", Gauge, |s| {
-        Some(flag(s.synced))
-    }),
+    (
+        "synced",
+        "1 while the cache shows what exists: the source was listed, and nothing holds it up.",
+        Gauge,
+        |s| Some(flag(s.synced)),
+    ),
     ("held_up", "1 while something keeps the source from taking in states.", Gauge, |s| {
         Some(flag(s.condition.is_some()))
     }),
-    ("limited", "1 where the server can't do all that it takes to read missed versions back.", Gauge, |s| {
+    ("limited", "1 where the API server lacks what reading missed versions back needs.", Gauge, |s| {
         Some(flag(s.limitation.is_some()))
     }),
-    ("doubtful", "1 while audits find what the watch has not brought.", Gauge, |s| {
+    ("doubtful", "1 while audits find changes that the watch did not bring.", Gauge, |s| {
         Some(flag(s.doubt.is_some()))
     }),
-    ("epoch", "Grows when the API server's history was replaced.", Gauge, |s| Some(f64::from(s.epoch))),
-    ("gaps", "Known holes in what was witnessed, as the journal has them.", Gauge, |s| Some(s.gaps as f64)),
-    ("poison", "Frames that the journal keeps raw because they did not decode.", Gauge, |s| {
+    ("epoch", "The epoch; it grows when the history of the API server was replaced.", Gauge, |s| {
+        Some(f64::from(s.epoch))
+    }),
+    ("gaps", "Gaps that the journal holds.", Gauge, |s| Some(s.gaps as f64)),
+    ("poison", "Poison states that the journal holds: frames that did not decode.", Gauge, |s| {
         Some(s.poison as f64)
     }),
     (
         "differed",
-        "Objects that were found to differ from what was witnessed, as the journal has them.",
+        "Objects that differed from what was witnessed, as the journal has recorded them.",
         Gauge,
         |s| Some(s.differed as f64),
     ),
     ("last_event_age_seconds", "Time since the last event.", Gauge, |s| s.last_event_age_seconds),
-    ("last_event_timestamp_seconds", "When the last event was observed, since 1970.", Gauge, |s| {
-        seconds(s.last_event_at.as_deref()?)
-    }),
+    (
+        "last_event_timestamp_seconds",
+        "When the last event was observed, in seconds since 1970.",
+        Gauge,
+        |s| seconds(s.last_event_at.as_deref()?),
+    ),
     (
         "last_audit_timestamp_seconds",
-        "When a list was last compared with the journal, since 1970.",
+        "When an audit last compared a list with the journal, in seconds since 1970.",
         Gauge,
         |s| seconds(s.last_audit_at.as_deref()?),
     ),
     ("walk_back_waiting", "Objects whose missed versions are being read back now.", Gauge, |s| {
         Some(s.walking as f64)
     }),
-    ("frames_total", "Lines of watches.", Counter, |s| Some(s.counts.frames as f64)),
-    ("received_bytes_total", "Bytes that came on watches and streamed lists.", Counter, |s| {
+    ("frames_total", "Frames that watches received.", Counter, |s| Some(s.counts.frames as f64)),
+    ("received_bytes_total", "Bytes that watches and streamed lists received.", Counter, |s| {
         Some(s.counts.bytes as f64)
     }),
-    ("discarded_bytes_total", "Of the received bytes, those of frames that were cut off.", Counter, |s| {
+    ("discarded_bytes_total", "Received bytes of frames that were cut off.", Counter, |s| {
         Some(s.counts.discarded_bytes as f64)
     }),
-    ("decode_seconds_total", "Time spent on reading frames and deriving states.", Counter, |s| {
+    ("decode_seconds_total", "Time spent reading frames and deriving states.", Counter, |s| {
         Some(s.counts.decode_ns as f64 / 1e9)
     }),
-    ("watches_total", "Watches that were begun.", Counter, |s| Some(s.counts.watches as f64)),
-    ("watches_expired_total", "Watches that were told that their version is gone.", Counter, |s| {
-        Some(s.counts.expired as f64)
-    }),
-    ("lists_streamed_total", "Of all lists, those that came as a stream.", Counter, |s| {
+    ("watches_total", "Watches that were started.", Counter, |s| Some(s.counts.watches as f64)),
+    (
+        "watches_expired_total",
+        "Watches that the API server ended with 410: their version had expired.",
+        Counter,
+        |s| Some(s.counts.expired as f64),
+    ),
+    ("lists_streamed_total", "Lists that arrived as a stream.", Counter, |s| {
         Some(s.counts.lists_streamed as f64)
     }),
-    ("relists_total", "Lists after the first: for an expired watch or a replaced history.", Counter, |s| {
+    ("relists_total", "Relists, for an expired watch or a replaced history.", Counter, |s| {
         Some((s.counts.lists_expired + s.counts.lists_replaced) as f64)
     }),
     ("walk_back_requests_total", "Requests to read missed versions back.", Counter, |s| {
@@ -111,30 +122,34 @@ const SOURCES: [OfSource; 27] = [
     ("walk_back_versions_total", "Missed versions that were read back.", Counter, |s| {
         Some(s.counts.walked_back as f64)
     }),
-    ("gaps_recorded_total", "Holes that were recorded.", Counter, |s| Some(s.counts.gaps as f64)),
-    ("audits_total", "Lists that were compared with the journal.", Counter, |s| {
+    ("gaps_recorded_total", "Gaps that were recorded.", Counter, |s| Some(s.counts.gaps as f64)),
+    ("audits_total", "Audits: lists that were compared with the journal.", Counter, |s| {
         Some(s.counts.lists_audit as f64)
     }),
     (
         "discrepancies_total",
-        "Objects that an audit or an event showed to differ from what was witnessed.",
+        "Objects that, by an audit or an event, differed from what was witnessed.",
         Counter,
         |s| Some(s.counts.discrepancies as f64),
     ),
-    ("epochs_total", "Histories that were found to be replaced.", Counter, |s| Some(s.counts.epochs as f64)),
+    ("epochs_total", "Replaced histories of the API server that were found.", Counter, |s| {
+        Some(s.counts.epochs as f64)
+    }),
 ];
 
 /// observed = delivered + filtered + dead + waiting, for each plugin.
 const PLUGINS: [OfPlugin; 10] = [
     ("active", "1 while the plugin takes states.", |p| flag(p.state == "active")),
-    ("observed", "States that the plugin is to be handed.", |p| p.observed as f64),
-    ("delivered", "Of the observed, those that it has done.", |p| p.delivered as f64),
-    ("filtered", "Of the observed, those that it did not subscribe to.", |p| p.filtered as f64),
-    ("superseded", "Of the filtered, those that made way for a newer one.", |p| p.superseded as f64),
-    ("dead", "Of the observed, those that are parked.", |p| p.dead as f64),
-    ("waiting", "Of the observed, those still to be done.", |p| p.waiting as f64),
-    ("retrying", "Of the waiting, those that failed at least once.", |p| p.retrying as f64),
-    ("lag_positions", "Positions between the newest state and the cursor.", |p| p.lag_seq as f64),
+    ("observed", "States of the plugin's sources since its subscriptions began.", |p| p.observed as f64),
+    ("delivered", "Observed states that the plugin answered with done.", |p| p.delivered as f64),
+    ("filtered", "Observed states that its subscriptions leave out.", |p| p.filtered as f64),
+    ("superseded", "Filtered states that a newer one replaced (mode latest).", |p| p.superseded as f64),
+    ("dead", "Observed states that are parked as dead letters.", |p| p.dead as f64),
+    ("waiting", "Observed states that are not finished.", |p| p.waiting as f64),
+    ("retrying", "Waiting states that failed at least once.", |p| p.retrying as f64),
+    ("lag_positions", "Positions between the newest state and the cursor of the plugin.", |p| {
+        p.lag_seq as f64
+    }),
     ("lag_seconds", "Age of the oldest unfinished state.", |p| p.lag_seconds),
 ];
 
@@ -149,14 +164,14 @@ const QUEUES: [OfQueue; 5] = [
     }),
     (
         "workqueue_adds_total",
-        "States that came into the lanes, each retry and replay included.",
+        "States that entered the lanes, each retry and replay included.",
         Counter,
         |q| q.adds as f64,
     ),
-    ("workqueue_retries_total", "States that are to be tried again.", Counter, |q| q.retries as f64),
+    ("workqueue_retries_total", "Retries that were scheduled.", Counter, |q| q.retries as f64),
     (
         "workqueue_unfinished_work_seconds",
-        "How long the states in calls have been so, together.",
+        "How long the states in calls have been there, summed over the states.",
         Gauge,
         |q| q.unfinished_seconds,
     ),
@@ -169,17 +184,19 @@ const QUEUES: [OfQueue; 5] = [
 ];
 
 const QUEUE_TIMES: [Histograms; 2] = [
-    ("workqueue_queue_duration_seconds", "From coming in, or being due again, until handed over.", |q| {
-        &q.queue_duration
-    }),
-    ("workqueue_work_duration_seconds", "From being handed over until the end of the call.", |q| {
+    (
+        "workqueue_queue_duration_seconds",
+        "Time from entering a lane, or from being due again, until the state is handed over.",
+        |q| &q.queue_duration,
+    ),
+    ("workqueue_work_duration_seconds", "Time from being handed over until the end of the call.", |q| {
         &q.work_duration
     }),
 ];
 
 /// Repeats of what is there, which are in none of the figures above.
 const RESYNCS: [OfPlugin; 3] = [
-    ("resyncs_total", "Resyncs of its sources.", |p| p.resyncs as f64),
+    ("resyncs_total", "Resyncs of the plugin's sources.", |p| p.resyncs as f64),
     ("resynced_total", "States that resyncs handed over again.", |p| p.resynced as f64),
     ("resync_failed_total", "States of resyncs that failed.", |p| p.resync_failed as f64),
 ];
@@ -188,11 +205,11 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
     let mut page = Page::default();
     let journal = &status.journal;
     let plain = [
-        ("ready", "1 while states are taken in and kept.", flag(ready)),
+        ("ready", "1 while the controller takes in states and keeps them.", flag(ready)),
         ("journal_states", "States in the journal.", journal.states as f64),
         ("journal_bytes", "Bytes of the journal.", journal.bytes as f64),
-        ("journal_oldest_seq", "The oldest position that is kept.", journal.oldest_seq as f64),
-        ("journal_newest_seq", "The newest position.", journal.newest_seq as f64),
+        ("journal_oldest_seq", "The oldest position that the journal holds.", journal.oldest_seq as f64),
+        ("journal_newest_seq", "The newest position of the journal.", journal.newest_seq as f64),
     ];
     for (name, help, value) in plain {
         page.family(name, help, Gauge);
@@ -208,7 +225,7 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
         }
     }
     let (name, help) =
-        ("plugin_filter_errors_total", "States that a filter could not judge; they were handed over.");
+        ("plugin_filter_errors_total", "States that a filter could not judge. They were handed over.");
     page.family(name, help, Counter);
     for plugin in &status.plugins {
         page.sample(name, &[("plugin", &plugin.name)], plugin.filter_errors as f64);
@@ -303,8 +320,8 @@ fn sources(page: &mut Page, sources: &[SourceView]) {
         }
     }
     let by = [
-        ("source_events_total", "kind", "What came of a source, by what it turned out to be.", &EVENTS[..]),
-        ("source_lists_total", "reason", "Lists, by why they were made.", &LISTS[..]),
+        ("source_events_total", "kind", "Events of a source, by what they turned out to be.", &EVENTS[..]),
+        ("source_lists_total", "reason", "Lists, by their reason.", &LISTS[..]),
     ];
     for (name, label, help, parts) in by {
         page.family(name, help, Counter);

@@ -39,6 +39,16 @@ pub enum End {
     Warned,
 }
 
+impl End {
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Fine => 0,
+            Self::Failed => 3,
+            Self::Warned => 4,
+        }
+    }
+}
+
 pub type Ended = Result<End>;
 
 /// What was asked for makes no sense as it was written, whatever the controller or the files say.

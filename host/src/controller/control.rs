@@ -173,7 +173,7 @@ impl Control {
         }
         let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };
         let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;
-        let Some(kept) = kept else { return info!("stopped before every plugin was looked at") };
+        let Some(kept) = kept else { return info!("stopped before every plugin was checked") };
         // While a file can't be read, nobody knows whether its plugins are still wanted.
         if snapshot.problems.is_empty() {
             self.remove_all_but(&kept).await;
@@ -285,7 +285,7 @@ impl Control {
     async fn go_on(&mut self, candidate: Candidate, capabilities: &Capabilities) {
         let name = candidate.parsed.name.clone();
         if let Err(error) = self.plugins.take(candidate, capabilities).await {
-            error!(plugin = name, "can't go on: {error:#}");
+            error!(plugin = name, "the plugin has stopped: {error:#}");
             self.shared.set_phase(&name, Phase::Failed, Some(format!("{error:#}")));
         }
     }
@@ -370,7 +370,7 @@ impl Control {
                 return Ok(());
             }
             let kept = self.last_good.save_plugin(&name, &entry, &bytes);
-            kept.context("it runs, but can't be kept as the last good one").map_err(failed)?;
+            kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
             let good = GoodPlugin { entry: entry.clone(), component: bytes.to_vec() };
             self.good_plugins.insert(name.clone(), good);
             self.shared.set_phase(&name, Phase::Active, None);
@@ -463,7 +463,7 @@ impl Control {
         let draining = known.into_iter().filter(|name| self.plugins.is_draining(name));
         let holding = kept.iter().cloned().chain(draining).chain(self.streams.progress_names()).collect();
         if let Err(error) = self.plugins.journal.retire_all_but(&holding).await {
-            warn!(%error, "the journal can't be told yet which plugins were taken out");
+            warn!(%error, "the journal can't record yet which plugins were removed; it is tried again");
         }
     }
 }

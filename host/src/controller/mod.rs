@@ -43,6 +43,8 @@ use control::Control;
 use office::{Election, Office};
 use opening::Opening;
 use report::{Cluster, Reporter};
+#[cfg(test)]
+pub use shared::Phase;
 use shared::Shared;
 
 /// How late a state may be handed over that only another replica has seen.
@@ -270,8 +272,8 @@ fn serve(
 fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
     if *journal.newest().borrow() == 0 && last_good.has_witnessed() {
         warn!(
-            "the journal is a new one, and states were witnessed from this data folder before: what the journal of \
-             that time held is not in this one. If that wasn't meant, stop, put it or a copy of it back and start again"
+            "the journal is a new one and empty, although this data folder has had a journal with states before. If \
+             you did not mean to begin anew, stop, put the old journal or a copy of it back, and start again"
         );
     }
 }

@@ -112,11 +112,11 @@ impl Office {
         }
         // Where it can't be told, the next one's term ends it as well.
         match timeout(LEAVING, self.journal.lead(false)).await {
-            Ok(Ok(())) => info!("another replica may hand states to plugins now"),
+            Ok(Ok(())) => info!("this replica is no longer the leader; another one may be elected"),
             Ok(Err(error)) => {
-                warn!("the journal can't be told that this replica no longer dispatches: {error}");
+                warn!("the journal can't record that this replica is no longer the leader: {error}");
             }
-            Err(_) => warn!("the journal could not be told in time that this replica no longer dispatches"),
+            Err(_) => warn!("the journal could not record in time that this replica is no longer the leader"),
         }
     }
 
@@ -125,12 +125,12 @@ impl Office {
         let Some(term) = self.election.as_ref().and_then(Election::term) else { return Ok(()) };
         match self.journal.lead(true).await {
             Ok(()) => {
-                info!("this replica hands states to plugins now");
+                info!("this replica is the leader now, and hands states to plugins");
                 self.term = Some(term);
             }
-            Err(JournalError::Fatal(reason)) => bail!("taking over: {reason}"),
+            Err(JournalError::Fatal(reason)) => bail!("becoming the leader: {reason}"),
             Err(error) => {
-                warn!("this replica can't take over yet: {error}");
+                warn!("this replica can't become the leader yet: {error}");
                 self.again_at = Instant::now() + AGAIN;
             }
         }

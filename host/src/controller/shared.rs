@@ -10,31 +10,22 @@ use kubewitness_journal::Holder;
 use kubewitness_stream::CarrierHandle;
 use kubewitness_watch::{Listers, SourceHandle};
 
-/// How a plugin stands, apart from its figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Being checked and compiled for the first time.
-    Starting,
-    Active,
-    /// A newer configuration was refused; the last good one runs.
-    Degraded,
-    /// Nothing runs: there is no good configuration.
-    Failed,
-    Draining,
-    /// Another replica runs it.
-    Standby,
-}
-
-impl Phase {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Active => "active",
-            Self::Degraded => "degraded",
-            Self::Failed => "failed",
-            Self::Draining => "draining",
-            Self::Standby => "standby",
-        }
+kubewitness_core::words! {
+    /// How a plugin stands, apart from its figures.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Phase {
+        /// The plugin is checked and compiled for the first time.
+        Starting = "starting",
+        /// The plugin takes states.
+        Active = "active",
+        /// A newer configuration was refused. The plugin goes on with the last good one.
+        Degraded = "degraded",
+        /// The plugin does not run, because it has no good configuration.
+        Failed = "failed",
+        /// The plugin finishes the calls in progress and takes no new states.
+        Draining = "draining",
+        /// Another replica, the leader, runs the plugin.
+        Standby = "standby",
     }
 }
 

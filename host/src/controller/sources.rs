@@ -156,7 +156,7 @@ impl Sources {
         self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
             match making.await {
                 Err(SourceError::Overtaken(why)) => {
-                    info!(source = name, "beginning again: {why}");
+                    info!(source = name, "starting the source again: {why}");
                     // Whoever would hear of it has ended, where nobody does.
                     overtaken.send(name).await.ok();
                     return Ok(());

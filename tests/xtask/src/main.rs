@@ -2,12 +2,15 @@
 
 mod apt;
 mod build;
+mod docs;
 mod fuzz;
+mod images;
 mod mysql;
 mod peer;
 mod run;
 mod services;
 mod structure;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -27,6 +30,8 @@ cargo xtask COMMAND
   fuzz [TARGET] [--for 60s]
                        looks for bytes from a server that are read wrongly
   structure            how large folders and files are, and which folders use each other in circles
+  docs [--check]       writes docs/reference from the code; with --check only compares it
+  images               takes the pictures of docs/images from a playground; needs chromium
   ci                   what CI runs: format, structure, lints, dependencies, all tests; nothing may be skipped
   help                 this
 ";
@@ -57,6 +62,8 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         "bench" => run::bench(args),
         "fuzz" => fuzz::command(args).map(|()| ExitCode::SUCCESS),
         "structure" => structure::command(),
+        "docs" => docs::reference(args).map(|()| ExitCode::SUCCESS),
+        "images" => images::images().map(|()| ExitCode::SUCCESS),
         "ci" => run::ci(),
         "help" | "-h" | "--help" => {
             print!("{HELP}");

@@ -96,6 +96,7 @@ pub fn ci() -> Result<ExitCode> {
     production.args(["clippy", "--locked", "--package", "kubewitness", "--no-default-features", "--"]);
     check(production.args(["--deny", "warnings"]).env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
     fuzz::all(fuzz::IN_CI)?;
+    // Among them those that compare docs/reference with the code.
     test(&[])
 }
 

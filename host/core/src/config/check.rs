@@ -11,9 +11,11 @@ use crate::selector::{check_key, check_value};
 use crate::status::Rules;
 
 /// More a second than any plugin takes; beyond it a rate is no bound.
-const RATE_MOST: u32 = 1_000_000;
+pub(super) const RATE_MOST: u32 = 1_000_000;
 /// More would not make one database faster, and every plugin of the cluster may want some.
-const CONNECTIONS_MOST: u32 = 64;
+pub(super) const CONNECTIONS_MOST: u32 = 64;
+/// One call holds all of its states in the memory of host and plugin at once.
+pub(super) const BATCH_MOST: u32 = 1024;
 
 /// A fault of a manifest: which field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,8 +280,9 @@ impl PluginSpec {
         for (field, rate) in rates {
             check_rate(&format!("spec.delivery.{field}"), rate, &mut faults);
         }
-        if self.delivery.batch > 1024 {
-            faults.push(fault("spec.delivery.batch", "is over 1024, the most that one call may carry"));
+        if self.delivery.batch > BATCH_MOST {
+            let message = format!("is over {BATCH_MOST}, the most that one call may carry");
+            faults.push(fault("spec.delivery.batch", message));
         }
         faults
     }

@@ -4,80 +4,106 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
+use super::check::CONNECTIONS_MOST;
 use super::{Bytes, Duration, FromSpec, StreamSpec};
+#[cfg(test)]
+use crate::index::NAMED;
+#[cfg(test)]
+use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::status::RuleSpec;
 
+/// The settings of the host: what it watches, and what plugins may be granted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostSpec {
+    /// The resources that the host watches. One list and watch serves every plugin.
     pub sources: Vec<SourceSpec>,
+    /// Databases that plugins may be granted under `grants.sql`.
     #[serde(default)]
     pub databases: Vec<DatabaseSpec>,
+    /// HTTP destinations that plugins may be granted under `grants.http`.
     #[serde(default)]
     pub destinations: Vec<DestinationSpec>,
+    /// Append-only files that plugins may be granted under `grants.ledger`.
     #[serde(default)]
     pub ledgers: Vec<LedgerSpec>,
+    /// Signing keys that plugins may be granted under `grants.keys`.
     #[serde(default)]
     pub keys: Vec<KeySpec>,
-    /// Streams that carry states from a host that witnesses to hosts that hand them out.
+    /// Streams on NATS servers that carry states from the host that watches to other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamSpec>,
-    /// Rules for the status of kinds, in place of those that are built in.
+    /// Rules that derive the status of a kind. They replace the built-in rules of the same kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub status_rules: Vec<RuleSpec>,
 }
 
 /// One watched resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SourceSpec {
+    /// The name of the source. Plugins subscribe to it.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// `v1`, `batch/v1`, …
+    /// The group and version of the resource, such as `v1` or `batch/v1`.
     pub api_version: String,
+    /// The kind of the objects, such as `Job`.
     pub kind: String,
-    /// The plural; looked up by discovery where it is left out.
+    /// The plural that the API server uses in its paths. Left out: discovery finds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// Left out: all namespaces.
+    /// Watches this namespace alone. Left out: all namespaces.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Applied in the host, so that leaving the selector is not taken for a deletion.
+    /// Watches only objects that have all of these labels. The host applies the selector, so that an object
+    /// that no longer matches becomes `left` and not `gone`.
     #[serde(default)]
     pub match_labels: BTreeMap<String, String>,
-    /// Indexes of its cache beside those that every source has (namespace, owner, node, label).
+    /// More indexes of the cache. Every source has `namespace`, `owner`, `node` and `label`.
+    #[cfg_attr(test, schemars(length(max = NAMED)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexSpec>,
-    /// How often what is there is replayed to the subscriptions that ask for it. Left out: never.
-    /// At least [`RESYNC_LEAST`](crate::limits::RESYNC_LEAST).
+    /// How often the objects that exist are handed again to the subscriptions that say `resync: true`. Left
+    /// out: never.
+    #[cfg_attr(test, schemars(extend("x-bounds" = super::reference::at_least(RESYNC_LEAST))))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync: Option<Duration>,
-    /// How often a consistent list is compared with what was witnessed; `0s` for never.
-    /// Otherwise at least [`AUDIT_LEAST`](crate::limits::AUDIT_LEAST).
+    /// How often a consistent list is compared with what was witnessed. `0s`: never.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("`0s`, or {}", super::reference::at_least(AUDIT_LEAST)))))]
     #[serde(default = "ten_minutes")]
     pub audit: Duration,
-    /// How much of its history the journal keeps. Left out: all of it.
+    /// How much of the history the journal keeps. Left out: all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<RetentionSpec>,
-    /// Another host witnesses it, under the same name, and a stream brings it here.
+    /// Another host watches this resource, under the same source name. Its states arrive over a stream.
+    /// `resource`, `namespace` and `matchLabels` belong to that host and are refused here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<FromSpec>,
 }
 
-/// What of a source's history may go, oldest first: what is beyond any of these bounds. The newest
-/// state of an object that is there never goes.
+/// Bounds on the history that the journal keeps. A state goes when it is beyond any of these bounds, oldest
+/// first. The newest state of an object that exists never goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RetentionSpec {
-    /// States that were observed longer ago than this, such as `30d`.
+    /// States that were observed longer ago than this may go.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "more than 0; one of `age`, `count` and `size` is needed")))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age: Option<Duration>,
-    /// All but so many of the newest states.
+    /// States beyond this number may go.
+    #[cfg_attr(test, schemars(range(min = 1), extend("x-bounds" = "more than 0; one of `age`, `count` and `size` is needed")))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// All but the newest states that fit into this, as `kubewitness journal stats` counts it.
+    /// States beyond this size may go, as `kubewitness journal stats` counts it.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "more than 0; one of `age`, `count` and `size` is needed")))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
-    /// Whether states may go that a plugin has not finished. What goes then is recorded as a gap.
+    /// Whether states may go that a plugin has not finished. What goes unfinished is recorded as a gap.
     #[serde(default)]
     pub past_cursors: bool,
 }
@@ -108,25 +134,36 @@ impl SourceSpec {
     }
 }
 
-/// Objects by what stands at a place of their document.
+/// An index of the cache: objects by the value at one place of their document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IndexSpec {
+    /// The name that `kubewitness get --index NAME=KEY` and the `lister` capability use.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "up to 63 letters, digits and dashes, a letter first; not the name of a built-in index")))]
     pub name: String,
-    /// A JSON pointer (RFC 6901), such as `/spec/schedulerName`.
+    /// Where the value stands: a JSON pointer (RFC 6901), such as `/spec/schedulerName`.
     pub pointer: String,
 }
 
-/// Exactly one of `sqlite`, `postgres` and `mysql` beside the name.
+/// A database: a name and exactly one of `sqlite`, `postgres` and `mysql`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DatabaseSpec {
+    /// The name that grants use.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
+    /// A SQLite file.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "exactly one of `sqlite`, `postgres` and `mysql`")))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sqlite: Option<SqliteSpec>,
+    /// A PostgreSQL server.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "exactly one of `sqlite`, `postgres` and `mysql`")))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postgres: Option<ServerSpec>,
-    /// MySQL or MariaDB.
+    /// A MySQL or MariaDB server.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "exactly one of `sqlite`, `postgres` and `mysql`")))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mysql: Option<ServerSpec>,
 }
@@ -151,69 +188,96 @@ impl DatabaseSpec {
     }
 }
 
-/// A database server. Its address holds a password, so it is a secret as a whole.
+/// A database server. Its address holds a password, so the whole address is a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServerSpec {
-    /// Such as `postgres://user:password@host:5432/database?sslmode=verify-full` or
+    /// Where the address is. The address looks like
+    /// `postgres://user:password@host:5432/database?sslmode=verify-full` or
     /// `mysql://user:password@host:3306/database?ssl-mode=VERIFY_IDENTITY`.
     pub url_from: SecretRef,
-    /// Connections at once, over all plugins that were granted it.
+    /// Connections at once, summed over all plugins that are granted this database.
+    #[cfg_attr(test, schemars(range(min = 1, max = CONNECTIONS_MOST)))]
     #[serde(default = "eight")]
     pub connections: u32,
 }
 
+/// A SQLite database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SqliteSpec {
-    /// A relative path lies in the data folder.
+    /// The file. A relative path starts in the data folder.
     pub path: String,
 }
 
+/// An HTTP destination. The host holds its address and secrets; a plugin names a path below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DestinationSpec {
+    /// The name that grants use.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// The base address; a plugin names a path below it.
+    /// The base address. A plugin names a path below it.
+    #[cfg_attr(test, schemars(extend("pattern" = "^https?://", "x-bounds" = "`http://` or `https://`")))]
     pub url: String,
+    /// Headers that the host adds to every request.
     #[serde(default)]
     pub headers: Vec<HeaderSpec>,
-    /// Requests a second at most.
+    /// Requests per second at most. Left out: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
+    /// How long the host waits for one answer.
     #[serde(default = "ten_seconds")]
     pub timeout: Duration,
 }
 
+/// A header that the host adds to every request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeaderSpec {
+    /// The name of the header.
     pub name: String,
+    /// Where the value is.
     pub value_from: SecretRef,
 }
 
-/// Where a secret is; never the secret itself.
+/// Where a secret is, never the secret itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SecretRef {
+    /// The environment variable that holds the secret.
     Env(String),
+    /// The file that holds the secret, such as a file of a mounted Secret.
     File(String),
 }
 
+/// An append-only file of records, such as an audit trail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LedgerSpec {
+    /// The name that grants use.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// The file of its records, such as `audit/ledger.jsonl`; a relative path lies in the data folder.
-    /// Its receipts lie beside it, under the same name with `.receipts`.
+    /// The file of the records. A relative path starts in the data folder. The receipts lie beside it, in a
+    /// file with the ending `.receipts`.
     pub path: String,
 }
 
-/// An Ed25519 signing key (PKCS#8, PEM or base64) that plugins can sign with and never see.
+/// An Ed25519 signing key (PKCS#8, as PEM or base64). Plugins sign with it and never see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KeySpec {
+    /// The name that grants use.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
+    /// Where the key is.
     pub value_from: SecretRef,
 }
 

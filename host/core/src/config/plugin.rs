@@ -2,82 +2,107 @@
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
+use super::check::{BATCH_MOST, RATE_MOST};
 use super::{Bytes, Duration};
 use crate::calendar;
 
+/// A plugin: its component, its subscriptions, its grants and its limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PluginSpec {
+    /// Where the WebAssembly component is.
     pub module: ModuleSpec,
+    /// Which states the plugin is handed. Each source occurs once.
+    #[cfg_attr(test, schemars(length(min = 1)))]
     pub subscribe: Vec<SubscribeSpec>,
+    /// The capabilities of the plugin. A capability that is not granted answers `denied`.
     #[serde(default)]
     pub grants: GrantsSpec,
+    /// The limits of the sandbox.
     #[serde(default)]
     pub limits: LimitsSpec,
+    /// How states are handed over, retried and parked.
     #[serde(default)]
     pub delivery: DeliverySpec,
+    /// The configuration of the plugin itself, as its own schema describes it. The plugin reads it as JSON.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Where the component is; exactly one of `file` and `configMapKey`.
+/// Where the component is: exactly one of `file` and `configMapKey`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModuleSpec {
-    /// Looked for beside the manifest, then in the host's plugin folders.
+    /// A file. The host looks beside the manifest, then in its plugin folders.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "exactly one of `file` and `configMapKey`")))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// A key of the same ConfigMap's `binaryData`.
+    /// A key in the `binaryData` of the same ConfigMap.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "exactly one of `file` and `configMapKey`")))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key: Option<String>,
-    /// Hex; refused where it differs.
+    /// The SHA-256 of the component, in hex. A component with another digest is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
+/// A subscription to one source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubscribeSpec {
+    /// The name of the source.
     pub source: String,
+    /// Which of the states of an object are handed over.
     #[serde(default)]
     pub mode: Mode,
+    /// Where in the journal the subscription begins.
     #[serde(default)]
     pub start: Start,
-    /// How fast what the journal has before the subscription is handed over, beside what is new.
-    /// Left out: as fast as everything else, and in the journal's order.
+    /// The rate for states that are older than the subscription. They are handed over beside new states.
+    /// Left out: no limit of their own, in the order of the journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay_rate: Option<RateSpec>,
-    /// In CEL over `state` and `object`; left out: every state. One that can't be judged is handed
-    /// over, since nothing is lost by that, and counted.
+    /// A CEL expression over `state` and `object`. Only states for which it is true are handed over. A state
+    /// that the filter can't judge is handed over too, and counted. Left out: every state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// Whether the source's resyncs are replayed to this plugin: every object that is there, as it
-    /// is now, with the id that this state has, and `resync` among its extras. That is so in
-    /// every mode: a mode chooses among changes, and a resync is none.
+    /// Whether the resyncs of the source are handed to this plugin: every object that exists, as it is now,
+    /// with the id that this state has, and with `resync` among its extras. The mode does not hold resyncs
+    /// back.
     #[serde(default)]
     pub resync: bool,
 }
 
+/// Which of the states of an object are handed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
+    /// Every state.
     #[default]
     Every,
-    /// Only states whose status differs from the one before.
+    /// Only states whose status differs from the status before.
     Transitions,
-    /// Of one object only the newest state that waits: what it replaces is counted as superseded,
-    /// which is a part of filtered. A deletion, a gap and what left the selector are never
-    /// replaced.
+    /// Only the newest state that waits. The states that it replaces are counted as superseded, which is a
+    /// part of filtered. A deletion, a gap and a `left` state are never replaced.
     Latest,
 }
 
+/// Where in the journal a subscription begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Start {
+    /// With the first state that is observed after the subscription begins.
     Now,
+    /// With the oldest state that the journal holds.
     #[default]
     Beginning,
-    /// With what was observed at this time or later.
+    /// With the first state that was observed at this time or later.
     Since(Since),
     /// With this position of the journal.
     Position(u64),
@@ -126,66 +151,97 @@ impl From<Since> for String {
     }
 }
 
-/// Capabilities, by name. What is not here is denied.
+/// The capabilities of a plugin, by name. In each grant `name` is what the plugin calls it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrantsSpec {
+    /// The database that the plugin may write.
+    #[cfg_attr(test, schemars(length(max = 1)))]
     #[serde(default)]
     pub sql: Vec<SqlGrant>,
+    /// The destinations that the plugin may send requests to.
     #[serde(default)]
     pub http: Vec<HttpGrant>,
+    /// The ledger that the plugin may append to.
+    #[cfg_attr(test, schemars(length(max = 1)))]
     #[serde(default)]
     pub ledger: Vec<LedgerGrant>,
+    /// The keys that the plugin may sign with.
     #[serde(default)]
     pub keys: Vec<KeyGrant>,
+    /// Whether the plugin may store small values of its own.
     #[serde(default)]
     pub kv: bool,
-    /// Sources whose cache may be read.
+    /// The sources whose cache the plugin may read.
     #[serde(default)]
     pub lister: Vec<String>,
 }
 
-/// `name` is what the plugin calls it, the other field what the host calls it.
+/// A granted database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SqlGrant {
+    /// What the plugin calls the database.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
+    /// What the host calls the database.
     pub database: String,
 }
 
+/// A granted destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpGrant {
+    /// What the plugin calls the destination.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
+    /// What the host calls the destination.
     pub destination: String,
 }
 
+/// A granted ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LedgerGrant {
+    /// What the plugin calls the ledger.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
+    /// What the host calls the ledger.
     pub ledger: String,
 }
 
+/// A granted key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KeyGrant {
+    /// What the plugin calls the key.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
+    /// What the host calls the key.
     pub key: String,
 }
 
+/// The limits of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LimitsSpec {
-    /// Summed over all memories of one instance.
+    /// Memory of one instance, summed over all of its memories.
     pub memory: Bytes,
-    /// One call's own time; what the host does for it is not counted.
+    /// Time of one call. The time that the host works for the call is not counted.
     pub call: Duration,
     /// Calls to the host in one batch.
+    #[cfg_attr(test, schemars(range(min = 1)))]
     pub host_calls: u32,
-    /// Bytes that may cross in one host call.
+    /// Bytes in one call to the host.
     pub host_bytes: Bytes,
     /// Batches at once.
+    #[cfg_attr(test, schemars(range(min = 1)))]
     pub concurrency: u32,
 }
 
@@ -201,34 +257,43 @@ impl Default for LimitsSpec {
     }
 }
 
+/// How states are handed over, retried and parked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DeliverySpec {
     /// States in one call at most.
+    #[cfg_attr(test, schemars(range(min = 1, max = BATCH_MOST)))]
     pub batch: u32,
-    /// Tries after the first before a state is parked.
+    /// Tries after the first one before a state is parked as a dead letter.
     pub retries: u32,
-    /// The first pause; it doubles with each try.
+    /// The pause before the first retry. It doubles with each retry of the same state.
     pub backoff: Duration,
+    /// The longest pause between two tries.
     pub max_backoff: Duration,
-    /// Retries of all objects together: each waits for a token as well as for its own pause, but
-    /// never longer than `maxBackoff`. What a plugin's own delay paces needs none.
+    /// The rate of retries of all objects together. A retry waits for a token as well as for its own pause,
+    /// but never longer than `maxBackoff`. A retry whose delay the plugin chose needs no token.
     pub retry_rate: RateSpec,
-    /// States handed over at most. Left out: as fast as the plugin takes them.
+    /// The rate of states. Left out: as fast as the plugin takes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateSpec>,
-    /// Calls at most, whatever they carry.
+    /// The rate of calls, however many states each carries. Left out: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_rate: Option<RateSpec>,
+    /// What happens to the later states of an object once one of its states is parked.
     pub on_dead_letter: OnDeadLetter,
 }
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RateSpec {
+    /// Tokens per second.
+    #[cfg_attr(test, schemars(range(min = 1, max = RATE_MOST)))]
     pub per_second: u32,
-    /// What may happen at once after a pause. Left out: what one second brings.
+    /// Tokens that may be spent at once after a pause. Left out: the tokens of one second.
+    #[cfg_attr(test, schemars(range(min = 1, max = RATE_MOST)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
 }
@@ -255,11 +320,14 @@ impl Default for DeliverySpec {
     }
 }
 
-/// What a lane does once its head was parked.
+/// What happens to the later states of an object once one of its states is parked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum OnDeadLetter {
+    /// The lane goes on with the next state.
     #[default]
     Continue,
+    /// The lane waits until the dead letter is replayed or dropped.
     Hold,
 }

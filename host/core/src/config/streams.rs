@@ -10,50 +10,62 @@ use crate::carry::PARTITIONS;
 const BYTES_LEAST: u64 = 64 << 20;
 /// A server refuses more copies.
 const REPLICAS_MOST: u32 = 5;
+/// A server refuses a shorter one.
+const WINDOW_LEAST: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Which part of a stream is read here.
+/// The part of a stream that is read here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FromSpec {
+    /// The name of the stream.
     pub stream: String,
-    /// Each is read by one host alone. Left out: all of them.
+    /// The partitions that this host reads, counted from 0. One host reads a partition. Left out: all of
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<u32>,
-    /// A reader that is gone for good, by the name that a refusal gives it: its partitions are read
-    /// here from now on.
+    /// The name of a reader that is gone for good, as the refusal shows it. This host reads its partitions
+    /// from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take_over: Option<String>,
 }
 
 /// A stream on a NATS server with JetStream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamSpec {
-    /// Here and on the server.
+    /// The name of the stream, here and on the server.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// The server's address, such as `nats://user:password@nats:4222` or `tls://…`; of a cluster,
-    /// several with commas between.
+    /// Where the address of the server is. The address looks like `nats://user:password@nats:4222` or
+    /// `tls://…`. For a cluster it is a list with commas.
     pub url_from: SecretRef,
-    /// What a `.creds` file holds, where the server asks for that and not for what stands in an address.
+    /// Where the content of a `.creds` file is, for a server that asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_from: Option<SecretRef>,
-    /// Sources of this host that it hands to the stream.
+    /// The sources of this host whose states it hands to the stream.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub carry: Vec<String>,
-    /// An object is in one of them, and each is read by one host. It can't be changed later.
+    /// The number of partitions. The states of an object are in one partition, and one host reads a
+    /// partition. The number can't be changed later.
+    #[cfg_attr(test, schemars(range(min = 1, max = PARTITIONS)))]
     #[serde(default = "four")]
     pub partitions: u32,
-    /// What the server keeps until it was read. When it is full, what comes waits in the journal.
+    /// What the server keeps until it is read. While the stream is full, states wait in the journal.
+    #[cfg_attr(test, schemars(extend("x-bounds" = super::reference::at_least_bytes(BYTES_LEAST))))]
     #[serde(default = "one_gibibyte")]
     pub max_bytes: Bytes,
-    /// How long the server knows again what comes twice. Whoever reads knows it for ever.
+    /// How long the server recognises a state that it is sent twice. A reader recognises it for ever.
+    #[cfg_attr(test, schemars(extend("x-bounds" = super::reference::at_least(WINDOW_LEAST))))]
     #[serde(default = "two_minutes")]
     pub window: Duration,
     /// Copies in a cluster of servers.
+    #[cfg_attr(test, schemars(range(min = 1, max = REPLICAS_MOST)))]
     #[serde(default = "one")]
     pub replicas: u32,
-    /// A journal that is gone for good, by the name that a refusal gives it: what is carried comes from
-    /// here from now on.
+    /// The name of a journal that is gone for good, as the refusal shows it. The states of the stream come
+    /// from this host from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take_over: Option<String>,
 }
@@ -120,7 +132,7 @@ fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut 
     if stream.max_bytes.0 < BYTES_LEAST {
         faults.push(fault(format!("{place}.maxBytes"), "is less than 64Mi, the least"));
     }
-    if stream.window.0 < std::time::Duration::from_millis(100) {
+    if stream.window.0 < WINDOW_LEAST {
         faults.push(fault(format!("{place}.window"), "is shorter than 100ms, the least"));
     }
     if !(1..=REPLICAS_MOST).contains(&stream.replicas) {

@@ -6,83 +6,112 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-/// How the status of one kind, or of several of one shape, is read.
-///
-/// `cases` are tried in order, and the first whose tests all hold gives the phase; a text is the
-/// first of a list that is not empty, where `@` marks a path. A number is the first of a list whose
-/// `when` holds.
+/// How the status of one kind, or of several kinds of one shape, is derived from the object. A number is the
+/// first of its list whose `when` holds. A text is the first of its list that is not empty; a text that
+/// begins with `@` is a path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
+    /// A note for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
-    /// Empty for the core group; `*`, with the kind `*`, for every kind without a rule of its own.
+    /// The API group. Empty for the core group; `*` together with the kind `*` for every kind without a rule
+    /// of its own.
     pub group: String,
+    /// The kind, or a list of kinds.
     pub kind: OneOrMany,
+    /// How often the object was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempt: Vec<NumberSpec>,
+    /// How many parts of the object are ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ready: Vec<NumberSpec>,
+    /// How many parts the object should have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub total: Vec<NumberSpec>,
+    /// Paths of the exit code.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exit: Vec<String>,
+    /// The cases, tried in order. The first case whose tests all hold decides the phase.
     pub cases: Vec<CaseSpec>,
 }
 
+/// One case of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CaseSpec {
+    /// A note for people, which `kubewitness check --object` shows.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
+    /// The tests. All of them must hold; an empty list always holds.
     pub when: Vec<TestSpec>,
+    /// The phase of an object that this case fits.
+    #[cfg_attr(test, schemars(extend("enum" = super::PHASES)))]
     pub phase: String,
+    /// Whether nothing more happens to the object by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
+    /// A word for programs: the first of these texts and paths that is not empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reason: Vec<String>,
+    /// A sentence for people: the first of these texts and paths that is not empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub message: Vec<String>,
 }
 
-/// The sum of paths, the greatest value of paths, the count of paths' values, and a constant,
-/// added up.
+/// A number: the sum of `sum`, the greatest of `max`, the count of `count`, and `plus`, added up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NumberSpec {
+    /// The tests that must hold for this number to be taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<TestSpec>,
+    /// Paths whose values are added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sum: Vec<String>,
+    /// Paths of which the greatest value is taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub max: Vec<String>,
+    /// Paths whose values are counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub count: Vec<String>,
+    /// A constant that is added.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub plus: u32,
 }
 
-/// Holds if any value of its path, or of its paths, passes; `not` turns it round.
+/// A test of the values at a path. It holds if any value passes. Exactly one of the comparisons is given.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TestSpec {
+    /// The path, or a list of paths.
     pub at: OneOrMany,
+    /// Turns the result round.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not: bool,
+    /// Whether there is a value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exists: Option<bool>,
+    /// The value equals this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is: Option<Value>,
+    /// The value is one of these texts.
     #[serde(default, rename = "in", skip_serializing_if = "Option::is_none")]
     pub one_of: Option<Vec<String>>,
-    /// As `in`, whatever the case of the letters.
+    /// The value is one of these texts, in upper or lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<Vec<String>>,
+    /// The number is greater than this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<i64>,
+    /// The number is less than this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<i64>,
-    /// Less than the number at another path.
+    /// The number is less than the number at this path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
+use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, StateId, calendar};
 
@@ -191,7 +192,7 @@ impl Session {
         for mut row in holes {
             let gap = gap(row.int(1)?, &row.text(2)?)?;
             let bound = if gap.before.is_empty() { &mut ends } else { &mut begins };
-            if gap.reason == Gap::REPLACED {
+            if gap.reason == gap_reason::REPLACED {
                 let first: &mut u64 = bound.entry(row.int(0)?).or_insert(gap.recorded_ms);
                 *first = gap.recorded_ms.min(*first);
             }

@@ -2,6 +2,7 @@
 
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
+use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{EpochView, GapQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, calendar};
 use sqlx::SqliteConnection;
@@ -96,7 +97,7 @@ pub(super) async fn epochs(
            (SELECT min(g.body ->> '$.recorded_ms') FROM gaps g \
               WHERE g.stream = t.id AND g.seq = 0 AND t.epoch > 0 AND g.body ->> '$.reason' = ?1)) \
          FROM streams t ORDER BY t.source, t.epoch";
-    let query = sqlx::query_as(text).bind(Gap::REPLACED);
+    let query = sqlx::query_as(text).bind(gap_reason::REPLACED);
     let rows: Vec<Row> = query.fetch_all(connection).await.map_err(classify)?;
     let view = |(source, epoch, states, checkpoint, last_event_ms, replaced_ms): Row| {
         let epoch = EpochView {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
+use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{DiscrepancyView, GapQuery, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, ObjectRef, Version};
 
@@ -371,11 +372,11 @@ async fn a_history_begins_where_the_one_before_has_its_end() {
         message: String::new(),
         recorded_ms,
     };
-    let end = |epoch, recorded_ms| hole(epoch, "", Gap::REPLACED, recorded_ms);
+    let end = |epoch, recorded_ms| hole(epoch, "", gap_reason::REPLACED, recorded_ms);
     for (epoch, gaps) in [
         (0, vec![hole(0, "9", "Compacted", 11), end(0, 22)]),
         (1, vec![hole(1, "9", "Compacted", 33), end(1, 44)]),
-        (2, vec![hole(2, "9", Gap::REPLACED, 55)]),
+        (2, vec![hole(2, "9", gap_reason::REPLACED, 55)]),
     ] {
         desk.journal.append(Append { gaps, ..of(SOURCE, epoch, Vec::new()) }).await.unwrap();
     }

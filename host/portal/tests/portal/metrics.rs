@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kubewitness_harness::{GENERATED, cell, reference};
+
 use crate::fake::Fake;
 use crate::{get, portal};
 
@@ -195,4 +197,44 @@ async fn figures_are_those_of_the_status() {
     }
     assert_eq!(value(&families, "kubewitness_journal_states", &[]), Some(48_211.0));
     assert_eq!(value(&families, "kubewitness_ready", &[]), Some(1.0));
+}
+
+/// Labels whose values are the operator's own names.
+const NAMES: [&str; 5] = ["source", "plugin", "name", "stream", "replica"];
+
+/// The labels of a family: those with few values together with these.
+fn labels(family: &Family) -> String {
+    let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (label, value) in family.samples.iter().flat_map(|(labels, _)| labels) {
+        if label != "part" {
+            labels.entry(label).or_default().insert(value);
+        }
+    }
+    let text = |(label, values): (&&str, &BTreeSet<&str>)| match NAMES.contains(label) || *label == "le" {
+        true => format!("`{label}`"),
+        false => {
+            let values: Vec<_> = values.iter().map(|value| format!("`{value}`")).collect();
+            format!("`{label}` ({})", values.join(", "))
+        }
+    };
+    labels.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+#[tokio::test]
+async fn the_reference_lists_every_metric() {
+    let families = parse(&get(&portal(Fake::default()), "/metrics").await.text);
+    let mut page = format!(
+        "{GENERATED}# Metrics\n\nThe portal serves them at `/metrics`, and so does the address of `--health-listen`, in \
+         the text format of Prometheus. Counters begin at 0 with the process. What the journal holds is a gauge: it \
+         outlives the process, and retention lets it fall. The `workqueue_…` metrics have the names and the meanings of \
+         client-go, so that dashboards for other controllers work here; their label `name` is the plugin. Metrics of a \
+         plugin, a stream or a replica exist only where there is one.\n\n| metric | type | labels | meaning |\n\
+         |---|---|---|---|\n"
+    );
+    for (name, family) in &families {
+        let cells =
+            [&format!("`{name}`"), &family.kind, &labels(family), &family.help].map(|text| cell(text));
+        page.push_str(&format!("| {} |\n", cells.join(" | ")));
+    }
+    reference("metrics.md", &page);
 }

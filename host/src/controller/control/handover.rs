@@ -67,8 +67,8 @@ impl Control {
         let ledgers = spec.ledgers.iter().map(|ledger| format!("the ledger `{}`", ledger.name));
         for what in files.chain(ledgers) {
             warn!(
-                "{what} is a file of this replica: the next one that dispatches has it only where all of them share \
-                 the volume that it lies on"
+                "{what} is a file of this replica: the next leader has it only if all replicas share the volume of \
+                 that file"
             );
         }
     }

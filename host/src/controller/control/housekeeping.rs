@@ -22,9 +22,11 @@ impl Control {
             warn!("{}", unreadable(&error));
         }
         match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
-            Ok(Err(error @ JournalError::Fatal(_))) => Err(error).context("looking at the journal"),
+            Ok(Err(error @ JournalError::Fatal(_))) => {
+                Err(error).context("reading the figures of the journal")
+            }
             Ok(Err(error)) => {
-                warn!("the journal can't be looked at: {error}");
+                warn!("the figures of the journal can't be read: {error}");
                 Ok(())
             }
             Ok(Ok(())) => Ok(()),

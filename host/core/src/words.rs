@@ -1,0 +1,64 @@
+//! Words that programs read in answers: codes, reasons, phases. They are stable. Each has a sentence for
+//! people, which the reference shows beside it.
+
+/// A word, and what it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    pub name: &'static str,
+    pub about: &'static str,
+}
+
+/// The words alone.
+pub const fn names<const N: usize>(words: &[Word; N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut place = 0;
+    while place < N {
+        names[place] = words[place].name;
+        place += 1;
+    }
+    names
+}
+
+/// Declares words as constants, or as an enum with `as_str`. `ALL` lists them for the reference. The doc
+/// comment of a word is its entry there: a word without one does not compile.
+#[macro_export]
+macro_rules! words {
+    ($($(#[doc = $about:literal])+ $name:ident = $word:literal;)+) => {
+        $($(#[doc = $about])+ pub const $name: &str = $word;)+
+        pub const ALL: [$crate::words::Word; [$($word),+].len()] =
+            [$($crate::words::Word { name: $word, about: concat!($($about),+) }),+];
+    };
+    ($(#[$meta:meta])* pub enum $enum:ident {
+        $($(#[doc = $about:literal])+ $variant:ident = $word:literal,)+
+    }) => {
+        $(#[$meta])*
+        pub enum $enum { $($(#[doc = $about])+ $variant,)+ }
+
+        impl $enum {
+            #[cfg(test)]
+            pub const ALL: &[$crate::words::Word] =
+                &[$($crate::words::Word { name: $word, about: concat!($($about),+) }),+];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_word_s_entry_is_its_doc_comment() {
+        crate::words! {
+            /// The first.
+            FIRST = "first";
+            /// The second,
+            /// in two lines.
+            SECOND = "second";
+        }
+        assert_eq!((FIRST, SECOND), ("first", "second"));
+        assert_eq!(super::names(&ALL), ["first", "second"]);
+        assert_eq!(ALL[1].about, " The second, in two lines.");
+    }
+}

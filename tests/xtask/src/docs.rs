@@ -1,0 +1,29 @@
+//! What is generated of `docs`. Tests make the reference, each in the crate that knows what it says, and
+//! compare it with what is committed; so `cargo xtask ci` compares it as well.
+
+use anyhow::{Result, bail};
+
+use crate::build::{self, cargo, check, step};
+
+pub fn reference(args: &[String]) -> Result<()> {
+    let is_check = match args {
+        [] => false,
+        [flag] if flag == "--check" => true,
+        _ => bail!("`docs` takes --check or nothing"),
+    };
+    step(if is_check { "comparing docs/reference with the code" } else { "writing docs/reference" });
+    let mut command = cargo();
+    command.args(["test", "--locked", "--quiet"]);
+    command.args(
+        ["kubewitness-core", "kubewitness-portal", "kubewitness"].map(|name| format!("--package={name}")),
+    );
+    command.args(["--", "the_reference"]);
+    // The host's binary stays the one that carries the plugins.
+    if build::plugins_folder().is_dir() {
+        command.env("KUBEWITNESS_EMBED", build::plugins_folder());
+    }
+    if !is_check {
+        command.env("KUBEWITNESS_WRITE_DOCS", "1");
+    }
+    check(&mut command)
+}

@@ -1,0 +1,149 @@
+//! The pictures of `docs/images`: the portal in a browser, and the terminal, both of a playground that runs.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::build::{self, Host, check, step};
+use crate::terminal;
+
+const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+/// A playground compiles its plugins first, and its first jobs need some time to end.
+const ALIVE_WITHIN: Duration = Duration::from_secs(180);
+/// What the page of jobs shows before it is worth a picture: some of each, and a page full of them.
+const ALIVE: [&str; 4] = ["Running", "Queued", "Succeeded", "Failed"];
+const JOBS: usize = 28;
+const WIDTH: u32 = 1400;
+const HEIGHT: u32 = 900;
+
+pub fn images() -> Result<()> {
+    let Some(browser) = BROWSERS.iter().find(|name| runs(name)) else {
+        bail!("a browser takes the picture of the portal: install the package `chromium`");
+    };
+    build::everything(Host::Tests)?;
+    let folder = build::root().join("docs").join("images");
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let playground = Playground::start()?;
+    step("waiting until jobs of every kind are there");
+    let jobs = playground.jobs()?;
+    step("docs/images/portal.png");
+    let picture = folder.join("portal.png");
+    let mut command = Command::new(browser);
+    command.args(["--headless", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1"]);
+    command.arg(format!("--window-size={WIDTH},{HEIGHT}"));
+    command.arg(format!("--screenshot={}", picture.display()));
+    command.arg(format!("--user-data-dir={}", build::target().join("images").join("browser").display()));
+    if crate::services::is_root() {
+        command.arg("--no-sandbox");
+    }
+    check(command.arg(&playground.url).stdout(Stdio::null()).stderr(Stdio::null()))?;
+    step("docs/images/terminal.svg");
+    let (namespace, name) = ended(&jobs)?;
+    let object = format!("job/{name}");
+    let sessions = [vec!["jobs", "--limit", "8"], vec!["timeline", &object, "-n", namespace], vec!["status"]];
+    let mut lines = Vec::new();
+    for arguments in sessions {
+        if !lines.is_empty() {
+            lines.push(terminal::Line::Output(String::new()));
+        }
+        lines.push(terminal::Line::Command(format!("kubewitness {}", arguments.join(" "))));
+        lines.extend(
+            playground
+                .ask(&arguments)?
+                .lines()
+                .map(|line| terminal::Line::Output(line.trim_end().to_owned())),
+        );
+    }
+    let path = folder.join("terminal.svg");
+    std::fs::write(&path, terminal::svg(&lines)).with_context(|| format!("writing {}", path.display()))
+}
+
+fn runs(program: &str) -> bool {
+    let mut command = Command::new(program);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Namespace and name of a job whose story has an end.
+fn ended(jobs: &str) -> Result<(&str, &str)> {
+    let job = jobs.lines().find(|line| line.contains("Succeeded")).context("no job has ended")?;
+    match job.split_whitespace().collect::<Vec<_>>().as_slice() {
+        [namespace, _, name, ..] => Ok((namespace, name)),
+        _ => bail!("`kubewitness jobs` has another table than this command knows: {job}"),
+    }
+}
+
+/// A playground in a folder of its own, ended when this is dropped.
+struct Playground {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Playground {
+    fn drop(&mut self) {
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
+            eprintln!("xtask: the playground can't be ended: {error}");
+        }
+    }
+}
+
+fn binary() -> Command {
+    let mut command = Command::new(build::target().join("debug").join("kubewitness"));
+    command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+    command
+}
+
+impl Playground {
+    fn start() -> Result<Self> {
+        let folder = build::target().join("images");
+        std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = address.context("finding a free port")?.to_string();
+        let mut command = binary();
+        command.args(["playground", "--rate", "12", "--seed", "4", "--listen", &address, "--data"]);
+        command
+            .arg("kubewitness-playground")
+            .current_dir(&folder)
+            .stdout(Stdio::null())
+            .stderr(log(&folder)?);
+        let child = command.spawn().context("starting the playground")?;
+        Ok(Self { child, url: format!("http://{address}") })
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Result<String> {
+        let output = binary().args(arguments).args(["--server", &self.url]).output();
+        let output = output.context("starting kubewitness")?;
+        if !output.status.success() {
+            bail!("`kubewitness {}`: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
+        }
+        String::from_utf8(output.stdout).context("what it printed is no text")
+    }
+
+    /// The table of jobs, once there is something of everything on it.
+    fn jobs(&self) -> Result<String> {
+        let until = Instant::now() + ALIVE_WITHIN;
+        loop {
+            // While it starts, it answers that it does.
+            match self.ask(&["jobs"]) {
+                Ok(jobs) if jobs.lines().count() > JOBS && ALIVE.iter().all(|phase| jobs.contains(phase)) => {
+                    return Ok(jobs);
+                }
+                answer if Instant::now() > until => {
+                    let seen = answer.unwrap_or_else(|error| error.to_string());
+                    bail!(
+                        "the playground has not had {JOBS} jobs, some in each of {ALIVE:?}, in time: {seen}"
+                    );
+                }
+                _ => std::thread::sleep(Duration::from_millis(500)),
+            }
+        }
+    }
+}
+
+fn log(folder: &Path) -> Result<std::fs::File> {
+    let path = folder.join("playground.log");
+    std::fs::File::create(&path).with_context(|| format!("making {}", path.display()))
+}
