@@ -201,10 +201,7 @@ pub(crate) async fn export(
 fn line(state: &State, document: Option<&[u8]>) -> String {
     let document = document.map(|bytes| match std::str::from_utf8(bytes) {
         Ok(document) => format!(",\"document\":{}", text(&document)),
-        Err(_) => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!(",\"document_hex\":\"{hex}\"")
-        }
+        Err(_) => format!(",\"document_hex\":\"{}\"", hex::encode(bytes)),
     });
     sealed(&format!("\"state\":{}{}}}", text(state), document.unwrap_or_default()))
 }
@@ -269,17 +266,10 @@ fn parse(line: &str) -> Result<Parsed, String> {
     let parsed: Line = serde_json::from_str(&rest).map_err(failed)?;
     let document = match (parsed.document, parsed.document_hex) {
         (Some(document), _) => document.into_bytes(),
-        (None, Some(hex)) => from_hex(&hex).ok_or("its document does not decode")?,
+        (None, Some(hex)) => hex::decode(&hex).map_err(|_| "its document does not decode")?,
         (None, None) => return Err("it has no document".into()),
     };
     Ok(Parsed::State(Box::new(parsed.state), document.into()))
-}
-
-fn from_hex(hex: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 /// What is collected for one append: states of one source and epoch that follow each other.
