@@ -12,8 +12,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
+use ring::digest::{Context, SHA256, digest};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 /// A ledger takes no longer records.
 const LINE_BYTES: u64 = 256 * 1024 + 1;
@@ -129,12 +129,15 @@ fn check(bytes: &[u8], before: &Report, ids: &mut HashSet<[u8; 16]>) -> Result<(
     if line.prev != before.head {
         return Err(Broken::Unlinked);
     }
-    let own = hex(&Sha256::new().chain_update(&line.prev).chain_update(body).chain_update("}").finalize());
+    let mut own = Context::new(&SHA256);
+    for part in [line.prev.as_str(), body, "}"] {
+        own.update(part.as_bytes());
+    }
+    let own = hex::encode(own.finish());
     if own != hash {
         return Err(Broken::Changed);
     }
-    let digest = Sha256::digest(&line.id);
-    let half = digest.first_chunk().copied().unwrap_or_default();
+    let half = digest(&SHA256, line.id.as_bytes()).as_ref().first_chunk().copied().unwrap_or_default();
     if !ids.insert(half) {
         return Err(Broken::Twice(line.id));
     }
@@ -153,10 +156,6 @@ fn split(text: &str) -> Option<(&str, &str, bool)> {
     (hash.len() == START.len()).then_some((body, hash, signed))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,7 +165,7 @@ mod tests {
         let mut lines = Vec::new();
         for (index, id) in ids.iter().enumerate() {
             let body = format!(r#"{{"n":{},"prev":"{prev}","id":"{id}","phase":"Running""#, index + 1);
-            let hash = hex(&Sha256::digest(format!("{prev}{body}}}")));
+            let hash = hex::encode(digest(&SHA256, format!("{prev}{body}}}").as_bytes()));
             let signature = if index % 2 == 1 { r#","signature":"c2ln""# } else { "" };
             lines.push(format!("{body}{HASH_FIELD}{hash}\"{signature}}}\n"));
             prev = hash;

@@ -6,7 +6,6 @@
 //! when a plugin is called.
 
 mod applied;
-mod bucket;
 mod documents;
 mod http;
 mod keys;

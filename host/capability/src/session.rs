@@ -114,7 +114,7 @@ impl CallSession {
         let mut random = [0; 16];
         let filled = SystemRandom::new().fill(&mut random);
         filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
-        let token = format!("{}.{}", self.granted.plugin, crate::sql::remote::hex(&random));
+        let token = format!("{}.{}", self.granted.plugin, hex::encode(random));
         let (plugin, claims) = (self.granted.plugin.clone(), self.claims.clone());
         Ok(Receipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
     }

@@ -5,6 +5,7 @@
 //! tested without any of them.
 
 pub mod address;
+pub mod bucket;
 pub mod calendar;
 pub mod carry;
 pub mod clock;

@@ -2,6 +2,8 @@
 //!
 //! A pure predicate over labels. As in Kubernetes, `!=` and `notin` also match where the label is
 //! not there, and an empty selector matches everything.
+//!
+//! The parser is written here: kube's own `Selector` reads no text, so it can't say which character is wrong.
 
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ pub type Seq = u64;
 
 /// Why a state exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
     /// The object has this version.
@@ -38,6 +39,7 @@ impl Change {
 
 /// Which object. `group` is empty for the core group, `namespace` for cluster-scoped kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ObjectRef {
     pub group: String,
     pub version: String,
@@ -48,9 +50,10 @@ pub struct ObjectRef {
 }
 
 /// The outcome-grade summary of an object: a pure function of the object, never of the clock.
-/// `phase` is one of the names in [`crate::status::PHASES`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "StatusOfObject"))]
 pub struct Status {
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
     pub phase: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -70,6 +73,7 @@ pub struct Status {
 
 /// The idempotency key of a state: the same state always has the same id.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(transparent)]
 pub struct StateId(Arc<str>);
 
@@ -118,18 +122,21 @@ impl fmt::Debug for StateId {
 }
 
 /// Versions that are known to be missing: those strictly between `after` and `before`.
-/// Either bound is empty where it is not known (a source that was never seen; "until now").
-/// Stored as the document of a [`Change::Gap`] state.
+/// The document of a state whose change is `gap`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
     pub source: String,
-    /// The object, or `None` where the hole is the whole source's.
+    /// The object; left out where the hole is the whole source's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectRef>,
     pub epoch: u32,
+    /// The last version below the hole; empty where it is not known (a source that was never seen).
     pub after: String,
+    /// The first version above the hole; empty where it is not known ("until now").
     pub before: String,
-    /// A word for programs: one of [`gap_reason`].
+    /// A word for programs.
+    #[cfg_attr(feature = "schema", schemars(extend("examples" = crate::words::names(&gap_reason::ALL))))]
     pub reason: String,
     /// A sentence for people.
     pub message: String,
@@ -156,6 +163,7 @@ pub mod gap_reason {
 
 /// One journaled state without its document; documents are read on request by `seq`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct State {
     pub id: StateId,
     pub seq: Seq,

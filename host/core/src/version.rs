@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A resource version. Decimal strings of any length are ordered; anything else is only equal
 /// or not (`compare` answers `None`).
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(transparent)]
 pub struct Version(Arc<str>);
 

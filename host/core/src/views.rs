@@ -1,4 +1,6 @@
 //! What people and scripts are shown: the shapes of the API, the command line and the portal.
+//!
+//! What is said of a type or a field here is what the API's description says of it.
 
 use std::sync::Arc;
 
@@ -10,32 +12,35 @@ use tokio::sync::watch;
 use crate::ports::DeadLetter;
 use crate::state::{Gap, ObjectRef, Seq, State, Status};
 
-/// `GET /api/v1/status`: a contract.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Status"))]
 pub struct StatusView {
-    /// Where this process is one of several that share the journal.
+    /// Left out where this process has the journal for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaView>,
     pub sources: Vec<SourceView>,
     pub plugins: Vec<PluginView>,
-    /// Those that states are handed to here.
+    /// Streams that this process hands states to; left out where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamView>,
     pub journal: JournalView,
-    /// What keeps retention from taking states that are beyond their source's bounds.
+    /// What keeps retention from taking states that are beyond their source's bounds; left out where nothing does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldView>,
-    /// Faults of the configuration as a whole.
+    /// Faults of the configuration as a whole; left out where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
 
 /// States that are beyond the bounds of their source's retention, and what keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Held"))]
 pub struct HeldView {
+    /// The source whose retention is held up.
     pub source: String,
     /// `plugin NAME`, `stream NAME`, `dead letters`, `the watch's checkpoint`.
     pub holder: String,
+    /// How many states it keeps.
     pub states: u64,
     /// Since when it is known to keep some. RFC 3339, UTC.
     pub since: String,
@@ -43,39 +48,42 @@ pub struct HeldView {
     pub remedy: String,
 }
 
-/// A process that witnesses into a journal together with others. One of them hands states to plugins.
+/// This process, where it is one of several that share the journal. One of them hands states to plugins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Replica"))]
 pub struct ReplicaView {
     pub name: String,
-    /// It is the one.
+    /// This replica hands states to plugins.
     pub dispatches: bool,
-    /// The one; null while nobody is.
+    /// The replica that does; null while none does.
     pub dispatcher: Option<String>,
-    /// By which they elect it: `NAMESPACE/NAME`.
+    /// The Lease by which the replicas elect the dispatcher: `NAMESPACE/NAME`.
     pub lease: String,
-    /// All that are there, by name.
+    /// The names of all replicas that are there.
     pub replicas: Vec<String>,
-    /// What keeps the election from going on, for people.
+    /// What keeps the election from going on, for people; left out where nothing does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }
 
 /// A stream that carries states to other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Stream"))]
 pub struct StreamView {
     pub name: String,
     /// Sources of this host.
     pub carries: Vec<String>,
-    /// States that its server has acknowledged, since the stream's carrier began.
+    /// States that the stream's server has acknowledged since the carrier began.
     pub carried: u64,
-    /// States in the journal that it does not have yet.
+    /// States in the journal that the stream does not have yet.
     pub waiting: u64,
-    /// What keeps it from going on, for people.
+    /// What keeps the carrier from going on, for people; left out where nothing does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Source"))]
 pub struct SourceView {
     pub name: String,
     /// What it watches, as its settings say: `batch/v1`, `Job`.
@@ -94,24 +102,26 @@ pub struct SourceView {
     pub poison: u64,
     /// RFC 3339, UTC; null before the first event.
     pub last_event_at: Option<String>,
-    /// The same as an age by the host's clock, so that nobody has to compare two clocks.
+    /// The age of the last event by the host's clock, so that nobody has to compare two clocks; left out
+    /// before the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_event_age_seconds: Option<f64>,
     /// What keeps it from taking in states, such as a refusal by the server or a journal that can't
-    /// be written; absent while all is well.
+    /// be written; left out while all is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
     /// What this server can't do, or won't, so that a hole may be larger than it need be, or is not
-    /// found; absent where it can do all.
+    /// found; left out where it can do all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limitation: Option<String>,
     /// Why the watch alone would not be enough: an audit or an event showed that something was missed,
-    /// and no audit since then has found nothing. Absent while audits agree.
+    /// and no audit since then has found nothing. Left out while audits agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
     /// Objects whose missed versions are being read back now.
     #[serde(default)]
     pub walking: u64,
+    /// When a list was last compared with what was witnessed; left out before the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_audit_at: Option<String>,
     #[serde(default)]
@@ -119,7 +129,8 @@ pub struct SourceView {
     /// Objects that audits or events showed to differ from what was witnessed, since the journal began.
     #[serde(default)]
     pub differed: u64,
-    /// The newest of them first, up to [`DISCREPANCIES`](crate::limits::DISCREPANCIES).
+    /// The newest of them, newest first.
+    #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::limits::DISCREPANCIES)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub discrepancies: Vec<DiscrepancyView>,
     /// One a history of the server's, oldest first; a second one means that the first was replaced.
@@ -130,6 +141,7 @@ pub struct SourceView {
 /// An object that an audit or an event showed to differ from what was witnessed. What was missed was
 /// read back then, or lies in a gap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Discrepancy"))]
 pub struct DiscrepancyView {
     pub object: ObjectRef,
     /// The last version that was witnessed before; empty where none was.
@@ -141,6 +153,7 @@ pub struct DiscrepancyView {
 
 /// What was witnessed of one history of a source's server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Epoch"))]
 pub struct EpochView {
     pub epoch: u32,
     pub states: u64,
@@ -153,8 +166,11 @@ pub struct EpochView {
 
 /// What a source has done since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SourceCounts {
+    /// Lines of watches.
     pub frames: u64,
+    /// Bytes that were received.
     pub bytes: u64,
     pub present: u64,
     pub gone: u64,
@@ -163,15 +179,18 @@ pub struct SourceCounts {
     pub poison: u64,
     /// The same version of the same object again.
     pub duplicates: u64,
-    /// A lower version than the cached one: refused.
+    /// A lower version than the one that is known; it is refused.
     pub stale: u64,
     pub gaps: u64,
+    /// Watches that were begun.
     pub watches: u64,
-    /// Lists by reason: nothing was witnessed before; the watch's version was gone; the server's
-    /// history was replaced; the periodic comparison.
+    /// Lists because nothing was witnessed before.
     pub lists_first: u64,
+    /// Lists because the watch's version was gone.
     pub lists_expired: u64,
+    /// Lists because the server's history was replaced.
     pub lists_replaced: u64,
+    /// Lists for the periodic comparison.
     pub lists_audit: u64,
     /// Of all lists, those that came as a stream.
     pub lists_streamed: u64,
@@ -181,20 +200,24 @@ pub struct SourceCounts {
     pub epochs: u64,
     /// Objects that an audit or an event showed to differ from what was witnessed.
     pub discrepancies: u64,
-    /// Requests to read missed versions back, and the versions that they found.
+    /// Requests to read missed versions back.
     pub walk_back_requests: u64,
+    /// Versions that these requests found.
     pub walked_back: u64,
     pub discarded_bytes: u64,
-    /// Time spent on reading frames and deriving states.
+    /// Nanoseconds spent on reading frames and deriving states.
     pub decode_ns: u64,
 }
 
 /// For each plugin: observed = delivered + filtered + dead + waiting + taken.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Plugin"))]
 pub struct PluginView {
     pub name: String,
-    /// `active`, `starting`, `standby` (another replica runs it), `failed` (nothing of it runs), `degraded` (it runs, but its last calls
-    /// failed or a newer configuration was refused: `message` says which), `draining`.
+    /// `active`, `starting`, `standby` (another replica runs it), `failed` (nothing of it runs), `degraded`
+    /// (it runs, but its last calls failed or a newer configuration was refused: `message` says which),
+    /// `draining`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["active", "starting", "standby", "failed", "degraded", "draining"])))]
     pub state: String,
     /// sha256 of the component, hex.
     pub digest: String,
@@ -215,12 +238,13 @@ pub struct PluginView {
     pub lag_seq: u64,
     /// Age of the oldest unfinished state.
     pub lag_seconds: f64,
-    /// Resyncs of its sources since the process started, and the states that they handed over and
-    /// that failed. In none of the figures above.
+    /// Resyncs of its sources since the process started; in none of the other figures.
     #[serde(default)]
     pub resyncs: u64,
+    /// States that resyncs handed over.
     #[serde(default)]
     pub resynced: u64,
+    /// States of resyncs that failed.
     #[serde(default)]
     pub resync_failed: u64,
     /// Of the filtered, those for which a newer state of their object was handed over, as
@@ -231,7 +255,6 @@ pub struct PluginView {
     /// `message` says why the last of them.
     #[serde(default)]
     pub filter_errors: u64,
-    /// Its lanes, as a work queue of client-go would tell of itself.
     #[serde(default)]
     pub queue: QueueView,
     /// Why it is not active, or its last error.
@@ -239,16 +262,19 @@ pub struct PluginView {
     pub message: Option<String>,
 }
 
-/// What grows does so since the plugin's dispatcher started.
+/// A plugin's lanes, as a work queue of client-go would tell of itself. What grows does so since the
+/// plugin's dispatcher started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Queue"))]
 pub struct QueueView {
     /// States that wait and are in no call, those in the journal included.
     pub depth: u64,
     /// States that came into the lanes, each retry and replay included.
     pub adds: u64,
     pub retries: u64,
-    /// How long the states that are in calls now have been so, together and the longest of them.
+    /// How long the states that are in calls now have been so, together.
     pub unfinished_seconds: f64,
+    /// How long the longest of them has been in its call.
     pub longest_running_seconds: f64,
     /// From coming in, or being due again, until handed over.
     pub queue_duration: HistogramView,
@@ -257,6 +283,7 @@ pub struct QueueView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Histogram"))]
 pub struct HistogramView {
     /// Upper bounds in seconds, and how many did not exceed them.
     pub buckets: Vec<(f64, u64)>,
@@ -265,9 +292,11 @@ pub struct HistogramView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Journal"))]
 pub struct JournalView {
-    /// `sqlite`, `postgres` or `mysql`; empty where an older controller answers.
+    /// Empty where an older controller answers.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["", "sqlite", "postgres", "mysql"])))]
     pub store: String,
     /// Where it is, without any secret.
     #[serde(default)]
@@ -283,6 +312,7 @@ pub struct JournalView {
 
 /// One object as it is now, or as it was last seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Object"))]
 pub struct ObjectView {
     pub source: String,
     pub object: ObjectRef,
@@ -291,19 +321,28 @@ pub struct ObjectView {
     pub resource_version: String,
     pub status: Status,
     pub seq: Seq,
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub observed_at: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ObjectQuery {
+    /// A source by name; one that is not there is refused.
     pub source: Option<String>,
-    /// A kind, as people write it: `Job`, `job`, `jobs`.
+    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. One that no source witnesses
+    /// is refused.
     pub kind: Option<String>,
+    /// A namespace by name.
     pub namespace: Option<String>,
+    /// A phase; the case of its letters does not matter.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
     pub phase: Option<String>,
+    /// An object by name.
     pub name: Option<String>,
     /// As kubectl takes it: `team=a,tier in (x, y),!old`.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(rename = "labelSelector"))]
     pub label_selector: Option<String>,
     /// `NAME=KEY`: an index of the source (`owner`, `node`, or one of its own) and what to look up.
     #[serde(default)]
@@ -313,34 +352,47 @@ pub struct ObjectQuery {
 
 /// An object is named by uid, or by kind, namespace and name (then every uid that had the name).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimelineQuery {
+    /// The object by uid; or else by kind, namespace and name, which gives every uid that had the name.
     pub uid: Option<String>,
+    /// With `name`, instead of `uid`.
     pub kind: Option<String>,
+    /// Left out for cluster-scoped objects.
     pub namespace: Option<String>,
+    /// With `kind`, instead of `uid`.
     pub name: Option<String>,
     pub limit: Option<usize>,
 }
 
 /// Gaps are found by what they are about; everything that is left out fits all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GapQuery {
+    /// A source by name; one that is not there is refused.
     pub source: Option<String>,
+    /// Gaps of the object with this uid.
     pub uid: Option<String>,
-    /// As people write it; a gap of a whole source is of no kind.
+    /// Gaps of objects of this kind, as people write it; a gap of a whole source is of no kind.
     pub kind: Option<String>,
+    /// Gaps of objects in this namespace.
     pub namespace: Option<String>,
+    /// Gaps of objects with this name.
     pub name: Option<String>,
     pub limit: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PoisonQuery {
+    /// A source by name; one that is not there is refused.
     pub source: Option<String>,
     pub limit: Option<usize>,
 }
 
 /// What came and was no object of its kind. The bytes themselves are asked for by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Poison"))]
 pub struct PoisonView {
     /// Ascends in the order of arrival.
     pub number: u64,
@@ -354,6 +406,7 @@ pub struct PoisonView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Timeline"))]
 pub struct TimelineView {
     /// Oldest first.
     pub states: Vec<Arc<State>>,
@@ -364,21 +417,23 @@ pub struct TimelineView {
 /// Which dead letters are taken back or dropped. Everything that is given must hold; where nothing
 /// is, all of the plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
     pub plugin: String,
-    /// Empty: wherever they are.
+    /// The positions of the states; empty: all of the plugin.
     #[serde(default)]
     pub seqs: Vec<Seq>,
-    /// Of objects in this namespace.
+    /// Only dead letters of objects in this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Whose last error has this text in it.
+    /// Only dead letters whose last error has this text in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// That were parked at least so long ago.
+    /// Only dead letters that were parked at least so long ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_seconds: Option<u64>,
+    /// Kept with what was done.
     pub reason: String,
     /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -398,12 +453,14 @@ impl ReplayRequest {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ReplayResult"))]
 pub struct ReplayView {
     pub replayed: u64,
     pub dry_run: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DropResult"))]
 pub struct DropView {
     pub dropped: u64,
     pub dry_run: bool,
@@ -411,10 +468,11 @@ pub struct DropView {
 
 /// What somebody did with dead letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "LetterRecord"))]
 pub struct LetterRecordView {
     pub number: u64,
     pub plugin: String,
-    /// `replay` or `drop`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["replay", "drop"])))]
     pub what: String,
     pub who: String,
     pub why: String,
@@ -423,6 +481,7 @@ pub struct LetterRecordView {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DeadLetter"))]
 pub struct DeadLetterView {
     #[serde(flatten)]
     pub letter: DeadLetter,

@@ -167,10 +167,7 @@ pub(crate) async fn export(
 fn line(state: &State, document: Option<&[u8]>) -> String {
     let document = document.map(|bytes| match std::str::from_utf8(bytes) {
         Ok(document) => format!(",\"document\":{}", text(&document)),
-        Err(_) => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!(",\"document_hex\":\"{hex}\"")
-        }
+        Err(_) => format!(",\"document_hex\":\"{}\"", hex::encode(bytes)),
     });
     sealed(&format!("\"state\":{}{}}}", text(state), document.unwrap_or_default()))
 }

@@ -1,4 +1,7 @@
-//! The API for programs, described by `api/openapi.json`.
+//! The API for programs, described by `api/openapi.json`, which `cargo xtask docs` makes from what is here.
+
+#[cfg(test)]
+mod description;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -27,6 +30,13 @@ pub(crate) const WHO_BYTES: usize = 256;
 /// Positions of one replay. Who has more replays all of the plugin.
 const MOST_SEQS: usize = 1000;
 
+/// The parameters of the operations that take several.
+const OBJECTS: &[&str] = &["source", "kind", "namespace", "name", "labelSelector", "index", "phase", "limit"];
+const TIMELINE: &[&str] = &["uid", "kind", "namespace", "name", "limit"];
+const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "limit"];
+const POISON: &[&str] = &["source", "limit"];
+const OF_PLUGIN: &[&str] = &["plugin", "limit"];
+
 const OPENAPI: &str = include_str!("api/openapi.json");
 
 pub(crate) fn routes() -> Vec<Route> {
@@ -54,8 +64,7 @@ async fn status(State(app): State<App>, uri: Uri) -> Result<Json<StatusView>, Pr
 }
 
 async fn objects(State(app): State<App>, uri: Uri) -> Result<Json<Vec<ObjectView>>, Problem> {
-    let names = ["source", "kind", "namespace", "name", "labelSelector", "index", "phase", "limit"];
-    let params = Params::read(&uri, &names)?;
+    let params = Params::read(&uri, OBJECTS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     let query = ObjectQuery {
         source: params.owned("source"),
@@ -76,7 +85,7 @@ async fn objects(State(app): State<App>, uri: Uri) -> Result<Json<Vec<ObjectView
 }
 
 async fn timeline(State(app): State<App>, uri: Uri) -> Result<Json<TimelineView>, Problem> {
-    let params = Params::read(&uri, &["uid", "kind", "namespace", "name", "limit"])?;
+    let params = Params::read(&uri, TIMELINE)?;
     let query = TimelineQuery {
         uid: params.owned("uid"),
         kind: params.owned("kind"),
@@ -108,7 +117,7 @@ async fn plugins(State(app): State<App>, uri: Uri) -> Result<Json<Vec<PluginView
 }
 
 async fn gaps(State(app): State<App>, uri: Uri) -> Result<Json<Vec<Gap>>, Problem> {
-    let params = Params::read(&uri, &["source", "uid", "kind", "namespace", "name", "limit"])?;
+    let params = Params::read(&uri, GAPS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     let query = GapQuery {
         source: params.owned("source"),
@@ -127,7 +136,7 @@ async fn gaps(State(app): State<App>, uri: Uri) -> Result<Json<Vec<Gap>>, Proble
 }
 
 async fn poison(State(app): State<App>, uri: Uri) -> Result<Json<Vec<PoisonView>>, Problem> {
-    let params = Params::read(&uri, &["source", "limit"])?;
+    let params = Params::read(&uri, POISON)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     let query = PoisonQuery { source: params.owned("source"), limit: Some(limit) };
     let mut poison = app.views.poison(&query).await?;
@@ -156,7 +165,7 @@ async fn poison_raw(
 }
 
 async fn dead_letters(State(app): State<App>, uri: Uri) -> Result<Json<Vec<DeadLetterView>>, Problem> {
-    let params = Params::read(&uri, &["plugin", "limit"])?;
+    let params = Params::read(&uri, OF_PLUGIN)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     let mut letters = app.views.dead_letters(params.text("plugin")).await?;
     letters.truncate(limit);
@@ -186,7 +195,7 @@ async fn drop_letters(
 }
 
 async fn letter_records(State(app): State<App>, uri: Uri) -> Result<Json<Vec<LetterRecordView>>, Problem> {
-    let params = Params::read(&uri, &["plugin", "limit"])?;
+    let params = Params::read(&uri, OF_PLUGIN)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     let mut records = app.views.letter_records(params.text("plugin")).await?;
     records.truncate(limit);

@@ -3,6 +3,9 @@
 //! What may only grow is a counter and ends in `_total` (or is the time or the bytes that did);
 //! it begins at 0 with the process. What the journal holds is a gauge: it outlives the process,
 //! and retention lets it fall.
+//!
+//! The text is written here: the crates for Prometheus render a registry of counters that a process keeps,
+//! and these figures are one snapshot of sources and plugins that come and go.
 
 use std::fmt::Write;
 

@@ -87,7 +87,7 @@ impl Engine {
 
     fn compile(&self, bytes: &[u8]) -> Result<Component, SandboxError> {
         let Inner { engine, linker, cache } = &*self.inner;
-        let digest = hex(digest(&SHA256, bytes).as_ref());
+        let digest = hex::encode(digest(&SHA256, bytes));
         let kept = cache.as_ref().and_then(|cache| cache.load(engine, &digest));
         let is_kept = kept.is_some();
         let component = match kept {
@@ -110,8 +110,4 @@ impl Engine {
 
 fn broken(error: &wasmtime::Error) -> SandboxError {
     SandboxError::Engine(format!("{error:#}"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::config::{HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL};
-use sha2::{Digest, Sha256};
+use ring::digest::{Context, SHA256};
 
 use super::manifest::{Entry, Origin, Problem};
 use super::tree::Tree;
@@ -56,12 +56,12 @@ pub fn text(path: &Path) -> io::Result<String> {
 /// Changes whenever a file of the folder does. Polled, because a mounted ConfigMap is swapped
 /// by links that file events miss.
 pub fn fingerprint(folder: &Path) -> Option<Vec<u8>> {
-    let mut context = Sha256::new();
+    let mut context = Context::new(&SHA256);
     // Components beside the manifests: a new build is a change.
     for component in with_endings(folder, &["wasm"]).ok()? {
         context.update(component.as_os_str().as_encoded_bytes());
         if let Ok(metadata) = component.metadata() {
-            context.update(format!("{} {:?}", metadata.len(), metadata.modified().ok()));
+            context.update(format!("{} {:?}", metadata.len(), metadata.modified().ok()).as_bytes());
         }
     }
     for path in files(folder).ok()? {
@@ -71,7 +71,7 @@ pub fn fingerprint(folder: &Path) -> Option<Vec<u8>> {
             Err(error) => context.update(error.to_string().as_bytes()),
         }
     }
-    Some(context.finalize().to_vec())
+    Some(context.finish().as_ref().to_vec())
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::config::{Fault, PluginSpec};
-use sha2::{Digest, Sha256};
+use ring::digest::SHA256;
 
 use crate::config::manifest::{Parsed, Problem};
 
@@ -48,7 +48,7 @@ pub fn find(parsed: &Parsed<PluginSpec>, folders: &[PathBuf]) -> Result<Vec<u8>,
 }
 
 pub fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(ring::digest::digest(&SHA256, bytes))
 }
 
 fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {

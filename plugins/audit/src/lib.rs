@@ -10,7 +10,7 @@ use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Verdict, 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::line::{Chain, hex};
+use crate::line::Chain;
 
 /// What the plugin calls its ledger and its key; the operator says which they are.
 const TRAIL: &str = "trail";
@@ -90,7 +90,7 @@ fn document_hash(config: &Config, state: &State) -> Result<Option<String>, Error
         return Ok(None);
     }
     match documents::json(state.seq) {
-        Ok(document) => Ok(document.map(|text| hex(&Sha256::digest(text)))),
+        Ok(document) => Ok(document.map(|text| hex::encode(Sha256::digest(text)))),
         Err(Error::Invalid(_) | Error::TooLarge(_)) => Ok(None),
         Err(error) => Err(error),
     }

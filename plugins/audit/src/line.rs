@@ -82,7 +82,7 @@ impl Chain {
             document_sha256: document,
         };
         let mut text = serde_json::to_string(&body).map_err(|error| Error::Invalid(error.to_string()))?;
-        let hash = hex(&Sha256::new().chain_update(&self.head).chain_update(&text).finalize());
+        let hash = hex::encode(Sha256::new().chain_update(&self.head).chain_update(&text).finalize());
         text.truncate(text.len() - 1);
         text.push_str(&format!(",\"hash\":\"{hash}\"}}"));
         self.n += 1;
@@ -94,7 +94,7 @@ impl Chain {
 /// Adds the signature behind the hash.
 pub fn sign(line: &mut String, signature: &[u8]) {
     line.truncate(line.len() - 1);
-    line.push_str(&format!(",\"signature\":\"{}\"}}", hex(signature)));
+    line.push_str(&format!(",\"signature\":\"{}\"}}", hex::encode(signature)));
 }
 
 fn change(change: Change) -> &'static str {
@@ -104,10 +104,4 @@ fn change(change: Change) -> &'static str {
         Change::Left => "left",
         Change::Gap => "gap",
     }
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]).collect()
 }

@@ -63,7 +63,7 @@ fn lines_are_chained_over_batches() {
         );
         // As the module says it: over the hash before, and the text without the hash.
         let (body, _) = text.rsplit_once(",\"hash\":").unwrap();
-        prev = hex(&Sha256::digest(format!("{prev}{body}}}")));
+        prev = hex::encode(Sha256::digest(format!("{prev}{body}}}")));
         assert_eq!(line["hash"], prev.as_str());
     }
     assert_eq!(lines(&host).len(), 3);
@@ -81,7 +81,7 @@ fn a_line_says_what_was_witnessed() {
         (&line["change"], &line["phase"], &line["seq"]),
         (&"gone".into(), &"Deleted".into(), &7.into())
     );
-    assert_eq!(line["document_sha256"], hex(&Sha256::digest("{\"seq\":7}")));
+    assert_eq!(line["document_sha256"], hex::encode(Sha256::digest("{\"seq\":7}")));
     assert_eq!(line["observed_at"], "1970-01-01T00:00:00.000Z");
 }
 

@@ -1,25 +1,11 @@
 //! Times as people and databases read them.
 
-const DAY_MS: u64 = 86_400_000;
+use jiff::Timestamp;
 
-/// RFC 3339 in UTC, with milliseconds.
+/// RFC 3339 in UTC, with milliseconds. What no calendar reaches is its last moment.
 pub fn rfc3339(ms: u64) -> String {
-    let (year, month, day) = date(ms / DAY_MS);
-    let (ms, rest) = (ms % 1000, ms % DAY_MS / 1000);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
-}
-
-/// The date so many days after 1970-01-01. Years are counted from March, so that the leap day
-/// is the last of its year; 146,097 days are 400 years.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    (era * 400 + year + u64::from(month <= 2), month, day)
+    let at = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    format!("{:.3}", at.unwrap_or(Timestamp::MAX))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub use platform::{Platform, Row};
 pub use poll::{until, until_ok};
 pub use ports::free_port;
 pub use process::{Ended, Process};
-pub use reference::{GENERATED, cell, reference};
+pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
 pub use services::{DatabaseServer, MessageServer, PASSWORD, Service, shared_server};
 pub use simulator::{Requests, Simulator, SimulatorOptions};

@@ -1,4 +1,7 @@
-//! The pages of `docs/reference`: tests make them from the code and compare them with what is committed.
+//! What is generated: tests make the pages of `docs/reference`, and what else is made from the code, and compare
+//! them with what is committed.
+
+use std::path::Path;
 
 use crate::project_root;
 
@@ -11,11 +14,16 @@ pub const GENERATED: &str =
 
 /// Compares a page of the reference with what the code says now.
 pub fn reference(name: &str, made: &str) {
-    let folder = project_root().join("docs").join("reference");
-    let path = folder.join(name);
+    generated(&Path::new("docs/reference").join(name), made);
+}
+
+/// The same of any file; `file` is its place in the project.
+pub fn generated(file: &Path, made: &str) {
+    let path = project_root().join(file);
     if std::env::var_os(WRITE).is_some() {
-        std::fs::create_dir_all(&folder).expect("docs/reference can be made");
-        std::fs::write(&path, made).expect("docs/reference can be written");
+        let folder = path.parent().expect("a file is in a folder");
+        std::fs::create_dir_all(folder).expect("its folder can be made");
+        std::fs::write(&path, made).expect("what is generated can be written");
         return;
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
@@ -24,8 +32,9 @@ pub fn reference(name: &str, made: &str) {
     let (line, (old, new)) = differs.map_or((0, ("", "")), |(place, pair)| (place + 1, pair));
     assert!(
         committed == made,
-        "docs/reference/{name} is not what the code says (line {line}: `{old}` is now `{new}`): run `cargo xtask \
-         docs` and commit what it writes"
+        "{} is not what the code says (line {line}: `{old}` is now `{new}`): run `cargo xtask docs` and commit what \
+         it writes",
+        file.display()
     );
 }
 

@@ -89,7 +89,7 @@ fn damaged<T>(message: impl Into<String>) -> io::Result<T> {
 }
 
 fn hash(data: &[u8]) -> String {
-    digest(&SHA256, data).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest(&SHA256, data))
 }
 
 impl Drop for Book {

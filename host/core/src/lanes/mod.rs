@@ -26,7 +26,6 @@
 //! is a part of the filtered. What lies unread, left or not read yet, is counted as it is told
 //! ([`Lanes::count`]). A resync is in no account at all ([`resync`]).
 
-mod bucket;
 mod flights;
 mod intake;
 mod lane;
@@ -47,7 +46,6 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bucket::Bucket;
 use flights::Flights;
 use hashbrown::HashMap;
 pub use intake::Behind;
@@ -62,6 +60,7 @@ use ready::Ready;
 use resync::Resync;
 use shares::Shares;
 
+use crate::bucket::Bucket;
 use crate::ports::{DeadLetter, Progress, Try};
 use crate::state::{LaneKey, Seq};
 

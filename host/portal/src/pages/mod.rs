@@ -19,6 +19,7 @@ use axum::routing::get;
 use kubewitness_core::document::checksum;
 use kubewitness_core::{ObjectRef, Status};
 use maud::{DOCTYPE, Markup, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
 use crate::app::Route;
 use crate::problem::Problem;
@@ -125,11 +126,9 @@ pub(crate) fn problem(problem: &Problem) -> Html<String> {
 }
 
 /// Percent-encodes everything that is not plainly a part of a name.
-fn encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
+fn encode(text: &str) -> PercentEncode<'_> {
+    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
+    utf8_percent_encode(text, ESCAPED)
 }
 
 /// A page, or the part of one, that has nothing to show, and why.

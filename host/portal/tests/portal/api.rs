@@ -87,8 +87,8 @@ fn fits(openapi: &Value, schema: &Value, value: &Value, place: &str) {
     if let Some(allowed) = schema["enum"].as_array() {
         assert!(allowed.contains(value), "{place}: {value}");
     }
-    for element in value.as_array().into_iter().flatten() {
-        fits(openapi, &schema["items"], element, place);
+    for (index, element) in value.as_array().into_iter().flatten().enumerate() {
+        fits(openapi, schema["prefixItems"].get(index).unwrap_or(&schema["items"]), element, place);
     }
     if let (Some(members), Some(properties)) = (value.as_object(), schema["properties"].as_object()) {
         for (name, member) in members {

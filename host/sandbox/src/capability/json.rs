@@ -1,4 +1,6 @@
 //! Documents as values: JSON Pointers into them, and merge patches between them.
+//!
+//! The merge patch is made here: the crate `json-patch`, which kube brings, applies such patches and makes none.
 
 use serde_json::{Map, Value};
 

@@ -1,7 +1,6 @@
 //! Single requests to the API server: the address, the bounded answer, and what a failure means.
 //! Knows HTTP and the `Status` object; knows nothing about sources.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,9 +9,12 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use kubewitness_core::project;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 use tokio::time::timeout;
 
+/// All that RFC 3986 does not call unreserved.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// An answer in one piece is refused beyond this size. A page of 500 objects of 1.5 MiB would
 /// be larger; such a source needs smaller pages, and its condition says so.
 const ANSWER_BYTES: usize = 512 * 1024 * 1024;
@@ -133,13 +135,7 @@ impl Address {
     }
 
     fn escaped(&mut self, value: &str) {
-        for byte in value.bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                self.text.push(byte as char);
-            } else {
-                write!(self.text, "%{byte:02X}").expect("writing to a string cannot fail");
-            }
-        }
+        self.text.extend(utf8_percent_encode(value, ESCAPED));
     }
 
     pub fn as_str(&self) -> &str {

@@ -1,5 +1,8 @@
 //! The portal in a real browser: scripts run under its policy, the live stream connects, and the
 //! pages hold what the API says.
+//!
+//! The driver is asked by hand: these tests need four of its requests, and the crate `fantoccini` would bring eight
+//! crates with it, among them the tables of ICU.
 
 use std::path::Path;
 use std::time::Duration;

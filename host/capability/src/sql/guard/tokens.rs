@@ -1,5 +1,8 @@
 //! A statement as words, quotes, placeholders and symbols, read as the database would read it.
 //! Where two readings are possible, it is refused: what is hidden here must be hidden there.
+//!
+//! It is written here because a parser's tokenizer takes one reading: that of `sqlparser` takes
+//! `/*M! , sleep(9) */` for a comment of MySQL, and MariaDB runs it.
 
 use kubewitness_core::ports::{Dialect, GrantError};
 

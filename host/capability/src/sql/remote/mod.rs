@@ -300,15 +300,6 @@ pub fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
-        // Writing to a string can't fail.
-        write!(hex, "{byte:02x}").ok();
-        hex
-    })
-}
-
 /// The statements that keep a receipt and what it tells of its rows, each with a semicolon behind it;
 /// `blob` writes bytes.
 pub fn receipt_text(receipt: &Receipt, blob: impl Fn(&str) -> String) -> String {
@@ -325,7 +316,7 @@ pub fn receipt_text(receipt: &Receipt, blob: impl Fn(&str) -> String) -> String 
             literal(plugin),
             position(first.seq),
             position(last.seq),
-            blob(&hex(states)),
+            blob(&hex::encode(states)),
             literal(token),
             position(*at_ms)
         )

@@ -1,12 +1,15 @@
 //! A token bucket on a clock that is given to it. It is kept as the moment until which its tokens
 //! are spent, so that nothing has to be refilled and nothing is rounded away.
+//!
+//! It is written here because the lanes ask how many tokens there are without taking one, and spend
+//! more than there are; the crate `governor` offers neither.
 
 use std::time::Duration;
 
 use crate::config::RateSpec;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bucket {
+pub struct Bucket {
     /// Between two tokens.
     interval: Duration,
     /// What may be spent ahead of time.
@@ -34,6 +37,17 @@ impl Bucket {
     pub fn spend(&mut self, tokens: usize, now: Duration) {
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         self.spent_until = self.spent_until.max(now) + self.interval * tokens;
+    }
+
+    /// Takes a token, or says how long until there is one.
+    pub fn take(&mut self, now: Duration) -> Result<(), Duration> {
+        match self.due(1).saturating_sub(now) {
+            Duration::ZERO => {
+                self.spend(1, now);
+                Ok(())
+            }
+            wait => Err(wait),
+        }
     }
 
     /// Takes the next free token and says how long until it may be used; where that is longer
@@ -69,6 +83,15 @@ mod tests {
         bucket.spend(3, ms(0));
         assert_eq!((bucket.available(ms(99)), bucket.available(ms(100))), (0, 1));
         assert_eq!((bucket.due(1), bucket.due(2), bucket.due(9)), (ms(100), ms(200), ms(300)));
+    }
+
+    #[test]
+    fn an_empty_bucket_says_when_the_next_token_comes_and_a_pause_saves_up_no_more_than_the_burst() {
+        let mut bucket = bucket(10, 2);
+        let takes = [0, 0, 0, 60_000, 60_000, 60_000].map(|now| bucket.take(ms(now)));
+        let wait = Err(ms(100));
+        assert_eq!(takes, [Ok(()), Ok(()), wait, Ok(()), Ok(()), wait]);
+        assert_eq!(bucket.take(ms(60_100)), Ok(()), "it comes when it was said");
     }
 
     #[test]

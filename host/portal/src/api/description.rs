@@ -1,0 +1,371 @@
+//! Makes `openapi.json`: paths, parameters, bodies and answers are read off the handlers and their types.
+//!
+//! It is compiled for tests alone, so that what is shipped knows no schemas. The test below compares the
+//! file with what the code says; `cargo xtask docs` has it written.
+
+use std::future::Future;
+use std::path::Path;
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::Uri;
+use kubewitness_core::views::{GapQuery, ObjectQuery, PoisonQuery, TimelineQuery};
+use kubewitness_harness::generated;
+use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::{GAPS, MOST_ROWS, MOST_SEQS, OBJECTS, POISON, REASON_BYTES, ROWS, TIMELINE, WHO_BYTES};
+use crate::app::App;
+use crate::problem::Problem;
+
+const SCHEMAS: &str = "/components/schemas";
+/// Where a handler's row limit stands among its parameters.
+const LIMIT: &str = "limit";
+
+/// All that is described so far.
+struct Description {
+    answers: SchemaGenerator,
+    bodies: SchemaGenerator,
+    paths: Map<String, Value>,
+}
+
+/// One method of one path.
+struct Operation<'a> {
+    of: &'a mut Description,
+    path: &'static str,
+    method: &'static str,
+    told: Map<String, Value>,
+    refusals: Vec<u16>,
+}
+
+impl Description {
+    fn new() -> Self {
+        let settings = || {
+            SchemaSettings::draft2020_12().with(|settings| {
+                settings.definitions_path = SCHEMAS.into();
+                settings.meta_schema = None;
+                settings.transforms.push(Box::new(RecursiveTransform(tidy)));
+            })
+        };
+        let answers = settings().for_serialize().with_transform(RecursiveTransform(without_default));
+        Self {
+            answers: answers.into_generator(),
+            bodies: settings().for_deserialize().into_generator(),
+            paths: Map::new(),
+        }
+    }
+
+    fn get(&mut self, path: &'static str, id: &str, summary: &str) -> Operation<'_> {
+        self.operation("get", path, id, summary)
+    }
+
+    /// What changes something. A page of another site can't.
+    fn post(&mut self, path: &'static str, id: &str, summary: &str) -> Operation<'_> {
+        let mut operation = self.operation("post", path, id, summary).refuses(&[403, 404, 413, 415, 422]);
+        let told = "Refused (403) where the request's Origin or Sec-Fetch-Site says that another site's page sent it.";
+        operation.told.insert("description".into(), told.into());
+        operation
+    }
+
+    fn operation(
+        &mut self,
+        method: &'static str,
+        path: &'static str,
+        id: &str,
+        summary: &str,
+    ) -> Operation<'_> {
+        let told = Map::from_iter([("operationId".into(), id.into()), ("summary".into(), summary.into())]);
+        let refusals = if path.starts_with("/api/") { vec![400, 503] } else { Vec::new() };
+        Operation { of: self, path, method, told, refusals }
+    }
+
+    /// The whole document.
+    fn finish(mut self) -> Value {
+        let mut schemas = self.answers.take_definitions(true);
+        schemas.extend(self.bodies.take_definitions(true));
+        bound(&mut schemas["ReplayRequest"]["properties"]);
+        let text = json!({"type": "string"});
+        let error = json!({
+            "type": "object",
+            "required": ["message", "hint"],
+            "properties": {"message": text, "hint": text},
+        });
+        schemas.insert(
+            "Problem".into(),
+            json!({"type": "object", "required": ["error"], "properties": {"error": error}}),
+        );
+        let problem = json!({
+            "description": "What went wrong, and what to do about it.",
+            "content": {"application/json": {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
+        });
+        json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Kubewitness",
+                "version": "1",
+                "description": "Every observed state of the watched objects, in order. Parameters that an \
+                                operation does not name are refused.",
+            },
+            "paths": self.paths,
+            "components": {"schemas": schemas, "responses": {"Problem": problem}},
+        })
+    }
+}
+
+/// A bound of [`super::check_replay`] each.
+fn bound(properties: &mut Value) {
+    for (name, bound, value) in [
+        ("reason", "minLength", 1),
+        ("reason", "maxLength", REASON_BYTES),
+        ("who", "maxLength", WHO_BYTES),
+        ("seqs", "maxItems", MOST_SEQS),
+    ] {
+        properties[name][bound] = value.into();
+    }
+}
+
+/// What may be left out is never null, a paragraph is one line, and words that are described one by one are
+/// listed as well.
+fn tidy(schema: &mut Schema) {
+    let required = schema.get("required").cloned().unwrap_or_default();
+    let is_required = |name: &str| required.as_array().is_some_and(|all| all.iter().any(|one| one == name));
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        for (_, property) in properties.iter_mut().filter(|(name, _)| !is_required(name)) {
+            never_null(property);
+        }
+    }
+    let described = schema.get("oneOf").and_then(Value::as_array);
+    let words: Option<Vec<Value>> =
+        described.and_then(|all| all.iter().map(|one| one.get("const").cloned()).collect());
+    if let Some(words) = words {
+        schema.insert("type".into(), "string".into());
+        schema.insert("enum".into(), words.into());
+    }
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = text.replace('\n', " ");
+    }
+}
+
+/// In an answer, a field that is always there has no default.
+fn without_default(schema: &mut Schema) {
+    schema.remove("default");
+}
+
+fn never_null(schema: &mut Value) {
+    if let Some(types) = schema["type"].as_array_mut() {
+        types.retain(|kind| kind != "null");
+        if let [kind] = &types[..] {
+            schema["type"] = kind.clone();
+        }
+    }
+    if let Some(any) = schema["anyOf"].as_array_mut() {
+        any.retain(|one| one["type"] != "null");
+        if let [Value::Object(only)] = &any[..] {
+            let only = only.clone();
+            let fields = schema.as_object_mut().expect("it has a field");
+            fields.remove("anyOf");
+            fields.extend(only);
+        }
+    }
+    if let Some(fields) = schema.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+}
+
+impl Operation<'_> {
+    fn refuses(mut self, statuses: &[u16]) -> Self {
+        self.refusals.extend(statuses);
+        self
+    }
+
+    /// The handler takes `names`; what they mean stands in its query's type.
+    fn query<Q: JsonSchema>(mut self, names: &[&str]) -> Self {
+        let schema = self.of.bodies.root_schema_for::<Q>();
+        let known = schema.get("properties").and_then(Value::as_object).expect("a query has fields");
+        assert_eq!(known.len(), names.len(), "{}: the handler takes what its query has", self.path);
+        for name in names {
+            let mut schema = known.get(*name).unwrap_or_else(|| panic!("{name} is no field")).clone();
+            let told = schema.as_object_mut().and_then(|fields| fields.remove("description"));
+            self = match *name {
+                LIMIT => self.limit(),
+                _ => self.parameter(
+                    "query",
+                    name,
+                    told.as_ref().and_then(Value::as_str).unwrap_or(""),
+                    &schema,
+                ),
+            };
+        }
+        self
+    }
+
+    fn limit(self) -> Self {
+        let schema = json!({"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": ROWS});
+        self.parameter("query", LIMIT, &format!("Rows at most; {ROWS} where it is left out."), &schema)
+    }
+
+    fn parameter(mut self, place: &str, name: &str, text: &str, schema: &Value) -> Self {
+        assert!(!text.is_empty(), "{}: {name} is not described", self.path);
+        let parameters = self.told.entry("parameters").or_insert_with(|| json!([]));
+        parameters.as_array_mut().expect("an array").push(json!({
+            "name": name, "in": place, "required": place == "path", "description": text, "schema": schema,
+        }));
+        self
+    }
+
+    /// With the schema of what the handler gives.
+    fn answers<T, F>(self, _: impl Fn(State<App>, Uri) -> F, text: &str)
+    where
+        T: JsonSchema,
+        F: Future<Output = Result<Json<T>, Problem>>,
+    {
+        let schema = self.of.answers.subschema_for::<T>();
+        self.gives("application/json", schema.as_value(), text);
+    }
+
+    /// The same for a handler that takes a body.
+    fn changes<B, T, F>(
+        mut self,
+        _: impl Fn(State<App>, Uri, Result<Json<B>, JsonRejection>) -> F,
+        text: &str,
+    ) where
+        B: JsonSchema,
+        T: JsonSchema,
+        F: Future<Output = Result<Json<T>, Problem>>,
+    {
+        let body = self.of.bodies.subschema_for::<B>();
+        let body = json!({"required": true, "content": {"application/json": {"schema": body}}});
+        self.told.insert("requestBody".into(), body);
+        let schema = self.of.answers.subschema_for::<T>();
+        self.gives("application/json", schema.as_value(), text);
+    }
+
+    fn gives(mut self, media: &str, schema: &Value, text: &str) {
+        let answer = json!({"description": text, "content": {media: {"schema": schema}}});
+        let mut responses = Map::from_iter([("200".into(), answer)]);
+        for status in &self.refusals {
+            responses.insert(status.to_string(), json!({"$ref": "#/components/responses/Problem"}));
+        }
+        let kept = self.told.entry("responses").or_insert_with(|| json!({}));
+        kept.as_object_mut().expect("an object").append(&mut responses);
+        self.of.paths.insert(self.path.into(), json!({self.method: self.told}));
+    }
+}
+
+fn number() -> Value {
+    json!({"type": "integer", "minimum": 0})
+}
+
+fn text() -> Value {
+    json!({"type": "string"})
+}
+
+fn describe() -> Value {
+    let mut api = Description::new();
+    api.get("/api/v1/status", "status", "Sources, plugins and the journal in figures").answers(
+        super::status,
+        "The figures. For each plugin observed = delivered + filtered + dead + waiting + taken.",
+    );
+    api.get("/api/v1/objects", "objects", "What is there now, each with its status")
+        .query::<ObjectQuery>(OBJECTS)
+        .answers(super::objects, "Objects, in no promised order.");
+    api.get("/api/v1/timeline", "timeline", "The story of one object and of those that it owns")
+        .query::<TimelineQuery>(TIMELINE)
+        .refuses(&[404])
+        .answers(super::timeline, "States, oldest first.");
+    api.get(
+        "/api/v1/states/{seq}/document",
+        "document",
+        "The document of one state, byte for byte as the server sent it",
+    )
+    .parameter("path", "seq", "The state's position.", &number())
+    .refuses(&[404])
+    .gives(
+        "application/json",
+        &json!({"type": "object"}),
+        "The document. For a gap its description; empty where a deletion was found by comparison.",
+    );
+    api.get("/api/v1/plugins", "plugins", "The plugins, as in the status")
+        .answers(super::plugins, "The plugins.");
+    api.get("/api/v1/gaps", "gaps", "Versions that are known to be missing").query::<GapQuery>(GAPS).answers(
+        super::gaps,
+        "The gaps, newest first. Versions strictly between `after` and `before` were not witnessed; an empty bound is \
+         not known.",
+    );
+    api.get("/api/v1/poison", "poison", "What came and was no object of its kind")
+        .query::<PoisonQuery>(POISON)
+        .answers(super::poison, "Poison states, newest first, without their bytes.");
+    api.get("/api/v1/poison/{number}/raw", "poisonRaw", "The bytes of one poison state, as they came")
+        .parameter("path", "number", "The poison state's number.", &number())
+        .refuses(&[404])
+        .gives("text/plain", &text(), "The bytes, to be saved and not to be shown.");
+    describe_letters(&mut api);
+    api.get("/api/v1/events", "events", "The live stream of states")
+        .parameter("query", "after", "States after this position; where it is left out, those to come.", &number())
+        .parameter(
+            "header",
+            "Last-Event-ID",
+            "As `after`, and goes before it: what a browser sends when it comes back.",
+            &number(),
+        )
+        .gives(
+            "text/event-stream",
+            &text(),
+            "Server-sent events. `state`: the id is the position, the data a state as JSON. `reset`: the journal is \
+             older than the position asked for; the data is its newest position.",
+        );
+    describe_itself(&mut api);
+    api.finish()
+}
+
+fn describe_letters(api: &mut Description) {
+    let plugin = "Of this plugin alone.";
+    api.get("/api/v1/deadletters", "deadLetters", "States that were parked after their last try")
+        .parameter("query", "plugin", plugin, &text())
+        .limit()
+        .refuses(&[404])
+        .answers(super::dead_letters, "The dead letters.");
+    api.post("/api/v1/deadletters/replay", "replay", "Takes dead letters back into their lanes")
+        .changes(super::replay, "What was, or with `dry_run` would be, replayed.");
+    api.post("/api/v1/deadletters/drop", "drop", "Lets dead letters go for good").changes(
+        super::drop_letters,
+        "What was, or with `dry_run` would be, dropped. Dropped letters stay in the accounts as dead.",
+    );
+    api.get(
+        "/api/v1/deadletters/records",
+        "letterRecords",
+        "Who took dead letters back or dropped them, newest first",
+    )
+    .parameter("query", "plugin", plugin, &text())
+    .limit()
+    .answers(super::letter_records, "The records.");
+}
+
+/// What says how the process is, and what this is.
+fn describe_itself(api: &mut Description) {
+    let mut description = api.get("/api/v1/openapi.json", "openapi", "This description");
+    description.refusals.clear();
+    description.gives("application/json", &json!({"type": "object"}), "OpenAPI 3.1.");
+    api.get("/healthz", "healthz", "Whether the process runs").gives("text/plain", &text(), "It does.");
+    let mut ready = api.get("/readyz", "readyz", "Whether states are taken in and kept");
+    let not = json!({"description": "They are not, and why.", "content": {"text/plain": {"schema": text()}}});
+    ready.told.insert("responses".into(), json!({"503": not}));
+    ready.gives("text/plain", &text(), "They are.");
+    api.get("/metrics", "metrics", "Figures for Prometheus").refuses(&[503]).gives(
+        "text/plain",
+        &text(),
+        "Text format 0.0.4.",
+    );
+}
+
+#[test]
+fn the_reference_of_the_api_is_what_the_handlers_say() {
+    let made = describe();
+    let paths = super::routes().into_iter().chain(crate::health::routes()).map(|(path, _)| path);
+    let unsaid: Vec<_> = paths.filter(|path| made["paths"].get(*path).is_none()).collect();
+    assert!(unsaid.is_empty(), "describe {unsaid:?} above");
+    generated(Path::new("host/portal/src/api/openapi.json"), &format!("{made:#}\n"));
+}
