@@ -107,7 +107,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// A folder of manifests; without it, the labelled ConfigMaps of the namespace are read
+    /// A folder of manifests: labelled ConfigMaps, or documents of the kinds Host and Plugin as they are; without
+    /// it, the labelled ConfigMaps of the namespace are read
     #[arg(long, value_name = "DIR")]
     pub config: Option<PathBuf>,
     /// Where the journal and caches go

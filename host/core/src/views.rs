@@ -25,6 +25,13 @@ pub struct StatusView {
     /// Faults of the configuration as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// With the plugins of which the newest version, or any, was refused.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub configuration_problems: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A process that witnesses into a journal together with others. One of them hands states to plugins.
@@ -447,6 +454,9 @@ pub trait Views: Send + Sync {
     /// For the live stream: states after a position, oldest first.
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;
     fn newest(&self) -> watch::Receiver<Seq>;
-    /// Whether this process takes in states and keeps them (for `/readyz`), and if not, why.
+    /// Whether this process does its work (for `/readyz`), and if not, why: the journal is open and
+    /// answers, the host's settings are in force, and each source has made its first list and is not held
+    /// up. Whatever of the configuration is refused leaves what was taken before in force: it is told in
+    /// `problems` and by the plugins, and makes nothing less ready.
     fn ready(&self) -> Result<(), String>;
 }

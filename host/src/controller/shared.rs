@@ -1,6 +1,7 @@
 //! What runs, for those who ask: written by the controller's loop, read by the views.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use kubewitness_core::config::{SourceSpec, StreamSpec};
@@ -53,6 +54,9 @@ pub struct Shared {
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
+    /// The host's settings were taken, these or the last good ones.
+    has_settings: AtomicBool,
+    journal_trouble: RwLock<Option<String>>,
 }
 
 impl Shared {
@@ -119,6 +123,24 @@ impl Shared {
 
     pub fn set_problems(&self, problems: Vec<String>) {
         *write(&self.problems) = problems;
+    }
+
+    /// Once their sources are there.
+    pub fn settings_are_taken(&self) {
+        self.has_settings.store(true, Ordering::Release);
+    }
+
+    pub fn has_settings(&self) -> bool {
+        self.has_settings.load(Ordering::Acquire)
+    }
+
+    pub fn set_journal_trouble(&self, trouble: Option<String>) {
+        *write(&self.journal_trouble) = trouble;
+    }
+
+    /// Why the journal takes nothing now.
+    pub fn journal_trouble(&self) -> Option<String> {
+        read(&self.journal_trouble).clone()
     }
 
     pub fn problems(&self) -> Vec<String> {

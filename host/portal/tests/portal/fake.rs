@@ -381,6 +381,7 @@ impl Views for Fake {
             }],
             journal,
             problems: self.problems.clone(),
+            configuration_problems: 3,
         })
     }
 
