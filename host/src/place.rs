@@ -1,8 +1,11 @@
 //! Which database has the journal, from the command line, the environment, or a file.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
+use kubewitness_core::files;
 use kubewitness_journal::Place;
 
 use crate::cli::JournalArgs;
@@ -15,7 +18,8 @@ pub const PLAYGROUND_MARKER: &str = ".kubewitness-playground";
 
 /// For a controller that means to keep what it writes.
 pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
-    if data.join(PLAYGROUND_MARKER).exists() {
+    let marker = data.join(PLAYGROUND_MARKER);
+    if asked(data, move || marker.try_exists())? {
         bail!(
             "{0} is a playground's folder, and the next playground clears it; name another folder with \
              --data, or remove {0} if it is not needed any more",
@@ -23,6 +27,26 @@ pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Of a data folder, before anything else is done: its disk may not answer.
+fn asked<T: Send + 'static>(data: &Path, work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T> {
+    files::within_blocking(files::ANSWER, work).with_context(|| format!("looking at {}", data.display()))
+}
+
+/// An address is a line.
+const ADDRESS_BYTES: u64 = 64 * 1024;
+
+/// From a file, or from what a shell hands over in the place of one, as `<(…)` does. Neither is waited for
+/// without an end: whoever starts a service sees nothing of it.
+fn read_address(file: &Path) -> io::Result<String> {
+    let path = file.to_owned();
+    match files::is_handed_over(&path) {
+        true => files::within_blocking(files::WORK, move || {
+            files::into_text(files::read_from(File::open(path)?, ADDRESS_BYTES)?)
+        }),
+        false => files::within_blocking(files::ANSWER, move || files::text(&path, ADDRESS_BYTES)),
+    }
 }
 
 /// `data` may be the embedded journal's file itself.
@@ -34,14 +58,16 @@ pub fn place(args: &JournalArgs, data: &Path) -> Result<Place> {
                     "the journal's place is given twice: as an address and as a file that holds one; keep one of the two"
                 );
             }
-            let text = std::fs::read_to_string(file);
+            let text = read_address(file);
             text.with_context(|| format!("reading the journal's address from {}", file.display()))?
         }
         None => args.place.0.clone(),
     };
     let address = address.trim();
     if address == EMBEDDED {
-        let file = if data.is_file() { data.to_path_buf() } else { data.join("journal.db") };
+        let named = data.to_path_buf();
+        let is_file = asked(data, move || Ok(named.is_file()))?;
+        let file = if is_file { data.to_path_buf() } else { data.join("journal.db") };
         return Ok(Place::file(&file));
     }
     if has_password(address) && std::env::args_os().any(|word| word.to_string_lossy().contains(address)) {
@@ -84,6 +110,22 @@ mod tests {
         assert!(of("mysql://ann@db/journal", Some(&file)).unwrap_err().to_string().contains("twice"));
         let missing = format!("{:#}", of("sqlite", Some(&folder.path().join("none"))).unwrap_err());
         assert!(missing.contains("none"), "{missing}");
+    }
+
+    #[test]
+    fn a_pipe_is_read_where_it_was_handed_over_and_refused_where_it_merely_lies() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let told = format!("{:#}", of("sqlite", Some(&pipe)).unwrap_err());
+        assert!(told.contains("pipe: it is a pipe, and a regular file is expected"), "{told}");
+
+        let (reader, mut writer) = io::pipe().unwrap();
+        io::Write::write_all(&mut writer, b"postgres://ann:hush@db/journal\n").unwrap();
+        drop(writer);
+        let handed = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+        let place = of("sqlite", Some(Path::new(&handed))).unwrap();
+        assert_eq!(place.to_string(), "PostgreSQL at db:5432/journal");
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub struct Destination {
 pub type Wrong = (String, String);
 
 impl Destination {
-    pub fn open(spec: &DestinationSpec) -> Result<Self, Wrong> {
+    pub async fn open(spec: &DestinationSpec) -> Result<Self, Wrong> {
         let wrong = |field: &str, message: String| (field.to_owned(), message);
         let base =
             Url::parse(&spec.url).map_err(|error| wrong("url", format!("is not an address: {error}")))?;
@@ -89,7 +89,8 @@ impl Destination {
             let name =
                 name.map_err(|_| wrong(&format!("headers[{index}].name"), "is not a header's name".into()))?;
             let field = format!("headers[{index}].valueFrom");
-            let secret = secrets::resolve(&header.value_from).map_err(|message| wrong(&field, message))?;
+            let secret =
+                secrets::resolve(&header.value_from).await.map_err(|message| wrong(&field, message))?;
             let value = HeaderValue::try_from(secret.expose());
             value.map_err(|_| wrong(&field, "the secret can't be sent as a header's value".into()))?;
             secret_headers.push(name);
@@ -110,7 +111,7 @@ impl Destination {
             return Err(GrantError::TooLarge(format!("a request has at most {REQUEST_BYTES} bytes")));
         }
         let url = below(&self.base, &request.path)?;
-        let headers = self.headers(&request.headers, id)?;
+        let headers = self.headers(&request.headers, id).await?;
         self.take()?;
         let sent = self.client.request(method, url).headers(headers).body(request.body).send().await;
         receive(sent.map_err(|error| refusal(&error))?).await
@@ -123,7 +124,11 @@ impl Destination {
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
 
-    fn headers(&self, sent: &[(String, String)], id: Option<&StateId>) -> Result<HeaderMap, GrantError> {
+    async fn headers(
+        &self,
+        sent: &[(String, String)],
+        id: Option<&StateId>,
+    ) -> Result<HeaderMap, GrantError> {
         if sent.len() > HEADERS {
             return Err(GrantError::TooLarge(format!("a request has at most {HEADERS} headers")));
         }
@@ -147,7 +152,7 @@ impl Destination {
                 tracing::warn!(destination = self.spec.name, header = %name, message, "a secret can't be read");
                 GrantError::Unavailable("a secret of the destination can't be read".into())
             };
-            let secret = secrets::resolve(&header.value_from).map_err(unreadable)?;
+            let secret = secrets::resolve(&header.value_from).await.map_err(unreadable)?;
             let value = HeaderValue::try_from(secret.expose());
             let mut value = value.map_err(|_| unreadable("it is no header's value".into()))?;
             value.set_sensitive(true);

@@ -18,8 +18,8 @@ pub struct Key {
 
 impl Key {
     /// Read once: a rotated key is another key, and gets another name.
-    pub fn load(spec: &KeySpec) -> Result<Self, String> {
-        let secret = secrets::resolve(&spec.value_from)?;
+    pub async fn load(spec: &KeySpec) -> Result<Self, String> {
+        let secret = secrets::resolve(&spec.value_from).await?;
         let text = secret.expose().trim();
         let pem = match text.starts_with("-----BEGIN") {
             true => text.to_owned(),
@@ -55,29 +55,29 @@ mod tests {
     /// The example key of RFC 8410.
     const KEY: &str = "MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC";
 
-    fn load(text: &str) -> Result<Key, String> {
+    async fn load(text: &str) -> Result<Key, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         std::fs::write(&path, text).unwrap();
         let value_from = SecretRef::File(path.to_str().unwrap().into());
-        Key::load(&KeySpec { name: "audit".into(), value_from })
+        Key::load(&KeySpec { name: "audit".into(), value_from }).await
     }
 
-    #[test]
-    fn a_signature_verifies_with_the_public_half() {
+    #[tokio::test]
+    async fn a_signature_verifies_with_the_public_half() {
         for text in
             [KEY.to_owned(), format!("-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")]
         {
-            let key = load(&text).unwrap();
+            let key = load(&text).await.unwrap();
             let signature = key.sign(b"line").unwrap();
             UnparsedPublicKey::new(&ED25519, key.public()).verify(b"line", &signature).unwrap();
         }
     }
 
-    #[test]
-    fn what_is_no_key_is_refused_without_its_text() {
+    #[tokio::test]
+    async fn what_is_no_key_is_refused_without_its_text() {
         for text in ["hush-hush", "aHVzaC1odXNo"] {
-            let error = load(text).err().unwrap();
+            let error = load(text).await.err().unwrap();
             assert!(!error.contains("hush") && !error.contains("aHVz"), "{error}");
         }
     }

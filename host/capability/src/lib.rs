@@ -23,9 +23,13 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{DatabaseKind, DatabaseSpec, Fault, HostSpec, PluginSpec};
+use kubewitness_core::config::{
+    DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, PluginSpec,
+};
 use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
 use thiserror::Error;
 
@@ -36,6 +40,9 @@ use crate::http::Destination;
 use crate::keys::Key;
 use crate::ledger::{Databases, Ledger};
 use crate::plugin::{Database, Granted, PluginGrants, Standing, Stores};
+
+/// Of a list of the settings. Opening one takes milliseconds, or as long as its disk is silent.
+const AT_A_TIME: usize = 8;
 
 /// Everything that plugins can be granted, opened once and shared by them.
 #[derive(Clone)]
@@ -101,31 +108,32 @@ impl Capabilities {
         Self::build(Some(self), host, data, self.reader.clone()).await
     }
 
-    async fn build(
-        old: Option<&Self>,
-        host: &HostSpec,
-        data: &Path,
+    async fn build<'a>(
+        old: Option<&'a Self>,
+        host: &'a HostSpec,
+        data: &'a Path,
         reader: Option<Arc<str>>,
     ) -> Result<Self, Vec<Fault>> {
         let mut faults = host.check();
-        claim_places(host, data, &mut faults);
+        claim_places(host, data, &mut faults).await;
         if !faults.is_empty() {
             return Err(faults);
         }
-        let mut databases = Vec::new();
-        for (index, spec) in host.databases.iter().enumerate() {
-            match open_database(old, spec, data, reader.clone()).await {
-                Ok(engine) => databases.push((spec.clone(), engine)),
-                Err((field, message)) => {
-                    faults.push(fault(format!("spec.databases[{index}].{field}"), message));
-                }
-            }
-        }
+        let open = |spec: &'a DatabaseSpec| {
+            let reader = reader.clone();
+            let opening = async move {
+                let engine = open_database(old, spec, data, reader).await;
+                let placed = |(field, message): (&str, _)| (field.to_owned(), message);
+                engine.map(|engine| (spec.clone(), engine)).map_err(placed)
+            };
+            opening.boxed()
+        };
+        let databases = open_all("databases", host.databases.iter().map(open), &mut faults).await;
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
         let deciders: Databases = Arc::new(by_name.collect());
         let ledgers = open_ledgers(old, host, data, &deciders, &mut faults).await;
-        let destinations = open_destinations(old, host, &mut faults);
-        let keys = load_keys(old, host, &mut faults);
+        let destinations = open_destinations(old, host, &mut faults).await;
+        let keys = load_keys(old, host, &mut faults).await;
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -246,19 +254,41 @@ pub async fn prove_receipts(host: &HostSpec, data: &Path) -> Vec<DatabaseProof> 
 }
 
 /// Before anything is opened: opening makes files.
-fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
-    let mut places = places::Places::new(data);
+async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
+    let mut places = match places::Places::new(data).await {
+        Ok(places) => places,
+        Err(error) => return faults.push(fault("spec", format!("the data folder: {error}"))),
+    };
     for (index, spec) in host.databases.iter().enumerate() {
         let Some(sqlite) = &spec.sqlite else { continue };
-        if let Err(message) = places.claim(&sqlite.path, format!("the database `{}`", spec.name)) {
+        if let Err(message) = places.claim(&sqlite.path, format!("the database `{}`", spec.name)).await {
             faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message));
         }
     }
     for (index, spec) in host.ledgers.iter().enumerate() {
-        if let Err(message) = places.claim(&spec.path, format!("the ledger `{}`", spec.name)) {
+        if let Err(message) = places.claim(&spec.path, format!("the ledger `{}`", spec.name)).await {
             faults.push(fault(format!("spec.ledgers[{index}].path"), message));
         }
     }
+}
+
+/// What is wrong is told with the field that it belongs to.
+type Opening<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
+
+/// Opens each of a list of the settings, some of them at a time: one that its disk holds up holds up few
+/// others. What can't be opened is a fault of its field.
+async fn open_all<'a, T>(
+    list: &str,
+    opening: impl Iterator<Item = Opening<'a, T>>,
+    faults: &mut Vec<Fault>,
+) -> Vec<T> {
+    let opening: Vec<_> = opening.collect();
+    let opened: Vec<_> = futures::stream::iter(opening).buffered(AT_A_TIME).collect().await;
+    let placed = opened.into_iter().enumerate().filter_map(|(index, opened)| {
+        let at = |(field, message)| faults.push(fault(format!("spec.{list}[{index}].{field}"), message));
+        opened.map_err(at).ok()
+    });
+    placed.collect()
 }
 
 /// A server is not connected here: one that is away holds up nothing but the plugins that need it.
@@ -284,78 +314,73 @@ async fn open_database(
         }
         Some(DatabaseKind::Postgres(server)) => {
             let at = |message| ("postgres.urlFrom", message);
-            let remote = sql::remote::Remote::<sql::postgres::Postgres>::new(name, server).map_err(at)?;
-            Ok(Arc::new(remote.read_by(reader)))
+            let remote = sql::remote::Remote::<sql::postgres::Postgres>::new(name, server).await;
+            Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
         }
         Some(DatabaseKind::Mysql(server)) => {
             let at = |message| ("mysql.urlFrom", message);
-            let remote = sql::remote::Remote::<sql::mysql::Mysql>::new(name, server).map_err(at)?;
-            Ok(Arc::new(remote.read_by(reader)))
+            let remote = sql::remote::Remote::<sql::mysql::Mysql>::new(name, server).await;
+            Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
         }
         None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),
     }
 }
 
-async fn open_ledgers(
-    old: Option<&Capabilities>,
-    host: &HostSpec,
-    data: &Path,
-    deciders: &Databases,
+async fn open_ledgers<'a>(
+    old: Option<&'a Capabilities>,
+    host: &'a HostSpec,
+    data: &'a Path,
+    deciders: &'a Databases,
     faults: &mut Vec<Fault>,
 ) -> HashMap<String, Arc<Ledger>> {
-    let mut ledgers = HashMap::new();
-    for (index, spec) in host.ledgers.iter().enumerate() {
-        let same = old.and_then(|old| old.ledgers.get(&spec.name)).filter(|ledger| ledger.spec == *spec);
-        let opened = match same {
-            Some(ledger) => Ok(ledger.clone()),
-            None => Ledger::open(spec, data, deciders).await.map(Arc::new),
+    let open = |spec: &'a LedgerSpec| {
+        let opening = async move {
+            let same = old.and_then(|old| old.ledgers.get(&spec.name)).filter(|ledger| ledger.spec == *spec);
+            let opened = match same {
+                Some(ledger) => Ok(ledger.clone()),
+                None => Ledger::open(spec, data, deciders).await.map(Arc::new),
+            };
+            opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
         };
-        match opened {
-            Ok(ledger) => drop(ledgers.insert(spec.name.clone(), ledger)),
-            Err(message) => faults.push(fault(format!("spec.ledgers[{index}].path"), message)),
-        }
-    }
-    ledgers
+        opening.boxed()
+    };
+    open_all("ledgers", host.ledgers.iter().map(open), faults).await.into_iter().collect()
 }
 
-fn open_destinations(
-    old: Option<&Capabilities>,
-    host: &HostSpec,
+async fn open_destinations<'a>(
+    old: Option<&'a Capabilities>,
+    host: &'a HostSpec,
     faults: &mut Vec<Fault>,
 ) -> HashMap<String, Arc<Destination>> {
-    let mut destinations = HashMap::new();
-    for (index, spec) in host.destinations.iter().enumerate() {
-        let same = old.and_then(|old| old.destinations.get(&spec.name)).filter(|before| before.spec == *spec);
-        let opened = match same {
-            Some(destination) => Ok(destination.clone()),
-            None => Destination::open(spec).map(Arc::new),
+    let open = |spec: &'a DestinationSpec| {
+        let opening = async move {
+            let same = old.and_then(|old| old.destinations.get(&spec.name));
+            let opened = match same.filter(|before| before.spec == *spec) {
+                Some(destination) => Ok(destination.clone()),
+                None => Destination::open(spec).await.map(Arc::new),
+            };
+            opened.map(|destination| (spec.name.clone(), destination))
         };
-        match opened {
-            Ok(destination) => drop(destinations.insert(spec.name.clone(), destination)),
-            Err((field, message)) => {
-                faults.push(fault(format!("spec.destinations[{index}].{field}"), message));
-            }
-        }
-    }
-    destinations
+        opening.boxed()
+    };
+    open_all("destinations", host.destinations.iter().map(open), faults).await.into_iter().collect()
 }
 
-fn load_keys(
-    old: Option<&Capabilities>,
-    host: &HostSpec,
+async fn load_keys<'a>(
+    old: Option<&'a Capabilities>,
+    host: &'a HostSpec,
     faults: &mut Vec<Fault>,
 ) -> HashMap<String, Arc<Key>> {
-    let mut keys = HashMap::new();
-    for (index, spec) in host.keys.iter().enumerate() {
-        let same = old.and_then(|old| old.keys.get(&spec.name)).filter(|before| before.spec == *spec);
-        let loaded = match same {
-            Some(key) => Ok(key.clone()),
-            None => Key::load(spec).map(Arc::new),
+    let load = |spec: &'a KeySpec| {
+        let loading = async move {
+            let same = old.and_then(|old| old.keys.get(&spec.name)).filter(|before| before.spec == *spec);
+            let loaded = match same {
+                Some(key) => Ok(key.clone()),
+                None => Key::load(spec).await.map(Arc::new),
+            };
+            loaded.map(|key| (spec.name.clone(), key)).map_err(|message| ("valueFrom".to_owned(), message))
         };
-        match loaded {
-            Ok(key) => drop(keys.insert(spec.name.clone(), key)),
-            Err(message) => faults.push(fault(format!("spec.keys[{index}].valueFrom"), message)),
-        }
-    }
-    keys
+        loading.boxed()
+    };
+    open_all("keys", host.keys.iter().map(load), faults).await.into_iter().collect()
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use kubewitness_core::files;
+
 /// In the data folder, these are the host's own: a plugin that could write them could unsay what
 /// was witnessed.
 const OWN: [&str; 3] = ["journal.db", "cache", "last-good"];
@@ -12,13 +14,13 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    pub fn new(data: &Path) -> Self {
-        Self { data: resolved(data), taken: Vec::new() }
+    pub async fn new(data: &Path) -> std::io::Result<Self> {
+        Ok(Self { data: asked(data.to_path_buf()).await?, taken: Vec::new() })
     }
 
     /// The path of a store, or why it can't be there.
-    pub fn claim(&mut self, path: &str, what: String) -> Result<(), String> {
-        let place = resolved(&self.data.join(path));
+    pub async fn claim(&mut self, path: &str, what: String) -> Result<(), String> {
+        let place = asked(self.data.join(path)).await.map_err(|error| format!("`{path}`: {error}"))?;
         let first = place.strip_prefix(&self.data).ok().and_then(|inside| inside.components().next());
         if let Some(Component::Normal(first)) = first {
             let first = first.to_string_lossy();
@@ -36,6 +38,11 @@ impl Places {
         self.taken.push((place, what));
         Ok(())
     }
+}
+
+/// Links are followed on disks that may not answer.
+async fn asked(path: PathBuf) -> std::io::Result<PathBuf> {
+    files::within(&path.clone(), files::ANSWER, move || Ok(resolved(&path))).await
 }
 
 /// Absolute, without `.` and `..`, and with the links of what is already there followed, so that
@@ -63,10 +70,10 @@ fn resolved(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_hosts_own_files_are_nobodys_database() {
+    #[tokio::test]
+    async fn the_hosts_own_files_are_nobodys_database() {
         let data = tempfile::tempdir().unwrap();
-        let mut places = Places::new(data.path());
+        let mut places = Places::new(data.path()).await.unwrap();
         for path in [
             "journal.db",
             "./journal.db",
@@ -75,22 +82,22 @@ mod tests {
             "cache/a",
             "last-good/host.yaml",
         ] {
-            assert!(places.claim(path, "the database `a`".into()).is_err(), "{path}");
+            assert!(places.claim(path, "the database `a`".into()).await.is_err(), "{path}");
         }
         let absolute = data.path().join("journal.db");
-        assert!(places.claim(absolute.to_str().unwrap(), "the database `a`".into()).is_err());
+        assert!(places.claim(absolute.to_str().unwrap(), "the database `a`".into()).await.is_err());
         std::fs::write(&absolute, "").unwrap();
         std::os::unix::fs::symlink(&absolute, data.path().join("link.db")).unwrap();
-        assert!(places.claim("link.db", "the database `a`".into()).is_err());
+        assert!(places.claim("link.db", "the database `a`".into()).await.is_err());
     }
 
-    #[test]
-    fn a_file_belongs_to_one_store() {
+    #[tokio::test]
+    async fn a_file_belongs_to_one_store() {
         let data = tempfile::tempdir().unwrap();
-        let mut places = Places::new(data.path());
-        places.claim("platform.db", "the database `a`".into()).unwrap();
-        let error = places.claim("./platform.db", "the ledger `b`".into()).unwrap_err();
+        let mut places = Places::new(data.path()).await.unwrap();
+        places.claim("platform.db", "the database `a`".into()).await.unwrap();
+        let error = places.claim("./platform.db", "the ledger `b`".into()).await.unwrap_err();
         assert!(error.contains("the database `a`"), "{error}");
-        places.claim("audit/trail.jsonl", "the ledger `b`".into()).unwrap();
+        places.claim("audit/trail.jsonl", "the ledger `b`".into()).await.unwrap();
     }
 }

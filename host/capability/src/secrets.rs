@@ -2,9 +2,10 @@
 //! A value is never logged, never part of an error, and never handed to a plugin.
 
 use std::fmt;
-use std::io::Read;
+use std::path::PathBuf;
 
 use kubewitness_core::config::SecretRef;
+use kubewitness_core::files;
 
 /// Keys and tokens are small; a larger file is a mistake.
 const SECRET_BYTES: u64 = 64 * 1024;
@@ -25,14 +26,15 @@ impl fmt::Debug for Secret {
 }
 
 /// Reads the value behind a reference. Mounted files are replaced when a secret is rotated, so
-/// those who send it read it each time. Trailing line ends belong to the editor, not the secret.
-pub fn resolve(reference: &SecretRef) -> Result<Secret, String> {
+/// those who send it read it each time, and wait for it no longer than [`files::ANSWER`]. Trailing line
+/// ends belong to the editor, not the secret.
+pub async fn resolve(reference: &SecretRef) -> Result<Secret, String> {
     let value = match reference {
         SecretRef::Env(name) => {
             std::env::var(name).map_err(|_| format!("the environment has no readable variable `{name}`"))?
         }
         SecretRef::File(path) => {
-            read(path).map_err(|error| format!("the file `{path}` can't be read: {error}"))?
+            read(path).await.map_err(|error| format!("the file `{path}` can't be read: {error}"))?
         }
     };
     let value = value.trim_end_matches(['\r', '\n']);
@@ -42,36 +44,49 @@ pub fn resolve(reference: &SecretRef) -> Result<Secret, String> {
     Ok(Secret(value.to_owned()))
 }
 
-fn read(path: &str) -> std::io::Result<String> {
-    let mut text = String::new();
-    let read = std::fs::File::open(path)?.take(SECRET_BYTES + 1).read_to_string(&mut text)?;
-    if read as u64 > SECRET_BYTES {
-        return Err(std::io::Error::other(format!("it is larger than {SECRET_BYTES} bytes")));
-    }
-    Ok(text)
+async fn read(path: &str) -> std::io::Result<String> {
+    let path = PathBuf::from(path);
+    files::within(&path.clone(), files::ANSWER, move || files::text(&path, SECRET_BYTES)).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_file_is_read_without_its_last_line_end() {
+    #[tokio::test]
+    async fn a_file_is_read_without_its_last_line_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         std::fs::write(&path, "hush\n").unwrap();
-        let secret = resolve(&SecretRef::File(path.to_str().unwrap().into())).unwrap();
+        let secret = resolve(&SecretRef::File(path.to_str().unwrap().into())).await.unwrap();
         assert_eq!(secret.expose(), "hush");
         assert_eq!(format!("{secret:?}"), "Secret(…)");
     }
 
-    #[test]
-    fn what_cannot_be_resolved_is_named_without_a_value() {
-        let error = resolve(&SecretRef::Env("KUBEWITNESS_TEST_NO_SUCH".into())).unwrap_err();
+    async fn refusal(reference: SecretRef) -> String {
+        resolve(&reference).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_resolved_is_named_without_a_value() {
+        let error = refusal(SecretRef::Env("KUBEWITNESS_TEST_NO_SUCH".into())).await;
         assert!(error.contains("KUBEWITNESS_TEST_NO_SUCH"), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("empty");
+        let of_path = || SecretRef::File(path.to_str().unwrap().into());
         std::fs::write(&path, "\n").unwrap();
-        assert!(resolve(&SecretRef::File(path.to_str().unwrap().into())).unwrap_err().contains("empty"));
+        assert!(refusal(of_path()).await.contains("empty"));
+        std::fs::write(&path, "x".repeat(SECRET_BYTES as usize + 1)).unwrap();
+        assert!(refusal(of_path()).await.contains("larger than 64 KiB"));
+    }
+
+    #[tokio::test]
+    async fn a_pipe_or_a_device_is_no_secret_and_nobody_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let told = refusal(SecretRef::File(path.to_str().unwrap().into())).await;
+        assert!(told.contains("pipe` can't be read: it is a pipe"), "{told}");
+        assert!(refusal(SecretRef::File("/dev/zero".into())).await.contains("it is a device"));
     }
 }

@@ -148,7 +148,7 @@ async fn settle(
         })?;
     }
     match written {
-        Some(written) => written.keep(),
+        Some(written) => written.keep().await,
         None => Ok(()),
     }
 }

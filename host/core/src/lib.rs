@@ -2,7 +2,7 @@
 //! give it out, and the small traits through which the other crates meet.
 //!
 //! Nothing here talks to Kubernetes, a database, a socket or a plugin; what is here can be
-//! tested without any of them.
+//! tested without any of them. What every crate asks of a file that others provide is in [`files`].
 
 pub mod address;
 pub mod bucket;
@@ -11,6 +11,7 @@ pub mod carry;
 pub mod clock;
 pub mod config;
 pub mod document;
+pub mod files;
 pub mod frames;
 pub mod index;
 pub mod kinds;

@@ -30,6 +30,14 @@ pub struct StatusView {
     /// Faults of the configuration as a whole; left out where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// How many parts of the configuration are refused: these problems, and the plugins whose newest version, or
+    /// every version, was refused. Left out where there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub configuration_problems: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// States that are beyond the bounds of their source's retention, and what keeps them.
@@ -524,6 +532,9 @@ pub trait Views: Send + Sync {
     fn newest(&self) -> watch::Receiver<Seq>;
     /// What keeps retention from going on, as [`StatusView::held`] tells it; asked with each view of a page.
     fn held(&self) -> Vec<HeldView>;
-    /// Whether this process takes in states and keeps them (for `/readyz`), and if not, why.
+    /// Whether this process does its work (for `/readyz`), and if not, why: the journal is open and
+    /// answers, the host's settings are in force, and each source has made its first list and is not held
+    /// up. Whatever of the configuration is refused leaves what was taken before in force: it is told in
+    /// `problems` and by the plugins, and makes nothing less ready.
     fn ready(&self) -> Result<(), String>;
 }

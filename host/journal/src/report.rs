@@ -9,6 +9,8 @@ use kubewitness_core::config::RetentionSpec;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::store::{DOUBTFUL, RESTORE};
+
 /// Why a journal could not be opened, and what to do.
 #[derive(Debug, Error)]
 pub enum OpenError {
@@ -37,9 +39,7 @@ pub enum OpenError {
          verify it"
     )]
     Older { path: PathBuf, found: i64, known: i64 },
-    #[error(
-        "{path} is damaged: {reason}; keep the file, restore a copy of it, and run `journal verify` on both"
-    )]
+    #[error("{path} is damaged: {}", advised(.reason))]
     Damaged { path: PathBuf, reason: String },
     #[error(
         "{path} is not there or empty, and {path}-wal is what a journal of that name has left: put that very file back \
@@ -53,6 +53,14 @@ pub enum OpenError {
     Away { place: String, reason: String },
     #[error("{place}: {reason}; {remedy}")]
     Refused { place: String, reason: String, remedy: String },
+}
+
+/// With what to do, where the reason does not say it.
+fn advised(reason: &str) -> String {
+    match [RESTORE, DOUBTFUL].iter().any(|advice| reason.contains(advice)) {
+        true => reason.to_owned(),
+        false => format!("{reason}: {RESTORE}"),
+    }
 }
 
 /// A process that shares a journal with others.

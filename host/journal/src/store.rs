@@ -480,6 +480,10 @@ pub(crate) const LOST: &str = "what was witnessed is lost where no copy of it is
     again: what it lacks is read back from the cluster as far as that still has it. Without a copy, start in an \
     empty place, where a new journal begins with what is there then";
 
+/// Of a journal that is not what was written: what to do. Whoever verifies it is told so, too.
+pub(crate) const RESTORE: &str = "stop, keep what is there, and restore the newest copy that `journal verify` finds \
+    whole: what it lacks is read back from the cluster as far as that still has it";
+
 /// What no store tells apart: what it says itself is all that is known.
 pub(crate) const DOUBTFUL: &str = "the journal is damaged, or its last write is in doubt: run `journal verify` \
     before you start again";

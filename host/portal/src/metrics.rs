@@ -209,6 +209,11 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
     let journal = &status.journal;
     let plain = [
         ("ready", "1 while the controller takes in states and keeps them.", flag(ready)),
+        (
+            "configuration_problems",
+            "Files, documents and plugins that are refused; what was taken before goes on.",
+            status.configuration_problems as f64,
+        ),
         ("journal_states", "States in the journal.", journal.states as f64),
         ("journal_bytes", "Bytes of the journal.", journal.bytes as f64),
         ("journal_oldest_seq", "The oldest position that the journal holds.", journal.oldest_seq as f64),

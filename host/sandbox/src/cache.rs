@@ -11,10 +11,11 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kubewitness_core::files;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use wasmtime::Engine;
@@ -23,6 +24,8 @@ use wasmtime::component::Component;
 const MAGIC: &[u8] = b"kwcw1";
 const TAG: usize = 32;
 const KEY: usize = 32;
+/// What is longer than a key is damaged, and what is longer than this is not looked at.
+const KEY_FILE_BYTES: u64 = 4096;
 
 /// A compiled plugin has a few megabytes; what is larger than this was not written here.
 const FILE_BYTES: u64 = 512 << 20;
@@ -68,7 +71,7 @@ impl Cache {
     /// The compiled component, where there is one that can be trusted.
     pub fn load(&self, engine: &Engine, digest: &str) -> Option<Component> {
         let path = self.path(digest);
-        let bytes = match read_bounded(&path) {
+        let bytes = match files::read(&path, FILE_BYTES) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
@@ -132,15 +135,9 @@ fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     unsafe { Component::deserialize(engine, code) }
 }
 
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(FILE_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 /// `None` where there is no key, or none that can be trusted to have stayed a secret.
 fn read_key(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let bytes = match fs::read(path) {
+    let bytes = match files::read(path, KEY_FILE_BYTES) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -233,6 +230,20 @@ mod tests {
         fn file(&self) -> PathBuf {
             self.folder.path().join(format!("{DIGEST}.cwasm"))
         }
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_the_key_or_of_code_is_not_waited_for() {
+        let bench = Bench::with_one_kept();
+        let make = |path: &Path| {
+            fs::remove_file(path).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        };
+        make(&bench.file());
+        assert!(!bench.is_trusted(DIGEST));
+        make(&bench.folder.path().join("key"));
+        let told = Cache::open(bench.folder.path(), &bench.engine).err().unwrap().to_string();
+        assert!(told.contains("it is a pipe"), "{told}");
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub(super) struct Finding {
     /// What fits, and is probably not what was meant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
+    /// What is nobody's fault, and good to know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 pub async fn check(args: CheckArgs) -> Ended {
@@ -40,11 +43,13 @@ pub async fn check(args: CheckArgs) -> Ended {
     let folders = modules::default_folders(args.plugins.plugins.clone());
     let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
         vec![check_component(&engine, &path).await?]
-    } else if let Some(read) = rules::read_file(&path) {
-        vec![Finding::new(format!("status rules {}", path.display()), String::new(), faults(read))]
     } else {
-        let snapshot = read(&path)?;
-        check_snapshot(&engine, &path, &snapshot, &folders).await
+        match read(&path)? {
+            Read::Rules(read) => {
+                vec![Finding::new(format!("status rules {}", path.display()), String::new(), faults(read))]
+            }
+            Read::Manifests(snapshot) => check_snapshot(&engine, &path, &snapshot, &folders).await,
+        }
     };
     tell(args.output, &findings)
 }
@@ -66,7 +71,7 @@ fn faults<T>(read: Result<T, Vec<Problem>>) -> Vec<String> {
 
 impl Finding {
     pub(super) fn new(what: String, detail: String, problems: Vec<String>) -> Self {
-        Self { what, ok: problems.is_empty(), detail, problems, warnings: Vec::new() }
+        Self { what, ok: problems.is_empty(), detail, problems, warnings: Vec::new(), notes: Vec::new() }
     }
 
     fn text(&self) -> String {
@@ -81,20 +86,47 @@ impl Finding {
         for warning in &self.warnings {
             text.push_str(&format!("    ! {}\n", clean(warning)));
         }
+        for note in &self.notes {
+            text.push_str(&format!("    - {}\n", clean(note)));
+        }
         text
     }
 }
 
-fn read(path: &Path) -> Result<Snapshot> {
-    let snapshot = if path.is_dir() { folder::read(path) } else { folder::read_file(path) };
-    let snapshot = snapshot.map_err(|problem| anyhow::anyhow!("{}", clean(&problem.to_string())))?;
-    if snapshot == Snapshot::default() {
+enum Read {
+    Rules(Result<rules::PlacedRules, Vec<Problem>>),
+    Manifests(Snapshot),
+}
+
+/// A file is read once: it may be a pipe.
+fn read(path: &Path) -> Result<Read> {
+    let told = |problem: Problem| anyhow::anyhow!("{}", clean(&problem.to_string()));
+    let snapshot = if path.is_dir() {
+        folder::read(path).map_err(told)?
+    } else {
+        let text = folder::text(path).map_err(told)?;
+        if let Some(rules) = rules::of_text(path, &text) {
+            return Ok(Read::Rules(rules));
+        }
+        folder::of_text(path, &text)
+    };
+    if snapshot.has_nothing() {
+        let untaken: String =
+            snapshot.untaken().iter().map(|told| format!("\n    {}", clean(told))).collect();
         bail!(
-            "{} has no ConfigMap labelled kubewitness.dev/host or kubewitness.dev/plugin: \"true\"",
+            "{} has no host and no plugin: no ConfigMap labelled kubewitness.dev/host or kubewitness.dev/plugin: \
+             \"true\", and no document of the kind Host or Plugin{untaken}",
             path.display()
         );
     }
-    Ok(snapshot)
+    Ok(Read::Manifests(snapshot))
+}
+
+/// What is not taken, and why. What a cluster would take has its place in a folder: that is no fault.
+fn untaken(snapshot: &Snapshot) -> Option<Finding> {
+    let (warnings, notes) = (texts(&snapshot.slips), snapshot.untaken());
+    let is_any = !warnings.is_empty() || !notes.is_empty();
+    is_any.then(|| Finding { warnings, notes, ..Finding::new("not taken".into(), String::new(), Vec::new()) })
 }
 
 /// The settings that a plugin's names are held against, and what to say about them.
@@ -127,6 +159,7 @@ async fn check_snapshot(
     for entry in &snapshot.plugins {
         findings.push(check_plugin(engine, entry, &against, folders, &mut names).await);
     }
+    findings.extend(untaken(snapshot));
     findings
 }
 
@@ -138,7 +171,7 @@ fn check_host(snapshot: &Snapshot) -> (Finding, Option<HostSpec>) {
             if !status_rules.is_empty() {
                 detail.push_str(&format!(", {} status rules", status_rules.len()));
             }
-            let what = format!("host {}", host.entry.config_map);
+            let what = format!("host {}", host.entry.shown());
             (Finding::new(what, detail, Vec::new()), Some(host.spec))
         }
         Err(problems) => {
@@ -227,7 +260,7 @@ async fn check_plugin(
     folders: &[PathBuf],
     names: &mut BTreeMap<String, (String, PluginSpec)>,
 ) -> Finding {
-    let what = format!("plugin {}", entry.config_map);
+    let what = format!("plugin {}", entry.shown());
     let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
     let parsed = match parse_plugin(entry, &host) {
         Ok(parsed) => parsed,
@@ -250,7 +283,7 @@ async fn check_plugin(
     warnings.extend(against.host.iter().flat_map(|host| parsed.spec.warnings(host)));
     let warnings = texts(&parsed.problems(warnings));
     let examined = async {
-        let bytes = modules::find(&parsed, folders)?;
+        let bytes = modules::find(&parsed, folders).await?;
         plugins::examine_component(engine, parsed, bytes).await
     };
     let mut details = Vec::new();
@@ -305,7 +338,8 @@ mod tests {
 
     async fn findings(path: &Path) -> Vec<Finding> {
         let engine = Engine::new(EngineOptions::default()).unwrap();
-        check_snapshot(&engine, path, &read(path).unwrap(), &[]).await
+        let Read::Manifests(snapshot) = read(path).unwrap() else { panic!("rules") };
+        check_snapshot(&engine, path, &snapshot, &[]).await
     }
 
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {

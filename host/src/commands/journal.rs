@@ -31,7 +31,7 @@ pub async fn journal(command: Journal) -> Ended {
 
 fn hint(what: &str, place: &Place) -> String {
     match place.kind() {
-        EMBEDDED => format!("{what} {place}: name the controller's data folder with --data"),
+        EMBEDDED => format!("{what} {place}"),
         _ => format!("{what} the journal"),
     }
 }

@@ -21,7 +21,8 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     if wide && !status.sources.is_empty() {
         text.push_str(&format!("\n{}", doings_table(&status.sources)));
     }
-    let digests = if wide { plugins_table(&status.plugins) } else { plugins_text(&status.plugins, false) };
+    let digests =
+        if wide { plugins_table(&status.plugins) } else { plugins_text(&status.plugins, Columns::Figures) };
     let journal = &status.journal;
     let digests = if status.streams.is_empty() {
         digests
@@ -232,21 +233,34 @@ const DOINGS: &[Doing] = &[
 
 pub async fn plugins(args: QueryArgs) -> Ended {
     let plugins: Vec<PluginView> = Client::new(&args.server)?.get("api/v1/plugins", &NO_PARAMETERS).await?;
-    print::value(args.output, &plugins, |plugins| plugins_table(plugins))?;
+    print::wide(args.output, &plugins, |plugins, wide| {
+        plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
+    })?;
     Ok(End::Fine)
 }
 
 pub fn plugins_table(plugins: &[PluginView]) -> String {
-    plugins_text(plugins, true)
+    plugins_text(plugins, Columns::WithDigest)
 }
 
-fn plugins_text(plugins: &[PluginView], digest: bool) -> String {
+/// How much of each plugin is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Columns {
+    Figures,
+    WithDigest,
+    All,
+}
+
+fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     if plugins.is_empty() {
         return "no plugin is configured: apply a ConfigMap labelled kubewitness.dev/plugin=true\n".into();
     }
     let mut header =
         vec!["PLUGIN", "STATE", "OBSERVED", "DELIVERED", "FILTERED", "DEAD", "WAITING", "RETRYING", "LAG"];
-    if digest {
+    if columns == Columns::All {
+        header.extend(["DROPPED", "SUPERSEDED", "TAKEN", "RESYNCED", "UNJUDGED", "LONGEST CALL"]);
+    }
+    if columns != Columns::Figures {
         header.push("DIGEST");
     }
     let mut table = Table::new(&header);
@@ -262,8 +276,16 @@ fn plugins_text(plugins: &[PluginView], digest: bool) -> String {
             plugin.retrying.to_string(),
             format!("{} ({})", plugin.lag_seq, age(plugin.lag_seconds)),
         ];
-        if digest {
-            row.push(plugin.digest.chars().take(12).collect());
+        if columns == Columns::All {
+            row.extend(
+                [plugin.dropped, plugin.superseded, plugin.taken, plugin.resynced].map(|n| n.to_string()),
+            );
+            row.extend([plugin.filter_errors.to_string(), age(plugin.queue.longest_running_seconds)]);
+        }
+        match columns {
+            Columns::Figures => {}
+            Columns::WithDigest => row.push(plugin.digest.chars().take(12).collect()),
+            Columns::All => row.push(plugin.digest.clone()),
         }
         table.row(row);
     }
@@ -434,6 +456,26 @@ mod tests {
             ["batch/v1 Job", "walk-back: requests          240\n", "2026-11-20T13:55:00.000Z", "0.091 s"]
         {
             assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_wide_table_of_plugins_has_what_the_narrow_one_leaves_out() {
+        let plugin = PluginView {
+            name: "notification".into(),
+            digest: "0123456789abcdef".into(),
+            dropped: 41,
+            superseded: 42,
+            taken: 43,
+            resynced: 44,
+            filter_errors: 45,
+            ..PluginView::default()
+        };
+        let narrow = plugins_text(std::slice::from_ref(&plugin), Columns::WithDigest);
+        let wide = plugins_text(std::slice::from_ref(&plugin), Columns::All);
+        assert!(narrow.contains("0123456789ab\n") && !narrow.contains("SUPERSEDED"), "{narrow}");
+        for part in ["DROPPED", " 41 ", " 42 ", " 43 ", " 44 ", " 45 ", "0123456789abcdef\n"] {
+            assert!(wide.contains(part), "{part} is not in\n{wide}");
         }
     }
 

@@ -6,13 +6,20 @@
 //! and renamed into it, so a crash leaves the old or the new one.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::config::{SourceSpec, is_name};
+use kubewitness_core::files;
 
 use super::manifest::{Entry, Origin};
+use crate::controller::modules::COMPONENT_BYTES;
 
+/// A manifest is no larger where it comes from.
+const TEXT_BYTES: u64 = 16 << 20;
+
+#[derive(Clone)]
 pub struct LastGood {
     folder: PathBuf,
 }
@@ -29,6 +36,15 @@ impl LastGood {
         let folder = data.join("last-good");
         std::fs::create_dir_all(&folder)?;
         Ok(Self { folder })
+    }
+
+    /// On a thread of its own, for whoever has more to do than to wait for this folder's disk.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let kept = self.clone();
+        files::within(&self.folder, files::WORK, move || work(&kept)).await
     }
 
     pub fn save_host(&self, entry: &Entry) -> io::Result<()> {
@@ -64,7 +80,7 @@ impl LastGood {
 
     /// What each source that was ever taken witnesses: its history belongs to that.
     pub fn sources(&self) -> io::Result<BTreeMap<String, SourceSpec>> {
-        let text = optional(std::fs::read_to_string(self.folder.join("sources.json")))?;
+        let text = optional(read(&self.folder.join("sources.json")))?;
         Ok(text.map(|text| serde_json::from_str(&text)).transpose()?.unwrap_or_default())
     }
 
@@ -90,7 +106,7 @@ impl LastGood {
 
     pub fn host(&self) -> io::Result<Option<Entry>> {
         let path = self.folder.join("host.yaml");
-        let text = optional(std::fs::read_to_string(&path))?;
+        let text = optional(read(&path))?;
         Ok(text.map(|text| entry(&path, String::new(), text)))
     }
 
@@ -102,9 +118,9 @@ impl LastGood {
             let (Some(name), true) = (folder.file_name().and_then(|n| n.to_str()), folder.is_dir()) else {
                 continue;
             };
-            let Some(text) = optional(std::fs::read_to_string(&path))? else { continue };
-            let config_map = std::fs::read_to_string(folder.join("config-map"))?;
-            let component = std::fs::read(folder.join("plugin.wasm"))?;
+            let Some(text) = optional(read(&path))? else { continue };
+            let config_map = read(&folder.join("config-map"))?;
+            let component = files::read(&folder.join("plugin.wasm"), COMPONENT_BYTES)?;
             plugins.insert(name.to_string(), GoodPlugin { entry: entry(&path, config_map, text), component });
         }
         Ok(plugins)
@@ -114,6 +130,12 @@ impl LastGood {
 fn entry(path: &Path, config_map: String, text: String) -> Entry {
     let origin = Origin { place: path.display().to_string(), first_line: 1, folder: None };
     Entry { config_map, origin, text, binary: BTreeMap::new() }
+}
+
+/// Nobody but this program writes here; what has another's mark in its place is told by its name.
+fn read(path: &Path) -> io::Result<String> {
+    let told = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    files::text(path, TEXT_BYTES).map_err(told)
 }
 
 fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
@@ -128,7 +150,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut beside = path.to_path_buf().into_os_string();
     beside.push(".new");
     let beside = PathBuf::from(beside);
-    let mut file = std::fs::File::create(&beside)?;
+    let mut options = OpenOptions::new();
+    let mut file = files::open(&beside, options.write(true).create(true).truncate(true))?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&beside, path)
@@ -137,6 +160,20 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_pipe_in_the_place_of_what_was_kept_is_told_by_name_and_not_waited_for() {
+        let data = tempfile::tempdir().unwrap();
+        let kept = LastGood::open(data.path()).unwrap();
+        for name in ["host.yaml", "sources.json"] {
+            let path = data.path().join("last-good").join(name);
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        }
+        let host = kept.ask(LastGood::host).await.unwrap_err().to_string();
+        assert!(host.contains("last-good/host.yaml: it is a pipe"), "{host}");
+        let sources = kept.ask(LastGood::sources).await.unwrap_err().to_string();
+        assert!(sources.contains("last-good/sources.json: it is a pipe"), "{sources}");
+    }
 
     #[test]
     fn what_was_kept_is_there_again_until_it_is_forgotten() {

@@ -25,11 +25,27 @@ pub struct Origin {
 /// One host or plugin document, not yet understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The ConfigMap's name: what its status and events are about.
+    /// The ConfigMap's name: what its status and events are about. A document that is in none has a name
+    /// with a slash, which no ConfigMap has.
     pub config_map: String,
     pub origin: Origin,
     pub text: String,
     pub binary: BTreeMap<String, Vec<u8>>,
+}
+
+impl Entry {
+    /// As people call it.
+    pub fn shown(&self) -> &str {
+        self.config_map.split_once('/').map_or(&self.config_map, |(_, document)| document)
+    }
+
+    /// A name under which it is shown that is no plugin's.
+    pub fn set_apart(&self) -> String {
+        match self.config_map.split_once('/') {
+            Some((_, document)) => format!("document.{document}"),
+            None => format!("configmap.{}", self.config_map),
+        }
+    }
 }
 
 /// A fault with its place.
@@ -117,7 +133,9 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
     let manifest: Manifest<Spec> = serde_path_to_error::deserialize(&json).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { String::new() } else { path };
-        fault(&field, error.into_inner().to_string())
+        let message = error.into_inner().to_string();
+        let other = message.ends_with("expected a string").then(|| tree.nearest(&field));
+        fault(&field, other.and_then(|value| value.other_than_text(&entry.text)).unwrap_or(message))
     })?;
     // The name becomes part of paths and of names in the cluster.
     if !is_name(&manifest.metadata.name) {
@@ -215,6 +233,24 @@ mod tests {
             problems[0].starts_with("plugins.yaml:17: spec.limits.call: `soon` is not a duration"),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn a_name_that_yaml_reads_as_something_else_is_told_as_what_it_is() {
+        for (name, told) in [
+            ("n", "`n` is the boolean to YAML, and no text: write it in quotes"),
+            ("123", "`123` is the number to YAML"),
+            ("1e3", "`1e3` is the number"),
+            ("null", "`null` is nothing to YAML"),
+        ] {
+            let head = "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\n";
+            let spec = "spec: {module: {file: a.wasm}, subscribe: [{source: jobs}]}\n";
+            let text = format!("{head}metadata: {{name: {name}}}\n{spec}");
+            let problems = parse_plugin(&entry(&text), &host()).unwrap_err();
+            assert!(problems[0].to_string().starts_with(&format!("plugins.yaml:12: metadata.name: {told}")));
+        }
+        let source = plugin_problems("  module: {file: a.wasm}\n  subscribe:\n    - source: off\n");
+        assert!(source[0].contains("subscribe[0].source: `off` is the boolean"), "{source:?}");
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub mod tree;
 use base64::Engine as _;
 use manifest::{Entry, Problem};
 
+/// What is passed over is kept to be told: a folder of something else has thousands.
+const PASSED_OVER: usize = 50;
+
 /// Everything that was found at one moment, not yet understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -18,11 +21,36 @@ pub struct Snapshot {
     pub plugins: Vec<Entry>,
     /// Files that could not be read at all.
     pub problems: Vec<Problem>,
+    /// What is probably meant to be taken, and is not.
+    pub slips: Vec<Problem>,
+    /// What is not taken, and why.
+    pub passed_over: Vec<Problem>,
+    pub more_passed_over: usize,
     /// Differs where a component beside the manifests does.
     pub fingerprint: Option<Vec<u8>>,
 }
 
 impl Snapshot {
+    pub fn pass_over(&mut self, what: Problem) {
+        match self.passed_over.len() < PASSED_OVER {
+            true => self.passed_over.push(what),
+            false => self.more_passed_over += 1,
+        }
+    }
+
+    /// What is not taken, each with its reason, for people.
+    pub fn untaken(&self) -> Vec<String> {
+        let mut told: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
+        if self.more_passed_over > 0 {
+            told.push(format!("and {} more that are not taken", self.more_passed_over));
+        }
+        told
+    }
+
+    pub fn has_nothing(&self) -> bool {
+        self.hosts.is_empty() && self.plugins.is_empty() && self.problems.is_empty() && self.slips.is_empty()
+    }
+
     /// Exactly one host document is expected; which one would count must never be a guess.
     pub fn host(&self) -> Result<&Entry, Problem> {
         match self.hosts.as_slice() {
@@ -32,7 +60,7 @@ impl Snapshot {
                 line: None,
                 field: String::new(),
                 message: "has no host document: add a ConfigMap labelled `kubewitness.dev/host: \"true\"` \
-                          with the key `host.yaml`"
+                          with the key `host.yaml`, or in a folder a document of the kind `Host`"
                     .into(),
             }),
             [first, second, ..] => Err(Problem {

@@ -54,11 +54,12 @@ impl PlacedRules {
 
 /// Of a file of rules or of a manifest or folder with a host document.
 pub fn read(path: &Path) -> Result<PlacedRules, Vec<Problem>> {
-    if let Some(found) = read_file(path) {
-        return found;
+    let one = |problem| vec![problem];
+    if path.is_dir() {
+        return of_host(&folder::read(path).map_err(one)?);
     }
-    let snapshot = if path.is_dir() { folder::read(path) } else { folder::read_file(path) };
-    of_host(&snapshot.map_err(|problem| vec![problem])?)
+    let text = folder::text(path).map_err(one)?;
+    of_text(path, &text).unwrap_or_else(|| of_host(&folder::of_text(path, &text)))
 }
 
 fn of_host(snapshot: &Snapshot) -> Result<PlacedRules, Vec<Problem>> {
@@ -77,10 +78,9 @@ pub(super) fn is_rule(tree: &Tree) -> bool {
     (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
-/// `None` where the path is no file whose documents are rules.
-pub fn read_file(path: &Path) -> Option<Result<PlacedRules, Vec<Problem>>> {
-    let text = folder::text(path).ok()?;
-    let trees = Tree::parse(&text).ok()?;
+/// `None` where the documents of a text are no rules.
+pub fn of_text(path: &Path, text: &str) -> Option<Result<PlacedRules, Vec<Problem>>> {
+    let trees = Tree::parse(text).ok()?;
     if trees.is_empty() || !trees.iter().all(is_rule) {
         return None;
     }

@@ -8,6 +8,7 @@ use serde_saphyr::Spanned;
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub line: usize,
+    column: usize,
     node: Node,
 }
 
@@ -37,7 +38,8 @@ impl Tree {
     }
 
     fn from_spanned(spanned: Spanned<Node>) -> Self {
-        Self { line: spanned.referenced.line() as usize, node: spanned.value }
+        let at = spanned.referenced;
+        Self { line: at.line() as usize, column: at.column() as usize, node: spanned.value }
     }
 
     pub fn get(&self, key: &str) -> Option<&Self> {
@@ -70,6 +72,28 @@ impl Tree {
         }
     }
 
+    /// What a value is that is no text, as it stands in the text that was parsed: YAML reads `n`, `1e3` and
+    /// `~` as something else than their letters.
+    pub fn other_than_text(&self, source: &str) -> Option<String> {
+        let kind = match &self.node {
+            Node::Map(_) => return Some("is a map".into()),
+            Node::List(_) => return Some("is a list".into()),
+            Node::Scalar(Value::String(_)) => return None,
+            Node::Scalar(Value::Null) => "nothing",
+            Node::Scalar(Value::Bool(_)) => "the boolean",
+            Node::Scalar(_) => "the number",
+        };
+        let line = source.lines().nth(self.line.saturating_sub(1)).unwrap_or_default();
+        let rest = line.chars().skip(self.column.saturating_sub(1));
+        let word: String = rest.take_while(|c| !c.is_whitespace() && !",]}#".contains(*c)).collect();
+        let is_nothing = matches!(&self.node, Node::Scalar(Value::Null));
+        Some(match word.as_str() {
+            // What is not there stands nowhere.
+            word if is_nothing && !matches!(word, "~" | "null" | "Null" | "NULL") => "is empty".into(),
+            word => format!("`{word}` is {kind} to YAML, and no text: write it in quotes"),
+        })
+    }
+
     pub fn to_json(&self) -> Value {
         match &self.node {
             Node::Map(entries) => {
@@ -83,6 +107,11 @@ impl Tree {
     /// The line of a field such as `spec.subscribe[0].source`, or of its nearest parent that is
     /// there.
     pub fn line_of(&self, field: &str) -> usize {
+        self.nearest(field).line
+    }
+
+    /// A field, or its nearest parent that is there.
+    pub fn nearest(&self, field: &str) -> &Self {
         let mut tree = self;
         for step in field.split(['.', '[']).filter(|step| !step.is_empty()) {
             let next = match (&tree.node, step.strip_suffix(']').map(str::parse::<usize>)) {
@@ -94,7 +123,7 @@ impl Tree {
                 None => break,
             }
         }
-        tree.line
+        tree
     }
 }
 
@@ -183,6 +212,25 @@ mod tests {
         let trees = Tree::parse("a: 1\n---\n# nothing\n---\nb: 2\n").unwrap();
         assert_eq!(trees.len(), 2);
         assert_eq!(trees[1].line_of("b"), 5);
+    }
+
+    #[test]
+    fn what_yaml_reads_as_something_else_is_told_as_it_was_written() {
+        let told = |value: &str| {
+            let text = format!("# first\nname: {value}\n");
+            Tree::parse(&text).unwrap()[0].get("name").unwrap().other_than_text(&text)
+        };
+        for (value, kind) in
+            [("n", "the boolean"), ("Yes  # is it?", "the boolean"), ("1e3", "the number"), ("~", "nothing")]
+        {
+            let word = value.split(' ').next().unwrap();
+            let wanted = format!("`{word}` is {kind} to YAML, and no text: write it in quotes");
+            assert_eq!(told(value).unwrap(), wanted);
+        }
+        assert_eq!(told("").unwrap(), "is empty");
+        assert_eq!(told("[a]").unwrap(), "is a list");
+        assert_eq!(told("\"n\""), None);
+        assert_eq!(told("train-1"), None);
     }
 
     #[test]

@@ -50,10 +50,14 @@ pub struct Control {
     host: Option<HostSpec>,
     capabilities: Option<Capabilities>,
     refused: bool,
+    /// What of the configuration is not taken, and was told.
+    untaken: BTreeSet<String>,
+    /// At the last look.
+    journal_was_in_trouble: bool,
 }
 
 impl Control {
-    pub fn new(
+    pub async fn new(
         data: PathBuf,
         office: Office,
         sources: Sources,
@@ -61,7 +65,8 @@ impl Control {
         reporter: Reporter,
         last_good: LastGood,
     ) -> Result<Self> {
-        let good_plugins = last_good.plugins().context("reading the last good configuration")?;
+        let good_plugins = last_good.ask(LastGood::plugins).await;
+        let good_plugins = good_plugins.context("reading the last good configuration")?;
         let shared = sources.shared.clone();
         Ok(Self {
             data,
@@ -78,6 +83,8 @@ impl Control {
             host: None,
             capabilities: None,
             refused: false,
+            untaken: BTreeSet::new(),
+            journal_was_in_trouble: false,
         })
     }
 
@@ -163,9 +170,11 @@ impl Control {
         if let Err(found) = self.reconcile_host(snapshot, stop).await {
             problems.extend(found);
         }
-        for problem in &problems {
+        let known = self.shared.problems();
+        for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             error!("{problem}");
         }
+        self.tell_of_untaken(snapshot);
         self.refused = !problems.is_empty();
         self.shared.set_problems(problems);
         if !self.office.is_held() {
@@ -203,7 +212,8 @@ impl Control {
         };
         // Nothing runs yet in this process: the last good settings are better than none.
         if self.host.is_none()
-            && let Some(good) = self.last_good.host().map_err(|error| vec![unreadable(&error)])?
+            && let Some(good) =
+                self.last_good.ask(LastGood::host).await.map_err(|error| vec![unreadable(&error)])?
         {
             self.take_host(&good, stop).await?;
         }
@@ -219,7 +229,7 @@ impl Control {
         if is_whole && self.host.as_ref() == Some(&parsed.spec) {
             return Ok(());
         }
-        let known = self.last_good.sources().map_err(|error| vec![unreadable(&error)])?;
+        let known = self.last_good.ask(LastGood::sources).await.map_err(|error| vec![unreadable(&error)])?;
         let rules = parsed.spec.rules().map_err(|faults| texts(&parsed.problems(faults)))?;
         let mut changed = changed_sources(&known, &parsed.spec.sources);
         if changed.is_empty() {
@@ -245,11 +255,15 @@ impl Control {
             self.capabilities = Some(capabilities);
         }
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
-        let known = known.into_iter().chain(named).collect();
-        self.last_good.save_sources(&known).map_err(|error| vec![unreadable(&error)])?;
+        let known: BTreeMap<_, _> = known.into_iter().chain(named).collect();
+        let saved = self.last_good.ask(move |kept| kept.save_sources(&known)).await;
+        saved.map_err(|error| vec![unreadable(&error)])?;
         self.reconcile_sources(&parsed.spec, rules).await;
+        self.shared.settings_are_taken();
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
-        self.last_good.save_host(entry).map_err(|error| vec![unreadable(&error)])?;
+        let entry = entry.clone();
+        let saved = self.last_good.ask(move |kept| kept.save_host(&entry)).await;
+        saved.map_err(|error| vec![unreadable(&error)])?;
         self.host = Some(parsed.spec);
         Ok(())
     }
@@ -317,7 +331,8 @@ impl Control {
             let owner = self.owner(&name).filter(|owner| *owner != entry.config_map);
             let owner = owner.filter(|owner| snapshot.plugins.iter().any(|other| other.config_map == *owner));
             if owner.is_some() || !kept.insert(name.clone()) {
-                let owner = owner.unwrap_or_else(|| "another ConfigMap".into());
+                let named = owner.filter(|owner| !owner.contains('/'));
+                let owner = named.unwrap_or_else(|| "another document".into());
                 let place = &entry.origin.place;
                 refused
                     .push((entry, format!("{place}: the plugin `{name}` is {owner}'s: choose another name")));
@@ -347,14 +362,16 @@ impl Control {
     /// what it calls itself, else its own, set apart so that it is nobody else's.
     fn name_of_refused(&self, entry: &Entry, kept: &BTreeSet<String>) -> String {
         let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
-        if let Some(name) = owned.find(|name| self.owner(name).as_deref() == Some(&entry.config_map)) {
+        let is_own =
+            |name: &String| !kept.contains(name) && self.owner(name).as_deref() == Some(&entry.config_map);
+        if let Some(name) = owned.find(is_own) {
             return name;
         }
         let free = |name: &String| is_name(name) && !kept.contains(name) && self.owner(name).is_none();
         claimed_name(entry)
             .filter(free)
             .or_else(|| Some(entry.config_map.clone()).filter(free))
-            .unwrap_or_else(|| format!("configmap.{}", entry.config_map))
+            .unwrap_or_else(|| entry.set_apart())
     }
 
     async fn take(
@@ -369,7 +386,8 @@ impl Control {
             if !self.plugins.take(candidate, capabilities).await.map_err(failed)? {
                 return Ok(());
             }
-            let kept = self.last_good.save_plugin(&name, &entry, &bytes);
+            let (of, saved, component) = (name.clone(), entry.clone(), bytes.clone());
+            let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved, &component)).await;
             kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
             let good = GoodPlugin { entry: entry.clone(), component: bytes.to_vec() };
             self.good_plugins.insert(name.clone(), good);
@@ -452,10 +470,12 @@ impl Control {
                 continue;
             }
             self.shared.remove_plugin(name);
-            if self.good_plugins.remove(name).is_some()
-                && let Err(error) = self.last_good.forget_plugin(name)
-            {
-                error!(plugin = name, "its last good version can't be removed: {error}");
+            if self.good_plugins.remove(name).is_some() {
+                let of = name.clone();
+                let forgotten = self.last_good.ask(move |kept| kept.forget_plugin(&of)).await;
+                if let Err(error) = forgotten {
+                    error!(plugin = name, "its last good version can't be removed: {error}");
+                }
             }
             self.reporter.forget(name).await;
         }

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::clock::SystemClock;
+use kubewitness_core::files;
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, Place, Sharing};
@@ -49,9 +50,6 @@ use shared::Shared;
 
 /// How late a state may be handed over that only another replica has seen.
 const LOOK_AT_OTHERS: Duration = Duration::from_secs(1);
-
-/// How often a folder is looked at. A person who saved a file waits no longer than this.
-const FOLDER_POLL: Duration = Duration::from_secs(1);
 
 pub enum ConfigFrom {
     Folder(PathBuf),
@@ -101,7 +99,9 @@ impl Controller {
     ) -> Result<Option<Self>> {
         let listener = options.listener;
         let address = listener.local_addr().context("asking for the address of the portal")?;
-        std::fs::create_dir_all(&options.data)
+        let data = options.data.clone();
+        files::within(&options.data, files::ANSWER, move || std::fs::create_dir_all(data))
+            .await
             .with_context(|| format!("making {}", options.data.display()))?;
         let (tasks, after) = (Tasks::new(stop.clone(), abort.clone()), CancellationToken::new());
         let opening = Arc::new(Opening::new());
@@ -144,7 +144,7 @@ impl Controller {
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         tell_of_a_new_beginning(&journal, &last_good);
         let control =
-            Control::new(options.data, office, sources, plugins, Reporter::new(cluster), last_good)?;
+            Control::new(options.data, office, sources, plugins, Reporter::new(cluster), last_good).await?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop.clone()));
         Ok(Some(Self {
             tasks,
@@ -267,7 +267,6 @@ fn serve(
     Ok(())
 }
 
-/// Starts to watch the configuration. `None` until it was read once.
 /// Where a journal is gone, the next start begins another one, and the restart is all that shows.
 fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
     if *journal.newest().borrow() == 0 && last_good.has_witnessed() {
@@ -278,6 +277,7 @@ fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
     }
 }
 
+/// Starts to watch the configuration. `None` until it was read once.
 fn configure(
     tasks: &Tasks,
     from: &ConfigFrom,
@@ -287,7 +287,8 @@ fn configure(
     let (sender, receiver) = watch::channel(None);
     match from {
         ConfigFrom::Folder(path) => {
-            tasks.spawn("configuration", Fate::Essential, poll_folder(path.clone(), sender, stop.clone()));
+            let following = folder::follow(path.clone(), sender, stop.clone());
+            tasks.spawn("configuration", Fate::Essential, following);
             (receiver, None)
         }
         ConfigFrom::Namespace(namespace) => {
@@ -298,32 +299,5 @@ fn configure(
             let cluster = Cluster { connection: connection.clone(), namespace: namespace.clone(), maps };
             (receiver, Some(cluster))
         }
-    }
-}
-
-async fn poll_folder(
-    path: PathBuf,
-    sender: watch::Sender<Option<Snapshot>>,
-    stop: CancellationToken,
-) -> Result<()> {
-    let mut seen = None;
-    let mut interval = tokio::time::interval(FOLDER_POLL);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            _ = interval.tick() => {}
-        }
-        let fingerprint = folder::fingerprint(&path);
-        if fingerprint.is_some() && fingerprint == seen {
-            continue;
-        }
-        let mut snapshot = folder::read(&path)
-            .unwrap_or_else(|problem| Snapshot { problems: vec![problem], ..Snapshot::default() });
-        snapshot.fingerprint.clone_from(&fingerprint);
-        // An unreadable folder is looked at again each time, and told once.
-        if sender.borrow().as_ref() != Some(&snapshot) {
-            sender.send_replace(Some(snapshot));
-        }
-        seen = fingerprint;
     }
 }

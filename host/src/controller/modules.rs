@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::config::{Fault, PluginSpec};
+use kubewitness_core::files;
 use ring::digest::SHA256;
 
 use crate::config::manifest::{Parsed, Problem};
@@ -25,10 +26,11 @@ pub fn default_folders(named: Option<PathBuf>) -> Vec<PathBuf> {
 }
 
 /// The component's bytes, with the digest that the manifest asks for.
-pub fn find(parsed: &Parsed<PluginSpec>, folders: &[PathBuf]) -> Result<Vec<u8>, Vec<Problem>> {
+pub async fn find(parsed: &Parsed<PluginSpec>, folders: &[PathBuf]) -> Result<Vec<u8>, Vec<Problem>> {
     let module = &parsed.spec.module;
     let bytes = match (&module.file, &module.config_map_key) {
-        (Some(file), _) => read_file(file, parsed.entry.origin.folder.as_deref(), folders)
+        (Some(file), _) => asked(file, parsed.entry.origin.folder.as_deref(), folders)
+            .await
             .map_err(|message| parsed.problems(vec![Fault { field: "spec.module.file".into(), message }]))?,
         (None, Some(key)) => parsed.entry.binary.get(key).cloned().ok_or_else(|| {
             let keys: Vec<_> = parsed.entry.binary.keys().map(String::as_str).collect();
@@ -51,26 +53,41 @@ pub fn digest(bytes: &[u8]) -> String {
     hex::encode(ring::digest::digest(&SHA256, bytes))
 }
 
+/// Of folders that may not answer.
+async fn asked(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
+    let path = beside.unwrap_or(Path::new("")).join(file);
+    let (file, beside, folders) = (file.to_owned(), beside.map(Path::to_path_buf), folders.to_vec());
+    let looked = looked_in(&each_of(beside.as_deref(), &folders));
+    let reading = move || Ok(read_file(&file, beside.as_deref(), &folders));
+    let read = files::within(&path, files::ANSWER, reading).await;
+    read.unwrap_or_else(|error| Err(format!("looking for it in {looked}: {error}")))
+}
+
+fn each_of<'a>(beside: Option<&'a Path>, folders: &'a [PathBuf]) -> Vec<&'a Path> {
+    beside.into_iter().chain(folders.iter().map(PathBuf::as_path)).collect()
+}
+
+fn looked_in(folders: &[&Path]) -> String {
+    let folders: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    folders.join(", ")
+}
+
 fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
-    let candidates = each_once(beside.into_iter().chain(folders.iter().map(PathBuf::as_path)));
+    let candidates = each_once(each_of(beside, folders).into_iter());
     for folder in &candidates {
         let path = folder.join(file);
-        match path.metadata() {
-            Ok(metadata) if metadata.len() > COMPONENT_BYTES => {
-                return Err(format!("{} is larger than {} MiB", path.display(), COMPONENT_BYTES >> 20));
-            }
-            Ok(metadata) if metadata.is_file() => {
-                return std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()));
-            }
-            _ => {}
+        // A folder that can't be looked into has nothing for us.
+        if path.metadata().is_ok() {
+            let read = files::read(&path, COMPONENT_BYTES);
+            return read.map_err(|error| format!("{} can't be read: {error}", path.display()));
         }
     }
     let name = file.strip_suffix(".wasm").unwrap_or(file);
     if let Some((_, bytes)) = EMBEDDED.iter().find(|(embedded, _)| *embedded == name) {
         return Ok(bytes.to_vec());
     }
-    let looked: Vec<_> = candidates.iter().map(|folder| folder.display().to_string()).collect();
-    Err(format!("`{file}` is not there; looked in {}. Name its folder with --plugins", looked.join(", ")))
+    let looked = looked_in(&candidates);
+    Err(format!("`{file}` is not there; looked in {looked}. Name its folder with --plugins"))
 }
 
 /// A program may be started from where its plugins lie, or be told a folder that it knows.
@@ -99,6 +116,18 @@ mod tests {
         assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"near");
         let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
         assert!(error.contains(&far.path().display().to_string()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_regular_file_is_no_component_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("p.wasm");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::fs::create_dir(folder.path().join("d.wasm")).unwrap();
+        for (file, kind) in [("p.wasm", "it is a pipe"), ("d.wasm", "it is a folder")] {
+            let told = asked(file, Some(folder.path()), &[]).await.unwrap_err();
+            assert!(told.contains(&format!("{file} can't be read: {kind}")), "{told}");
+        }
     }
 
     #[test]

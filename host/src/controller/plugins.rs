@@ -110,7 +110,7 @@ impl Plugins {
     /// Parses, finds, compiles and checks. Nothing that runs is touched.
     pub async fn examine(&self, entry: &Entry, host: &HostSpec) -> Result<Candidate, Vec<Problem>> {
         let parsed = parse_plugin(entry, host)?;
-        let bytes = modules::find(&parsed, &self.folders)?;
+        let bytes = modules::find(&parsed, &self.folders).await?;
         let warnings = parsed.problems(parsed.spec.warnings(host));
         let candidate = examine_component(&self.engine, parsed, bytes).await?;
         Ok(Candidate { warnings, ..candidate })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use kubewitness_core::config::{SourceSpec, StreamSpec};
@@ -55,6 +56,9 @@ pub struct Shared {
     held: RwLock<BTreeMap<String, BTreeMap<Holder, Kept>>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
+    /// The host's settings were taken, these or the last good ones.
+    has_settings: AtomicBool,
+    journal_trouble: RwLock<Option<String>>,
 }
 
 impl Shared {
@@ -143,6 +147,24 @@ impl Shared {
 
     pub fn set_problems(&self, problems: Vec<String>) {
         *write(&self.problems) = problems;
+    }
+
+    /// Once their sources are there.
+    pub fn settings_are_taken(&self) {
+        self.has_settings.store(true, Ordering::Release);
+    }
+
+    pub fn has_settings(&self) -> bool {
+        self.has_settings.load(Ordering::Acquire)
+    }
+
+    pub fn set_journal_trouble(&self, trouble: Option<String>) {
+        *write(&self.journal_trouble) = trouble;
+    }
+
+    /// Why the journal takes nothing now.
+    pub fn journal_trouble(&self) -> Option<String> {
+        read(&self.journal_trouble).clone()
     }
 
     pub fn problems(&self) -> Vec<String> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
+use futures::FutureExt;
 use kubewitness_capability::secrets;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{SecretRef, SourceSpec, StreamSpec};
@@ -92,7 +93,11 @@ fn server(spec: &StreamSpec) -> Server {
 
 fn secret(reference: &SecretRef) -> Secret {
     let reference = reference.clone();
-    Arc::new(move || secrets::resolve(&reference).map(|secret| secret.expose().to_owned()))
+    Arc::new(move || {
+        let reference = reference.clone();
+        let read = async move { Ok(secrets::resolve(&reference).await?.expose().to_owned()) };
+        read.boxed()
+    })
 }
 
 /// How a source that another host witnesses comes here; `None` where it is witnessed here.

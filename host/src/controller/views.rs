@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use self::shapes::*;
 use super::office::Election;
-use super::shared::{Phase, Shared};
+use super::shared::{Phase, PluginState, Shared};
 
 pub struct HostViews {
     shared: Arc<Shared>,
@@ -107,8 +107,11 @@ impl Views for HostViews {
         let plugins = self.plugin_views().await?;
         let streams = self.stream_views().await?;
         let (replica, problems) = (self.replica().await?, self.shared.problems());
+        let refused = |state: &PluginState| matches!(state.phase, Phase::Degraded | Phase::Failed);
+        let refused = self.shared.plugins().values().filter(|state| refused(state)).count();
+        let configuration_problems = (problems.len() + refused) as u64;
         let held = self.held();
-        Ok(StatusView { replica, sources, plugins, streams, journal, held, problems })
+        Ok(StatusView { replica, sources, plugins, streams, journal, held, problems, configuration_problems })
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
@@ -241,14 +244,14 @@ impl Views for HostViews {
     }
 
     fn ready(&self) -> Result<(), String> {
-        let sources = self.shared.sources();
-        if let Some(problem) = self.shared.problems().first() {
-            return Err(problem.clone());
+        if let Some(trouble) = self.shared.journal_trouble() {
+            return Err(format!("the journal: {trouble}"));
         }
-        if sources.is_empty() {
-            return Err("no source is configured yet".into());
+        if !self.shared.has_settings() {
+            let problems = self.shared.problems();
+            return Err(problems.into_iter().next().unwrap_or_else(|| "no settings were read yet".into()));
         }
-        for handle in sources {
+        for handle in self.shared.sources() {
             let view = handle.view();
             if let Some(condition) = view.stalled.or(view.condition) {
                 return Err(format!("source {}: {condition}", handle.name()));
@@ -337,7 +340,6 @@ fn chosen(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::shared::{Phase, PluginState};
 
     fn missing<T: std::fmt::Debug>(answer: Result<T, ViewError>) -> String {
         match answer {
@@ -402,6 +404,30 @@ mod tests {
         assert!(chosen(&[], &request(&[]), 0).unwrap().is_empty());
         let text = missing(chosen(&letters, &request(&[998, 999]), 0));
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn ready_is_who_does_his_work_whatever_of_the_configuration_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = kubewitness_journal::JournalOptions::default();
+        let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+        let shared = Arc::new(Shared::default());
+        let views = HostViews::new(shared.clone(), journal, None);
+        assert_eq!(views.ready().unwrap_err(), "no settings were read yet");
+        shared.set_problems(vec!["host.yaml: it is a pipe".into()]);
+        assert_eq!(
+            views.ready().unwrap_err(),
+            "host.yaml: it is a pipe",
+            "there are no others to go on with"
+        );
+        shared.settings_are_taken();
+        assert_eq!(views.ready(), Ok(()));
+        let failed = PluginState { phase: Phase::Failed, digest: String::new(), message: None, handle: None };
+        shared.set_plugin("p", failed);
+        assert_eq!(views.ready(), Ok(()));
+        assert_eq!(views.status().await.unwrap().configuration_problems, 2, "both are told");
+        shared.set_journal_trouble(Some("it has not answered for 2s".into()));
+        assert_eq!(views.ready().unwrap_err(), "the journal: it has not answered for 2s");
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 use async_nats::jetstream::{Context, ErrorCode, stream::Stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+use futures::future::BoxFuture;
 use kubewitness_core::config::StreamSpec;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
@@ -18,7 +19,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const SIGN: &str = "kubewitness.dev/stream/v1 partitions=";
 
 /// Reads a secret anew each time: it may be rotated.
-pub type Secret = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
+pub type Secret = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
 /// Nothing can be had from the server now. It says what to do, and never the address: that is a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -61,13 +62,13 @@ impl Server {
     }
 
     async fn connect(&self) -> Result<(Client, Context), Away> {
-        let address = (self.address)().map_err(|error| self.away("its address", error))?;
+        let address = (self.address)().await.map_err(|error| self.away("its address", error))?;
         let servers: Result<Vec<_>, _> =
             address.split(',').map(|one| one.trim().parse::<async_nats::ServerAddr>()).collect();
         // The text of the error would have the address in it.
         let form = "it is none: write nats://user:password@host:4222, or tls://…";
         let servers = servers.map_err(|_| self.away("its address", form))?;
-        let options = self.authenticated(&servers)?;
+        let options = self.authenticated(&servers).await?;
         let options = options
             .name("kubewitness")
             .connection_timeout(ANSWER)
@@ -90,10 +91,10 @@ impl Server {
     }
 
     /// The client takes nothing of this from the address by itself.
-    fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, Away> {
+    async fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, Away> {
         let options = ConnectOptions::new();
         if let Some(credentials) = &self.credentials {
-            let text = credentials().map_err(|error| self.away("its credentials", error))?;
+            let text = credentials().await.map_err(|error| self.away("its credentials", error))?;
             let form = |_| self.away("its credentials", "they are not what a `.creds` file holds");
             return options.credentials(&text).map_err(form);
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::until;
 
@@ -34,10 +35,29 @@ pub struct Process {
     ended: Option<Ended>,
 }
 
+/// Among the signals that a process ignores, as the kernel tells them.
+const INTERRUPT: u64 = 1 << 1;
+
+/// What a process ignores its children ignore, and a script's background jobs ignore interrupts. What it
+/// listens to its children do not inherit. Where nothing is ignored, nothing is changed: a person who
+/// interrupts the suite means it.
+fn let_children_hear_interrupts() -> Result<()> {
+    let status =
+        std::fs::read_to_string("/proc/self/status").context("looking at the signals of the suite")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    if ignored.context("the kernel does not tell what is ignored")? & INTERRUPT != 0 {
+        // Who listens once listens for the life of the process.
+        drop(signal(SignalKind::interrupt()).context("listening to interrupts")?);
+    }
+    Ok(())
+}
+
 impl Process {
     /// Starts it; its output goes to `NAME.out` and `NAME.err` in `logs`, after what is there.
     pub fn start(name: &str, command: &mut Command, logs: &Path) -> Result<Self> {
         let (stdout, stderr) = (logs.join(format!("{name}.out")), logs.join(format!("{name}.err")));
+        let_children_hear_interrupts()?;
         let append = |path: &Path| {
             File::options()
                 .create(true)
@@ -180,6 +200,24 @@ mod tests {
         let line = process.line(0, Duration::from_secs(10), |_| None::<()>).await;
         let text = format!("{:#}", line.expect_err("never says it"));
         assert!(text.contains("Code(3)") && text.contains("broken"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_child_hears_an_interrupt() {
+        let scratch = Scratch::new("process").expect("a folder");
+        let mut process = sh(&scratch, "exec sleep 60");
+        process.signal("INT").await.expect("is sent");
+        assert_eq!(process.wait(Duration::from_secs(10)).await.expect("ends"), Ended::Signal);
+    }
+
+    /// As a script starts what it puts into the background.
+    #[tokio::test]
+    async fn a_child_hears_an_interrupt_where_the_suite_itself_ignores_them() {
+        let suite = std::env::current_exe().expect("its own name");
+        let again = "trap '' INT; exec \"$0\" --exact process::tests::a_child_hears_an_interrupt";
+        let output = Command::new("sh").args(["-c", again]).arg(suite).output().await.expect("starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
 
     #[tokio::test]

@@ -56,7 +56,7 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
     std::fs::write(&token, "Bearer hush\n").unwrap();
     let value_from = SecretRef::File(token.to_str().unwrap().into());
     let headers = vec![HeaderSpec { name: "Authorization".into(), value_from }];
-    let destination = Destination::open(&DestinationSpec { headers, ..spec(&url) }).unwrap();
+    let destination = Destination::open(&DestinationSpec { headers, ..spec(&url) }).await.unwrap();
     let id = StateId::parse("jobs/0/batch/Job/u/1");
     let sent = destination
         .send(post("/jobs?a=b", &[("Content-Type", "application/json")]), Some(&id))
@@ -80,7 +80,7 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
 #[tokio::test]
 async fn redirects_are_not_followed_and_answers_are_bounded() {
     let (url, seen) = receiver().await;
-    let destination = Destination::open(&spec(&url)).unwrap();
+    let destination = Destination::open(&spec(&url)).await.unwrap();
     let moved = destination.send(post("moved", &[]), None).await.unwrap();
     assert_eq!((moved.status, moved.headers.iter().any(|(name, _)| name == "location")), (302, false));
     let later = destination.send(post("later", &[]), None).await.unwrap();
@@ -94,12 +94,12 @@ async fn redirects_are_not_followed_and_answers_are_bounded() {
 async fn errors_say_what_to_do_and_not_where_it_was() {
     let (url, _) = receiver().await;
     let short = Span(Duration::from_millis(50));
-    let destination = Destination::open(&DestinationSpec { timeout: short, ..spec(&url) }).unwrap();
+    let destination = Destination::open(&DestinationSpec { timeout: short, ..spec(&url) }).await.unwrap();
     let error = destination.send(post("never", &[]), None).await.unwrap_err();
     assert!(matches!(error, GrantError::Timeout(_)), "{error}");
     // Bound and dropped: nobody listens there.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let destination = Destination::open(&spec(&format!("http://{free}/hush"))).unwrap();
+    let destination = Destination::open(&spec(&format!("http://{free}/hush"))).await.unwrap();
     let error = destination.send(post("", &[]), None).await.unwrap_err();
     assert!(matches!(error, GrantError::Unavailable(_)), "{error}");
     assert!(!error.to_string().contains("127.0.0.1") && !error.to_string().contains("hush"), "{error}");
@@ -108,7 +108,7 @@ async fn errors_say_what_to_do_and_not_where_it_was() {
 #[tokio::test]
 async fn a_destinations_rate_is_kept() {
     let (url, seen) = receiver().await;
-    let destination = Destination::open(&DestinationSpec { rate: Some(1), ..spec(&url) }).unwrap();
+    let destination = Destination::open(&DestinationSpec { rate: Some(1), ..spec(&url) }).await.unwrap();
     destination.send(post("", &[]), None).await.unwrap();
     let limited = destination.send(post("", &[]), None).await;
     assert!(matches!(limited, Err(GrantError::RateLimited { after_ms: 1..=1001 })), "{limited:?}");
@@ -173,12 +173,12 @@ fn headers_that_speak_for_the_host_are_refused() {
     }
 }
 
-#[test]
-fn a_destination_with_a_password_in_its_address_is_a_fault() {
-    let (field, _) = Destination::open(&spec("https://me:hush@hooks.example/")).err().unwrap();
+#[tokio::test]
+async fn a_destination_with_a_password_in_its_address_is_a_fault() {
+    let (field, _) = Destination::open(&spec("https://me:hush@hooks.example/")).await.err().unwrap();
     assert_eq!(field, "url");
     let missing =
         HeaderSpec { name: "a".into(), value_from: SecretRef::Env("KUBEWITNESS_TEST_NO_SUCH".into()) };
     let spec = DestinationSpec { headers: vec![missing], ..spec("https://hooks.example/") };
-    assert_eq!(Destination::open(&spec).err().unwrap().0, "headers[0].valueFrom");
+    assert_eq!(Destination::open(&spec).await.err().unwrap().0, "headers[0].valueFrom");
 }

@@ -23,7 +23,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use kubewitness_core::Seq;
+use kubewitness_core::{Seq, files};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
@@ -107,8 +107,9 @@ impl Book {
     pub fn open(path: &Path, cut: Option<u64>) -> io::Result<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let open =
-            |path: &Path| OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path);
+        let open = |path: &Path| {
+            files::open(path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))
+        };
         let data = open(path)?;
         data.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => {
@@ -121,10 +122,13 @@ impl Book {
             data.sync_all()?;
         }
         let sidecar_path = path.with_extension("receipts");
-        let adopted = !sidecar_path.exists();
+        let sidecar = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{} beside it: {error}", sidecar_path.display()))
+        };
+        let adopted = files::look(&sidecar_path).map_err(sidecar)?.is_none();
         let mut book = Self {
             data,
-            sidecar: open(&sidecar_path)?,
+            sidecar: open(&sidecar_path).map_err(sidecar)?,
             sidecar_path,
             bytes: 0,
             records: 0,
@@ -362,14 +366,15 @@ impl Book {
             )?;
             text.push(b'\n');
         }
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        let mut options = OpenOptions::new();
+        let mut file = files::open(&path, options.write(true).create(true).truncate(true).mode(0o600))?;
         file.write_all(&text)?;
         file.sync_all()?;
         std::fs::rename(&path, &self.sidecar_path)?;
         if let Some(folder) = self.sidecar_path.parent() {
             File::open(folder)?.sync_all()?;
         }
-        self.sidecar = OpenOptions::new().read(true).append(true).open(&self.sidecar_path)?;
+        self.sidecar = files::open(&self.sidecar_path, OpenOptions::new().read(true).append(true))?;
         self.lines = self.receipts.len() + 1;
         Ok(())
     }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::Seq;
 use kubewitness_core::config::LedgerSpec;
 use kubewitness_core::ports::GrantError;
+use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::book::{Book, Decider, Intent, RECORD_BYTES};
@@ -47,7 +47,7 @@ struct Slot {
 impl Ledger {
     pub async fn open(spec: &LedgerSpec, data: &Path, databases: &Databases) -> Result<Self, String> {
         let path = data.join(&spec.path);
-        if spec.path.is_empty() || spec.path.ends_with('/') || path.is_dir() {
+        if spec.path.is_empty() || spec.path.ends_with('/') {
             return Err("names a folder: name the file of the ledger, such as audit/ledger.jsonl".into());
         }
         if path.extension().is_some_and(|extension| extension == "receipts") {
@@ -67,7 +67,7 @@ impl Ledger {
 
     async fn open_book(&self, cut: Option<u64>, databases: &Databases) -> io::Result<Book> {
         let path = self.path.clone();
-        let mut book = blocking(move || Book::open(&path, cut)).await?;
+        let mut book = asked(&self.path, move || Book::open(&path, cut)).await?;
         let Some(intent) = book.doubt.take() else { return Ok(book) };
         let Some(Decider { database, token }) = &intent.decided_by else { return Ok(book) };
         let Some(engine) = databases.get(database) else {
@@ -78,7 +78,7 @@ impl Ledger {
         let undecided = |error: GrantError| io::Error::new(UNDECIDED, error.to_string());
         let committed = engine.committed(token).await.map_err(undecided)?;
         let path = self.path.clone();
-        blocking(move || {
+        asked(&self.path, move || {
             if committed {
                 book.keep_doubted(intent)?;
                 return Ok(book);
@@ -105,7 +105,14 @@ impl Ledger {
     /// Holds the ledger for one call.
     pub async fn hold(&self, databases: &Databases) -> Result<Held, GrantError> {
         let slot = self.slot(databases).await?;
-        Ok(Held { slot, name: self.spec.name.clone(), data: Vec::new(), records: 0, last: None })
+        Ok(Held {
+            slot,
+            name: self.spec.name.clone(),
+            path: self.path.clone(),
+            data: Vec::new(),
+            records: 0,
+            last: None,
+        })
     }
 
     pub async fn receipts(
@@ -122,7 +129,7 @@ impl Ledger {
         let mut slot = self.slot(databases).await?;
         let Some(mut book) = slot.book.take() else { return Ok(()) };
         let plugin = plugin.to_owned();
-        let forgotten = blocking(move || book.forget(&plugin, through).map(|()| book)).await;
+        let forgotten = asked(&self.path, move || book.forget(&plugin, through).map(|()| book)).await;
         slot.book = Some(forgotten.map_err(|error| self.refusal(&error))?);
         Ok(())
     }
@@ -143,14 +150,20 @@ fn refusal(ledger: &str, error: &io::Error) -> GrantError {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+/// A disk that does not answer holds up a call for so long, and no longer: the ledger is closed then, and
+/// whoever comes when the disk is back opens it anew.
+async fn asked<T: Send + 'static>(
+    path: &Path,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    files::within(path, files::WORK, work).await
 }
 
 /// A ledger in the hands of one call.
 pub struct Held {
     slot: OwnedMutexGuard<Slot>,
     pub name: String,
+    path: PathBuf,
     data: Vec<u8>,
     records: u64,
     last: Option<Vec<u8>>,
@@ -196,7 +209,7 @@ impl Held {
         marks: &[Mark],
         decider: Option<Decider>,
     ) -> Result<Written, GrantError> {
-        let Self { mut slot, name, data, records, last } = self;
+        let Self { mut slot, name, path, data, records, last } = self;
         let (Some(mut book), Some(last)) = (slot.book.take(), last) else {
             return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
         };
@@ -204,7 +217,7 @@ impl Held {
         slot.cut = Some(book.bytes);
         let decided = decider.is_some();
         let (plugin, marks) = (plugin.to_owned(), marks.to_vec());
-        let written = blocking(move || {
+        let written = asked(&path, move || {
             let intent = book.append(&plugin, &marks, &data, records, decider)?;
             Ok((book, intent))
         });
@@ -213,7 +226,7 @@ impl Held {
             // From here on the database's answer counts, and whoever comes next asks for it.
             slot.cut = None;
         }
-        Ok(Written { slot, name, book, intent, last })
+        Ok(Written { slot, name, path, book, intent, last })
     }
 }
 
@@ -222,17 +235,18 @@ impl Held {
 pub struct Written {
     slot: OwnedMutexGuard<Slot>,
     name: String,
+    path: PathBuf,
     book: Book,
     intent: Intent,
     last: Vec<u8>,
 }
 
 impl Written {
-    pub fn keep(self) -> Result<(), GrantError> {
-        let Self { mut slot, name, mut book, intent, last } = self;
+    pub async fn keep(self) -> Result<(), GrantError> {
+        let Self { mut slot, name, path, mut book, intent, last } = self;
         slot.cut = None;
-        book.keep(intent, last).map_err(|error| refusal(&name, &error))?;
-        slot.book = Some(book);
+        let kept = asked(&path, move || book.keep(intent, last).map(|()| book)).await;
+        slot.book = Some(kept.map_err(|error| refusal(&name, &error))?);
         Ok(())
     }
 }

@@ -37,8 +37,8 @@ impl World {
         let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
         match self.service {
             None => Arc::new(Sqlite::open(&self.folder.path().join("p.db")).await.unwrap()),
-            Some(Service::Postgres) => Arc::new(Remote::<Postgres>::new("platform", &spec).unwrap()),
-            Some(_) => Arc::new(Remote::<Mysql>::new("platform", &spec).unwrap()),
+            Some(Service::Postgres) => Arc::new(Remote::<Postgres>::new("platform", &spec).await.unwrap()),
+            Some(_) => Arc::new(Remote::<Mysql>::new("platform", &spec).await.unwrap()),
         }
     }
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use async_trait::async_trait;
-use kubewitness_core::Seq;
 use kubewitness_core::config::{DatabaseKind, DatabaseSpec, ServerSpec};
 use kubewitness_core::ports::{Dialect, SqlValue};
+use kubewitness_core::{Seq, address, files};
 use rusqlite::{Connection, OpenFlags};
 
 use super::claims::{self, Claim, OWNER};
@@ -156,7 +156,9 @@ impl<L: Link> Reader for Served<L> {
 }
 
 async fn file(path: &Path) -> Result<Option<Box<dyn Reader>>, String> {
-    if !path.exists() {
+    let asked = path.to_owned();
+    let looked = files::within(path, files::ANSWER, move || files::look(&asked)).await;
+    if looked.map_err(|error| error.to_string())?.is_none() {
         return Ok(None);
     }
     let path = path.to_owned();
@@ -172,8 +174,9 @@ async fn file(path: &Path) -> Result<Option<Box<dyn Reader>>, String> {
 }
 
 async fn served<L: Link>(spec: &ServerSpec) -> Result<Option<Box<dyn Reader>>, String> {
-    let url = secrets::resolve(&spec.url_from)?;
+    let url = secrets::resolve(&spec.url_from).await?;
     let options = L::options(url.expose())?;
+    address::expect_files(url.expose()).await?;
     let connected = in_time(async {
         let mut link = L::connect(&options).await.map_err(|error| L::reason(&error))?;
         link.run(L::SNAPSHOT).await.map_err(|error| L::reason(&error))?;

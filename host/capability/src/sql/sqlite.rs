@@ -14,13 +14,14 @@ mod deadline;
 mod each;
 mod writer;
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use kubewitness_core::Seq;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWrite};
+use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::convert::unanswered;
@@ -56,9 +57,10 @@ impl Drop for Waiting {
     }
 }
 
-/// Work with the writer, on a thread that may block. Where the caller goes away, or the work panics,
-/// the writer is free once the work has ended.
+/// Work with the writer, on a thread that may block. Where the caller goes away, the work panics, or the
+/// disk does not answer, the writer is free once the work has ended.
 async fn hop<T: Send + 'static>(
+    patience: Patience,
     mut writer: Held,
     work: impl FnOnce(&mut Writer) -> T + Send + 'static,
 ) -> Result<(Held, T), GrantError> {
@@ -69,7 +71,11 @@ async fn hop<T: Send + 'static>(
     });
     // Dropped before `working`, which may have the writer: whoever has that next is not stopped.
     let mut waiting = Waiting(Some(deadline));
-    let ended = (&mut working).await;
+    let ended = tokio::time::timeout(patience.disk, &mut working).await;
+    let Ok(ended) = ended else {
+        tracing::error!("a database's disk has not answered for {} s", patience.disk.as_secs());
+        return Err(unanswered());
+    };
     waiting.0 = None;
     ended.map_err(|error| {
         tracing::error!(%error, "work with the database broke off");
@@ -81,18 +87,22 @@ async fn make_ready(writer: Held) -> Result<Held, GrantError> {
     if writer.is_ready() {
         return Ok(writer);
     }
-    let made = tokio::time::timeout(CONNECT, hop(writer, Writer::make_ready)).await;
+    let made = tokio::time::timeout(CONNECT, hop(PATIENCE, writer, Writer::make_ready)).await;
     let (writer, made) = made.map_err(|_| unanswered())??;
     made.map(|()| writer)
 }
 
 impl Sqlite {
-    /// Opens the file, creates it if it is missing, and its folder.
+    /// Opens the file, creates it if it is missing, and its folder. Its disk is asked first, by a thread
+    /// that nobody misses: one that hangs is opened again and again until it is back.
     pub async fn open(path: &Path) -> Result<Self, String> {
-        if let Some(folder) = path.parent() {
-            let made = tokio::fs::create_dir_all(folder).await;
-            made.map_err(|error| format!("the folder of {} can't be made: {error}", path.display()))?;
-        }
+        let file = path.to_owned();
+        let looked = files::within(path, files::ANSWER, move || {
+            let made = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+            made.map_err(|error| io::Error::new(error.kind(), format!("its folder can't be made: {error}")))?;
+            files::look(&file)
+        });
+        looked.await.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
         let writer = Arc::new(Mutex::new(Writer::new(path.to_owned())));
         let opened = make_ready(writer.clone().lock_owned().await).await;
         opened.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
@@ -111,7 +121,7 @@ impl Sqlite {
         &self,
         work: impl FnOnce(&mut Writer) -> Result<T, GrantError> + Send + 'static,
     ) -> Result<T, GrantError> {
-        hop(self.writer().await?, work).await?.1
+        hop(self.patience, self.writer().await?, work).await?.1
     }
 }
 
@@ -132,7 +142,7 @@ impl Engine for Sqlite {
     }
 
     async fn begin(&self, _plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
-        let (writer, begun) = hop(self.writer().await?, Writer::begin).await?;
+        let (writer, begun) = hop(self.patience, self.writer().await?, Writer::begin).await?;
         begun?;
         let limits = Limits { patience: self.patience, began: Instant::now() };
         Ok(Box::new(Open { writer: Some(writer), limits, wrote: false, broken: None }))
@@ -169,7 +179,7 @@ impl Open {
         work: impl FnOnce(&mut Writer) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, GrantError> {
         let writer = self.writer.take().ok_or_else(unanswered)?;
-        let (writer, done) = hop(writer, work).await?;
+        let (writer, done) = hop(self.limits.patience, writer, work).await?;
         self.writer = Some(writer);
         done.map_err(|fault| {
             if let Fault::Lost(error) = &fault {
@@ -243,7 +253,7 @@ impl Transaction for Open {
         }
         let writer = self.writer.take().ok_or_else(|| CommitError::RolledBack(unanswered()))?;
         let receipt = receipt.clone();
-        match hop(writer, move |writer| writer.commit(&receipt)).await {
+        match hop(self.limits.patience, writer, move |writer| writer.commit(&receipt)).await {
             Ok((_, done)) => done,
             Err(error) => Err(CommitError::InDoubt(error)),
         }
@@ -251,7 +261,7 @@ impl Transaction for Open {
 
     async fn rollback(mut self: Box<Self>) {
         let Some(writer) = self.writer.take() else { return };
-        if let Err(error) = hop(writer, Writer::roll_back).await {
+        if let Err(error) = hop(self.limits.patience, writer, Writer::roll_back).await {
             tracing::debug!(%error, "whoever comes next rolls back");
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use kubewitness_core::address::is_cut;
+use kubewitness_core::address::{self, is_cut};
 use kubewitness_core::ports::JournalError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -78,6 +78,8 @@ impl From<JournalError> for Refusal {
 pub(crate) struct Server {
     options: Options,
     place: String,
+    /// As it was given: it names files, and is never told.
+    url: String,
 }
 
 impl fmt::Display for Server {
@@ -97,7 +99,7 @@ impl Server {
             return Err(malformed("postgres"));
         }
         let place = format!("PostgreSQL at {}:{}/{database}", options.get_host(), options.get_port());
-        Ok(Self { options: Options::Postgres(options), place })
+        Ok(Self { options: Options::Postgres(options), place, url: url.to_owned() })
     }
 
     pub fn mysql(url: &str) -> Result<Self, String> {
@@ -110,7 +112,7 @@ impl Server {
             return Err(malformed("mysql"));
         }
         let place = format!("MySQL at {}:{}/{database}", options.get_host(), options.get_port());
-        Ok(Self { options: Options::Mysql(options), place })
+        Ok(Self { options: Options::Mysql(options), place, url: url.to_owned() })
     }
 
     pub fn kind(&self) -> &'static str {
@@ -151,6 +153,8 @@ impl Server {
             let remedy = remedy(self.dialect(), &error);
             Refusal { error: classify(self.dialect(), error), remedy }
         };
+        let unread = |why| JournalError::Unavailable(format!("{self}: {why}"));
+        address::expect_files(&self.url).await.map_err(unread)?;
         let mut session = match &self.options {
             Options::Postgres(options) => {
                 let connected = timeout(CONNECT, PgConnection::connect_with(options)).await.map_err(late)?;

@@ -3,7 +3,7 @@
 use kubewitness_core::ports::JournalError;
 
 use super::dialect::Dialect;
-use crate::store::{DOUBTFUL, LOST};
+use crate::store::{DOUBTFUL, LOST, RESTORE};
 
 /// Of PostgreSQL, whose codes' first two characters are a class.
 fn postgres(code: &str) -> Option<&'static str> {
@@ -137,8 +137,7 @@ pub(super) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
         return match passing(dialect, &code) {
             Some(what) => JournalError::Unavailable(format!("{what}: {error}")),
             None if is_damage(dialect, &code) => JournalError::Fatal(format!(
-                "{error}: what is on the server's disk is not what was written; stop, keep a copy of the server's \
-                 data, run `journal verify`, restore a backup"
+                "{error}: what is on the server's disk is not what was written: {RESTORE}"
             )),
             None if is_gone(dialect, &code) => {
                 JournalError::Fatal(format!("{error}: a journal's tables are not there any more: {LOST}"))

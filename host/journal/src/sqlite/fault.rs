@@ -2,7 +2,7 @@
 
 use kubewitness_core::ports::JournalError;
 
-use crate::store::DOUBTFUL;
+use crate::store::{DOUBTFUL, RESTORE};
 
 const BUSY: i64 = 5;
 const LOCKED: i64 = 6;
@@ -60,10 +60,9 @@ fn by_code(code: i64, error: &dyn std::fmt::Display) -> JournalError {
             "{error}: whoever runs this has no right to write the file, its folder or what lies beside it"
         )),
         (_, BUSY | LOCKED | NO_MEMORY | INTERRUPT | CANT_OPEN) => later(),
-        (_, CORRUPT | NOT_A_DATABASE) => JournalError::Fatal(format!(
-            "{error}: a page of the file is not what was written; stop, keep the file, run `journal verify`, \
-             restore a copy"
-        )),
+        (_, CORRUPT | NOT_A_DATABASE) => {
+            JournalError::Fatal(format!("{error}: a page of the file is not what was written: {RESTORE}"))
+        }
         (_, IO) => JournalError::Fatal(format!(
             "{error}: the system could not sync or read the file, so the last write is in doubt; check the disk \
              and start again"

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kubewitness_core::files;
 use kubewitness_core::ports::JournalError;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
@@ -37,6 +38,9 @@ const READER_CACHE: &str = "-512";
 /// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
 /// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
 pub(super) const CHECKPOINT_PAGES: u32 = 4096;
+
+/// Whoever reads makes none.
+const NOTHING: &str = "there is no journal here: name the controller's data folder with --data";
 
 /// Where a rollback journal says of how many pages the file was before the transaction.
 const PAGES_BEFORE: Range<usize> = 16..20;
@@ -129,6 +133,7 @@ impl Store {
         readers: u32,
         unfinished: bool,
     ) -> Result<(Self, Writer, bool), OpenError> {
+        expect_files(path).await?;
         let lock = Lock::of(path)?;
         // Before any write: a file that isn't ours must stay as it is.
         let found = inspect(path).await?;
@@ -166,7 +171,7 @@ impl Store {
 impl Lock {
     fn of(path: &Path) -> Result<Self, OpenError> {
         let name = beside(path, ".lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&name);
+        let file = files::open(&name, OpenOptions::new().create(true).truncate(false).write(true));
         let file = file.map_err(|error| unavailable(&name, error))?;
         match file.try_lock() {
             Ok(()) => Ok(Self(file)),
@@ -225,7 +230,8 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
 fn cut_off(path: &Path) -> Result<Found, OpenError> {
     let name = beside(path, "-journal");
     let mut header = [0; PAGES_BEFORE.end];
-    let read = File::open(&name).and_then(|mut file| file.read_exact(&mut header));
+    let opened = files::open(&name, OpenOptions::new().read(true));
+    let read = opened.and_then(|mut file| file.read_exact(&mut header));
     read.map_err(|error| unavailable(&name, error))?;
     if header[PAGES_BEFORE] == [0; 4] {
         return Ok(Found::Nothing);
@@ -238,11 +244,23 @@ pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError
     options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
 }
 
+/// Whatever SQLite would open by these names is a regular file or not there, on a disk that answers.
+async fn expect_files(path: &Path) -> Result<(), OpenError> {
+    for suffix in ["", ".lock", "-wal", "-shm", "-journal"] {
+        let name = beside(path, suffix);
+        let asked = name.clone();
+        let looked = files::within(&name, files::ANSWER, move || files::look(&asked)).await;
+        looked.map_err(|error| unavailable(&name, error))?;
+    }
+    Ok(())
+}
+
 /// A connection for `verify`: of a journal of a known format, and unable to write. Whether it holds an
 /// import that has not come to its end.
 pub(crate) async fn open_to_verify(path: &Path) -> Result<(SqliteConnection, bool), OpenError> {
+    expect_files(path).await?;
     if bytes(path) == 0 && wal_bytes(path) == 0 {
-        return Err(unavailable(path, "there is no journal here"));
+        return Err(unavailable(path, NOTHING));
     }
     match inspect(path).await? {
         Found::Journal(VERSION, unfinished) => Ok((read_only(path).await?, unfinished)),

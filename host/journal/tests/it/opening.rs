@@ -44,6 +44,47 @@ async fn a_second_writer_is_told_that_the_journal_is_in_use() {
 }
 
 #[tokio::test]
+async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_to_verify_it() {
+    let desk = Desk::new().await;
+    for version in 1..200 {
+        desk.append(vec![present(&job(version), version as u64)]).await;
+    }
+    desk.journal.close().await.unwrap();
+    let path = desk.path();
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes - 3 * 4096 - 100).unwrap();
+    let told = match verify(&path).await {
+        Err(error) => error.to_string(),
+        Ok(report) => panic!("{report:?}"),
+    };
+    assert_eq!(
+        told.matches("restore the newest copy that `journal verify` finds whole").count(),
+        1,
+        "{told}"
+    );
+    assert!(!told.contains("run `journal verify`"), "{told}");
+    let nowhere = verify(&path.with_file_name("none.db")).await.unwrap_err().to_string();
+    assert!(
+        nowhere.ends_with("there is no journal here: name the controller's data folder with --data"),
+        "{nowhere}"
+    );
+}
+
+/// Whatever of these SQLite or we opened as files would be waited for, or written into nowhere.
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_journal_or_of_what_lies_beside_it_is_refused_by_name() {
+    for name in ["journal.db", "journal.db.lock", "journal.db-wal", "journal.db-journal"] {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join(name);
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let told = refused(&folder.path().join("journal.db")).await.to_string();
+        assert!(told.contains(&format!("{name}: it is a pipe")), "{told}");
+        let told = verify(&folder.path().join("journal.db")).await.unwrap_err().to_string();
+        assert!(told.contains(&format!("{name}: it is a pipe")), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn after_a_clean_stop_the_one_file_is_the_whole_journal() {
     let desk = Desk::new().await;
     desk.append(vec![present(&job(1), 1)]).await;

@@ -9,7 +9,7 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView};
 use maud::{Markup, html};
 
-use super::plugins::held;
+use super::plugins::{held, notices};
 use super::{ROWS, at_text, badge, empty, encode, figure, layout, plural, why};
 use crate::api::MOST_ROWS;
 use crate::app::App;
@@ -78,9 +78,14 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
     let counts = counts_bar(&asked, &counts);
     objects.retain(|view| asked.phase.is_none_or(|phase| view.status.phase == phase));
     objects.sort_by_key(|view| std::cmp::Reverse(view.seq));
-    let sources = if any { Vec::new() } else { app.views.status().await?.sources };
+    // What is in the cache is shown also where the journal can't be asked.
+    let status = match app.views.status().await {
+        Err(error) if !any => return Err(error.into()),
+        status => status.unwrap_or_default(),
+    };
+    let sources = if any { &[][..] } else { &status.sources };
     let kind = objects.first().map(|view| view.object.kind.clone());
-    let kind = kind.or_else(|| scope::kind_of(&sources, &asked.kind));
+    let kind = kind.or_else(|| scope::kind_of(sources, &asked.kind));
     let title = match (asked.every_kind(), kind.as_deref().unwrap_or(&asked.kind)) {
         (true, _) => "Everything".to_owned(),
         (false, kind) if kind.ends_with('s') => kind.to_owned(),
@@ -88,11 +93,12 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
     };
     let content = html! {
         div.head { h1 { (title) } (filters(&asked, &namespaces)) }
+        (notices(&status, app.views.ready().err().as_deref()))
         (counts)
         (held(&app.views.held()))
         p #summary.quiet-live aria-live="polite" {}
         @if all { p.note { "These are the first " (figure(MOST_ROWS as u64)) " objects; there are more." } }
-        @if objects.is_empty() { (nothing(any, &asked, &sources)) }
+        @if objects.is_empty() { (nothing(any, &asked, sources)) }
         (table(&objects, &asked, kind.as_deref(), after))
     };
     Ok(layout(&title, "/", &content))

@@ -382,6 +382,7 @@ impl Views for Fake {
             journal,
             held: self.held(),
             problems: self.problems.clone(),
+            configuration_problems: 3,
         })
     }
 

@@ -197,6 +197,7 @@ async fn figures_are_those_of_the_status() {
     }
     assert_eq!(value(&families, "kubewitness_journal_states", &[]), Some(48_211.0));
     assert_eq!(value(&families, "kubewitness_ready", &[]), Some(1.0));
+    assert_eq!(value(&families, "kubewitness_configuration_problems", &[]), Some(3.0));
 }
 
 /// Labels whose values are the operator's own names.

@@ -311,6 +311,9 @@ async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
     }
     assert_eq!(page.text.matches("<b>Source ").count(), 2, "a source that is well needs no notice");
     assert!(!get(&portal(Fake::default()), "/plugins").await.text.contains("Configuration. "));
+    let first =
+        get(&portal(Fake { problems: vec!["two hosts, a & b".into()], ..Fake::default() }), "/").await;
+    assert!(first.text.contains(&notice("Configuration", "two hosts, a &amp; b")), "on the first page, too");
     let fake = Fake { ready: Err("two hosts".into()), problems: vec!["two hosts".into()], ..Fake::default() };
     assert_eq!(get(&portal(fake), "/plugins").await.text.matches("two hosts").count(), 1, "told once");
 }

@@ -1,5 +1,6 @@
 //! What is done every few seconds, whether or not anything changes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -7,6 +8,7 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use tracing::warn;
 
 use super::{Control, unreadable};
+use crate::config::Snapshot;
 
 /// Removing old receipts of one plugin may take this long.
 const PRUNE: Duration = Duration::from_secs(2);
@@ -14,27 +16,37 @@ const PRUNE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(2);
 
 impl Control {
+    /// Once each, for as long as it lies there.
+    pub(super) fn tell_of_untaken(&mut self, snapshot: &Snapshot) {
+        let untaken: BTreeSet<_> =
+            snapshot.slips.iter().map(ToString::to_string).chain(snapshot.untaken()).collect();
+        for told in untaken.difference(&self.untaken) {
+            warn!("not taken: {told}");
+        }
+        self.untaken = untaken;
+    }
+
     /// One that is gone while nothing comes would be noticed with the next change, and until then
     /// nobody would put its copy back.
-    pub(super) async fn look_at_journal(&self) -> Result<()> {
+    pub(super) async fn look_at_journal(&mut self) -> Result<()> {
         let has_states = *self.plugins.journal.newest().borrow() > 0;
-        if let Err(error) = self.last_good.witnessed(has_states) {
+        if let Err(error) = self.last_good.ask(move |kept| kept.witnessed(has_states)).await {
             warn!("{}", unreadable(&error));
         }
-        match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
-            Ok(Err(error @ JournalError::Fatal(_))) => {
-                Err(error).context("reading the figures of the journal")
-            }
-            Ok(Err(error)) => {
-                warn!("the figures of the journal can't be read: {error}");
-                Ok(())
-            }
-            Ok(Ok(())) => Ok(()),
-            Err(_) => {
-                warn!("the journal has not answered for {LOOK:?}");
-                Ok(())
-            }
+        let trouble = match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
+            Ok(Err(error @ JournalError::Fatal(_))) => return Err(error).context("reading the figures of the journal"),
+            Ok(Err(error)) => Some(format!("it can't be looked at: {error}")),
+            Ok(Ok(())) => None,
+            Err(_) => Some(format!("it has not answered for {LOOK:?}")),
+        };
+        if let Some(trouble) = &trouble {
+            warn!("the journal: {trouble}");
         }
+        // One that is only busy answers the next time.
+        let lasts = self.journal_was_in_trouble && trouble.is_some();
+        self.journal_was_in_trouble = trouble.is_some();
+        self.shared.set_journal_trouble(trouble.filter(|_| lasts));
+        Ok(())
     }
 
     pub(super) async fn prune(&self) {

@@ -44,7 +44,7 @@ async fn control(data: &std::path::Path) -> Control {
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
-    Control::new(data.to_path_buf(), office, sources, plugins, Reporter::new(None), last_good).unwrap()
+    Control::new(data.to_path_buf(), office, sources, plugins, Reporter::new(None), last_good).await.unwrap()
 }
 
 #[tokio::test]

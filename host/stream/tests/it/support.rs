@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use futures::FutureExt;
 use kubewitness_core::carry::Feed;
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{FromSpec, StreamSpec};
@@ -85,7 +86,8 @@ impl World {
         let carry = carry.iter().map(ToString::to_string).collect();
         let (address, told) = (self.address.clone(), self.told.clone());
         let address = move || {
-            Ok(told.lock().expect("nobody panics while he has it").clone().unwrap_or_else(|| address.clone()))
+            let told = told.lock().expect("nobody panics while he has it").clone();
+            std::future::ready(Ok(told.unwrap_or_else(|| address.clone()))).boxed()
         };
         let spec = StreamSpec { carry, ..self.spec.clone() };
         Server { spec, address: Arc::new(address), credentials: None }

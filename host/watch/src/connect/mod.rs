@@ -10,15 +10,20 @@ mod pool;
 pub(crate) mod request;
 pub(crate) mod resource;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kubewitness_core::files;
 use thiserror::Error;
 
 use crate::connect::client::KeepAlive;
 use crate::connect::request::{Api, causes};
+
+/// Clusters with their certificates are some KiB each.
+const FILE_BYTES: u64 = 16 << 20;
 
 /// How the API server is found. The default is what kubectl does: `KUBECONFIG`, then
 /// `~/.kube/config`, then the service account of the pod.
@@ -83,6 +88,19 @@ pub enum ConnectError {
     Unreachable { server: String, why: String },
 }
 
+/// A kubeconfig may come out of a shell's `<(…)`, and that takes as long as a program that is asked for it.
+async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
+    let asked = path.to_owned();
+    files::within(path, files::WORK, move || {
+        if !files::is_handed_over(&asked) && files::look(&asked)?.is_some_and(|file| file.len() > FILE_BYTES)
+        {
+            return Err(io::Error::other(format!("it is larger than {} MiB", FILE_BYTES >> 20)));
+        }
+        Kubeconfig::read_from(&asked).map_err(io::Error::other)
+    })
+    .await
+}
+
 /// Must be called within a tokio runtime, and used there: the client's connections live in it.
 pub async fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
     connect_with(options, &KeepAlive::default()).await
@@ -107,12 +125,17 @@ async fn configuration(options: &ConnectOptions) -> Result<kube::Config, Connect
     let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
     if let Some(path) = &options.kubeconfig {
         let fault = |why: String| ConnectError::Kubeconfig { path: path.display().to_string(), why };
-        let read = Kubeconfig::read_from(path).map_err(|error| fault(error.to_string()))?;
+        let read = read_kubeconfig(path).await.map_err(|error| fault(error.to_string()))?;
         return kube::Config::from_custom_kubeconfig(read, &chosen)
             .await
             .map_err(|error| fault(error.to_string()));
     }
-    let from_file = match kube::Config::from_kubeconfig(&chosen).await {
+    // Which files these are is said by the environment.
+    let of_environment = || Kubeconfig::read().map_err(io::Error::other);
+    let read = files::within(Path::new("the kubeconfig"), files::WORK, of_environment).await;
+    let config =
+        async { kube::Config::from_custom_kubeconfig(read?, &chosen).await.map_err(io::Error::other) };
+    let from_file = match config.await {
         Ok(config) => return Ok(config),
         Err(error) => error.to_string(),
     };
@@ -121,4 +144,19 @@ async fn configuration(options: &ConnectOptions) -> Result<kube::Config, Connect
         return Err(ConnectError::Kubeconfig { path: format!("context {context}"), why: from_file });
     }
     kube::Config::incluster().map_err(|error| ConnectError::NotConfigured(format!("{from_file}; {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pipe_in_the_place_of_a_kubeconfig_is_refused_by_name_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("kubeconfig");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let options = ConnectOptions { kubeconfig: Some(pipe), context: None };
+        let told = connect(&options).await.err().unwrap().to_string();
+        assert!(told.contains("kubeconfig` can't be used: it is a pipe"), "{told}");
+    }
 }

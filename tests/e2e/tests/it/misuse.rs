@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
-use kubewitness_harness::{Ended, Kubewitness, RunOptions, Scratch, Simulator, in_scratch, until};
+use kubewitness_harness::{Ended, Kubewitness, RunOptions, Scratch, Simulator, in_scratch};
 
 use crate::support::{create_job, example_copy, plugin_manifest, same_story, simulator, write};
 
@@ -111,7 +111,7 @@ async fn a_second_config_map_cannot_take_over_a_plugin_and_its_removal_leaves_th
 #[tokio::test]
 async fn the_journal_is_nobodys_database_and_a_source_cannot_become_another_under_its_name() {
     in_scratch("misuse", async |scratch| {
-        let lab = Lab::start(scratch).await?;
+        let mut lab = Lab::start(scratch).await?;
         let folder = lab.options.config.clone().context("a folder")?;
         let host = std::fs::read_to_string(folder.join("host.yaml"))?;
         for (bad, word) in [
@@ -120,14 +120,13 @@ async fn the_journal_is_nobodys_database_and_a_source_cannot_become_another_unde
         ] {
             ensure!(bad != host, "the example has changed: {host}");
             lab.write("host.yaml", &bad)?;
-            let told = until(WITHIN, word, async || {
-                let (code, why) = lab.kubewitness.get("/readyz").await?;
-                Ok((code == 503 && why.contains(word)).then_some(()))
-            });
-            told.await?;
+            let told = |status: &StatusView| status.problems.iter().any(|problem| problem.contains(word));
+            lab.kubewitness.status_when(WITHIN, word, told).await?;
+            let (code, why) = lab.kubewitness.get("/readyz").await?;
+            ensure!(code == 200, "what was taken before goes on: {why}");
             lab.write("host.yaml", &host)?;
-            let ready = async || Ok((lab.kubewitness.get("/readyz").await?.0 == 200).then_some(()));
-            until(WITHIN, "it to be ready again", ready).await?;
+            let well = |status: &StatusView| status.problems.is_empty();
+            lab.kubewitness.status_when(WITHIN, "all to be well", well).await?;
         }
         lab.still_works("one").await
     })

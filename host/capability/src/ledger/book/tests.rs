@@ -53,6 +53,25 @@ fn records_and_receipts_are_there_after_a_restart() {
     assert_eq!(book.receipts("p", 1), [mark(2)]);
 }
 
+/// Opened as a file, each of them would be read for ever: whoever has a pipe open for writing, too, never
+/// finds its end.
+#[test]
+fn a_pipe_or_a_folder_in_the_place_of_a_ledger_or_of_its_receipts_is_refused_by_name() {
+    for (suffix, place) in
+        [("jsonl", "it is a pipe"), ("receipts", "ledger.receipts beside it: it is a pipe")]
+    {
+        let files = Files::new();
+        let path = files.data().with_extension(suffix);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let told = files.open().err().unwrap().to_string();
+        assert!(told.contains(place), "{told}");
+    }
+    let files = Files::new();
+    std::fs::create_dir_all(files.data()).unwrap();
+    assert!(files.open().err().unwrap().to_string().contains("it is a folder"));
+}
+
 #[test]
 fn killed_after_the_intent_leaves_nothing_applied() {
     let files = Files::new();

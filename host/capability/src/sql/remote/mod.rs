@@ -24,6 +24,7 @@ use super::guard::Statement;
 use super::proof::Row;
 use super::{Engine, Receipt, Transaction, claims};
 use crate::applied::{self, Mark};
+use crate::secrets;
 
 /// How long things may take. The server has its own, shorter limits ([`STATEMENT`], [`LOCK`]); these
 /// are for one that doesn't answer at all.
@@ -147,8 +148,10 @@ pub struct Remote<L: Link> {
 impl<L: Link> Remote<L> {
     /// Nothing is connected yet, so a server that is down holds nobody up. An address that can't be
     /// one is told with the field that it belongs to.
-    pub fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
-        Ok(Self { pool: Arc::new(Pool::new(name, spec, PATIENCE)?), reader: None })
+    pub async fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
+        let url = secrets::resolve(&spec.url_from).await?;
+        L::options(url.expose())?;
+        Ok(Self { pool: Arc::new(Pool::new(name, spec, PATIENCE)), reader: None })
     }
 
     /// For a process that is not the only one.
@@ -159,7 +162,7 @@ impl<L: Link> Remote<L> {
     /// A test's.
     #[cfg(test)]
     pub fn impatient(spec: &ServerSpec, patience: Patience) -> Self {
-        Self { pool: Arc::new(Pool::new("test", spec, patience).unwrap()), reader: None }
+        Self { pool: Arc::new(Pool::new("test", spec, patience)), reader: None }
     }
 
     /// A connection in a transaction that has the plugin's fence for itself: what was to be committed

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use kubewitness_core::address;
 use kubewitness_core::config::{SecretRef, ServerSpec};
 use kubewitness_core::ports::GrantError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -70,10 +71,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<L: Link> Pool<L> {
-    pub fn new(name: &str, spec: &ServerSpec, patience: Patience) -> Result<Self, String> {
-        let url = secrets::resolve(&spec.url_from)?;
-        L::options(url.expose())?;
-        Ok(Self {
+    pub fn new(name: &str, spec: &ServerSpec, patience: Patience) -> Self {
+        Self {
             name: name.to_owned(),
             url: spec.url_from.clone(),
             patience,
@@ -81,7 +80,7 @@ impl<L: Link> Pool<L> {
             idle: Mutex::default(),
             away: Mutex::default(),
             ready: AtomicBool::new(false),
-        })
+        }
     }
 
     /// A connection, one that was used before where there is one.
@@ -103,8 +102,9 @@ impl<L: Link> Pool<L> {
             return Err(refused(&away.why));
         }
         let connecting = async {
-            let url = secrets::resolve(&self.url)?;
+            let url = secrets::resolve(&self.url).await?;
             let options = L::options(url.expose())?;
+            address::expect_files(url.expose()).await?;
             L::connect(&options).await.map_err(|error| {
                 // The whole of it is for the host's log: it may name machines and users.
                 tracing::warn!(database = self.name, %error, "the database can't be reached");

@@ -15,12 +15,16 @@ pub struct Patience {
     pub statement: Duration,
     /// One call's transaction: others wait for the same writer.
     pub transaction: Duration,
+    /// The disk. SQLite looks at no deadline while it waits for that; the longest that it does between two
+    /// looks is to sync a commit and to move 16 MiB of WAL.
+    pub disk: Duration,
 }
 
 pub const PATIENCE: Patience = Patience {
     wait: Duration::from_secs(10),
     statement: Duration::from_secs(10),
     transaction: Duration::from_secs(30),
+    disk: Duration::from_secs(60),
 };
 
 /// Of one call.

@@ -215,7 +215,7 @@ async fn a_call_that_goes_away_while_it_begins_or_ends_is_there_as_a_whole_or_no
 #[tokio::test]
 async fn work_that_breaks_off_leaves_nothing_and_blocks_nobody() {
     let store = store().await;
-    let broken = hop(store.sqlite.writer().await.unwrap(), |writer| {
+    let broken = hop(PATIENCE, store.sqlite.writer().await.unwrap(), |writer| {
         writer.begin().unwrap();
         let limits = Limits { patience: PATIENCE, began: Instant::now() };
         writer
@@ -224,6 +224,32 @@ async fn work_that_breaks_off_leaves_nothing_and_blocks_nobody() {
         panic!("planted");
     });
     assert!(matches!(broken.await.map(|(_, ())| ()), Err(GrantError::Unavailable(_))));
+    go_on(&store.sqlite).await;
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_database_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("platform.db");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let told = Sqlite::open(&path).await.err().unwrap();
+    assert!(told.contains("platform.db can't be opened: it is a pipe"), "{told}");
+}
+
+/// The disk is played by a pipe that nobody writes to: whoever opens it waits in the system, as for a mount
+/// that is gone.
+#[tokio::test]
+async fn a_disk_that_does_not_answer_holds_up_a_call_for_a_while_and_blocks_nobody_once_it_is_back() {
+    let store = store().await;
+    let pipe = store.folder.path().join("disk");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let patience = Patience { disk: Duration::from_millis(50), ..PATIENCE };
+    let asked = pipe.clone();
+    let hung = hop(patience, store.sqlite.writer().await.unwrap(), move |_| {
+        std::fs::File::open(asked).unwrap();
+    });
+    assert!(matches!(hung.await.map(|(_, ())| ()), Err(GrantError::Unavailable(_))));
+    drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
     go_on(&store.sqlite).await;
 }
 
@@ -311,8 +337,12 @@ async fn what_comes_back_from_a_write_is_of_no_interest() {
 async fn a_file_that_cannot_be_opened_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
     let error = Sqlite::open(folder.path()).await.err().unwrap();
-    let path = folder.path().display();
-    assert_eq!(error, format!("{path} can't be opened: unavailable: unable to open database file"));
+    let told = format!(
+        "{} can't be opened: it is a folder, and a regular file is expected",
+        folder.path().display()
+    );
+    assert!(error.starts_with(&told), "{error}");
+    assert_eq!(error.matches("can't be opened").count(), 1, "{error}");
 }
 
 #[tokio::test]

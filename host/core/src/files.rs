@@ -1,0 +1,164 @@
+//! Files that others provide: opened without waiting, taken only where they are regular files, and read
+//! up to a bound.
+//!
+//! A pipe with nobody at its other end waits for ever, a device may never end, and opening one may do
+//! something. So what a name leads to is looked at before it is opened, opened without waiting, and
+//! looked at again: the name may lead elsewhere meanwhile. A file system that does not answer keeps
+//! whoever asks it, here too: what others depend on asks by way of [`within`].
+
+mod patience;
+
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+pub use patience::{ANSWER, WORK, within, within_blocking};
+
+/// Opens a regular file; with `create` in the options, or makes one.
+pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    match std::fs::metadata(path) {
+        Ok(found) => expect_file(&found)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    expect_file(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// The whole of a regular file, of at most so many bytes.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_from(open(path, OpenOptions::new().read(true))?, most)
+}
+
+pub fn text(path: &Path, most: u64) -> io::Result<String> {
+    into_text(read(path, most)?)
+}
+
+/// Whatever was opened, up to so many bytes: what has more is refused, not cut.
+pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is larger than {}: name another file", shown(most)),
+        ));
+    }
+    Ok(bytes)
+}
+
+pub fn into_text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+}
+
+/// What is there, where it is a regular file; `None` where nothing is.
+pub fn look(path: &Path) -> io::Result<Option<Metadata>> {
+    match std::fs::metadata(path) {
+        Ok(found) => expect_file(&found).map(|()| Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a program's handles have names: what lies there was handed over by whoever started it, as a
+/// shell's `<(…)` does, and may be a pipe.
+pub fn is_handed_over(path: &Path) -> bool {
+    path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
+}
+
+fn expect_file(found: &Metadata) -> io::Result<()> {
+    match kind(found.file_type()) {
+        None => Ok(()),
+        Some(kind) => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("it is {kind}, and a regular file is expected: name one, or put one in its place"),
+        )),
+    }
+}
+
+/// What is no regular file, as people call it.
+fn kind(found: FileType) -> Option<&'static str> {
+    match () {
+        () if found.is_file() => None,
+        () if found.is_dir() => Some("a folder"),
+        () if found.is_fifo() => Some("a pipe"),
+        () if found.is_socket() => Some("a socket"),
+        () => Some("a device"),
+    }
+}
+
+fn shown(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        (folder, path)
+    }
+
+    fn refused(path: &Path) -> [String; 3] {
+        let read = read(path, 10).unwrap_err();
+        let write = open(path, OpenOptions::new().append(true).create(true)).unwrap_err();
+        let look = look(path).unwrap_err();
+        [read, write, look].map(|error| error.to_string())
+    }
+
+    /// Each of these would wait for ever where it is opened as any file is.
+    #[test]
+    fn a_pipe_that_nobody_writes_to_is_refused_by_name_and_not_waited_for() {
+        let (_folder, path) = folder();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        for told in refused(&path) {
+            assert!(told.starts_with("it is a pipe, and a regular file is expected"), "{told}");
+        }
+        let link = path.with_extension("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(refused(&link)[0].contains("a pipe"), "a link is what it leads to");
+    }
+
+    #[test]
+    fn folders_sockets_and_devices_are_refused_by_name() {
+        let (folder, path) = folder();
+        let _socket = UnixListener::bind(&path).unwrap();
+        for (path, kind) in
+            [(folder.path(), "a folder"), (&path, "a socket"), (Path::new("/dev/zero"), "a device")]
+        {
+            assert!(refused(path).iter().all(|told| told.contains(kind)), "{:?}", refused(path));
+        }
+    }
+
+    /// The name may lead elsewhere between the first look and the opening.
+    #[test]
+    fn what_was_opened_is_looked_at_again() {
+        let device = File::open("/dev/zero").unwrap();
+        assert!(expect_file(&device.metadata().unwrap()).is_err());
+        assert!(read_from(device, 10).unwrap_err().to_string().contains("larger than 10 bytes"));
+    }
+
+    #[test]
+    fn a_regular_file_is_read_up_to_its_bound() {
+        let (_folder, path) = folder();
+        assert!(look(&path).unwrap().is_none());
+        open(&path, OpenOptions::new().write(true).create(true)).unwrap();
+        std::fs::write(&path, "ten bytes!").unwrap();
+        assert_eq!(text(&path, 10).unwrap(), "ten bytes!");
+        assert_eq!(read(&path, 9).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        std::fs::write(&path, [0xff]).unwrap();
+        assert!(text(&path, 9).unwrap_err().to_string().contains("UTF-8"));
+    }
+}

@@ -1,0 +1,261 @@
+//! Asking a file system that may not answer: a network mount that hangs keeps whoever asks it for as long
+//! as it likes, and no signal ends that.
+//!
+//! So it is asked from a thread of its own. One of the runtime's would be missed by the journal, which
+//! works on those, and the process could not end before it. Whoever waits gives up after a while, and
+//! nobody asks for the same path again before the thread that was left behind has come back.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedMutexGuard, oneshot};
+
+/// To open a file and to read it, where it has a few MiB at most. A disk takes milliseconds, and a network
+/// mount that is there at most a second.
+pub const ANSWER: Duration = Duration::from_secs(5);
+/// To do more than that: to sync what was written, or to read a ledger as a whole. What takes longer goes
+/// on, and whoever asks next finds it done.
+pub const WORK: Duration = Duration::from_secs(30);
+
+/// Threads that file systems keep, of all paths together. Each is half a page of memory and a number that
+/// the system counts. Where so many paths hang, no other file is asked for before one of them answers.
+const LEFT_BEHIND: usize = 64;
+/// Paths that are remembered before those that nobody asks for are let go of.
+const PATHS: usize = 256;
+
+static PLACES: Places =
+    Places { known: Mutex::new(BTreeMap::new()), silence: ANSWER, left_behind: LEFT_BEHIND };
+
+struct Places {
+    known: Mutex<BTreeMap<PathBuf, Arc<Place>>>,
+    /// A thread that has waited for so long counts as left behind.
+    silence: Duration,
+    left_behind: usize,
+}
+
+/// One path: whose turn it is to ask for it, and since when the one that asks has been at it.
+#[derive(Default)]
+struct Place {
+    turn: Arc<tokio::sync::Mutex<()>>,
+    since: Mutex<Option<Instant>>,
+}
+
+/// Held by the thread that asks, also when its work panics.
+struct Asking {
+    place: Arc<Place>,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Asking {
+    fn begin(place: Arc<Place>, turn: OwnedMutexGuard<()>) -> Self {
+        *lock(&place.since) = Some(Instant::now());
+        Self { place, _turn: turn }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        *lock(&self.place.since) = None;
+    }
+}
+
+impl Place {
+    fn has_been_silent(&self, limit: Duration) -> bool {
+        lock(&self.since).is_some_and(|since| since.elapsed() >= limit)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is kept here is whole after any panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does `work`, which asks the file system for `path`, and waits for it no longer than `limit`. One path is
+/// asked for once at a time, and not at all while it has been silent for longer than the limit.
+pub async fn within<T: Send + 'static>(
+    path: &Path,
+    limit: Duration,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    PLACES.within(path, limit, work).await
+}
+
+impl Places {
+    async fn within<T: Send + 'static>(
+        &self,
+        path: &Path,
+        limit: Duration,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let place = self.place(path)?;
+        if place.has_been_silent(limit) {
+            return Err(silent(limit));
+        }
+        let asking = async {
+            let turn = place.turn.clone().lock_owned().await;
+            let asking = Asking::begin(place.clone(), turn);
+            let (sender, answer) = oneshot::channel();
+            begin(move || {
+                let done = work();
+                // First: whoever is told may ask again at once.
+                drop(asking);
+                // Nobody waits for it any more: it took too long.
+                drop(sender.send(done));
+            })?;
+            answer.await.unwrap_or_else(|_| Err(broken_off()))
+        };
+        tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| Err(silent(limit)))
+    }
+
+    fn place(&self, path: &Path) -> io::Result<Arc<Place>> {
+        let mut known = lock(&self.known);
+        if let Some(place) = known.get(path) {
+            return Ok(place.clone());
+        }
+        if known.len() >= PATHS {
+            known.retain(|_, place| Arc::strong_count(place) > 1);
+        }
+        let silent = known.values().filter(|place| place.has_been_silent(self.silence)).count();
+        if silent >= self.left_behind {
+            let message =
+                format!("{silent} other files have not answered: mend the network mount that they lie on");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        Ok(known.entry(path.to_path_buf()).or_default().clone())
+    }
+}
+
+/// The same for a command that has nothing else to do meanwhile.
+pub fn within_blocking<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (sender, answer) = mpsc::sync_channel(1);
+    begin(move || drop(sender.send(work())))?;
+    answer.recv_timeout(limit).unwrap_or_else(|error| match error {
+        mpsc::RecvTimeoutError::Timeout => Err(silent(limit)),
+        mpsc::RecvTimeoutError::Disconnected => Err(broken_off()),
+    })
+}
+
+/// It ends with its work, or with the process: nobody waits for it.
+fn begin(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name("file".into()).spawn(work).map(drop)
+}
+
+fn silent(limit: Duration) -> io::Error {
+    let message =
+        format!("it has not answered for {} s: does it lie on a network mount that hangs?", limit.as_secs());
+    io::Error::new(io::ErrorKind::TimedOut, message)
+}
+
+fn broken_off() -> io::Error {
+    io::Error::other("reading it broke off")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::process::Command;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+
+    fn fifo(name: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        (folder, path)
+    }
+
+    /// Opening a pipe that nobody writes to, as any program would, hangs as a lost mount does: in the
+    /// kernel, beyond any signal of ours.
+    fn hangs(path: &Path, tries: &Arc<AtomicUsize>) -> impl FnOnce() -> io::Result<()> + Send + use<> {
+        let (path, tries) = (path.to_owned(), tries.clone());
+        move || {
+            tries.fetch_add(1, Ordering::SeqCst);
+            File::open(path).map(drop)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_that_hangs_is_given_up_keeps_one_thread_and_holds_up_no_other() {
+        let (_folder, path) = fifo("mount");
+        let tries = Arc::new(AtomicUsize::new(0));
+        for _ in 0..20 {
+            let told = within(&path, SHORT, hangs(&path, &tries)).await.unwrap_err();
+            assert_eq!(told.kind(), io::ErrorKind::TimedOut);
+            assert!(told.to_string().contains("network mount"), "{told}");
+        }
+        assert_eq!(tries.load(Ordering::SeqCst), 1, "nobody asks again while the first hangs");
+        assert_eq!(within(Path::new("other"), ANSWER, || Ok(7)).await.unwrap(), 7);
+
+        // The mount is back.
+        drop(OpenOptions::new().write(true).open(&path).unwrap());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while within(&path, ANSWER, || Ok(())).await.is_err() {
+            assert!(Instant::now() < deadline, "it is asked again once it has answered");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn where_many_paths_hang_no_further_thread_is_left_behind() {
+        let (_folder, path) = fifo("mount");
+        let places = Places { known: Mutex::default(), silence: SHORT, left_behind: 2 };
+        let tries = Arc::new(AtomicUsize::new(0));
+        for name in ["a", "b", "c"] {
+            places.within(Path::new(name), SHORT, hangs(&path, &tries)).await.unwrap_err();
+        }
+        assert_eq!(tries.load(Ordering::SeqCst), 2);
+        let told = places.within(Path::new("c"), SHORT, || Ok(())).await.unwrap_err().to_string();
+        assert!(told.contains("2 other files have not answered"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn paths_that_nobody_asks_for_are_not_remembered() {
+        let places = Places { known: Mutex::default(), silence: ANSWER, left_behind: 2 };
+        for n in 0..3 * PATHS {
+            places.within(Path::new(&n.to_string()), ANSWER, || Ok(())).await.unwrap();
+        }
+        assert!(lock(&places.known).len() <= PATHS);
+    }
+
+    #[tokio::test]
+    async fn who_asks_at_the_same_time_waits_for_his_turn() {
+        let busy = Arc::new(AtomicUsize::new(0));
+        let ask = || {
+            let busy = busy.clone();
+            within(Path::new("shared"), WORK, move || {
+                assert_eq!(busy.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
+                thread::sleep(Duration::from_millis(1));
+                busy.fetch_sub(1, Ordering::SeqCst);
+                Ok(())
+            })
+        };
+        let (a, b, c) = tokio::join!(ask(), ask(), ask());
+        assert!(a.is_ok() && b.is_ok() && c.is_ok());
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_an_error_and_frees_its_path() {
+        let broken: io::Result<()> = within(Path::new("panics"), WORK, || panic!("a test's own")).await;
+        assert!(broken.unwrap_err().to_string().contains("broke off"));
+        within(Path::new("panics"), WORK, || Ok(())).await.unwrap();
+    }
+
+    #[test]
+    fn a_command_gives_up_too() {
+        let (_folder, path) = fifo("pipe");
+        let tries = Arc::default();
+        let told = within_blocking(SHORT, hangs(&path, &tries)).unwrap_err();
+        assert!(told.to_string().contains("has not answered"), "{told}");
+        assert_eq!(within_blocking(WORK, || Ok(7)).unwrap(), 7);
+    }
+}

@@ -1,0 +1,310 @@
+//! The documents of one file: hosts and plugins, in a ConfigMap as a cluster has them or as they are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kubewitness_core::config::{HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, is_name};
+
+use super::problem;
+use crate::config::manifest::{Entry, Origin, Problem};
+use crate::config::tree::Tree;
+use crate::config::{Snapshot, decode_base64, rules};
+
+/// Of a document that is in no ConfigMap: it is one of ours, whatever its version.
+const GROUP: &str = "kubewitness.dev/";
+
+/// A file's text, which its documents are parts of.
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+pub fn read(path: &Path, text: &str, snapshot: &mut Snapshot) {
+    let documents = match Tree::parse(text) {
+        Ok(documents) => documents,
+        Err(error) => return snapshot.problems.push(problem(path, Some(error.line), error.message)),
+    };
+    let source = Source { path, text };
+    if documents.is_empty() {
+        snapshot.pass_over(problem(path, None, "has no document".into()));
+    }
+    for document in &documents {
+        // `kubectl get -o yaml` writes several objects as the items of a list.
+        match document.get("items") {
+            Some(items) => items.items().for_each(|item| source.read(item, false, snapshot)),
+            None => source.read(document, true, snapshot),
+        }
+    }
+}
+
+impl Source<'_> {
+    fn read(&self, document: &Tree, is_whole: bool, snapshot: &mut Snapshot) {
+        let text = |field: &str| document.get(field).and_then(Tree::text);
+        let is_ours = text("apiVersion").is_none_or(|version| version.starts_with(GROUP));
+        match text("kind") {
+            _ if rules::is_rule(document) => {
+                let told =
+                    "a status rule works as an item of spec.statusRules in the host's settings, and not here";
+                snapshot.problems.push(self.problem(document.line, told.to_owned()));
+            }
+            Some("ConfigMap") => {
+                if let Err(found) = self.read_config_map(document, snapshot) {
+                    snapshot.problems.push(found);
+                }
+            }
+            Some("Host") if is_ours => snapshot.hosts.push(self.bare("Host", document, is_whole)),
+            Some("Plugin") if is_ours => snapshot.plugins.push(self.bare("Plugin", document, is_whole)),
+            kind => {
+                let what = kind.map_or_else(|| "has no `kind`".into(), |kind| format!("is a {kind}"));
+                let told = format!("{what}: hosts, plugins and the ConfigMaps that hold them are read here");
+                snapshot.pass_over(self.problem(document.line, told));
+            }
+        }
+    }
+
+    fn problem(&self, line: usize, message: String) -> Problem {
+        problem(self.path, Some(line), message)
+    }
+
+    /// A document as it would stand in a ConfigMap. Its identity is its own name, so that it may move to
+    /// another file, and has a slash, which the name of a ConfigMap can't have.
+    fn bare(&self, kind: &str, document: &Tree, is_whole: bool) -> Entry {
+        let name = document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Tree::text);
+        let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.filter(|name| is_name(name));
+        let name = name.map_or_else(|| format!("{file}.{}", document.line), ToOwned::to_owned);
+        let (first_line, text) = match is_whole {
+            true => part(self.text, document.line),
+            false => (document.line, document.to_json().to_string()),
+        };
+        Entry {
+            config_map: format!("{kind}/{name}"),
+            origin: self.origin(first_line),
+            text,
+            binary: BTreeMap::new(),
+        }
+    }
+
+    fn origin(&self, first_line: usize) -> Origin {
+        let folder = self.path.parent().map(Path::to_path_buf);
+        Origin { place: self.path.display().to_string(), first_line, folder }
+    }
+
+    /// Whether a label is there. Any other value than the text `"true"` is a slip that would take a
+    /// plugin out without a word.
+    fn labelled(&self, metadata: Option<&Tree>, label: &str) -> Result<bool, Problem> {
+        let Some(value) = metadata.and_then(|m| m.get("labels")).and_then(|labels| labels.get(label)) else {
+            return Ok(false);
+        };
+        match value.text() {
+            Some("true") => Ok(true),
+            Some("false") => Ok(false),
+            _ => Err(self.problem(value.line, format!("metadata.labels.{label}: write \"true\", in quotes"))),
+        }
+    }
+
+    fn read_config_map(&self, document: &Tree, snapshot: &mut Snapshot) -> Result<(), Problem> {
+        let metadata = document.get("metadata");
+        let (is_host, is_plugin) =
+            (self.labelled(metadata, HOST_LABEL)?, self.labelled(metadata, PLUGIN_LABEL)?);
+        let (key, host) = match (is_host, is_plugin) {
+            (true, _) => (HOST_KEY, true),
+            (_, true) => (PLUGIN_KEY, false),
+            _ => {
+                self.pass_over_config_map(document, snapshot);
+                return Ok(());
+            }
+        };
+        let name = metadata.and_then(|m| m.get("name"));
+        let other = name.map_or_else(|| Some("is missing".into()), |name| name.other_than_text(self.text));
+        let name = name.and_then(Tree::text).unwrap_or_default();
+        let other = other.or_else(|| {
+            (!is_config_map_name(name)).then(|| format!("`{name}` is not the name of a ConfigMap"))
+        });
+        if let Some(told) = other {
+            return Err(self.problem(document.line_of("metadata.name"), format!("metadata.name: {told}")));
+        }
+        let Some(value) = document.get("data").and_then(|data| data.get(key)) else {
+            return Err(self.problem(document.line_of("data"), format!("data: has no key `{key}`")));
+        };
+        let Some(text) = value.text() else {
+            return Err(self.problem(value.line, format!("data.{key}: is not text: begin it with `|`")));
+        };
+        // A block begins on the line after its key; leading empty lines belong to the text.
+        let blank = text.bytes().take_while(|byte| *byte == b'\n').count();
+        let entry = Entry {
+            config_map: name.to_string(),
+            origin: self.origin(value.line.saturating_sub(blank)),
+            text: text.to_string(),
+            binary: self.binary(document)?,
+        };
+        if host {
+            snapshot.hosts.push(entry);
+        } else {
+            snapshot.plugins.push(entry);
+        }
+        Ok(())
+    }
+
+    /// One that has what a labelled one has is probably meant to be taken.
+    fn pass_over_config_map(&self, document: &Tree, snapshot: &mut Snapshot) {
+        let has = |key: &str| document.get("data").is_some_and(|data| data.get(key).is_some());
+        let slip = [(HOST_KEY, HOST_LABEL), (PLUGIN_KEY, PLUGIN_LABEL)].into_iter().find(|(key, _)| has(key));
+        match slip {
+            Some((key, label)) => snapshot.slips.push(self.problem(
+                document.line,
+                format!("is a ConfigMap with `{key}`, and not taken without the label {label}: \"true\""),
+            )),
+            None => snapshot.pass_over(self.problem(
+                document.line,
+                format!("is a ConfigMap without the label {HOST_LABEL} or {PLUGIN_LABEL}: \"true\""),
+            )),
+        }
+    }
+
+    fn binary(&self, document: &Tree) -> Result<BTreeMap<String, Vec<u8>>, Problem> {
+        let Some(data) = document.get("binaryData") else { return Ok(BTreeMap::new()) };
+        data.entries()
+            .map(|(key, value)| {
+                let bytes = value.text().and_then(decode_base64);
+                let bytes = bytes
+                    .ok_or_else(|| self.problem(value.line, format!("binaryData.{key}: is not base64")))?;
+                Ok((key.to_string(), bytes))
+            })
+            .collect()
+    }
+}
+
+/// As the API server wants it: it becomes part of other names.
+fn is_config_map_name(name: &str) -> bool {
+    let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.len() <= 253
+        && name.starts_with(ends)
+        && name.ends_with(ends)
+        && name.chars().all(|c| ends(c) || c == '-' || c == '.')
+}
+
+/// The part of a text in which the document with this line stands, and the line at which it begins.
+fn part(text: &str, line: usize) -> (usize, String) {
+    let begins = |line: &str| line == "---" || line.starts_with("--- ") || line.starts_with("---\t");
+    let marks = text.lines().enumerate().filter(|(_, text)| begins(text)).map(|(index, _)| index + 1);
+    let (mut first, mut end) = (1, usize::MAX);
+    for mark in marks {
+        if mark <= line {
+            first = mark;
+        } else {
+            end = end.min(mark);
+        }
+    }
+    let part: Vec<_> = text.lines().skip(first - 1).take(end - first).collect();
+    (first, part.join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::folder::of_text;
+    use crate::config::manifest::{parse_host, parse_plugin};
+
+    const HOST: &str = "# the host\napiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec:\n  sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]\n";
+    const PLUGIN: &str = "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\nmetadata: {name: notify}\nspec:\n  module: {file: a.wasm}\n  subscribe: [{source: jobs}]\n";
+
+    fn read_one(text: &str) -> Snapshot {
+        of_text(Path::new("dir/a.yaml"), text)
+    }
+
+    fn passed_over(snapshot: &Snapshot) -> Vec<String> {
+        snapshot.passed_over.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_host_and_a_plugin_in_no_config_map_are_taken_as_they_are() {
+        let snapshot = read_one(&format!("{HOST}--- # and\n{PLUGIN}---\nkind: Secret\n"));
+        assert!(snapshot.problems.is_empty(), "{:?}", snapshot.problems);
+        let host = parse_host(snapshot.host().unwrap()).unwrap();
+        assert_eq!(host.spec.sources[0].name, "jobs");
+        let [entry] = snapshot.plugins.as_slice() else { panic!("{:?}", snapshot.plugins) };
+        let plugin = parse_plugin(entry, &host.spec).unwrap();
+        assert_eq!((plugin.name.as_str(), entry.config_map.as_str()), ("notify", "Plugin/notify"));
+        assert_eq!(entry.origin.folder.as_deref(), Some(Path::new("dir")), "where its component lies");
+    }
+
+    #[test]
+    fn a_fault_of_a_document_has_the_line_of_its_file() {
+        let wrong = PLUGIN.replace("source: jobs", "sauce: jobs");
+        let snapshot = read_one(&format!("{HOST}---\n{wrong}---\nkind: Secret\n"));
+        let host = parse_host(snapshot.host().unwrap()).unwrap().spec;
+        let problems = parse_plugin(&snapshot.plugins[0], &host).unwrap_err();
+        assert!(
+            problems[0].to_string().starts_with("dir/a.yaml:13: spec.subscribe[0].sauce"),
+            "{problems:?}"
+        );
+        let list = read_one("kind: List\nitems:\n- kind: Plugin\n  metadata: {name: p}\n");
+        let problems = parse_plugin(&list.plugins[0], &host).unwrap_err();
+        assert_eq!(problems[0].line, Some(3), "{problems:?}");
+    }
+
+    #[test]
+    fn a_document_of_another_version_of_ours_is_refused_and_one_of_somebody_else_is_not_ours() {
+        let newer = read_one(&PLUGIN.replace("v1alpha1", "v9"));
+        let refused = parse_plugin(&newer.plugins[0], &Default::default()).unwrap_err();
+        assert!(refused[0].message.contains("this version reads"), "{refused:?}");
+        let other = read_one(&PLUGIN.replace("kubewitness.dev/v1alpha1", "getambassador.io/v2"));
+        assert!(other.plugins.is_empty());
+        assert!(passed_over(&other)[0].starts_with("dir/a.yaml:1: is a Plugin: hosts,"), "{other:?}");
+    }
+
+    /// Its name can't be used: it is set apart, and no other document's.
+    #[test]
+    fn a_document_without_a_name_is_nobody_elses() {
+        let nameless = read_one(&PLUGIN.replace("name: notify", "name: n"));
+        let entry = &nameless.plugins[0];
+        assert_eq!(entry.config_map, "Plugin/a.yaml.1");
+        assert_eq!(entry.set_apart(), "document.a.yaml.1");
+        let told = parse_plugin(entry, &Default::default()).unwrap_err();
+        assert!(told[0].to_string().contains("metadata.name: `n` is the boolean to YAML"), "{told:?}");
+    }
+
+    #[test]
+    fn what_is_not_taken_is_named_with_the_reason() {
+        let told = passed_over(&read_one(
+            "kind: Deployment\n---\nfoo: 1\n---\nkind: ConfigMap\nmetadata: {name: c}\n",
+        ));
+        assert!(told[0].starts_with("dir/a.yaml:1: is a Deployment: hosts, plugins"), "{told:?}");
+        assert!(told[1].starts_with("dir/a.yaml:3: has no `kind`"), "{told:?}");
+        assert!(told[2].starts_with("dir/a.yaml:5: is a ConfigMap without the label"), "{told:?}");
+        assert_eq!(passed_over(&read_one("# nothing yet\n")), ["dir/a.yaml: has no document"]);
+    }
+
+    #[test]
+    fn a_config_map_of_ours_without_its_label_is_told_as_a_slip() {
+        let text = "kind: ConfigMap\nmetadata: {name: p}\ndata: {plugin.yaml: \"x\"}\n";
+        let [slip] = read_one(text).slips.try_into().unwrap();
+        assert!(slip.message.ends_with("without the label kubewitness.dev/plugin: \"true\""), "{slip}");
+        let wrong = text.replace("name: p", "name: p, labels: {kubewitness.dev/plugin: \"false\"}");
+        assert_eq!(read_one(&wrong).slips.len(), 1);
+    }
+
+    #[test]
+    fn the_name_of_a_config_map_that_yaml_reads_as_something_else_is_told_as_what_it_is() {
+        let named = |name: &str| {
+            let text = format!(
+                "kind: ConfigMap\nmetadata: {{name: {name}, labels: {{kubewitness.dev/plugin: \"true\"}}}}\n"
+            );
+            read_one(&text).problems[0].to_string()
+        };
+        assert!(
+            named("n")
+                .contains(":2: metadata.name: `n` is the boolean to YAML, and no text: write it in quotes")
+        );
+        assert!(named("1e3").contains("`1e3` is the number"));
+        assert!(named("\"\"").contains("`` is not the name of a ConfigMap"));
+    }
+
+    #[test]
+    fn many_that_are_passed_over_are_counted_and_not_kept() {
+        let snapshot = read_one(&"---\nkind: Pod\n".repeat(200));
+        assert!(snapshot.passed_over.len() < 200);
+        assert_eq!(snapshot.passed_over.len() + snapshot.more_passed_over, 200);
+    }
+}
