@@ -5,6 +5,7 @@ mod browser;
 mod cluster;
 mod conformance;
 mod databases;
+mod docs;
 mod kills;
 mod kubectl;
 mod letters;
