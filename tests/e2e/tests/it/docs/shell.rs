@@ -39,7 +39,7 @@ pub fn simple_commands(line: &str) -> Vec<Vec<String>> {
     {
         commands.last_mut().expect("there is one").push(word);
     }
-    commands.iter_mut().for_each(|words| without_settings(words));
+    commands.iter_mut().for_each(without_settings);
     commands.retain(|words| !words.is_empty());
     commands
 }
