@@ -1,7 +1,7 @@
 //! What the documentation points at is there: links, files, tests.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::project_root;
@@ -10,7 +10,7 @@ use super::page::{Page, pages};
 
 /// Folders of the root that pages name files in.
 const ROOMS: [&str; 6] = ["host", "plugins", "wit", "deploy", "tests", "docs"];
-/// Pages whose tables name files below `host/` and tests by their names.
+/// Pages whose tables name tests.
 const TABLES: [&str; 2] = ["docs/repair.md", "docs/bounds.md"];
 /// A name with so many underlines is a test's.
 const UNDERLINES: usize = 3;
@@ -49,18 +49,12 @@ fn check_link(page: &Page, target: &str) -> Result<()> {
 }
 
 /// Whether it names a file or folder of the project, and not a pattern or something that is made.
-fn named_file(page: &Page, text: &str) -> Option<PathBuf> {
+fn is_named_file(text: &str) -> bool {
     let is_path =
         |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "/._-".contains(letter);
-    let first = text.split('/').next()?;
-    if !text.contains('/') || !text.chars().all(is_path) {
-        return None;
-    }
-    if ROOMS.contains(&first) {
-        return Some(PathBuf::from(text));
-    }
-    let is_table = TABLES.contains(&page.name().as_str());
-    is_table.then(|| Path::new("host").join(text))
+    text.contains('/')
+        && text.chars().all(is_path)
+        && text.split('/').next().is_some_and(|first| ROOMS.contains(&first))
 }
 
 /// Every function of every Rust file: tests are some of them.
@@ -88,11 +82,9 @@ fn links_and_names_of_files_lead_somewhere() -> Result<()> {
             for target in links(line) {
                 faults.extend(check_link(&page, target).err().map(|why| format!("{place}: {why:#}")));
             }
-            for path in in_backticks(line).filter_map(|text| named_file(&page, text)) {
-                if !project_root().join(&path).exists() {
-                    faults.push(format!("{place}: there is no {}", path.display()));
-                }
-            }
+            let named = in_backticks(line).filter(|text| is_named_file(text));
+            let missing = named.filter(|path| !project_root().join(path).exists());
+            faults.extend(missing.map(|path| format!("{place}: there is no {path}")));
         }
     }
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
