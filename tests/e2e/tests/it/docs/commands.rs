@@ -1,4 +1,4 @@
-//! Each command in the documentation exists, with each of its flags: the program itself is asked.
+//! Compares each command in the documentation with the help texts of the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::shell::simple_commands;
 const PROGRAM: &str = "kubewitness";
 const RUNNER: &str = "tests/xtask/src/main.rs";
 
-/// What a program says of itself under `--help`.
+/// The flags and subcommands in a help text.
 #[derive(Clone, Default)]
 struct Help {
     flags: BTreeSet<String>,
@@ -39,7 +39,7 @@ impl Help {
     }
 }
 
-/// Asks once for each command.
+/// The help of each command, read once.
 #[derive(Default)]
 struct Helps(BTreeMap<Vec<String>, Help>);
 
@@ -73,7 +73,7 @@ impl Helps {
     }
 }
 
-/// The task runner's commands, as its source has them.
+/// The task runner's commands stand in its source.
 fn runner_has(runner: &str, words: &[String]) -> Result<()> {
     let name = words.first().context("`cargo xtask` without a command")?;
     if !runner.contains(&format!("\"{name}\"")) {

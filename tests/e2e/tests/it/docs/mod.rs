@@ -1,4 +1,4 @@
-//! The documentation keeps what it says: its pages are read, and their commands are run.
+//! Reads every page of the documentation and runs its commands.
 
 mod commands;
 mod page;

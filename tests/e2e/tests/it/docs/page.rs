@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kubewitness_harness::project_root;
 
-/// What stands in the line before a block that a test can't run.
+/// Begins the line before a block that a test can't run. The reason follows.
 const NOT_RUN: &str = "<!-- not run: ";
-/// What programs write themselves is compared where it is made.
+/// Generated pages are compared by the command that generates them.
 const GENERATED: &str = "docs/reference";
 
 pub struct Page {
@@ -37,7 +37,7 @@ impl Page {
         self.path.to_string_lossy().into_owned()
     }
 
-    /// A fence opens or closes a block; what stands within is no prose.
+    /// The blocks between fences, in order.
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         let mut open = false;
@@ -82,7 +82,7 @@ impl Block {
         self.language == "console"
     }
 
-    /// What a reader types: lines after `$ `, with those that a backslash continues.
+    /// What a reader types: lines after `$ `. A backslash continues a line.
     pub fn commands(&self) -> Vec<String> {
         let mut commands: Vec<String> = Vec::new();
         let mut goes_on = false;
@@ -101,7 +101,7 @@ impl Block {
         commands
     }
 
-    /// What a reader sees, without what is typed.
+    /// The lines that a command prints.
     pub fn output(&self) -> Vec<&str> {
         let mut typed = false;
         let mut output = Vec::new();
@@ -116,7 +116,7 @@ impl Block {
     }
 }
 
-/// Every page that somebody wrote.
+/// Every page that a person wrote.
 pub fn pages() -> Result<Vec<Page>> {
     let mut paths = Vec::new();
     find(Path::new(""), false, &mut paths)?;

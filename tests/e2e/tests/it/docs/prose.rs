@@ -1,4 +1,4 @@
-//! Pages are short, and so are their sentences.
+//! Bounds the length of pages and sentences.
 
 use anyhow::{Result, ensure};
 
@@ -10,7 +10,7 @@ const SENTENCE: usize = 30;
 const PAGES: [(&str, usize); 3] = [("README.md", 150), ("README.zh-CN.md", 150), ("ARCHITECTURE.md", 200)];
 const GLOSSARY: (&str, usize) = ("docs/glossary.md", 25);
 
-/// Paragraphs, list items and cells: what a sentence can't reach beyond. With the number of its first line.
+/// Paragraphs, list items and cells, each with the number of its first line. A sentence ends with them.
 fn paragraphs(page: &Page) -> Vec<(usize, String)> {
     let mut paragraphs: Vec<(usize, String)> = Vec::new();
     let mut goes_on = false;
@@ -35,7 +35,7 @@ fn paragraphs(page: &Page) -> Vec<(usize, String)> {
     paragraphs
 }
 
-/// What stands in backticks is one word, and so is where a link leads.
+/// Code in backticks counts as one word. The target of a link counts as none.
 fn without_code(text: &str) -> String {
     let plain = text.split('`').enumerate().map(|(place, part)| if place % 2 == 1 { "code" } else { part });
     let plain: String = plain.collect();

@@ -1,4 +1,4 @@
-//! What the documentation points at is there: links, files, tests.
+//! Checks that the links, files and tests that the documentation names exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::page::{Page, pages};
 const ROOMS: [&str; 6] = ["host", "plugins", "wit", "deploy", "tests", "docs"];
 /// Pages whose tables name tests.
 const TABLES: [&str; 2] = ["docs/repair.md", "docs/bounds.md"];
-/// A name with so many underlines is a test's.
+/// A name with at least so many underlines is a test's.
 const UNDERLINES: usize = 3;
 
 /// `[text](target)` outside of code.
@@ -25,7 +25,7 @@ fn in_backticks(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// The name that a heading has in an address.
+/// The anchor that GitHub gives a heading.
 fn anchor(heading: &str) -> String {
     let kept = |letter: char| letter.is_alphanumeric() || letter == '-' || letter == '_';
     let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
@@ -48,7 +48,7 @@ fn check_link(page: &Page, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether it names a file or folder of the project, and not a pattern or something that is made.
+/// Whether the text names a file or folder of the project. Patterns and built files have other names.
 fn is_named_file(text: &str) -> bool {
     let is_path =
         |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "/._-".contains(letter);
@@ -57,7 +57,7 @@ fn is_named_file(text: &str) -> bool {
         && text.split('/').next().is_some_and(|first| ROOMS.contains(&first))
 }
 
-/// Every function of every Rust file: tests are some of them.
+/// The names of all functions in all Rust files. Tests are among them.
 fn functions(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let entry = entry?;

@@ -1,4 +1,5 @@
-//! The blocks of commands that say nothing else are run, beside a playground and on what it leaves behind.
+//! Runs each block of commands that has no reason against it. Commands that ask a controller run beside a
+//! playground; the others run on the data folder that it leaves behind.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -94,17 +95,17 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// How wide a column is depends on what stands in it.
+/// The width of a column depends on its content.
 fn squeezed(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Figures, times and sums differ from run to run; heads of tables and sentences do not.
+/// Figures, times and hashes differ from run to run. Table heads and sentences do not.
 fn is_certain(line: &str) -> bool {
     !line.is_empty() && !line.contains('…') && !line.contains(|letter: char| letter.is_ascii_digit())
 }
 
-/// Nothing but the program itself is started by what a page says.
+/// The subcommands of a block. A test starts no program but `kubewitness` for a page.
 fn started(block: &Block) -> Result<Vec<String>> {
     let mut commands = Vec::new();
     for words in block.commands().iter().flat_map(|line| simple_commands(line)) {
@@ -117,7 +118,7 @@ fn started(block: &Block) -> Result<Vec<String>> {
     Ok(commands)
 }
 
-/// The blocks that have no reason not to be run, and whether they ask a running controller.
+/// The blocks without a reason against running them, and whether they ask a running controller.
 fn runnable(pages: &[Page]) -> Result<Vec<(&Page, Block, bool)>> {
     let mut found = Vec::new();
     for page in pages.iter().filter(|page| page.name() != "README.zh-CN.md") {
@@ -143,7 +144,7 @@ async fn the_commands_of_the_documentation_work_as_they_stand() {
                 let ran = lab.run(page, block).await;
                 faults.extend(ran.err().map(|why| format!("{}:{}: {why:#}", page.name(), block.line)));
             }
-            // What asks nobody reads what a controller left behind.
+            // The other commands read the folder of a controller that has ended.
             if asks {
                 let ended = lab.process.terminate(WITHIN).await?;
                 ensure!(ended == Ended::Code(0), "it ended with {ended:?}; {}", lab.process.say());

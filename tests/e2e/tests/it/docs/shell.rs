@@ -1,7 +1,7 @@
-//! Which programs a line for the shell starts, and with which words. It knows as much of the shell
-//! as the documentation uses.
+//! Splits a command line into the programs that it starts and their words. It knows only the part of
+//! the shell that the documentation uses.
 
-/// Starts a program: its words, without what is set before them and where its output goes.
+/// The words of each program that the line starts, without variables before it and redirections.
 pub fn simple_commands(line: &str) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let mut letters = line.chars().peekable();
@@ -44,7 +44,7 @@ pub fn simple_commands(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// `NAME=value` before a program, and `export` alone, start nothing.
+/// `NAME=value` before a program, `export` and `alias` start nothing.
 fn without_settings(words: &mut Vec<String>) {
     let is_setting = |word: &String| {
         let name = word.split('=').next().unwrap_or_default();
