@@ -39,6 +39,7 @@ mod known;
 mod landmark;
 mod lifeline;
 mod listers;
+mod login;
 mod maker;
 mod mender;
 mod owners;
