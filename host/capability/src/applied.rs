@@ -63,13 +63,26 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<Mark>> {
 }
 
 /// The receipts of one plugin above its cursor.
-#[derive(Debug, Default)]
-pub struct Applied(Mutex<BTreeMap<Seq, u32>>);
+#[derive(Debug)]
+pub struct Applied {
+    marks: Mutex<BTreeMap<Seq, u32>>,
+    most: usize,
+}
+
+impl Default for Applied {
+    fn default() -> Self {
+        Self::of_at_most(MAX_RECEIPTS)
+    }
+}
 
 impl Applied {
+    pub fn of_at_most(most: usize) -> Self {
+        Self { marks: Mutex::default(), most }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Seq, u32>> {
         // A map of plain numbers is whole after any panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn add(&self, marks: &[Mark]) {
@@ -86,7 +99,7 @@ impl Applied {
     }
 
     pub fn is_full(&self) -> bool {
-        self.lock().len() >= MAX_RECEIPTS
+        self.lock().len() >= self.most
     }
 }
 
@@ -123,5 +136,17 @@ mod tests {
         applied.prune(5);
         assert!(!applied.contains(Mark { seq: 5, print: 1 }));
         assert!(applied.contains(Mark { seq: 6, print: 1 }));
+    }
+
+    #[test]
+    fn receipts_are_full_at_their_bound_until_the_cursor_moves_on() {
+        assert_eq!(Applied::default().most, MAX_RECEIPTS);
+        let applied = Applied::of_at_most(2);
+        applied.add(&[Mark { seq: 5, print: 1 }]);
+        assert!(!applied.is_full());
+        applied.add(&[Mark { seq: 6, print: 1 }]);
+        assert!(applied.is_full());
+        applied.prune(5);
+        assert!(!applied.is_full());
     }
 }

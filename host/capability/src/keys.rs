@@ -74,6 +74,17 @@ mod tests {
         }
     }
 
+    /// The pair is made here and not read from a file, so that nothing else is looked at.
+    #[test]
+    fn a_message_to_sign_has_no_more_bytes_than_its_bound() {
+        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
+        let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
+        let value_from = SecretRef::File("unused".into());
+        let key = Key { spec: KeySpec { name: "audit".into(), value_from }, pair };
+        assert!(key.sign(&vec![7; MESSAGE_BYTES]).is_ok());
+        assert!(matches!(key.sign(&vec![7; MESSAGE_BYTES + 1]), Err(GrantError::TooLarge(_))));
+    }
+
     #[tokio::test]
     async fn what_is_no_key_is_refused_without_its_text() {
         for text in ["hush-hush", "aHVzaC1odXNo"] {

@@ -18,6 +18,7 @@ pub use intake::{Arrival, Intake, Taken};
 pub use places::{Place, Places};
 
 use crate::document::{self, checksum};
+use crate::limits::VERSION_BYTES;
 use crate::ports::Append;
 use crate::state::{ObjectRef, Seq, State};
 use crate::version::Version;
@@ -69,7 +70,14 @@ pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), Garbled> {
     let (head, document) = rest
         .split_at_checked(u32::from_le_bytes(*length) as usize)
         .ok_or_else(|| garbled("it is too short"))?;
-    let state = serde_json::from_slice(head).map_err(|error| garbled(&error.to_string()))?;
+    let state: State = serde_json::from_slice(head).map_err(|error| garbled(&error.to_string()))?;
+    // The journal refuses these, and such a refusal ends the source.
+    if state.object.uid.is_empty() {
+        return Err(garbled("its object has no uid"));
+    }
+    if state.resource_version.as_str().len() > VERSION_BYTES {
+        return Err(garbled(&format!("its version has more than {VERSION_BYTES} bytes")));
+    }
     Ok((state, whole.slice_ref(document)))
 }
 
@@ -141,6 +149,16 @@ pub(crate) mod tests {
             }
         }
         assert!(unpack(b"").is_err() && unpack(&packed[..packed.len() / 2]).is_err());
+    }
+
+    #[test]
+    fn a_state_that_no_journal_takes_is_told_from_one_that_it_takes() {
+        let carried = |state: &State| unpack(&pack(state, b"{}")).map(drop).map_err(|error| error.0);
+        assert_eq!(carried(&state(9, 1, &"7".repeat(VERSION_BYTES))), Ok(()));
+        let long = carried(&state(9, 1, &"7".repeat(VERSION_BYTES + 1))).unwrap_err();
+        assert!(long.contains("more than 1024 bytes"), "{long}");
+        let nobodys = State { object: Arc::default(), ..state(9, 1, "12") };
+        assert!(carried(&nobodys).unwrap_err().contains("no uid"));
     }
 
     #[test]

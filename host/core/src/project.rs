@@ -15,6 +15,8 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
+use crate::limits::VERSION_BYTES;
+
 pub use outline::Outline;
 pub use page::{ListPage, list_page};
 pub(crate) use scan::{Flow, Scanner, Text};
@@ -33,6 +35,8 @@ pub enum ProjectError {
     TooDeep { at: usize },
     #[error("`{0}` is missing")]
     Missing(&'static str),
+    #[error("`metadata.resourceVersion` has more than {VERSION_BYTES} bytes: no journal takes it")]
+    LongVersion,
     #[error("`{0}` is no kind of watch event")]
     UnknownEvent(String),
 }
@@ -309,6 +313,7 @@ impl<'a> Reading<'a> {
         ];
         match required.iter().find(|(there, _)| !there) {
             Some((_, field)) => Err(ProjectError::Missing(field)),
+            None if envelope.resource_version.len() > VERSION_BYTES => Err(ProjectError::LongVersion),
             None => Ok(envelope),
         }
     }

@@ -207,7 +207,27 @@ impl ResourceLimiter for MemoryLimit {
 
 #[cfg(test)]
 mod tests {
+    use wasmtime_wasi::p2::bindings::random::random::Host as _;
+
     use super::*;
+
+    #[test]
+    fn a_guest_holds_no_more_wasi_objects_than_its_bound() {
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into());
+        let WasiCtxView { table, .. } = guest.ctx();
+        for held in 0..RESOURCES {
+            assert!(table.push(held).is_ok(), "{held}");
+        }
+        assert!(table.push(RESOURCES).is_err());
+    }
+
+    #[test]
+    fn one_call_gives_no_more_random_bytes_than_its_bound() {
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into());
+        let random = guest.ctx().ctx.random();
+        assert_eq!(random.get_random_bytes(RANDOM_BYTES).unwrap().len() as u64, RANDOM_BYTES);
+        assert!(random.get_random_bytes(RANDOM_BYTES + 1).is_err());
+    }
 
     #[test]
     fn memory_is_summed_over_everything_that_grows() {

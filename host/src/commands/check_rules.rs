@@ -385,16 +385,16 @@ mod tests {
         }
     }
 
-    /// A fenced block of the README, from the line after its first.
+    /// A fenced block of the page on status rules, from the line after its first.
     fn shown(begins: &str) -> &'static str {
-        let readme = include_str!("../../../README.md");
-        let block = readme.split("```").find(|block| block.lines().nth(1) == Some(begins));
-        let block = block.unwrap_or_else(|| panic!("the README has no block that begins with {begins}"));
+        let page = include_str!("../../../docs/how-to/status-rules.md");
+        let block = page.split("```").find(|block| block.lines().nth(1) == Some(begins));
+        let block = block.unwrap_or_else(|| panic!("the page has no block that begins with {begins}"));
         block.split_once('\n').unwrap().1
     }
 
     #[test]
-    fn the_rule_in_the_readme_says_what_the_readme_says_of_it() {
+    fn the_rule_on_its_page_says_what_the_page_says_of_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("experiment.yaml"), shown("# experiment.yaml")).unwrap();

@@ -111,12 +111,12 @@ async fn look(folder: &Path) -> Result<Look, Problem> {
         let text = files::within(path, files::ANSWER, move || files::text(&asked, FILE_BYTES)).await;
         print.update(path.as_os_str().as_encoded_bytes());
         match &text {
-            Ok(text) => print.update(text),
-            Err(error) => print.update(error.to_string()),
+            Ok(text) => print.update(text.as_bytes()),
+            Err(error) => print.update(error.to_string().as_bytes()),
         }
         texts.push(text);
     }
-    Ok(Look { listing, texts, fingerprint: print.finalize().to_vec() })
+    Ok(Look { listing, texts, fingerprint: print.finish().as_ref().to_vec() })
 }
 
 fn list(folder: &Path) -> io::Result<Listing> {

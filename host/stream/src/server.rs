@@ -186,3 +186,22 @@ impl Server {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections are taken by the kernel, and nobody ever reads from them. Time is not waited for: it
+    /// moves on where nothing else happens.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_says_nothing_is_given_up_after_its_time() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("nats://{}", silent.local_addr().unwrap());
+        let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
+        let server = Server { spec, address: Arc::new(move || Ok(address.clone())), credentials: None };
+        let began = tokio::time::Instant::now();
+        let Err(Away(why)) = server.link().await else { panic!("nobody answers") };
+        assert!(why.starts_with("the stream `platform`: its server"), "{why}");
+        assert!(began.elapsed() <= 2 * ANSWER, "{:?}", began.elapsed());
+    }
+}

@@ -37,6 +37,11 @@
 //! The crate also compiles for the machine it is built on, where capability calls go to the host
 //! that a test put in place: see [`testing`].
 
+/// The plugin of the tutorial: what it shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorial.md")]
+mod tutorial {}
+
 pub mod capability;
 mod plugin;
 #[cfg(not(target_arch = "wasm32"))]

@@ -250,3 +250,6 @@ impl Written {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

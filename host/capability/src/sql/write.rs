@@ -388,6 +388,21 @@ mod tests {
     }
 
     #[test]
+    fn a_write_has_no_more_columns_and_no_more_rows_than_its_bounds() {
+        let shaped = |columns: usize, rows: usize| {
+            let columns: Vec<_> = (0..columns).map(|column| format!("c{column}")).collect();
+            let key = vec!["c0".to_owned()];
+            let rows = vec![vec![SqlValue::Integer(1); columns.len()]; rows];
+            let table = "t".to_owned();
+            check_shape(&TableWrite { table, columns, key, on_conflict: OnConflict::Ignore, rows }).map(drop)
+        };
+        assert_eq!(shaped(MAX_COLUMNS, 1), Ok(()));
+        assert!(matches!(shaped(MAX_COLUMNS + 1, 1), Err(GrantError::Invalid(_))));
+        assert_eq!(shaped(1, MAX_ROWS), Ok(()));
+        assert!(matches!(shaped(1, MAX_ROWS + 1), Err(GrantError::TooLarge(_))));
+    }
+
+    #[test]
     fn the_statement_guards_by_the_newer_column() {
         let plan = plan(write(newer(), &[("a", 1, "x"), ("b", 1, "x")]), Dialect::Sqlite).unwrap();
         assert_eq!(

@@ -101,6 +101,18 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn a_version_that_no_journal_takes_is_refused() {
+    let object = |bytes: usize| {
+        format!(r#"{{"metadata":{{"name":"a","uid":"u","resourceVersion":"{}"}}}}"#, "7".repeat(bytes))
+    };
+    assert!(envelope(object(VERSION_BYTES).as_bytes()).is_ok());
+    let long = object(VERSION_BYTES + 1);
+    assert_eq!(envelope(long.as_bytes()), Err(ProjectError::LongVersion));
+    let line = format!(r#"{{"type":"ADDED","object":{long}}}"#);
+    assert_eq!(project(line.as_bytes()), Err(ProjectError::LongVersion));
+}
+
+#[test]
 fn what_is_wrong_is_placed() {
     assert_eq!(frame(b"{\"type\":\"\xff\",\"object\":{}}"), Err(ProjectError::Utf8 { at: 9 }));
     for broken in [

@@ -206,4 +206,17 @@ mod tests {
     fn nesting_does_not_multiply_the_text() {
         assert!(lay_out(&"[".repeat(10_000)).len() < 10_000 * 140);
     }
+
+    #[test]
+    fn no_more_of_a_document_is_shown_or_compared_than_its_bound() {
+        let fits = vec![b'x'; SHOWN_BYTES];
+        assert!(!whole(&fits).into_string().contains("are shown"));
+        let large = vec![b'x'; SHOWN_BYTES + 1000];
+        let page = whole(&large).into_string();
+        assert!(page.contains("Only the first"), "{} bytes", page.len());
+        assert_eq!(page.matches('x').count() - whole(b"{}").into_string().matches('x').count(), SHOWN_BYTES);
+        for (old, new) in [(&large[..], &b"{}"[..]), (b"{}", &large)] {
+            assert!(changes(old, new, 1).into_string().contains("Too large to compare"));
+        }
+    }
 }

@@ -22,7 +22,9 @@ use percent_encoding::percent_decode_str;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::connect::liveness::Telling;
+use crate::connect::login::Login;
 use crate::connect::pool::Spread;
+use crate::connect::{LOGIN, login_command};
 
 /// What one stream may send before it is read: a large object, or a second of a busy watch.
 /// A watch that the journal holds up keeps this much of the connection's window.
@@ -106,9 +108,15 @@ where
         // One that died while nothing was asked is not handed to the next request.
         .http2_keep_alive_while_idle(true);
     let client = Spread::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
+    let auth = config.auth_layer()?;
+    let (auth, login) = match login_command(config) {
+        Some(command) => (None, auth.map(|auth| Login::of(&command, LOGIN, &auth))),
+        None => (auth, None),
+    };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
+        .option_layer(auth)
+        .option_layer(login)
         .layer(config.extra_headers_layer()?)
         .service(client);
     Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())

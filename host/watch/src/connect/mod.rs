@@ -6,24 +6,35 @@
 pub(crate) mod backoff;
 pub(crate) mod client;
 mod liveness;
+mod login;
 mod pool;
 pub(crate) mod request;
 pub(crate) mod resource;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kubewitness_core::files;
 use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::connect::client::KeepAlive;
 use crate::connect::request::{Api, causes};
 
 /// Clusters with their certificates are some KiB each.
 const FILE_BYTES: u64 = 16 << 20;
+
+/// A command for logging in may ask a person, in a browser or for a second factor.
+pub(crate) const LOGIN: Duration = Duration::from_secs(60);
+/// Whoever waits for longer is told what for.
+const TELL: Duration = Duration::from_secs(5);
 
 /// How the API server is found. The default is what kubectl does: `KUBECONFIG`, then
 /// `~/.kube/config`, then the service account of the pod.
@@ -84,6 +95,8 @@ pub enum ConnectError {
     NotConfigured(String),
     #[error("no client can be made for {server}: {why}")]
     Client { server: String, why: String },
+    #[error("{what} has not ended within {} s: {advice}", .within.as_secs())]
+    Hangs { what: String, within: Duration, advice: &'static str },
     #[error("{server} doesn't answer: {why}")]
     Unreachable { server: String, why: String },
 }
@@ -110,15 +123,69 @@ pub async fn connect_with(
     options: &ConnectOptions,
     keep_alive: &KeepAlive,
 ) -> Result<Connection, ConnectError> {
-    let mut config = configuration(options).await?;
+    connect_within(options, keep_alive, LOGIN).await
+}
+
+async fn connect_within(
+    options: &ConnectOptions,
+    keep_alive: &KeepAlive,
+    limit: Duration,
+) -> Result<Connection, ConnectError> {
+    let (options, keep_alive, runtime) = (options.clone(), keep_alive.clone(), Handle::current());
+    let reading = move || runtime.block_on(configuration(&options));
+    let advice = "a pipe or a network mount among the files that it names may hang; name others";
+    let mut config = aside("reading the kubeconfig", limit, advice, reading).await??;
     config
         .headers
         .push((USER_AGENT, HeaderValue::from_static(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))));
     let server = config.cluster_url.to_string();
     let namespace = config.default_namespace.clone();
-    let client = client::client(&config, keep_alive)
-        .map_err(|error| ConnectError::Client { server: server.clone(), why: causes(&*error) })?;
+    let what = login_command(&config).map_or_else(
+        || "reading the credentials that the kubeconfig names".to_owned(),
+        |command| format!("the command `{command}`, which the kubeconfig names for logging in to {server},"),
+    );
+    let advice = "run it by hand to see what it waits for, and log in before you start";
+    let making = move || client::client(&config, &keep_alive).map_err(|error| causes(&*error));
+    let client = aside(&what, limit, advice, making)
+        .await?
+        .map_err(|why| ConnectError::Client { server: server.clone(), why })?;
     Ok(Connection { client, namespace, server })
+}
+
+/// What is run for logging in. Its arguments may be secret.
+pub(crate) fn login_command(config: &kube::Config) -> Option<String> {
+    let user = &config.auth_info;
+    let command = user.exec.as_ref().and_then(|exec| exec.command.clone());
+    command.or_else(|| user.auth_provider.as_ref()?.config.get("cmd-path").cloned())
+}
+
+/// On a thread of its own: kube opens files and runs commands as any program does, and these may never
+/// come back. One of the runtime's threads would be missed, and a stop would wait for it.
+async fn aside<T: Send + 'static>(
+    what: &str,
+    limit: Duration,
+    advice: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ConnectError> {
+    let hangs = || ConnectError::Hangs { what: what.to_owned(), within: limit, advice };
+    let failed = |why: String| ConnectError::NotConfigured(format!("{what}: {why}"));
+    let (sender, answer) = oneshot::channel();
+    let runtime = Handle::current();
+    let thread = std::thread::Builder::new().name("connect".into()).spawn(move || {
+        let _entered = runtime.enter();
+        // Nobody waits for it any more where it took too long.
+        drop(sender.send(work()));
+    });
+    thread.map_err(|error| failed(error.to_string()))?;
+    let mut answer = pin!(timeout(limit, answer));
+    let answered = match timeout(TELL, &mut answer).await {
+        Ok(answered) => answered,
+        Err(_) => {
+            tracing::warn!("{what} has not ended yet; it has {} s in all", limit.as_secs());
+            answer.await
+        }
+    };
+    answered.map_err(|_| hangs())?.map_err(|_| failed("it panicked".into()))
 }
 
 async fn configuration(options: &ConnectOptions) -> Result<kube::Config, ConnectError> {
@@ -158,5 +225,45 @@ mod tests {
         let options = ConnectOptions { kubeconfig: Some(pipe), context: None };
         let told = connect(&options).await.err().unwrap().to_string();
         assert!(told.contains("kubeconfig` can't be used: it is a pipe"), "{told}");
+    }
+
+    fn options(folder: &tempfile::TempDir, user: serde_json::Value) -> ConnectOptions {
+        let config = serde_json::json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(&path, config.to_string()).unwrap();
+        ConnectOptions { kubeconfig: Some(path), context: None }
+    }
+
+    fn exec(script: &str) -> serde_json::Value {
+        serde_json::json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh",
+            "args": ["-c", script], "interactiveMode": "Never"}})
+    }
+
+    /// One thread: what blocks it would keep the limit from being noticed. The command ends with its test.
+    #[tokio::test]
+    async fn a_login_command_that_hangs_is_given_up_and_named_and_holds_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let end = folder.path().join("end");
+        let script = format!("while [ ! -e {} ]; do sleep 0.05; done", end.display());
+        let (options, limit) = (options(&folder, exec(&script)), Duration::from_millis(200));
+        let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
+        std::fs::write(&end, "").unwrap();
+        assert!(told.contains("the command `sh`") && told.contains("run it by hand"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_pipe_among_the_credentials_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("token");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let options = options(&folder, serde_json::json!({"tokenFile": pipe}));
+        let limit = Duration::from_millis(200);
+        let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
+        // Whoever reads it finds its end.
+        std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+        assert!(told.starts_with("reading the credentials"), "{told}");
     }
 }

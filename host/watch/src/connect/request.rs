@@ -266,4 +266,38 @@ mod tests {
         assert!(status_failure(None, br#"{"kind":"Status","reason":"Expired"}"#, None).is_expired());
         assert!(!status_failure(Some(404), b"", None).is_expired());
     }
+
+    /// Every request gets this answer, if any.
+    fn api(answer: Option<(u16, Vec<u8>)>) -> Api {
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = answer.clone();
+            async move {
+                let Some((status, body)) = answer else { return std::future::pending().await };
+                let answer = http::Response::builder().status(status).body(Body::from(body));
+                Ok::<_, tower::BoxError>(answer.unwrap())
+            }
+        });
+        Api::new(kube::Client::new(service, "default"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_never_comes_is_given_up() {
+        assert_eq!(api(None).get("/version").await, Err(Failure::TimedOut(ANSWER_TIME)));
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_no_more_bytes_than_its_bound() {
+        let ten = || Body::from(vec![7; 10]);
+        assert_eq!(collect(ten(), 10).await.unwrap().len(), 10);
+        assert_eq!(collect(ten(), 9).await, Err(Failure::Answer("it is larger than 9 bytes".into())));
+    }
+
+    #[tokio::test]
+    async fn an_errors_body_is_read_up_to_its_bound_and_its_code_counts_whatever_is_in_it() {
+        let told =
+            async |bytes: usize| api(Some((503, vec![b'x'; bytes]))).get("/version").await.unwrap_err();
+        assert!(told(ERROR_BYTES).await.to_string().len() > 100);
+        let large = told(ERROR_BYTES + 1).await;
+        assert_eq!((large.code(), large.to_string().trim_end()), (Some(503), "503 Service Unavailable:"));
+    }
 }

@@ -1,7 +1,11 @@
 //! Servers, journals and objects that are not as they should be.
 
+use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::state::Change;
+
+use kubewitness_watch::{ConfigMaps, Snapshot};
+use tokio::sync::watch;
 
 use super::*;
 
@@ -194,4 +198,48 @@ async fn what_was_made_while_a_batch_was_refused_is_not_written_without_it() {
     let ended = running.task.await.unwrap();
     assert!(matches!(ended, Err(SourceError::Journal(JournalError::Fatal(_)))), "{ended:?}");
     assert_eq!((memory.begun(), memory.story_of("b").len()), (before + 1, 1));
+}
+
+#[tokio::test]
+async fn an_object_whose_version_no_journal_takes_is_poison_and_ends_no_source() {
+    let (world, memory, running) = started(&["a"]).await;
+    let object = json!({"metadata": {"name": "b", "namespace": "ml", "uid": "uid-b",
+        "resourceVersion": "7".repeat(VERSION_BYTES + 1)}});
+    world.send(&format!("{}\n", json!({"type": "ADDED", "object": object})));
+    until("poison", || memory.poison().len() == 1).await;
+    world.update("a");
+    level(&world, &memory).await;
+    running.stop().await;
+    assert_eq!(memory.story_of("a").len(), 2);
+}
+
+/// ConfigMaps of the small server, which has none.
+async fn followed(world: &World, tuning: Tuning) -> (watch::Receiver<Snapshot>, CancellationToken) {
+    let client = connected(world).await.client;
+    let maps = ConfigMaps::new(client, "ml", &["kubewitness.dev/plugin=true"]).with_tuning(tuning);
+    let ((out, seen), stop) = (watch::channel(Snapshot::default()), CancellationToken::new());
+    tokio::spawn(maps.run(out, stop.clone()));
+    until("the ConfigMaps are watched", || world.watches() > 0 && seen.borrow().synced).await;
+    (seen, stop)
+}
+
+#[tokio::test]
+async fn a_frame_of_configmaps_that_is_too_large_is_a_condition_and_they_are_watched_again() {
+    let world = World::start().await;
+    let (seen, stop) = followed(&world, tuning()).await;
+    let watched = world.requests("watch=true").len();
+    world.send(&"x".repeat((4 << 20) + 1));
+    until("a new watch", || world.requests("watch=true").len() > watched).await;
+    until("it goes on without a condition", || world.watches() > 0 && seen.borrow().condition.is_none())
+        .await;
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_watch_of_configmaps_that_falls_silent_is_opened_anew() {
+    let world = World::start().await;
+    let (seen, stop) = followed(&world, Tuning { idle: Duration::from_millis(50), ..tuning() }).await;
+    until("three watches", || world.requests("watch=true").len() >= 3).await;
+    assert_eq!(seen.borrow().condition, None);
+    stop.cancel();
 }

@@ -6,6 +6,7 @@ mod clients;
 mod cluster;
 mod conformance;
 mod databases;
+mod docs;
 mod files;
 mod imports;
 mod kills;

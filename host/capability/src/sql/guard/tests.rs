@@ -295,3 +295,16 @@ fn parameters_are_written_as_postgres_wants_them() {
     assert_eq!(with_dollars(text).unwrap(), "UPDATE t SET a = $1, \"b?\" = '?' /* ? */ WHERE c = $2 -- ?");
     assert_eq!(with_dollars("SELECT ?2, ?1, ?2").unwrap(), "SELECT $2, $1, $2");
 }
+
+#[test]
+fn a_statement_has_no_more_bytes_and_no_more_values_than_its_bound() {
+    let padded = |bytes: usize| format!("DELETE FROM t{}", " ".repeat(bytes - "DELETE FROM t".len()));
+    assert_eq!(execute(&padded(STATEMENT_BYTES)), Ok(0));
+    let long = execute(&padded(STATEMENT_BYTES + 1)).unwrap_err();
+    assert!(long.contains("at most 65536 bytes"), "{long}");
+
+    let most = super::super::write::MAX_BINDS;
+    assert_eq!(execute(&format!("DELETE FROM t WHERE a = ?{most}")), Ok(most));
+    let many = execute(&format!("DELETE FROM t WHERE a = ?{}", most + 1)).unwrap_err();
+    assert!(many.contains("at most 32766 parameters"), "{many}");
+}

@@ -1,0 +1,189 @@
+//! The header that a request is let in with, where a command or a file gives it and it is renewed.
+//!
+//! kube runs the command for the first request that finds the token too old, and forgets it where that
+//! request is given up: the next one would begin another. So there is one renewal at a time, which
+//! outlives the requests that wait for it; a command that hangs is one process and one thread.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Request, Response};
+use kube::client::Body;
+use tokio::time::timeout;
+use tower::{BoxError, Layer, Service, ServiceExt};
+
+/// None where the server is asked without one.
+type Header = Result<Option<HeaderValue>, Arc<str>>;
+type Renewal = Shared<BoxFuture<'static, Header>>;
+type Begin = Arc<dyn Fn() -> BoxFuture<'static, Header> + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) struct Login {
+    /// What is asked for it, as people know it.
+    command: Arc<str>,
+    limit: Duration,
+    begin: Begin,
+    renewal: Arc<Mutex<Option<Renewal>>>,
+}
+
+impl Login {
+    /// Takes the header from kube's own layer.
+    pub fn of<L>(command: &str, limit: Duration, layer: &L) -> Self
+    where
+        L: Layer<Echo>,
+        L::Service:
+            Service<Request<Body>, Response = Response<Option<HeaderValue>>> + Clone + Send + Sync + 'static,
+        <L::Service as Service<Request<Body>>>::Future: Send,
+        <L::Service as Service<Request<Body>>>::Error: Into<BoxError>,
+    {
+        let asked = layer.layer(Echo);
+        Self::new(command, limit, move || {
+            let asked = asked.clone().oneshot(Request::new(Body::empty()));
+            let told = |error: <L::Service as Service<Request<Body>>>::Error| error.into().to_string().into();
+            asked.map(move |header| header.map(Response::into_body).map_err(told)).boxed()
+        })
+    }
+
+    fn new(
+        command: &str,
+        limit: Duration,
+        begin: impl Fn() -> BoxFuture<'static, Header> + Send + Sync + 'static,
+    ) -> Self {
+        Self { command: command.into(), limit, begin: Arc::new(begin), renewal: Arc::default() }
+    }
+
+    async fn header(&self) -> Result<Option<HeaderValue>, BoxError> {
+        let renewal = {
+            let mut held = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*held {
+                Some(renewal) if renewal.peek().is_none() => renewal.clone(),
+                _ => held.insert((self.begin)().shared()).clone(),
+            }
+        };
+        let late = |_| {
+            format!(
+                "the command `{}` for logging in has not ended within {} s: run it by hand to see what it waits for",
+                self.command,
+                self.limit.as_secs()
+            )
+        };
+        let header = timeout(self.limit, renewal).await.map_err(late)?;
+        header.map_err(|why| why.to_string().into())
+    }
+}
+
+/// Answers with the header that it was asked with.
+#[derive(Clone)]
+pub(crate) struct Echo;
+
+impl Service<Request<Body>> for Echo {
+    type Response = Response<Option<HeaderValue>>;
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        std::future::ready(Ok(Response::new(request.headers().get(AUTHORIZATION).cloned())))
+    }
+}
+
+impl<S> Layer<S> for Login {
+    type Service = LoggedIn<S>;
+
+    fn layer(&self, inner: S) -> LoggedIn<S> {
+        LoggedIn { login: self.clone(), inner }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct LoggedIn<S> {
+    login: Login,
+    inner: S,
+}
+
+impl<S> Service<Request<Body>> for LoggedIn<S>
+where
+    S: Service<Request<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<S::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        // A clone is asked, once the header is there.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let (login, inner) = (self.login.clone(), self.inner.clone());
+        async move {
+            if let Some(header) = login.header().await? {
+                request.headers_mut().insert(AUTHORIZATION, header);
+            }
+            inner.oneshot(request).await.map_err(Into::into)
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Semaphore;
+    use tower::service_fn;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_renewal_that_hangs_is_one_however_many_requests_give_it_up() {
+        let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (count, closed) = (begun.clone(), gate.clone());
+        let login = Login::new("sh", Duration::from_millis(20), move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            let closed = closed.clone();
+            async move {
+                drop(closed.acquire().await);
+                Ok(Some(HeaderValue::from_static("Bearer t")))
+            }
+            .boxed()
+        });
+        for _ in 0..20 {
+            let told = login.header().await.unwrap_err().to_string();
+            assert!(told.contains("`sh`") && told.contains("run it by hand"), "{told}");
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        gate.add_permits(1);
+        assert_eq!(login.header().await.unwrap().unwrap(), "Bearer t");
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        // What is asked for later is asked anew: the token may have to be renewed again.
+        login.header().await.unwrap();
+        assert_eq!(begun.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_request_carries_the_header_that_kube_gives() {
+        let login = Login::of(
+            "sh",
+            Duration::from_secs(5),
+            &tower::util::MapRequestLayer::new(|mut request: Request<Body>| {
+                request.headers_mut().insert(AUTHORIZATION, HeaderValue::from_static("Bearer k"));
+                request
+            }),
+        );
+        let inner = service_fn(|request: Request<Body>| async move {
+            Ok::<_, BoxError>(request.headers().get(AUTHORIZATION).cloned())
+        });
+        let seen = login.layer(inner).oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(seen.unwrap(), "Bearer k");
+    }
+}

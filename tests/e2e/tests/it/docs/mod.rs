@@ -1,0 +1,8 @@
+//! Reads every page of the documentation and runs its commands.
+
+mod commands;
+mod page;
+mod prose;
+mod references;
+mod runs;
+mod shell;

@@ -1,0 +1,134 @@
+//! Checks that the links, files and tests that the documentation names exist.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::project_root;
+
+use super::page::{Page, pages};
+
+/// Folders of the root that pages name files in.
+const ROOMS: [&str; 6] = ["host", "plugins", "wit", "deploy", "tests", "docs"];
+/// Pages whose tables name tests.
+const TABLES: [&str; 2] = ["docs/repair.md", "docs/bounds.md"];
+/// A name with at least so many underlines is a test's.
+const UNDERLINES: usize = 3;
+
+/// `[text](target)` outside of code.
+fn links(line: &str) -> Vec<&str> {
+    let after = line.split("](").skip(1);
+    after.filter_map(|after| after.split_once(')')).map(|(target, _)| target).collect()
+}
+
+fn in_backticks(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// The anchor that GitHub gives a heading.
+fn anchor(heading: &str) -> String {
+    let kept = |letter: char| letter.is_alphanumeric() || letter == '-' || letter == '_';
+    let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    text.chars().filter(|letter| kept(*letter)).collect()
+}
+
+fn check_link(page: &Page, target: &str) -> Result<()> {
+    if target.contains("://") {
+        return Ok(());
+    }
+    let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+    let folder = page.path.parent().unwrap_or(Path::new(""));
+    let path = if file.is_empty() { page.path.clone() } else { folder.join(file) };
+    ensure!(project_root().join(&path).exists(), "there is no {}", path.display());
+    if !heading.is_empty() {
+        let there = Page::read(&path)?;
+        let found = there.text().iter().any(|(_, line)| line.starts_with('#') && anchor(line) == heading);
+        ensure!(found, "{} has no heading #{heading}", path.display());
+    }
+    Ok(())
+}
+
+/// Whether the text names a file or folder of the project. Patterns and built files have other names.
+fn is_named_file(text: &str) -> bool {
+    let is_path =
+        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "/._-".contains(letter);
+    text.contains('/')
+        && text.chars().all(is_path)
+        && text.split('/').next().is_some_and(|first| ROOMS.contains(&first))
+}
+
+/// The names of all functions in all Rust files. Tests are among them.
+fn functions(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            functions(&path, found)?;
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = std::fs::read_to_string(&path)?;
+            let names = text.split("fn ").skip(1).filter_map(|after| after.split(['(', '<']).next());
+            found.extend(names.map(str::to_owned));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn links_and_names_of_files_lead_somewhere() -> Result<()> {
+    let mut faults = Vec::new();
+    for page in pages()? {
+        for (number, line) in page.text() {
+            let place = format!("{}:{number}", page.name());
+            for target in links(line) {
+                faults.extend(check_link(&page, target).err().map(|why| format!("{place}: {why:#}")));
+            }
+            let named = in_backticks(line).filter(|text| is_named_file(text));
+            let missing = named.filter(|path| !project_root().join(path).exists());
+            faults.extend(missing.map(|path| format!("{place}: there is no {path}")));
+        }
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn tests_that_tables_name_exist_and_each_row_of_faults_is_in_one() -> Result<()> {
+    let mut known = BTreeSet::new();
+    for room in ["host", "plugins", "tests"] {
+        functions(&project_root().join(room), &mut known)?;
+    }
+    let mut faults = Vec::new();
+    let mut told = BTreeSet::new();
+    for path in TABLES {
+        let page = Page::read(path.as_ref())?;
+        for (number, line) in page.text() {
+            let tests = in_backticks(line).filter(|text| text.matches('_').count() >= UNDERLINES);
+            let missing = tests.filter(|test| !known.contains(*test));
+            faults.extend(missing.map(|test| format!("{path}:{number}: no test is called {test}")));
+            told.extend(rows_of_cells(line));
+        }
+    }
+    let rows: BTreeSet<u32> = known.iter().filter_map(|name| row(name)).collect();
+    ensure!(rows.len() > 30, "only {} rows have tests", rows.len());
+    faults.extend(rows.difference(&told).map(|row| format!("no table tells of row {row}")));
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+/// `row_07_…` is of row 7.
+fn row(test: &str) -> Option<u32> {
+    test.strip_prefix("row_")?.split('_').next()?.parse().ok()
+}
+
+/// A cell that begins with `4, 5:` tells of rows 4 and 5.
+fn rows_of_cells(line: &str) -> Vec<u32> {
+    let heads = line.split('|').filter_map(|cell| cell.split_once(':')).map(|(head, _)| head);
+    heads.flat_map(|head| head.split(',')).filter_map(|number| number.trim().parse().ok()).collect()
+}
+
+#[test]
+fn headings_have_the_anchors_that_links_use() {
+    assert_eq!(anchor("## How-to pages, one task each"), "how-to-pages-one-task-each");
+    assert_eq!(anchor("## 4. Watch your own cluster"), "4-watch-your-own-cluster");
+    assert_eq!(rows_of_cells("| a | 4, 5: b | `c` |"), [4, 5]);
+}
