@@ -22,7 +22,7 @@ use percent_encoding::percent_decode_str;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::connect::liveness::Telling;
-use crate::connect::pool::Spread;
+use crate::connect::pool::Pool;
 
 /// What one stream may send before it is read: a large object, or a second of a busy watch.
 /// A watch that the journal holds up keeps this much of the connection's window.
@@ -105,7 +105,7 @@ where
         .http2_keep_alive_timeout(keep_alive.within)
         // One that died while nothing was asked is not handed to the next request.
         .http2_keep_alive_while_idle(true);
-    let client = Spread::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
+    let client = Pool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
