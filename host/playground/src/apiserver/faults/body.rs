@@ -11,7 +11,7 @@ use futures::StreamExt;
 
 use super::What;
 use super::frames::{Frames, Next};
-use crate::apiserver::front::Front;
+use crate::apiserver::server::front::Front;
 
 /// Long enough for a connection to send what it holds, before it breaks.
 const FLUSH: Duration = Duration::from_millis(5);

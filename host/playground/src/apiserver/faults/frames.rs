@@ -1,8 +1,8 @@
 //! Faults of single events: a watch's lines go in one by one, and come out as a faulty server would send them.
 
 use super::What;
-use crate::apiserver::error::ApiError;
-use crate::apiserver::watching::error_frame;
+use crate::apiserver::objects::watch::error_frame;
+use crate::apiserver::wire::error::ApiError;
 
 /// What follows from a line.
 #[derive(Debug, PartialEq, Eq)]

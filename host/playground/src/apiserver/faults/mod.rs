@@ -48,10 +48,10 @@ mod request;
 
 use std::sync::Mutex;
 
-use super::ident::Random;
 use super::locked;
-use super::query::Continue;
-use super::routes::Incoming;
+use crate::apiserver::server::routes::Incoming;
+use crate::apiserver::values::ident::Random;
+use crate::apiserver::wire::query::Continue;
 
 pub use request::{Drawn, HangUp};
 

@@ -8,11 +8,11 @@ use serde_json::json;
 
 use super::What;
 use super::body;
-use crate::apiserver::error::{ApiError, Cause};
-use crate::apiserver::front::Front;
-use crate::apiserver::query::Continue;
-use crate::apiserver::respond;
-use crate::apiserver::routes::Incoming;
+use crate::apiserver::server::front::Front;
+use crate::apiserver::server::routes::Incoming;
+use crate::apiserver::wire::error::{ApiError, Cause};
+use crate::apiserver::wire::query::Continue;
+use crate::apiserver::wire::respond;
 
 /// The faults that hit one request.
 #[derive(Debug, Default)]
