@@ -11,7 +11,7 @@
 //! The way of a request: `serving` → `routes` → `faults` → `objects` → `writing`/`deleting`/`listing`/`watching`
 //! → `store`.
 
-mod access;
+mod cluster;
 mod differences;
 pub mod faults;
 mod kinds;
@@ -24,21 +24,12 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-pub use access::auth::TokenUser;
+pub use cluster::auth::TokenUser;
+pub use cluster::front::Drop as WatchDrop;
+pub use cluster::options::ApiServerOptions;
+pub use cluster::tls::TlsOptions;
+pub use cluster::truth::{Epoch, Truth, TruthEntry};
 pub use differences::{DIFFERENCES, Difference};
-pub use objects::watch::Drop as WatchDrop;
-pub use server::options::ApiServerOptions;
-pub use server::tls::TlsOptions;
-pub use server::truth::{Epoch, Truth, TruthEntry};
 pub use server::{ApiServer, ApiServerError, HistoryEntry, Serving};
 pub use store::HistoryLimits;
 pub use values::versions::Versions;
-
-use server::shared::Shared;
-
-/// Takes a lock whose holders never leave half a change behind, so that a panic elsewhere is no reason to stop.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -30,7 +30,6 @@ const LARGE: &[(&str, usize)] = &[
     ("host/journal/src", 27),
     ("host/journal/src/server", 24),
     ("host/journal/src/sqlite", 17),
-    ("host/playground/src/apiserver", 45),
     ("host/portal/src", 13),
     ("host/sandbox/src", 13),
     ("host/src/commands", 14),
@@ -50,10 +49,6 @@ const CIRCLES: &[(&str, &str)] = &[
     ("host/core/src: project, project.rs", "from before this was counted"),
     (
         "host/journal/src: differences.rs, memory.rs, plan, plan.rs, read, removal.rs, retain.rs, store.rs",
-        "from before this was counted",
-    ),
-    (
-        "host/playground/src/apiserver: auth.rs, definitions.rs, deleting.rs, faults, front.rs, hooks.rs, ident.rs, listing.rs, mod.rs, objects.rs, options.rs, patch, render.rs, requests.rs, reviews.rs, rights.rs, routes.rs, shared.rs, store, store.rs, subresources.rs, tables.rs, truth.rs, watching.rs, writing.rs",
         "from before this was counted",
     ),
     (

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::apiserver::Shared;
+use crate::apiserver::cluster::place::Place;
+use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::kinds::definitions;
-use crate::apiserver::locked;
-use crate::apiserver::objects::write::{self, Outcome, Part, Place};
+use crate::apiserver::objects::write::{self, Outcome, Part};
 use crate::apiserver::store::record::Record;
 use crate::apiserver::values::ident;
+use crate::apiserver::values::lock::locked;
 use crate::apiserver::wire::error::ApiError;
 use crate::apiserver::wire::query::Query;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::body::Body;
 use bytes::Bytes;
 
-use crate::apiserver::Shared;
+use crate::apiserver::cluster::front::Front;
+use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::objects::render::View;
-use crate::apiserver::server::front::Front;
 use crate::apiserver::store::record::Record;
 use crate::apiserver::store::{AsOf, Page, PageRequest, TableId, TooOld};
 use crate::apiserver::wire::error::ApiError;

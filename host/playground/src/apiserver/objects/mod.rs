@@ -1,8 +1,10 @@
 //! Requests for objects: what each verb does once it is clear what is meant and who asks.
 
 pub(crate) mod delete;
+mod follow_up;
 pub(crate) mod list;
 pub(crate) mod render;
+pub(crate) mod reviews;
 pub(crate) mod subresources;
 pub(crate) mod validate;
 pub(crate) mod watch;
@@ -14,23 +16,22 @@ use axum::body::Body;
 use http::{Response, header};
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::store::AsOf;
-use crate::apiserver::access::reviews;
-use crate::apiserver::access::rights::{self, Action};
+use crate::apiserver::cluster::front::Front;
+use crate::apiserver::cluster::place::Place;
+use crate::apiserver::cluster::rights::{self, Action};
+use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::objects::delete::{DeleteOptions, Deleted};
 use crate::apiserver::objects::list::Filter;
 use crate::apiserver::objects::render::{Form, View};
-use crate::apiserver::objects::write::{Outcome, Part, Place};
-use crate::apiserver::server::front::Front;
-use crate::apiserver::server::routes::{Incoming, parse};
+use crate::apiserver::objects::write::{Outcome, Part};
 use crate::apiserver::store::record::Record;
 use crate::apiserver::values::ident;
 use crate::apiserver::wire::error::{ApiError, Cause, deleted_status};
+use crate::apiserver::wire::incoming::{Incoming, parse};
 use crate::apiserver::wire::patch::{self, PatchType};
-use crate::apiserver::wire::protobuf;
 use crate::apiserver::wire::query::{ListOptions, WatchOptions, parse_version};
-use crate::apiserver::wire::respond;
+use crate::apiserver::wire::{protobuf, respond};
 
 pub async fn handle(
     front: &Arc<Front>,

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::apiserver::kinds::Kind;
-use crate::apiserver::kinds::tables;
+use crate::apiserver::kinds::{Kind, tables};
 use crate::apiserver::store::Event;
 use crate::apiserver::store::record::{Record, type_prefix, write_object};
 use crate::apiserver::values::versions::Versions;

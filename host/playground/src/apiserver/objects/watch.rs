@@ -14,9 +14,9 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::apiserver::cluster::front::{Cache, Drop, Front};
 use crate::apiserver::objects::list::Filter;
 use crate::apiserver::objects::render::View;
-use crate::apiserver::server::front::{Cache, Front};
 use crate::apiserver::store::record::Record;
 use crate::apiserver::store::{Change, Event, TableId};
 use crate::apiserver::wire::error::ApiError;
@@ -36,18 +36,6 @@ const MAX_WATCHES: usize = 10_000;
 
 /// The last bookmark comes this long before the server's time limit.
 const LAST_BOOKMARK: Duration = Duration::from_millis(200);
-
-/// How watches are ended from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Drop {
-    /// The stream ends as on a time limit.
-    #[default]
-    Clean,
-    /// The connection breaks between frames.
-    Abort,
-    /// The connection breaks in the middle of a frame.
-    Cut,
-}
 
 /// Long enough for a connection to send what it holds.
 const FLUSH: Duration = Duration::from_millis(5);

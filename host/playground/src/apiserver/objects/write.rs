@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::Shared;
-use crate::apiserver::kinds::Kind;
-use crate::apiserver::kinds::defaults;
-use crate::apiserver::kinds::fields;
+use crate::apiserver::cluster::place::Place;
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::kinds::{Kind, defaults};
 use crate::apiserver::objects::validate;
-use crate::apiserver::store::TableId;
-use crate::apiserver::store::record::{Draft, Record, key};
+use crate::apiserver::store::record::Record;
 use crate::apiserver::values::ident;
 use crate::apiserver::wire::error::ApiError;
 
@@ -19,14 +17,6 @@ const MAX_RACES: usize = 64;
 
 /// Names tried for one `generateName`.
 const MAX_NAMES: usize = 8;
-
-/// A resource, and where in it.
-#[derive(Clone)]
-pub struct Place {
-    pub kind: Arc<Kind>,
-    pub table: TableId,
-    pub namespace: String,
-}
 
 /// Which part of an object a request changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,21 +32,6 @@ pub enum Outcome {
     Stored(Arc<Record>),
     /// What would have been stored.
     Dry(Value),
-}
-
-impl Place {
-    pub fn key(&self, name: &str) -> String {
-        key(&self.namespace, name)
-    }
-
-    pub fn get(&self, shared: &Shared, name: &str) -> Result<Arc<Record>, ApiError> {
-        let found = shared.store.get(self.table, &self.key(name));
-        found.ok_or_else(|| ApiError::not_found(&self.kind, name))
-    }
-
-    fn draft(&self, object: &Map<String, Value>) -> Draft {
-        Draft::new(object, &fields::selectable(&self.kind))
-    }
 }
 
 /// Creates an object from the body of a request.

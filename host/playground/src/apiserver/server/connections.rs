@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::apiserver::faults::HangUp;
-use crate::apiserver::server::front::{Front, Power};
+use crate::apiserver::cluster::front::{Front, Power};
+use crate::apiserver::server::failing::HangUp;
 use crate::apiserver::server::routes;
 
 /// Connections that wait to be taken.

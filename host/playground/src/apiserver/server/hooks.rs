@@ -30,11 +30,10 @@ use axum::body::Body;
 use http::Response;
 use serde_json::{Value, json};
 
-use crate::apiserver::Shared;
+use crate::apiserver::cluster::front::{Drop, Front, Power};
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::truth::Truth;
 use crate::apiserver::faults::Fault;
-use crate::apiserver::objects::watch::Drop;
-use crate::apiserver::server::front::{Front, Power};
-use crate::apiserver::server::truth::Truth;
 use crate::apiserver::store::record::key;
 use crate::apiserver::store::{TableId, Truth as Entry, Windows};
 use crate::apiserver::wire::error::ApiError;

@@ -1,14 +1,9 @@
 //! The server as others hold it: a handle for tests and the playground, and the loop that serves.
 
 mod connections;
-pub(crate) mod front;
+mod failing;
 mod hooks;
-pub(crate) mod options;
-pub(crate) mod request_counts;
-pub(crate) mod routes;
-pub(crate) mod shared;
-pub(crate) mod tls;
-pub(crate) mod truth;
+mod routes;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,16 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::faults::Fault;
 use super::store::Windows;
-use crate::apiserver::access::auth;
-use crate::apiserver::access::rights::{self, MASTERS};
-use crate::apiserver::objects::delete;
-use crate::apiserver::objects::watch::Drop;
-use crate::apiserver::objects::write;
-use crate::apiserver::server::front::{Front, Power};
-use crate::apiserver::server::options::ApiServerOptions;
-use crate::apiserver::server::shared::Shared;
-use crate::apiserver::server::tls::Tls;
-use crate::apiserver::server::truth::Truth;
+use crate::apiserver::cluster::auth;
+use crate::apiserver::cluster::front::{Drop, Front, Power};
+use crate::apiserver::cluster::options::ApiServerOptions;
+use crate::apiserver::cluster::rights::{self, MASTERS};
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::tls::Tls;
+use crate::apiserver::cluster::truth::Truth;
+use crate::apiserver::objects::{delete, write};
 use crate::apiserver::wire::error::ApiError;
 
 /// Between looks at the age of the history and at namespaces to be emptied.

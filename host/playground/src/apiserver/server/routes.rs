@@ -4,36 +4,24 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, header};
+use http::{Request, Response, header};
 use http_body_util::{BodyExt, Limited};
-use serde_json::Value;
 
-use crate::apiserver::Shared;
-use crate::apiserver::access::auth::{self, User};
-use crate::apiserver::access::rights::{self, Action};
+use crate::apiserver::cluster::front::Front;
+use crate::apiserver::cluster::rights::{self, Action};
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::{auth, request_counts};
 use crate::apiserver::kinds::discovery;
 use crate::apiserver::objects;
-use crate::apiserver::server::front::Front;
 use crate::apiserver::server::hooks;
-use crate::apiserver::server::request_counts;
-use crate::apiserver::values::versions::Versions;
+use crate::apiserver::values::user::User;
 use crate::apiserver::wire::error::ApiError;
+use crate::apiserver::wire::incoming::{Incoming, ObjectPath, parse};
 use crate::apiserver::wire::query::{Query, percent_decode};
 use crate::apiserver::wire::respond;
 
 /// In front of a path, before a token.
 pub const TOKEN_PREFIX: &str = "/_token/";
-
-/// Where an object request points.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ObjectPath {
-    pub group: String,
-    pub version: String,
-    pub namespace: String,
-    pub resource: String,
-    pub name: String,
-    pub subresource: String,
-}
 
 #[derive(Debug, PartialEq, Eq)]
 enum Route {
@@ -48,40 +36,6 @@ enum Route {
     Object(ObjectPath),
     Hook(String),
     Unknown,
-}
-
-/// A request that was read and whose sender is known.
-pub struct Incoming {
-    pub path: ObjectPath,
-    pub method: Method,
-    pub query: Query,
-    pub headers: HeaderMap,
-    pub user: User,
-    /// How versions look to who asks.
-    pub versions: Versions,
-    /// A watch that cannot start says so with its status.
-    pub expired_as_status: bool,
-}
-
-impl Incoming {
-    pub fn header(&self, name: header::HeaderName) -> Option<&str> {
-        self.headers.get(name).and_then(|v| v.to_str().ok())
-    }
-
-    /// The verb as roles name it.
-    pub fn verb(&self) -> &'static str {
-        let one = !self.path.name.is_empty();
-        match self.method.as_str() {
-            "POST" => "create",
-            "PUT" => "update",
-            "PATCH" => "patch",
-            "DELETE" if one => "delete",
-            "DELETE" => "deletecollection",
-            _ if one => "get",
-            _ if self.query.flag("watch") => "watch",
-            _ => "list",
-        }
-    }
 }
 
 pub async fn handle(front: &Arc<Front>, request: Request<Body>) -> Response<Body> {
@@ -190,40 +144,6 @@ async fn read(shared: &Shared, body: Body) -> Result<Vec<u8>, ApiError> {
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::body_too_large(limit)),
         Err(error) => Err(ApiError::bad_request(format!("the body could not be read: {error}"))),
     }
-}
-
-/// A JSON body; nothing is null.
-pub fn parse(body: &[u8], expected: &str) -> Result<Value, ApiError> {
-    if body.is_empty() {
-        return Ok(Value::Null);
-    }
-    serde_json::from_slice(body).map_err(|error| {
-        let text = String::from_utf8_lossy(&body[..body.len().min(1024)]);
-        ApiError::bad_request(format!(
-            "the object provided is unrecognized (must be of type {expected}): couldn't get version/kind; json \
-             parse error: {} ({text})",
-            complaint(body, &error)
-        ))
-    })
-}
-
-/// The parser's complaint in the words of the real server.
-fn complaint(body: &[u8], error: &serde_json::Error) -> String {
-    if error.is_eof() {
-        return "unexpected end of JSON input".to_owned();
-    }
-    let line_start =
-        body.split(|b| *b == b'\n').take(error.line().saturating_sub(1)).map(|l| l.len() + 1).sum::<usize>();
-    let at = line_start + error.column().saturating_sub(1);
-    let Some(byte) = body.get(at) else { return error.to_string() };
-    let place = if error.to_string().starts_with("key must be a string") {
-        "looking for beginning of object key string"
-    } else if error.to_string().starts_with("expected value") {
-        "looking for beginning of value"
-    } else {
-        return error.to_string();
-    };
-    format!("invalid character '{}' {place}", char::from(*byte).escape_default())
 }
 
 fn route(path: &str) -> Route {

@@ -28,8 +28,8 @@ use inner::Inner;
 pub use reading::{AsOf, Page, PageRequest, Window};
 pub use truth::{EpochStart, Floor, Truth};
 
-use super::locked;
 use crate::apiserver::store::record::{Draft, Record};
+use crate::apiserver::values::lock::locked;
 
 /// How much history is kept. What exceeds any of these is compacted.
 #[derive(Debug, Clone)]

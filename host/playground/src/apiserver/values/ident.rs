@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::apiserver::locked;
+use crate::apiserver::values::lock::locked;
 
 /// The letters of a generated name: without vowels and without what looks alike.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";

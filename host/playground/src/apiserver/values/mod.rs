@@ -2,4 +2,6 @@
 
 pub(crate) mod base64;
 pub(crate) mod ident;
+pub(crate) mod lock;
+pub(crate) mod user;
 pub(crate) mod versions;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::apiserver::server::shared::Shared;
+use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::store::Event;
 pub use crate::apiserver::store::{EpochStart as Epoch, Floor};
 

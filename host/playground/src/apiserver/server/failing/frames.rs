@@ -1,6 +1,6 @@
 //! Faults of single events: a watch's lines go in one by one, and come out as a faulty server would send them.
 
-use super::What;
+use crate::apiserver::faults::What;
 use crate::apiserver::objects::watch::error_frame;
 use crate::apiserver::wire::error::ApiError;
 
@@ -138,8 +138,8 @@ fn is_of_events(what: &What) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::At;
     use super::*;
+    use crate::apiserver::faults::At;
 
     const STREAM: &str = "{\"type\":\"ADDED\",1}\n{\"type\":\"ADDED\",2}\n{\"type\":\"BOOKMARK\"}\n\
         {\"type\":\"ADDED\",3}\n";

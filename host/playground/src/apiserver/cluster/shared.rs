@@ -6,23 +6,20 @@ use std::io;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::apiserver::access::auth::Tokens;
-use crate::apiserver::access::rights::Rights;
-use crate::apiserver::kinds::definitions;
-use crate::apiserver::kinds::{Kind, Registry};
-use crate::apiserver::locked;
-use crate::apiserver::objects::delete;
-use crate::apiserver::objects::watch::Drop;
-use crate::apiserver::objects::write::{self, Place};
-use crate::apiserver::server::front::Front;
-use crate::apiserver::server::options::ApiServerOptions;
-use crate::apiserver::server::request_counts::Requests;
-use crate::apiserver::server::tls::Tls;
-use crate::apiserver::store::record::{Record, key};
+use crate::apiserver::cluster::auth::Tokens;
+use crate::apiserver::cluster::front::{Drop, Front};
+use crate::apiserver::cluster::options::ApiServerOptions;
+use crate::apiserver::cluster::place::Place;
+use crate::apiserver::cluster::request_counts::Requests;
+use crate::apiserver::cluster::rights::Rights;
+use crate::apiserver::cluster::tls::Tls;
+use crate::apiserver::kinds::{Kind, Registry, definitions};
+use crate::apiserver::store::record::Record;
 use crate::apiserver::store::{PageRequest, Store, TableId};
 use crate::apiserver::values::ident::Random;
+use crate::apiserver::values::lock::locked;
 use crate::apiserver::wire::error::ApiError;
 
 pub struct Shared {
@@ -110,7 +107,7 @@ impl Shared {
     }
 
     /// The place and name of an owner that a record refers to, if it is there.
-    fn owner(&self, place: &Place, record: &Record, uid: &str) -> Option<(Place, String)> {
+    pub fn owner(&self, place: &Place, record: &Record, uid: &str) -> Option<(Place, String)> {
         let value = record.to_value(&place.kind);
         let reference =
             value["metadata"]["ownerReferences"].as_array()?.iter().find(|o| o["uid"] == uid)?.clone();
@@ -159,53 +156,7 @@ impl Shared {
         locked(&self.fronts).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What follows from a new version of an object.
-    pub fn written(&self, place: &Place, record: &Arc<Record>) {
-        if place.kind.is(definitions::GROUP, definitions::KIND) {
-            self.reload_definitions();
-            self.end_watches_of(&record.to_value(&place.kind));
-        }
-        if place.kind.is("", "Namespace") {
-            if record.field("status.phase") != Some("Terminating") {
-                self.furnish(&record.name);
-            } else {
-                // Perhaps what held it was just removed.
-                locked(&self.terminating).push_back((Instant::now(), record.name.to_string()));
-            }
-        }
-    }
-
-    /// What follows from the end of an object.
-    pub fn removed(&self, place: &Place, record: &Arc<Record>) {
-        if place.kind.is(definitions::GROUP, definitions::KIND) {
-            let definition = record.to_value(&place.kind);
-            self.remove_customs(&definition);
-            self.reload_definitions();
-            self.end_watches_of(&definition);
-        }
-        for uid in record.owners.iter() {
-            if let Some((owner, name)) = self.owner(place, record, uid) {
-                delete::finish_foreground(self, &owner, &name);
-            }
-        }
-        if !record.namespace.is_empty() {
-            delete::finish_namespace(self, &record.namespace);
-        }
-    }
-
-    /// A namespace begins with an account.
-    fn furnish(&self, namespace: &str) {
-        let Ok(accounts) = self.place("", "serviceaccounts", namespace) else { return };
-        if self.store.get(accounts.table, &key(namespace, "default")).is_some() {
-            return;
-        }
-        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
-        if let Err(error) = write::create(self, &accounts, account, false) {
-            tracing::debug!(namespace, message = %error.message, "the default account was not created");
-        }
-    }
-
-    fn reload_definitions(&self) {
+    pub fn reload_definitions(&self) {
         let Ok(place) = self.place(definitions::GROUP, "customresourcedefinitions", "") else { return };
         let everything = PageRequest::everything();
         let records = self.store.page(place.table, &everything).map(|page| page.items).unwrap_or_default();
@@ -226,7 +177,7 @@ impl Shared {
     }
 
     /// Watches of versions that are served no longer look up, and end.
-    fn end_watches_of(&self, definition: &Value) {
+    pub fn end_watches_of(&self, definition: &Value) {
         self.store.poke(self.custom_table(definition));
     }
 

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use serde_json::Value;
 
-use crate::apiserver::locked;
-use crate::apiserver::server::routes::Incoming;
+use crate::apiserver::values::lock::locked;
+use crate::apiserver::wire::incoming::Incoming;
 
 /// Kinds of requests that are told apart. Paths are a client's to choose, so there must be an end.
 const KEYS: usize = 4096;

@@ -13,9 +13,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::faults::Faults;
-use crate::apiserver::objects::watch::Drop;
-use crate::apiserver::server::shared::Shared;
 use crate::apiserver::store::{AsOf, Window};
 use crate::apiserver::wire::error::ApiError;
 
@@ -33,6 +32,18 @@ pub struct Front {
     pub up: watch::Sender<bool>,
     pub faults: Faults,
     cache: watch::Sender<Cache>,
+}
+
+/// How watches are ended from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Drop {
+    /// The stream ends as on a time limit.
+    #[default]
+    Clean,
+    /// The connection breaks between frames.
+    Abort,
+    /// The connection breaks in the middle of a frame.
+    Cut,
 }
 
 /// What a server's watch cache has.

@@ -6,11 +6,12 @@ use std::sync::Mutex;
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-use crate::apiserver::Shared;
-use crate::apiserver::access::rights::{self, Action};
-use crate::apiserver::locked;
+use crate::apiserver::cluster::rights::{self, Action};
+use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::store::record::key;
 use crate::apiserver::values::ident;
+use crate::apiserver::values::lock::locked;
+use crate::apiserver::values::user::User;
 use crate::apiserver::wire::error::ApiError;
 
 /// The audience of a token that names none.
@@ -28,49 +29,6 @@ pub struct TokenUser {
     pub token: String,
     pub user: String,
     pub groups: Vec<String>,
-}
-
-/// Somebody who asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User {
-    pub name: String,
-    pub uid: String,
-    pub groups: Vec<String>,
-}
-
-impl User {
-    pub fn anonymous() -> Self {
-        User {
-            name: "system:anonymous".into(),
-            uid: String::new(),
-            groups: vec!["system:unauthenticated".into()],
-        }
-    }
-
-    pub fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
-        User {
-            name: format!("system:serviceaccount:{namespace}:{name}"),
-            uid: uid.to_owned(),
-            groups: vec![
-                "system:serviceaccounts".into(),
-                format!("system:serviceaccounts:{namespace}"),
-                "system:authenticated".into(),
-            ],
-        }
-    }
-
-    pub fn is_in(&self, group: &str) -> bool {
-        self.groups.iter().any(|g| g == group)
-    }
-
-    /// As `userInfo` shows it.
-    pub fn to_value(&self) -> Value {
-        let mut value = json!({"username": self.name, "groups": self.groups});
-        if !self.uid.is_empty() {
-            value["uid"] = self.uid.as_str().into();
-        }
-        value
-    }
 }
 
 struct Issued {

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::apiserver::Shared;
-use crate::apiserver::access::auth::User;
-use crate::apiserver::locked;
+use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::store::PageRequest;
 use crate::apiserver::store::record::Record;
+use crate::apiserver::values::lock::locked;
+use crate::apiserver::values::user::User;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

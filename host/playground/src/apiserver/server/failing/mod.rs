@@ -1,22 +1,20 @@
 //! Faults of requests: refused, misread, or never answered.
 
+mod body;
+mod frames;
+
 use std::sync::Arc;
 
 use axum::body::Body;
 use http::Response;
 use serde_json::json;
 
-use super::What;
-use super::body;
-use crate::apiserver::server::front::Front;
-use crate::apiserver::server::routes::Incoming;
+use crate::apiserver::cluster::front::Front;
+use crate::apiserver::faults::{Drawn, What};
 use crate::apiserver::wire::error::{ApiError, Cause};
+use crate::apiserver::wire::incoming::Incoming;
 use crate::apiserver::wire::query::Continue;
 use crate::apiserver::wire::respond;
-
-/// The faults that hit one request.
-#[derive(Debug, Default)]
-pub struct Drawn(pub(super) Vec<What>);
 
 /// Marks an answer in whose place the connection ends.
 #[derive(Debug, Clone, Copy)]

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::apiserver::Shared;
-use crate::apiserver::access::auth::{self, User};
-use crate::apiserver::access::rights::{self, Action};
-use crate::apiserver::objects::write::Place;
+use crate::apiserver::cluster::auth;
+use crate::apiserver::cluster::place::Place;
+use crate::apiserver::cluster::rights::{self, Action};
+use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::values::ident;
+use crate::apiserver::values::user::User;
 use crate::apiserver::wire::error::ApiError;
 
 /// The shortest life of a token that may be asked for, and the longest; both as in a real cluster.

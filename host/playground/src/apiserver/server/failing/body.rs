@@ -9,9 +9,9 @@ use axum::body::{Body, BodyDataStream};
 use bytes::Bytes;
 use futures::StreamExt;
 
-use super::What;
-use super::frames::{Frames, Next};
-use crate::apiserver::server::front::Front;
+use crate::apiserver::cluster::front::Front;
+use crate::apiserver::faults::What;
+use crate::apiserver::server::failing::frames::{Frames, Next};
 
 /// Long enough for a connection to send what it holds, before it breaks.
 const FLUSH: Duration = Duration::from_millis(5);

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::apiserver::access::auth::TokenUser;
-use crate::apiserver::access::rights::MASTERS;
+use crate::apiserver::cluster::auth::TokenUser;
+use crate::apiserver::cluster::rights::MASTERS;
+use crate::apiserver::cluster::tls::TlsOptions;
 use crate::apiserver::faults::Fault;
-use crate::apiserver::server::tls::TlsOptions;
 use crate::apiserver::store::HistoryLimits;
 use crate::apiserver::values::versions::Versions;
 
