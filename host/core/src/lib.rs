@@ -4,24 +4,16 @@
 //! Nothing here talks to Kubernetes, a database, a socket or a plugin; what is here can be
 //! tested without any of them.
 
-pub mod address;
-pub mod calendar;
 pub mod carry;
-pub mod clock;
 pub mod config;
-pub mod document;
-pub mod frames;
-pub mod index;
-pub mod kinds;
+mod find;
 pub mod lanes;
-pub mod limits;
+mod model;
 pub mod ports;
-pub mod project;
-pub mod selector;
-pub mod state;
 pub mod status;
-pub mod version;
-pub mod views;
+pub use ports::views;
 
+pub use find::{index, selector};
+pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, Duration, FromSpec, StreamSpec};
+use crate::find::index::IndexSpec;
 use crate::status::RuleSpec;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -106,15 +107,6 @@ impl SourceSpec {
             from: None,
         }
     }
-}
-
-/// Objects by what stands at a place of their document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct IndexSpec {
-    pub name: String,
-    /// A JSON pointer (RFC 6901), such as `/spec/schedulerName`.
-    pub pointer: String,
 }
 
 /// Exactly one of `sqlite`, `postgres` and `mysql` beside the name.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::scan::special;
 use super::*;
 
-const JOBS: &str = include_str!("../../testdata/jobs.jsonl");
+const JOBS: &str = include_str!("../../../testdata/jobs.jsonl");
 
 #[test]
 fn a_recorded_stream_is_split_and_its_envelopes_read() {
@@ -34,7 +34,7 @@ fn a_recorded_stream_is_split_and_its_envelopes_read() {
 
 #[test]
 fn one_pass_reads_what_two_do() {
-    for line in JOBS.lines().chain(include_str!("../../testdata/pods.jsonl").lines()) {
+    for line in JOBS.lines().chain(include_str!("../../../testdata/pods.jsonl").lines()) {
         let two = frame(line.as_bytes()).unwrap();
         assert_eq!(project(line.as_bytes()), Ok((two, Some(envelope(two.object).unwrap()))));
         let mut outline = Outline::default();

@@ -30,7 +30,7 @@ struct Behind {
 }
 
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(in crate::lanes) struct Shares {
     window: usize,
     positions: usize,
     /// States that are held.

@@ -10,7 +10,9 @@ mod streams;
 
 use serde::{Deserialize, Serialize};
 
-pub use check::{Fault, is_name};
+pub use crate::find::index::IndexSpec;
+pub use crate::model::fault::Fault;
+pub use check::is_name;
 pub use host::*;
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};

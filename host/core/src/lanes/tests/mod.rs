@@ -1,3 +1,4 @@
+mod model;
 use std::sync::Arc;
 
 use super::outlet::cut;

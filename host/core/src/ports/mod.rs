@@ -5,6 +5,7 @@ mod backlog;
 mod cache;
 mod delivery;
 mod session;
+pub mod views;
 mod witness;
 
 pub use backlog::*;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn jobs() -> Vec<Vec<u8>> {
-    include_str!("../../testdata/jobs.jsonl")
+    include_str!("../../../testdata/jobs.jsonl")
         .lines()
         .map(|line| crate::project::frame(line.as_bytes()).unwrap().object.to_vec())
         .collect()

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use std::sync::Arc;
 
-use super::tests::{at, options, state_of};
-use super::*;
 use crate::config::{OnDeadLetter, RateSpec};
+use crate::lanes::tests::{at, options, state_of};
+use crate::lanes::*;
 use crate::ports::{Delivery, Verdict};
 use crate::state::{Change, State};
 

@@ -10,15 +10,24 @@
 //! | a named one | the scalar at its pointer as text, or each scalar of the array there |
 
 mod pointer;
+/// Objects by what stands at a place of their document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IndexSpec {
+    pub name: String,
+    /// A JSON pointer (RFC 6901), such as `/spec/schedulerName`.
+    pub pointer: String,
+}
+
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::config::IndexSpec;
 use crate::project::{Flow, Outline, ProjectError, Scanner};
 
 pub use pointer::Pointer;

@@ -5,7 +5,7 @@
 //! | byte | the rest |
 //! |---|---|
 //! | 0 | the document as it is |
-//! | 1 | one zstd frame without its magic number, on the dictionary `document/kubernetes-1.dict` |
+//! | 1 | one zstd frame without its magic number, on the dictionary `kubernetes-1.dict` |
 //! | 2 | the same, on the base that the delta was made against |
 //! | 3 | what is left of that base, and what is put in (`edits`) |
 //!
@@ -52,7 +52,7 @@ const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 /// A base that begins like this would be taken for a trained dictionary. No JSON does.
 const DICTIONARY_MAGIC: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
 
-static DICTIONARY: &[u8] = include_bytes!("document/kubernetes-1.dict");
+static DICTIONARY: &[u8] = include_bytes!("kubernetes-1.dict");
 static PACK_DICTIONARY: LazyLock<CDict<'static>> = LazyLock::new(|| CDict::create(DICTIONARY, PACK_LEVEL));
 static QUICK_DICTIONARY: LazyLock<CDict<'static>> = LazyLock::new(|| CDict::create(DICTIONARY, QUICK_LEVEL));
 static UNPACK_DICTIONARY: LazyLock<DDict<'static>> = LazyLock::new(|| DDict::create(DICTIONARY));

@@ -20,7 +20,7 @@ use std::sync::{Arc, LazyLock};
 pub use explain::{Explanation, Tested};
 pub use spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
 
-use crate::config::Fault;
+use crate::model::fault::Fault;
 use crate::project::Outline;
 use crate::state::Status;
 use rule::Rule;
@@ -49,9 +49,9 @@ const ANY: &str = "*";
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
         /// The files of `status/rules`, by name. The test objects of each stand in `status/cases`.
-        const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("status/rules/", $name, ".json")))),*];
+        const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("rules/", $name, ".json")))),*];
         #[cfg(test)]
-        const CASES: &[(&str, &str)] = &[$(($name, include_str!(concat!("status/cases/", $name, ".json")))),*];
+        const CASES: &[(&str, &str)] = &[$(($name, include_str!(concat!("cases/", $name, ".json")))),*];
     };
 }
 // The ladder for all other kinds is the first.

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use crate::state::LaneKey;
 
 #[derive(Debug, Default)]
-pub(super) struct Ready {
+pub(in crate::lanes) struct Ready {
     /// Namespaces with a lane in line, each once.
     turns: VecDeque<u64>,
     lanes: HashMap<u64, VecDeque<LaneKey>>,

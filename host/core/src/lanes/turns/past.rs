@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use hashbrown::HashSet;
 
-use super::bucket::Bucket;
 use crate::config::RateSpec;
+use crate::lanes::bucket::Bucket;
 use crate::limits;
 use crate::state::{Seq, State};
 
@@ -23,7 +23,7 @@ const READ: (usize, usize) = (64, 1024);
 const READS_A_SECOND: u32 = 20;
 
 #[derive(Debug)]
-pub(super) struct Past {
+pub(in crate::lanes) struct Past {
     pub source: Arc<str>,
     /// Where it ends.
     pub until: Seq,
