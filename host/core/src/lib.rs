@@ -4,27 +4,20 @@
 //! Nothing here talks to Kubernetes, a database, a socket or a plugin; what is here can be
 //! tested without any of them. What every crate asks of a file that others provide is in [`files`].
 
-pub mod address;
 pub mod bucket;
-pub mod calendar;
 pub mod carry;
-pub mod clock;
 pub mod config;
-pub mod document;
 pub mod files;
-pub mod frames;
-pub mod index;
-pub mod kinds;
+mod find;
 pub mod lanes;
-pub mod limits;
+mod model;
 pub mod ports;
-pub mod project;
-pub mod selector;
-pub mod state;
 pub mod status;
-pub mod version;
-pub mod views;
 pub mod words;
 
+pub use ports::views;
+
+pub use find::{index, selector};
+pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;

@@ -1,12 +1,11 @@
 //! Names that point nowhere, lists that are empty, numbers that mean nothing.
 
-use serde::{Deserialize, Serialize};
-
 use super::{
     DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
+use crate::model::fault::Fault;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;
 
@@ -16,14 +15,6 @@ pub(super) const RATE_MOST: u32 = 1_000_000;
 pub(super) const CONNECTIONS_MOST: u32 = 64;
 /// One call holds all of its states in the memory of host and plugin at once.
 pub(super) const BATCH_MOST: u32 = 1024;
-
-/// A fault of a manifest: which field, and what is wrong with it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    /// Such as `spec.subscribe[0].source`.
-    pub field: String,
-    pub message: String,
-}
 
 pub(super) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
     Fault { field: field.into(), message: message.into() }

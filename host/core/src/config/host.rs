@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::check::CONNECTIONS_MOST;
 use super::{Bytes, Duration, FromSpec, StreamSpec};
 #[cfg(test)]
-use crate::index::NAMED;
+use crate::find::index::NAMED;
+use crate::find::index::IndexSpec;
 #[cfg(test)]
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::status::RuleSpec;
@@ -132,18 +133,6 @@ impl SourceSpec {
             from: None,
         }
     }
-}
-
-/// An index of the cache: objects by the value at one place of their document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct IndexSpec {
-    /// The name that `kubewitness get --index NAME=KEY` and the `lister` capability use.
-    #[cfg_attr(test, schemars(extend("x-bounds" = "up to 63 letters, digits and dashes, a letter first; not the name of a built-in index")))]
-    pub name: String,
-    /// Where the value stands: a JSON pointer (RFC 6901), such as `/spec/schedulerName`.
-    pub pointer: String,
 }
 
 /// A database: a name and exactly one of `sqlite`, `postgres` and `mysql`.

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::{Fault, check_secret, fault, unknown};
+use super::check::{check_secret, fault, unknown};
 use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::carry::PARTITIONS;
+use crate::model::fault::Fault;
 
 /// Less would not hold one large object and what comes with it.
 const BYTES_LEAST: u64 = 64 << 20;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use hashbrown::{HashMap, HashSet};
 
 use super::lane::{Latest, Origin, Prior, Slot};
-use super::past::Past;
 use super::positions::Open;
 use super::{Fit, Lanes, Recalled};
 use crate::config::{OnDeadLetter, RateSpec};
+use crate::lanes::turns::past::Past;
 use crate::limits;
 use crate::ports::DeadLetter;
 use crate::state::{LaneKey, Seq, State};

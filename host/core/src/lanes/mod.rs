@@ -32,14 +32,10 @@ mod lane;
 mod meter;
 mod options;
 mod outlet;
-mod past;
 mod positions;
-mod ready;
 mod resync;
-mod shares;
+mod turns;
 
-#[cfg(test)]
-mod model_tests;
 #[cfg(test)]
 mod tests;
 
@@ -53,12 +49,12 @@ use lane::{Head, Lane, Place, Prior};
 use meter::Meter;
 pub use meter::{BOUNDS, Histogram, QueueStats};
 pub use options::{LaneOptions, Now};
-use past::Past;
 use positions::Positions;
 pub use positions::holes;
-use ready::Ready;
 use resync::Resync;
-use shares::Shares;
+use turns::past::Past;
+use turns::ready::Ready;
+use turns::shares::Shares;
 
 use crate::bucket::Bucket;
 use crate::ports::{DeadLetter, Progress, Try};

@@ -4,7 +4,7 @@ use super::PHASES;
 use super::path::{Path, Slots, text_of};
 use super::rule::{Case, Check, Number, Rule, Test, Text};
 use super::spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
-use crate::config::Fault;
+use crate::model::fault::Fault;
 
 pub(super) fn compile(spec: &RuleSpec) -> Result<Rule, Vec<Fault>> {
     let mut compiler = Compiler::default();

@@ -11,66 +11,25 @@
 //! The way of a request: `serving` → `routes` → `faults` → `objects` → `writing`/`deleting`/`listing`/`watching`
 //! → `store`.
 
-mod auth;
-mod base64;
-mod builtins;
-mod defaults;
-mod definitions;
-mod deleting;
+mod cluster;
 mod differences;
-mod discovery;
-mod error;
 pub mod faults;
-mod fields;
-mod front;
-mod hooks;
-mod ident;
 mod kinds;
-mod listing;
 mod objects;
-mod options;
-mod patch;
-mod protobuf;
-mod query;
-mod record;
-mod render;
-mod requests;
-mod respond;
-mod reviews;
-mod rights;
-mod routes;
-mod selector;
 mod server;
-mod serving;
-mod shared;
 mod store;
-mod subresources;
-mod tables;
-mod tls;
-mod truth;
-mod validate;
-mod versions;
-mod watching;
-mod writing;
+mod values;
+mod wire;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-pub use auth::TokenUser;
+pub use cluster::auth::TokenUser;
+pub use cluster::front::Drop as WatchDrop;
+pub use cluster::options::ApiServerOptions;
+pub use cluster::tls::TlsOptions;
+pub use cluster::truth::{Epoch, Truth, TruthEntry};
 pub use differences::{DIFFERENCES, Difference};
-pub use options::ApiServerOptions;
 pub use server::{ApiServer, ApiServerError, HistoryEntry, Serving};
 pub use store::HistoryLimits;
-pub use tls::TlsOptions;
-pub use truth::{Epoch, Truth, TruthEntry};
-pub use versions::Versions;
-pub use watching::Drop as WatchDrop;
-
-use shared::Shared;
-
-/// Takes a lock whose holders never leave half a change behind, so that a panic elsewhere is no reason to stop.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub use values::versions::Versions;

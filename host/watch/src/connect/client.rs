@@ -23,7 +23,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::connect::liveness::Telling;
 use crate::connect::login::Login;
-use crate::connect::pool::Spread;
+use crate::connect::pool::Pool;
 use crate::connect::{LOGIN, login_command};
 
 /// What one stream may send before it is read: a large object, or a second of a busy watch.
@@ -107,7 +107,7 @@ where
         .http2_keep_alive_timeout(keep_alive.within)
         // One that died while nothing was asked is not handed to the next request.
         .http2_keep_alive_while_idle(true);
-    let client = Spread::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
+    let client = Pool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let auth = config.auth_layer()?;
     let (auth, login) = match login_command(config) {
         Some(command) => (None, auth.map(|auth| Login::of(&command, LOGIN, &auth))),

@@ -33,12 +33,12 @@ const MOST: usize = 64;
 const TURN: Duration = Duration::from_secs(1);
 
 /// Clients of one connection each, made when they are needed.
-pub(crate) struct Spread<C> {
+pub(crate) struct Pool<C> {
     make: Arc<dyn Fn() -> C + Send + Sync>,
     lines: Arc<Mutex<Vec<Line<C>>>>,
 }
 
-impl<C> Clone for Spread<C> {
+impl<C> Clone for Pool<C> {
     fn clone(&self) -> Self {
         Self { make: Arc::clone(&self.make), lines: Arc::clone(&self.lines) }
     }
@@ -81,7 +81,7 @@ impl Gate {
 /// Its place on a connection, until its answer has been read or dropped.
 type Place = Option<OwnedSemaphorePermit>;
 
-impl<C: Clone> Spread<C> {
+impl<C: Clone> Pool<C> {
     pub fn new(make: impl Fn() -> C + Send + Sync + 'static) -> Self {
         Self { make: Arc::new(make), lines: Arc::default() }
     }
@@ -135,7 +135,7 @@ impl<B: Body + Unpin> Body for Placed<B> {
     }
 }
 
-impl<C, R, B> Service<Request<R>> for Spread<C>
+impl<C, R, B> Service<Request<R>> for Pool<C>
 where
     C: Service<Request<R>, Response = Response<B>> + Clone + Send + 'static,
     C::Future: Send + 'static,
@@ -176,7 +176,7 @@ mod tests {
     fn a_connection_is_filled_before_the_next_one_is_made_and_used_again_when_it_has_room() {
         let made = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&made);
-        let spread = Spread::new(move || count.fetch_add(1, Ordering::SeqCst));
+        let spread = Pool::new(move || count.fetch_add(1, Ordering::SeqCst));
         let mut held: Vec<_> = (0..AT_ONCE + 1).map(|_| spread.line()).collect();
         assert_eq!(held.iter().filter(|(line, _)| line.client == 0).count(), AT_ONCE);
         assert_eq!((held[AT_ONCE].0.client, made.load(Ordering::SeqCst)), (1, 2));

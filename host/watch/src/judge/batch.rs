@@ -23,7 +23,7 @@ pub(crate) struct Note {
 }
 
 #[derive(Default)]
-pub(crate) struct Draft {
+pub(crate) struct Batch {
     pub states: Vec<Witnessed>,
     /// One for each state.
     pub notes: Vec<Note>,
@@ -40,7 +40,7 @@ pub(crate) struct Draft {
     before: Option<Box<Self>>,
 }
 
-impl Draft {
+impl Batch {
     /// Goes to be written, and a new one is begun in the place of the `empty` one.
     pub fn take_off(&mut self, empty: Self) {
         let before = std::mem::replace(self, empty);
@@ -122,8 +122,8 @@ impl Draft {
     ) -> (Option<Known>, Option<Known>) {
         let known = self.known(cache, uid);
         let rival = match self.named(namespace, name) {
-            Some((draft, place)) if draft.states[place].object.uid == uid => None,
-            Some((draft, place)) => draft.drafted(place),
+            Some((batch, place)) if batch.states[place].object.uid == uid => None,
+            Some((batch, place)) => batch.drafted(place),
             // An object keeps its name, and nobody else in the cache has it.
             None if known.is_some() => None,
             None => cache
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    fn said(draft: &mut Draft, uid: &str, version: &str, change: Change) {
+    fn said(batch: &mut Batch, uid: &str, version: &str, change: Change) {
         let object = ObjectRef { name: uid.into(), uid: uid.into(), ..ObjectRef::default() };
         let state = Witnessed {
             id: StateId::parse(""),
@@ -185,29 +185,29 @@ mod tests {
             document: "{}".into(),
             base: None,
         };
-        draft.push(state, Note::default());
+        batch.push(state, Note::default());
     }
 
     #[test]
     fn events_are_judged_against_every_batch_on_its_way_and_the_oldest_lands_first() {
         let cache = Cache::new(Indexes::new(&[]));
         let known =
-            |draft: &Draft, uid: &str| draft.known(&cache, uid).map(|known| known.version.to_string());
-        let mut draft = Draft::default();
-        said(&mut draft, "a", "1", Change::Present);
-        said(&mut draft, "b", "2", Change::Present);
-        draft.take_off(Draft::default());
-        said(&mut draft, "b", "3", Change::Gone);
-        said(&mut draft, "c", "4", Change::Present);
-        draft.take_off(Draft::default());
-        said(&mut draft, "c", "5", Change::Present);
-        assert_eq!(known(&draft, "a").as_deref(), Some("1"), "two batches ago");
-        assert_eq!(known(&draft, "b"), None, "its end came after its beginning");
-        assert_eq!(known(&draft, "c").as_deref(), Some("5"));
-        let landed = draft.land().unwrap();
+            |batch: &Batch, uid: &str| batch.known(&cache, uid).map(|known| known.version.to_string());
+        let mut batch = Batch::default();
+        said(&mut batch, "a", "1", Change::Present);
+        said(&mut batch, "b", "2", Change::Present);
+        batch.take_off(Batch::default());
+        said(&mut batch, "b", "3", Change::Gone);
+        said(&mut batch, "c", "4", Change::Present);
+        batch.take_off(Batch::default());
+        said(&mut batch, "c", "5", Change::Present);
+        assert_eq!(known(&batch, "a").as_deref(), Some("1"), "two batches ago");
+        assert_eq!(known(&batch, "b"), None, "its end came after its beginning");
+        assert_eq!(known(&batch, "c").as_deref(), Some("5"));
+        let landed = batch.land().unwrap();
         assert_eq!((landed.states.len(), landed.states[0].resource_version.as_str()), (2, "1"));
-        assert_eq!((known(&draft, "a"), known(&draft, "c").as_deref()), (None, Some("5")));
-        assert_eq!(draft.land().unwrap().states[0].resource_version.as_str(), "3");
-        assert!(draft.land().is_none() && draft.states.len() == 1);
+        assert_eq!((known(&batch, "a"), known(&batch, "c").as_deref()), (None, Some("5")));
+        assert_eq!(batch.land().unwrap().states[0].resource_version.as_str(), "3");
+        assert!(batch.land().is_none() && batch.states.len() == 1);
     }
 }

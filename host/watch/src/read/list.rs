@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep};
 use super::Reader;
 use crate::connect::request::Failure;
 use crate::connect::resource::Resource;
-use crate::read::next_action::{Action, Course, Pause, Step};
+use crate::read::next_action::{Action, NextAction, Pause, Step};
 use crate::read::paged_list::{Listed, Relist, count_list};
 use crate::read::streamed_list::{Streamed, StreamedList};
 use crate::repair::compare::Broken;
 use crate::repair::compare::asked::{Asked, ListReason};
-use crate::repair::history::newest_common::{Base, Common, Untold};
+use crate::repair::history::newest_common::{Base, NewestCommon, Untold};
 use crate::source::handle::count;
 use crate::source::input::{Closed, Input, Standing, settled};
 use crate::source::landmarks::Landmarks;
@@ -33,7 +33,7 @@ const STREAMED_TRIES: u32 = 3;
 
 impl Reader {
     pub(super) async fn list(&mut self, action: &Action, reason: &ListReason) -> Result<Step, Closed> {
-        let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
+        let Some(resource) = self.resource.clone() else { return Ok(NextAction::unresolved()) };
         self.go_on_if_first().await?;
         self.unbroken = None;
         // The list before must be settled: what it left is older than what this one will leave,
@@ -41,8 +41,8 @@ impl Reader {
         let standing = self.all_read_back().await?;
         if reason.goes_on() && self.is_another_history().await {
             return Ok(match self.server_version().await {
-                Ok(server) => Course::replaced(server),
-                Err(failure) => Course::failed(action, &failure),
+                Ok(server) => NextAction::replaced(server),
+                Err(failure) => NextAction::failed(action, &failure),
             });
         }
         if *reason == ListReason::Replaced {
@@ -51,7 +51,7 @@ impl Reader {
         }
         let base = match self.base(reason, &resource, standing.epoch).await {
             Ok(base) => base,
-            Err(failure) => return Ok(Course::failed(action, &failure)),
+            Err(failure) => return Ok(NextAction::failed(action, &failure)),
         };
         self.round += 1;
         let after = standing.resume.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -85,16 +85,16 @@ impl Reader {
         match relist.run(self.in_one_piece).await? {
             Listed::Complete(version, round) => {
                 self.complete(version, round).await?;
-                Ok(Course::listed())
+                Ok(NextAction::listed())
             }
-            Listed::OtherHistory(server) => Ok(Course::replaced(server)),
+            Listed::OtherHistory(server) => Ok(NextAction::replaced(server)),
             Listed::Failed(failure) => {
                 let waited = self.looked_since.map(|since| since.elapsed());
                 let is_busy = failure.is_passing() && failure.code() != Some(501);
                 if is_busy && waited.is_some_and(|waited| waited < self.parts.tuning.walk.time) {
                     self.based = self.based.saturating_sub(1);
                 }
-                Ok(Course::failed(action, &failure))
+                Ok(NextAction::failed(action, &failure))
             }
             Listed::Baseless => {
                 self.based = BASED_TRIES;
@@ -125,7 +125,7 @@ impl Reader {
         while self.based < BASED_TRIES {
             let server = self.server_version().await?;
             self.based += 1;
-            let Some(common) = Common::new(&self.parts, resource, epoch, &server) else { break };
+            let Some(common) = NewestCommon::new(&self.parts, resource, epoch, &server) else { break };
             match common.base().await {
                 Ok(base) => return Ok(Some(base)),
                 Err(Untold::Now) => {}
@@ -175,8 +175,8 @@ impl Reader {
         match listed {
             Ok(step) => Ok(step),
             Err(Broken::Closed) => Err(Closed),
-            Err(Broken::OtherHistory(server)) => Ok(Course::replaced(server)),
-            Err(Broken::Failed(failure)) => Ok(Course::failed(action, &failure)),
+            Err(Broken::OtherHistory(server)) => Ok(NextAction::replaced(server)),
+            Err(Broken::Failed(failure)) => Ok(NextAction::failed(action, &failure)),
             Err(Broken::Again | Broken::NotStreamed(_) | Broken::Baseless) => {
                 Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
             }

@@ -1,6 +1,6 @@
 //! Talks to the API server for one source, and hands what comes to the writer, in order.
 //!
-//! What to do next, after a 410 for instance, is decided by [`Course`]; what an object means, by the writer.
+//! What to do next, after a 410 for instance, is decided by [`NextAction`]; what an object means, by the writer.
 //! It neither changes the cache nor writes to the journal.
 
 mod list;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connect::backoff::{Backoff, Dice};
 use crate::connect::request::Failure;
 use crate::connect::resource::{Resource, resolve};
-use crate::read::next_action::{Action, Course, Ended, Pause, Step};
+use crate::read::next_action::{Action, Ended, NextAction, Pause, Step};
 use crate::read::watch_stream::Stream;
 use crate::repair::history::census::Census;
 use crate::repair::history::landmarks::are_elsewhere;
@@ -51,7 +51,7 @@ pub(crate) struct Reader {
     parts: Arc<Parts>,
     inputs: mpsc::Sender<Input>,
     large: Arc<Semaphore>,
-    course: Course,
+    course: NextAction,
     backoff: Backoff,
     dice: Dice,
     resource: Option<Resource>,
@@ -93,7 +93,7 @@ impl Reader {
             round: 0,
             cancel: CancellationToken::new(),
             large: Arc::new(Semaphore::new(LARGE_IN_FLIGHT / SHARE)),
-            course: Course::default(),
+            course: NextAction::default(),
             backoff: Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause),
             dice: Dice::new(parts.tuning.seed),
             resource: None,
@@ -139,13 +139,13 @@ impl Reader {
     }
 
     async fn carry_out(&mut self, action: &Action) -> Result<Step, Closed> {
-        let failed = |failure: Failure| Course::failed(action, &failure);
+        let failed = |failure: Failure| NextAction::failed(action, &failure);
         match action {
             Action::Resolve => match resolve(&self.parts.api, &self.parts.spec).await {
                 Ok(resource) => {
                     self.resource = Some(resource);
                     let standing = self.sync().await?;
-                    Ok(Course::resolved(standing.resume.as_ref(), standing.epoch))
+                    Ok(NextAction::resolved(standing.resume.as_ref(), standing.epoch))
                 }
                 Err(failure) => Ok(failed(failure)),
             },
@@ -163,7 +163,7 @@ impl Reader {
                 let epoch = self.sync().await?.epoch;
                 let source = &self.parts.spec.name;
                 tracing::warn!(%source, epoch, %checkpoint, %server, "a new epoch: the server's history was replaced");
-                Ok(Course::resolved(None, epoch))
+                Ok(NextAction::resolved(None, epoch))
             }
             Action::List(reason) => self.list(action, reason).await,
         }
@@ -181,12 +181,12 @@ impl Reader {
             return Ok(step);
         }
         if self.is_another_history().await {
-            return Ok(Course::replaced(server));
+            return Ok(NextAction::replaced(server));
         }
         if self.is_contradicted(&standing, &server).await {
             let source = &self.parts.spec.name;
             tracing::warn!(%source, "the server has what the watch never brought: it is read back");
-            return Ok(Course::doubted());
+            return Ok(NextAction::doubted());
         }
         self.is_unsure = false;
         Ok(step)
@@ -250,8 +250,8 @@ impl Reader {
     }
 
     async fn watch(&mut self) -> Result<Step, Closed> {
-        let Some(resource) = self.resource.clone() else { return Ok(Course::unresolved()) };
-        let Some(from) = self.sync().await?.resume else { return Ok(Course::unresolved()) };
+        let Some(resource) = self.resource.clone() else { return Ok(NextAction::unresolved()) };
+        let Some(from) = self.sync().await?.resume else { return Ok(NextAction::unresolved()) };
         let seconds = self.watch_seconds().to_string();
         let address = resource
             .collection()
@@ -265,7 +265,7 @@ impl Reader {
             Ok(body) => body,
             Err(failure) => {
                 self.count_expired(&failure);
-                return Ok(self.unhurried(Course::failed(&Action::Watch, &failure)));
+                return Ok(self.unhurried(NextAction::failed(&Action::Watch, &failure)));
             }
         };
         tracing::debug!(source = %self.parts.spec.name, %from, "watching");
@@ -304,7 +304,7 @@ impl Reader {
             self.just_listed = false;
         }
         tracing::debug!(source = %self.parts.spec.name, ?ended, "the watch ended");
-        Ok(self.unhurried(Course::ended(&ended, lived)))
+        Ok(self.unhurried(NextAction::ended(&ended, lived)))
     }
 
     fn unhurried(&self, mut step: Step) -> Step {

@@ -87,11 +87,11 @@ fn explain(failure: &Failure, doing: &str) -> String {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct NextAction {
     behind: u32,
 }
 
-impl Course {
+impl NextAction {
     /// The resource is known; what next depends on what was witnessed.
     pub fn resolved(checkpoint: Option<&Version>, epoch: u32) -> Step {
         at_once(if checkpoint.is_some() { Action::Probe } else { Action::List(Self::list_reason(epoch)) })
@@ -207,16 +207,16 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_probed_and_not_listed() {
-        assert_eq!(Course::resolved(Some(&version("7")), 0).action, Action::Probe);
-        assert_eq!(Course::resolved(None, 0).action, Action::List(ListReason::First));
-        assert_eq!(Course::resolved(None, 1).action, Action::List(ListReason::Replaced));
-        let step = Course::default().probed(&version("7"), Some(&version("7")), 0);
+        assert_eq!(NextAction::resolved(Some(&version("7")), 0).action, Action::Probe);
+        assert_eq!(NextAction::resolved(None, 0).action, Action::List(ListReason::First));
+        assert_eq!(NextAction::resolved(None, 1).action, Action::List(ListReason::Replaced));
+        let step = NextAction::default().probed(&version("7"), Some(&version("7")), 0);
         assert_eq!(step, at_once(Action::Watch));
     }
 
     #[test]
     fn the_epoch_grows_only_when_the_server_is_behind_twice_in_a_row() {
-        let mut course = Course::default();
+        let mut course = NextAction::default();
         let (low, high, checkpoint) = (version("5"), version("12"), version("10"));
         assert_eq!(course.probed(&low, Some(&checkpoint), 0).action, Action::Probe);
         assert_eq!(course.probed(&high, Some(&checkpoint), 0).action, Action::Watch);
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn versions_without_order_never_make_an_epoch() {
-        let mut course = Course::default();
+        let mut course = NextAction::default();
         for _ in 0..5 {
             assert_eq!(course.probed(&version("abc"), Some(&version("10")), 0).action, Action::Watch);
         }
@@ -235,20 +235,20 @@ mod tests {
     #[test]
     fn an_expired_version_leads_to_a_list_in_both_its_forms() {
         let list = Action::List(ListReason::Expired);
-        assert_eq!(Course::failed(&Action::Watch, &status(410, None)).action, list);
-        assert_eq!(Course::ended(&Ended::Told(status(410, None)), true).action, list);
+        assert_eq!(NextAction::failed(&Action::Watch, &status(410, None)).action, list);
+        assert_eq!(NextAction::ended(&Ended::Told(status(410, None)), true).action, list);
     }
 
     #[test]
     fn lost_rights_are_a_condition_and_nothing_is_listed_for_them() {
         for code in [401, 403] {
-            let step = Course::failed(&Action::Watch, &status(code, None));
+            let step = NextAction::failed(&Action::Watch, &status(code, None));
             assert_eq!(step.action, Action::Probe);
             assert!(step.pause.is_some() && step.condition.is_some());
         }
-        assert_eq!(Course::failed(&Action::Probe, &status(404, None)).action, Action::Resolve);
+        assert_eq!(NextAction::failed(&Action::Probe, &status(404, None)).action, Action::Resolve);
         assert_eq!(
-            Course::failed(&Action::List(ListReason::Expired), &status(403, None)).action,
+            NextAction::failed(&Action::List(ListReason::Expired), &status(403, None)).action,
             Action::List(ListReason::Expired)
         );
     }
@@ -256,25 +256,25 @@ mod tests {
     #[test]
     fn a_kind_that_is_not_served_is_looked_up_again_soon() {
         for action in [Action::Resolve, Action::Probe, Action::Watch, Action::List(ListReason::First)] {
-            let step = Course::failed(&action, &status(404, None));
+            let step = NextAction::failed(&action, &status(404, None));
             assert_eq!((step.action, step.pause.unwrap().unserved), (Action::Resolve, true));
         }
-        let step = Course::failed(&Action::Resolve, &status(503, None));
+        let step = NextAction::failed(&Action::Resolve, &status(503, None));
         assert_eq!((step.action, step.pause.unwrap().unserved), (Action::Resolve, false));
     }
 
     #[test]
     fn what_the_server_asks_for_is_kept() {
-        let step = Course::failed(&Action::Watch, &status(429, Some(9)));
+        let step = NextAction::failed(&Action::Watch, &status(429, Some(9)));
         assert_eq!(step.pause, Some(Pause::asked(Some(Duration::from_secs(9)))));
-        let step = Course::ended(&Ended::Told(status(429, Some(9))), true);
+        let step = NextAction::ended(&Ended::Told(status(429, Some(9))), true);
         assert_eq!(step.pause, Some(Pause::asked(Some(Duration::from_secs(9)))));
     }
 
     #[test]
     fn a_stream_that_lived_is_resumed_at_once() {
-        assert_eq!(Course::ended(&Ended::Closed, true).pause, None);
-        assert!(Course::ended(&Ended::Closed, false).pause.is_some());
-        assert_eq!(Course::ended(&Ended::Idle, true).action, Action::Probe);
+        assert_eq!(NextAction::ended(&Ended::Closed, true).pause, None);
+        assert!(NextAction::ended(&Ended::Closed, false).pause.is_some());
+        assert_eq!(NextAction::ended(&Ended::Idle, true).action, Action::Probe);
     }
 }

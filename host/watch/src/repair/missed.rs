@@ -20,34 +20,34 @@ use crate::judge::meaning::is_upto;
 use crate::repair::lookup::fate;
 use crate::repair::report::discrepancy::discrepancy;
 use crate::repair::rounds::{came_of, walk};
-use crate::repair::walk_back::Exact;
+use crate::repair::walk_back::OldVersions;
 use crate::repair::walk_back::budget::Budget;
-use crate::repair::walk_back::compaction::Frontier;
+use crate::repair::walk_back::compaction::Compaction;
 use crate::repair::walk_back::requests::may_pass;
 use crate::repair::walk_back::versions::between;
 use crate::source::handle::count;
 use crate::source::hole::reason;
 use crate::source::input::{Closed, Input, Step, Story, sync};
 use crate::source::parts::Parts;
-use crate::source::round::{Job, Moved, PLACES, Since, Unended, newest};
+use crate::source::round::{Job, MISSED_AT_ONCE, MissedObject, Moved, Since, newest};
 
 /// How often it is looked whether the epoch is over.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(crate) struct Mender {
+pub(crate) struct MissedRepair {
     parts: Arc<Parts>,
     inputs: mpsc::Sender<Input>,
 }
 
-impl Mender {
+impl MissedRepair {
     pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
         Self { parts, inputs }
     }
 
     /// Ends only with the writer; it is dropped to stop it.
-    pub async fn run(self, mut found: mpsc::UnboundedReceiver<Unended>) {
+    pub async fn run(self, mut found: mpsc::UnboundedReceiver<MissedObject>) {
         let mut unended = Vec::new();
-        while found.recv_many(&mut unended, PLACES).await > 0 {
+        while found.recv_many(&mut unended, MISSED_AT_ONCE).await > 0 {
             let names = unended.len();
             let mended = self.mend(std::mem::take(&mut unended)).await;
             self.parts.shared.live().mending -= names;
@@ -57,11 +57,11 @@ impl Mender {
         }
     }
 
-    async fn mend(&self, unended: Vec<Unended>) -> Result<(), Closed> {
+    async fn mend(&self, unended: Vec<MissedObject>) -> Result<(), Closed> {
         // What came with it is known, too: it may be the end that it was overtaken by.
         let epoch = sync(&self.inputs).await?.epoch;
         let mut jobs = Vec::new();
-        for Unended { epoch: of, mut moved, place } in unended {
+        for MissedObject { epoch: of, mut moved, place } in unended {
             // Given back before its story is told, by which the writer sees that there is one.
             drop(place);
             // Its history is over, and its name is no longer held.
@@ -188,13 +188,13 @@ async fn read_back(
 ) -> Result<(), Closed> {
     let budget = &parts.tuning.walk;
     let limits = Budget::new(budget.requests, budget.time, budget.rate);
-    let frontier = Arc::new(Frontier::new(newest(&jobs)));
-    let exact = Exact::new(Arc::clone(parts), resource.clone(), limits, frontier);
+    let compaction = Arc::new(Compaction::new(newest(&jobs)));
+    let exact = OldVersions::new(Arc::clone(parts), resource.clone(), limits, compaction);
     let walking = jobs.into_iter().map(|job| walk(&exact, job, None));
     let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
     while let Some(walk) = walking.next().await {
-        let release = Some(Arc::clone(&walk.tale.object));
-        let story = Story { round: None, epoch: Some(epoch), steps: walk.tale.steps(), release };
+        let release = Some(Arc::clone(&walk.report.object));
+        let story = Story { round: None, epoch: Some(epoch), steps: walk.report.steps(), release };
         inputs.send(Input::Story(story)).await.map_err(|_| Closed)?;
     }
     Ok(())

@@ -11,14 +11,14 @@ use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 
 use crate::repair::report::discrepancy::discrepancy;
-use crate::repair::report::other_witnesses::Others;
-use crate::repair::report::{Tale, Teller};
-use crate::repair::sweep::Sweeping;
+use crate::repair::report::other_witnesses::OtherWitnesses;
+use crate::repair::report::{NameReport, Reporter};
+use crate::repair::sweep::Sweep;
 use crate::repair::sweep::counts::Told;
 use crate::repair::walk_back::budget::Budget;
-use crate::repair::walk_back::compaction::Frontier;
+use crate::repair::walk_back::compaction::Compaction;
 use crate::repair::walk_back::versions::{Answer, Met};
-use crate::repair::walk_back::{Ended, Exact, Span};
+use crate::repair::walk_back::{Ended, OldVersions, Span};
 use crate::source::handle::read;
 use crate::source::input::{Closed, Input, Step, sync};
 use crate::source::life::{Life, Walked};
@@ -29,14 +29,14 @@ use crate::version::number;
 /// Rounds that wait to be worked off; a list waits until the one before is settled.
 pub(crate) const ROUNDS: usize = 1;
 
-pub(crate) struct Walker {
+pub(crate) struct RoundWorker {
     parts: Arc<Parts>,
     inputs: mpsc::Sender<Input>,
 }
 
 /// A name that was read back, and what the sweep is told of it.
 pub(crate) struct Walk {
-    pub tale: Tale,
+    pub report: NameReport,
     told: Vec<Told>,
     /// What came to light of the time in which the watch was taken to be complete.
     lost: Vec<DiscrepancyView>,
@@ -45,12 +45,13 @@ pub(crate) struct Walk {
 impl Walk {
     /// There is nothing to be told of it.
     fn nothing(object: Arc<ObjectRef>) -> Self {
-        let tale = Tale { object, before: Vec::new(), between: Vec::new(), after: Vec::new(), waits: None };
-        Self { tale, told: Vec::new(), lost: Vec::new() }
+        let report =
+            NameReport { object, before: Vec::new(), between: Vec::new(), after: Vec::new(), waits: None };
+        Self { report, told: Vec::new(), lost: Vec::new() }
     }
 }
 
-impl Walker {
+impl RoundWorker {
     pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
         Self { parts, inputs }
     }
@@ -81,21 +82,21 @@ impl Walker {
         let (source, swept) = (&self.parts.spec.name, round.sweep.is_some());
         tracing::info!(%source, objects, swept, "reading back what was missed");
         let before = self.counted();
-        let others = Others::of(&self.parts, &round);
-        let mut teller = Teller::new(&self.parts, &self.inputs, round.id, objects, others);
-        let frontier = Arc::new(Frontier::new(round.newest(&jobs)));
-        let (told, met, was_lost) = self.walk_all(&round, jobs, &frontier, &mut teller).await?;
+        let others = OtherWitnesses::of(&self.parts, &round);
+        let mut reporter = Reporter::new(&self.parts, &self.inputs, round.id, objects, others);
+        let compaction = Arc::new(Compaction::new(round.newest(&jobs)));
+        let (told, met, was_lost) = self.walk_all(&round, jobs, &compaction, &mut reporter).await?;
         let holes = match round.sweep.take() {
             Some(mut outage) => {
                 outage.expected = outage.expected.filter(|_| !was_lost);
                 let budget = &self.parts.tuning.walk;
                 let limits = Budget::new(budget.sweep_requests, budget.sweep_time, budget.rate);
-                let exact = Exact::new(Arc::clone(&self.parts), round.resource, limits, frontier);
-                Sweeping::new(exact, outage, told, &met, &mut teller).run().await?
+                let exact = OldVersions::new(Arc::clone(&self.parts), round.resource, limits, compaction);
+                Sweep::new(exact, outage, told, &met, &mut reporter).run().await?
             }
             None => Vec::new(),
         };
-        teller.end(holes).await?;
+        reporter.end(holes).await?;
         // What the writer counts is complete.
         sync(&self.inputs).await?;
         let after = self.counted();
@@ -117,30 +118,31 @@ impl Walker {
         &self,
         round: &Round,
         jobs: Vec<Job>,
-        frontier: &Arc<Frontier>,
-        teller: &mut Teller,
+        compaction: &Arc<Compaction>,
+        reporter: &mut Reporter,
     ) -> Result<(Vec<Told>, Vec<String>, bool), Closed> {
         let budget = &self.parts.tuning.walk;
         let limits = Budget::new(budget.requests, budget.time, budget.rate);
-        let exact = Exact::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(frontier));
+        let exact =
+            OldVersions::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(compaction));
         let (mut told, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
         let outage = round.sweep.as_ref();
         let walking = jobs.into_iter().map(|job| walk(&exact, job, outage));
         let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
         while let Some(mut walk) = walking.next().await {
             told.append(&mut walk.told);
-            met.extend(walk.tale.between.iter().map(|life| life.object.uid.clone()));
+            met.extend(walk.report.between.iter().map(|life| life.object.uid.clone()));
             if !walk.lost.is_empty() {
                 was_lost = true;
                 self.inputs.send(Input::Differs(walk.lost)).await.map_err(|_| Closed)?;
             }
-            teller.read_back(walk.tale).await?;
+            reporter.read_back(walk.report).await?;
         }
         Ok((told, met, was_lost))
     }
 }
 
-pub(crate) async fn walk(exact: &Exact, job: Job, outage: Option<&Outage>) -> Walk {
+pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>) -> Walk {
     match job {
         Job::Moved(moved) => moved_back(exact, moved, outage).await,
         Job::Vanished(vanished) => vanished_back(exact, vanished, outage).await,
@@ -148,7 +150,7 @@ pub(crate) async fn walk(exact: &Exact, job: Job, outage: Option<&Outage>) -> Wa
 }
 
 /// What lies below a listed object, and how the bearer of its name before it ended.
-async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Walk {
+async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) -> Walk {
     let errand = exact.errand();
     let Moved { object, since, version, document, witnessed, is_end, rival } = moved;
     let last = since.last.clone();
@@ -184,10 +186,10 @@ async fn moved_back(exact: &Exact, moved: Moved, outage: Option<&Outage>) -> Wal
         after = missed(&object, walked);
         after.push(came_of(&document, is_end));
     }
-    Walk { tale: Tale { object, before, between, after, waits }, told, lost }
+    Walk { report: NameReport { object, before, between, after, waits }, told, lost }
 }
 
-async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage>) -> Walk {
+async fn vanished_back(exact: &OldVersions, vanished: Vanished, outage: Option<&Outage>) -> Walk {
     let vanished = match still_there(exact, vanished).await {
         There::Listed(moved) => return Box::pin(moved_back(exact, moved, outage)).await,
         There::Since(object) => return Walk::nothing(object),
@@ -208,7 +210,7 @@ async fn vanished_back(exact: &Exact, vanished: Vanished, outage: Option<&Outage
     // To its very end others may have come and gone under its name.
     let waits = outage.map(|_| u128::MAX);
     Walk {
-        tale: Tale { object, before, between, after: Vec::new(), waits },
+        report: NameReport { object, before, between, after: Vec::new(), waits },
         told,
         lost: lost.into_iter().collect(),
     }
@@ -225,7 +227,7 @@ enum There {
 
 /// A list can lack an object that was there: what the server has at the list's own version says so,
 /// or at least what it has now. An end that is made up would stand in the way of the real one.
-async fn still_there(exact: &Exact, vanished: Vanished) -> There {
+async fn still_there(exact: &OldVersions, vanished: Vanished) -> There {
     let Vanished { object, since, absent } = &vanished;
     let answer = if absent.is_comparable() { exact.at(object, absent).await } else { None };
     match answer {
@@ -252,7 +254,7 @@ async fn still_there(exact: &Exact, vanished: Vanished) -> There {
 
 /// Those who were seen under a name and of whom nothing was witnessed.
 async fn met_back(
-    exact: &Exact,
+    exact: &OldVersions,
     met: &[Met],
     span: Span<'_>,
     known: &(dyn Fn(&str) -> bool + Sync),

@@ -20,14 +20,14 @@ use tokio_util::sync::CancellationToken;
 use crate::connect::Connection;
 use crate::read::Reader;
 use crate::repair::audit::Auditor;
-use crate::repair::missed::Mender;
-use crate::repair::rounds::{ROUNDS, Walker};
+use crate::repair::missed::MissedRepair;
+use crate::repair::rounds::{ROUNDS, RoundWorker};
 use crate::run::load::Load;
 use crate::source::handle::{Shared, SourceHandle};
 use crate::source::input::Input;
 use crate::source::listers::Listers;
 use crate::source::parts::{Parts, SourceError};
-use crate::source::round::Unended;
+use crate::source::round::MissedObject;
 use crate::tuning::Tuning;
 use crate::write::append::Appender;
 use crate::write::{FLIGHTS, Writer};
@@ -82,7 +82,7 @@ impl Source {
         let (unended, is_unended) = mpsc::unbounded_channel();
         let (appends, to_append) = mpsc::channel(FLIGHTS);
         let (has_appended, appended) = mpsc::channel(FLIGHTS);
-        // Reader, walker, auditor and mender end with the stop or with the writer; the writer with them.
+        // Reader, repair and audit end with the stop or with the writer; the writer with them.
         let halt = stop.child_token();
         let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);
         let watched = Arc::clone(&parts);
@@ -113,15 +113,15 @@ async fn read(
     inputs: mpsc::Sender<Input>,
     is_full: watch::Receiver<bool>,
     loading: mpsc::Receiver<Load>,
-    unended: mpsc::UnboundedReceiver<Unended>,
+    unended: mpsc::UnboundedReceiver<MissedObject>,
 ) {
     if !load::fill(&parts, loading).await {
         return;
     }
     let (rounds, walks) = mpsc::channel(ROUNDS);
-    let walker = Walker::new(Arc::clone(&parts), inputs.clone());
+    let rounds_worker = RoundWorker::new(Arc::clone(&parts), inputs.clone());
     let auditor = Auditor::new(Arc::clone(&parts), inputs.clone());
-    let mender = Mender::new(Arc::clone(&parts), inputs.clone());
+    let missed = MissedRepair::new(Arc::clone(&parts), inputs.clone());
     let reader = Reader::new(parts, inputs, rounds, is_full);
-    tokio::join!(reader.run(), walker.run(walks), auditor.run(), mender.run(unended));
+    tokio::join!(reader.run(), rounds_worker.run(walks), auditor.run(), missed.run(unended));
 }

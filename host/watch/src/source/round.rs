@@ -1,5 +1,5 @@
 //! What a comparison leaves to be done: objects of which versions were missed, and what else may
-//! have happened while nobody looked. Values only; the walker works them off beside the watch.
+//! have happened while nobody looked. Values only; `repair::rounds` works them off beside the watch.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -156,7 +156,7 @@ pub(crate) struct Vanished {
 
 /// An object of which something was missed, with the epoch in which that was seen. Its name is held
 /// until its story is told.
-pub(crate) struct Unended {
+pub(crate) struct MissedObject {
     pub epoch: u32,
     pub moved: Moved,
     /// Its place among those that wait.
@@ -165,4 +165,4 @@ pub(crate) struct Unended {
 
 /// So many names wait to be looked into, and as many are looked into, before nothing more is read
 /// from the server.
-pub(crate) const PLACES: usize = 256;
+pub(crate) const MISSED_AT_ONCE: usize = 256;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{FLIGHTS, Writer, Written};
 use crate::cache::{Cooling, Hot};
-use crate::judge::batch::Draft;
+use crate::judge::batch::Batch;
 use crate::source::handle::count;
 use crate::source::input::Standing;
 use crate::source::landmarks::Landmark;
@@ -44,7 +44,7 @@ impl Writer {
 
     async fn write_batch(&mut self) -> Result<Written, SourceError> {
         let settled = self.is_settled();
-        if self.due || !self.maker.draft.is_empty() {
+        if self.due || !self.maker.batch.is_empty() {
             while self.flights.len() >= FLIGHTS {
                 if self.land_one().await? == Written::Stopped {
                     return Ok(Written::Stopped);
@@ -52,7 +52,7 @@ impl Writer {
             }
             self.take_off(settled).await;
         }
-        self.maker.draft.permits.clear();
+        self.maker.batch.permits.clear();
         if settled {
             self.maker.gap_log.end(&self.parts.shared.name);
         }
@@ -84,14 +84,14 @@ impl Writer {
     async fn take_off(&mut self, settled: bool) {
         let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
         let checkpoint = self.checkpoint.safe().filter(moved).cloned();
-        let draft = &mut self.maker.draft;
+        let batch = &mut self.maker.batch;
         let append = Append {
             source: Arc::clone(&self.parts.shared.name),
             epoch: self.maker.epoch,
-            states: draft.states.clone(),
-            poison: std::mem::take(&mut draft.poison),
-            gaps: std::mem::take(&mut draft.gaps),
-            discrepancies: draft.discrepancies.clone(),
+            states: batch.states.clone(),
+            poison: std::mem::take(&mut batch.poison),
+            gaps: std::mem::take(&mut batch.gaps),
+            discrepancies: batch.discrepancies.clone(),
             since: self.since.take().or_else(|| self.round.and(self.written.clone())),
             rewinds: match (&self.written, &checkpoint) {
                 (Some(written), Some(checkpoint)) => written.is_newer_than(checkpoint),
@@ -99,7 +99,7 @@ impl Writer {
             },
             checkpoint: checkpoint.clone(),
         };
-        draft.take_off(std::mem::take(&mut self.spare));
+        batch.take_off(std::mem::take(&mut self.spare));
         self.flights.push_back(Flight { checkpoint, listed: std::mem::take(&mut self.listed) });
         self.due = false;
         // Where nobody takes it any more, nobody answers either.
@@ -129,10 +129,10 @@ impl Writer {
             return Ok(Written::Stopped);
         };
         let appended = appended?;
-        if let Some(mut draft) = self.maker.draft.land() {
-            self.publish(&mut draft, flight, &appended);
-            draft.clear();
-            self.spare = *draft;
+        if let Some(mut batch) = self.maker.batch.land() {
+            self.publish(&mut batch, flight, &appended);
+            batch.clear();
+            self.spare = *batch;
         }
         Ok(Written::GoesOn)
     }
@@ -147,18 +147,18 @@ impl Writer {
         }
     }
 
-    fn publish(&mut self, draft: &mut Draft, flight: Flight, appended: &Appended) {
+    fn publish(&mut self, batch: &mut Batch, flight: Flight, appended: &Appended) {
         if flight.checkpoint.is_some() {
             self.written = flight.checkpoint;
             self.written_at = Instant::now();
         }
-        let newest = draft.states.iter().map(|state| state.observed_ms).max();
-        self.mark(&draft.states);
-        self.show(draft, appended);
+        let newest = batch.states.iter().map(|state| state.observed_ms).max();
+        self.mark(&batch.states);
+        self.show(batch, appended);
         if appended.through > 0 {
             self.parts.shared.set_shown(appended.through);
         }
-        self.parts.shared.differs(std::mem::take(&mut draft.discrepancies));
+        self.parts.shared.differs(std::mem::take(&mut batch.discrepancies));
         let mut live = self.parts.shared.live();
         live.epoch = self.maker.epoch;
         live.checkpoint = self.written.as_ref().map(Version::to_string).unwrap_or_default();
@@ -169,12 +169,12 @@ impl Writer {
 
 impl Writer {
     /// Puts what is there now into the cache, and takes out what isn't.
-    fn show(&mut self, draft: &mut Draft, appended: &Appended) {
-        if draft.states.is_empty() {
+    fn show(&mut self, batch: &mut Batch, appended: &Appended) {
+        if batch.states.is_empty() {
             return;
         }
         let mut cache = self.parts.shared.write();
-        for (place, (state, note)) in draft.states.drain(..).zip(draft.notes.drain(..)).enumerate() {
+        for (place, (state, note)) in batch.states.drain(..).zip(batch.notes.drain(..)).enumerate() {
             if note.past {
                 continue;
             }

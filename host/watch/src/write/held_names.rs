@@ -25,7 +25,7 @@ struct Lane {
 }
 
 /// By name and not by uid: an object that is made again under an old name waits for the old one.
-pub(crate) struct Holds {
+pub(crate) struct HeldNames {
     /// By namespace, then by name, so that a look-up needs no string of its own.
     lanes: HashMap<Box<str>, HashMap<Box<str>, Lane>>,
     events: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Holds {
     most_bytes: usize,
 }
 
-impl Holds {
+impl HeldNames {
     pub fn new(most_events: usize, most_bytes: usize) -> Self {
         Self { lanes: HashMap::new(), events: 0, bytes: 0, most_events, most_bytes }
     }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn events_of_a_held_name_come_out_in_order_and_others_are_not_held() {
-        let mut holds = Holds::new(10, 1000);
+        let mut holds = HeldNames::new(10, 1000);
         holds.hold("a", "x");
         assert!(holds.holds("a", "x") && !holds.holds("b", "x") && !holds.holds("a", "y"));
         holds.push("a", "x", event("1"));
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_name_that_two_hold_passes_when_both_have_let_go() {
-        let mut holds = Holds::new(10, 1000);
+        let mut holds = HeldNames::new(10, 1000);
         holds.hold("a", "x");
         holds.hold("a", "x");
         holds.push("a", "x", event("1"));
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn number_and_bytes_are_bounded_and_given_back() {
-        let mut holds = Holds::new(2, 10);
+        let mut holds = HeldNames::new(2, 10);
         holds.hold("", "x");
         holds.hold("", "y");
         holds.push("", "x", event("1"));

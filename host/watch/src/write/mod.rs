@@ -25,18 +25,18 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::request::{Failure, status_failure};
-use crate::judge::batch::Draft;
+use crate::judge::batch::Batch;
 use crate::judge::meaning::Event;
 use crate::judge::object::matches;
-use crate::judge::states::{Came, Counted, Maker, Watched};
+use crate::judge::states::{Came, Counted, StateMaker, Watched};
 use crate::source::handle::count;
 use crate::source::hole::{Hole, reason};
 use crate::source::input::{Input, Standing, Step, Story};
 use crate::source::parts::{Parts, SourceError};
-use crate::source::round::{PLACES, RoundId, Unended};
+use crate::source::round::{MISSED_AT_ONCE, MissedObject, RoundId};
 use crate::write::append::Settled;
 use crate::write::checkpoint::Checkpoint;
-use crate::write::held_names::{Held, Holds};
+use crate::write::held_names::{Held, HeldNames};
 
 use durable::Flight;
 
@@ -50,14 +50,14 @@ pub(crate) const FLIGHTS: usize = 2;
 
 pub(crate) struct Writer {
     parts: Arc<Parts>,
-    maker: Maker,
+    maker: StateMaker,
     checkpoint: Checkpoint,
     /// To the appender and back, in order.
     appends: mpsc::Sender<Append>,
     appended: mpsc::Receiver<Settled>,
     flights: VecDeque<Flight>,
     /// An empty one, for the room that it has.
-    spare: Draft,
+    spare: Batch,
     /// What is on disk, and since when.
     written: Option<Version>,
     written_at: Instant,
@@ -73,7 +73,7 @@ pub(crate) struct Writer {
     waiting: Vec<oneshot::Sender<Standing>>,
     /// Those who wait until everything is settled.
     patient: Vec<oneshot::Sender<Standing>>,
-    holds: Holds,
+    holds: HeldNames,
     /// Since when the batch is being made.
     begun: Instant,
     /// When changed objects are packed, if nothing comes until then.
@@ -94,9 +94,9 @@ pub(crate) struct Writer {
     since: Option<Version>,
     /// Whoever came and went unseen and can be found was found.
     swept: bool,
-    /// What the mender is to look into. Its length is bounded by the places, and by what had been
+    /// Objects for repair to look into. Their number is bounded by the places, and by what had been
     /// read when there were none left.
-    unended: mpsc::UnboundedSender<Unended>,
+    unended: mpsc::UnboundedSender<MissedObject>,
     places: Arc<Semaphore>,
     /// Tells the reader not to read on.
     full: watch::Sender<bool>,
@@ -115,15 +115,15 @@ impl Writer {
         epoch: u32,
         checkpoint: Option<Version>,
         full: watch::Sender<bool>,
-        unended: mpsc::UnboundedSender<Unended>,
+        unended: mpsc::UnboundedSender<MissedObject>,
         (appends, appended): (mpsc::Sender<Append>, mpsc::Receiver<Settled>),
     ) -> Self {
         Self {
-            maker: Maker::new(Arc::clone(&parts), epoch),
+            maker: StateMaker::new(Arc::clone(&parts), epoch),
             appends,
             appended,
             flights: VecDeque::with_capacity(FLIGHTS),
-            spare: Draft::default(),
+            spare: Batch::default(),
             checkpoint: Checkpoint::at(checkpoint.clone()),
             written: checkpoint,
             written_at: Instant::now(),
@@ -134,7 +134,7 @@ impl Writer {
             opened: None,
             waiting: Vec::new(),
             patient: Vec::new(),
-            holds: Holds::new(parts.tuning.held_events, parts.tuning.held_bytes),
+            holds: HeldNames::new(parts.tuning.held_events, parts.tuning.held_bytes),
             begun: Instant::now(),
             cool_at: None,
             outline: Outline::default(),
@@ -147,7 +147,7 @@ impl Writer {
             swept: false,
             full,
             unended,
-            places: Arc::new(Semaphore::new(PLACES)),
+            places: Arc::new(Semaphore::new(MISSED_AT_ONCE)),
             parts,
         }
     }
@@ -155,7 +155,7 @@ impl Writer {
     /// Ends when the reader has gone and everything that it gave is durable, or on a stop while
     /// the journal can't be written.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Result<(), SourceError> {
-        let mut batch = Vec::with_capacity(APPEND_BATCH);
+        let mut came_in = Vec::with_capacity(APPEND_BATCH);
         loop {
             let moved = self.is_settled() && self.checkpoint.safe() != self.written.as_ref();
             let due_at = self.written_at + self.parts.tuning.checkpoint_every;
@@ -169,7 +169,7 @@ impl Writer {
                     continue;
                 }
                 () = sleep_until(due_at), if moved && self.flights.is_empty() => 0,
-                received = inputs.recv_many(&mut batch, APPEND_BATCH) => received,
+                received = inputs.recv_many(&mut came_in, APPEND_BATCH) => received,
                 () = sleep_until(cool_at), if self.cool_at.is_some() => {
                     self.cool_down();
                     continue;
@@ -187,7 +187,7 @@ impl Writer {
                 }
                 continue;
             }
-            for input in batch.drain(..) {
+            for input in came_in.drain(..) {
                 if let Input::Overtaken(why) = input {
                     return self.give_way(why).await;
                 }
@@ -228,7 +228,7 @@ impl Writer {
     }
 
     fn is_full(&self, more: usize) -> bool {
-        self.maker.draft.states.len() + more > APPEND_BATCH
+        self.maker.batch.states.len() + more > APPEND_BATCH
     }
 
     /// Whether the checkpoint on disk may follow the one in memory.
@@ -323,7 +323,7 @@ impl Writer {
                 self.steps = story.steps.into();
                 self.release = story.release;
             }
-            Input::Differs(found) => self.maker.draft.discrepancies.extend(found),
+            Input::Differs(found) => self.maker.batch.discrepancies.extend(found),
             Input::SourceHole(round, hole) if round.is_none() || round == self.round => {
                 self.maker.source_hole(&hole);
             }
@@ -397,20 +397,20 @@ impl Writer {
                 match self.maker.seen(&line, document, envelope, came, event, complete.as_ref()) {
                     Counted::Waits(version, moved) => {
                         self.checkpoint.event(&version);
-                        self.maker.draft.permits.extend(permit);
+                        self.maker.batch.permits.extend(permit);
                         // It comes with its story.
                         self.holds.hold(&moved.object.namespace, &moved.object.name);
                         let (epoch, place) =
                             (self.maker.epoch, Arc::clone(&self.places).try_acquire_owned().ok());
                         self.parts.shared.live().mending += 1;
                         // Who would take it has ended where a stop was seen first.
-                        self.unended.send(Unended { epoch, moved, place }).ok();
+                        self.unended.send(MissedObject { epoch, moved, place }).ok();
                     }
                     Counted::Taken(version) => {
-                        self.maker.draft.permits.extend(permit);
+                        self.maker.batch.permits.extend(permit);
                         self.checkpoint.event(&version);
                     }
-                    Counted::Poison => self.maker.draft.permits.extend(permit),
+                    Counted::Poison => self.maker.batch.permits.extend(permit),
                 }
             }
             (EventType::Bookmark, _) => match project::bookmark_version(frame.object) {
@@ -431,7 +431,7 @@ impl Writer {
 
     /// While the sweep may still find somebody who had its name before, who is added waits.
     fn hold_fresh(&mut self, envelope: &Envelope<'_>) {
-        let known = self.maker.draft.known(&self.parts.shared.read(), &envelope.uid).is_some();
+        let known = self.maker.batch.known(&self.parts.shared.read(), &envelope.uid).is_some();
         let held = self.holds.holds(&envelope.namespace, &envelope.name);
         if !known && !held && matches(&self.parts, envelope) {
             self.holds.hold(&envelope.namespace, &envelope.name);

@@ -41,19 +41,14 @@
 //!
 //! Events are counted from 1 within one watch; bookmarks are none.
 
-mod body;
-mod frames;
 mod parse;
-mod request;
 
 use std::sync::Mutex;
 
-use super::ident::Random;
-use super::locked;
-use super::query::Continue;
-use super::routes::Incoming;
-
-pub use request::{Drawn, HangUp};
+use crate::apiserver::values::ident::Random;
+use crate::apiserver::values::lock::locked;
+use crate::apiserver::wire::incoming::Incoming;
+use crate::apiserver::wire::query::Continue;
 
 /// Armed at a time; more is a test that forgets to disarm.
 const MAX_ARMED: usize = 1000;
@@ -265,9 +260,13 @@ impl What {
 }
 
 impl At {
-    fn place(self) -> u64 {
+    pub fn place(self) -> u64 {
         match self {
             At::Exactly(at) | At::Within(at) => at,
         }
     }
 }
+
+/// The faults that hit one request.
+#[derive(Debug, Default)]
+pub struct Drawn(pub Vec<What>);

@@ -11,8 +11,8 @@ use super::forgetting::Windows;
 use super::inner::{Inner, Written};
 use super::truth::EpochStart;
 use super::{Store, TableId};
-use crate::apiserver::locked;
-use crate::apiserver::record::Record;
+use crate::apiserver::store::record::Record;
+use crate::apiserver::values::lock::locked;
 
 /// A copy of everything that a store has; versions are shared with it.
 #[derive(Clone)]

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use super::forgetting::Windows;
 use super::inner::Inner;
-use crate::apiserver::record::{Draft, Record, write_object};
+use crate::apiserver::store::record::{Draft, Record, write_object};
 
 pub(super) struct Durable {
     file: File,

@@ -1,7 +1,7 @@
 //! Forgetting: compaction of the history, watch windows that empty, and versions that are held nevertheless.
 
 use super::Store;
-use crate::apiserver::locked;
+use crate::apiserver::values::lock::locked;
 
 /// Whether the watch windows forget what is compacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::durable::Durable;
 use super::forgetting::Windows;
 use super::truth::Kept;
 use super::{AsOf, Change, Event, HistoryLimits, TableId, TooOld};
-use crate::apiserver::record::Record;
+use crate::apiserver::store::record::Record;
 
 /// Compaction starts when a limit is exceeded by a quarter, so that it comes in batches.
 const SLACK: usize = 4;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Change, Store, TableId, TooOld};
-use crate::apiserver::locked;
-use crate::apiserver::record::Record;
+use crate::apiserver::store::record::Record;
+use crate::apiserver::values::lock::locked;
 
 /// Which version of the objects is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::inner::Inner;
 use super::{Event, Store, TableId};
-use crate::apiserver::locked;
-use crate::apiserver::record::Record;
+use crate::apiserver::store::record::Record;
+use crate::apiserver::values::lock::locked;
 
 /// Entries that are kept; about 120 bytes each.
 const MAX_ENTRIES: usize = 4_000_000;

@@ -45,7 +45,7 @@ async fn a_client_that_resumes_at_any_server_after_any_break_misses_nothing() {
         let (server, serving) = one.server.beside(anywhere).await.unwrap();
         let two = one.over(server, serving);
         let begin = one.server.version();
-        let random = ident::Random::new(Some(seed));
+        let random = crate::apiserver::values::ident::Random::new(Some(seed));
         for number in 0..WRITES {
             write(if number % 2 == 0 { &one } else { &two }, number, random.next()).await;
         }

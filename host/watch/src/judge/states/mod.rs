@@ -17,7 +17,7 @@ use kubewitness_core::status::Rules;
 use crate::cache::known::Known;
 use crate::cache::{HOT_DOCUMENT, Keyer, Statuses};
 use crate::connect::resource::group_version;
-use crate::judge::batch::{Draft, Note};
+use crate::judge::batch::{Batch, Note};
 use crate::judge::gap_log::GapLog;
 use crate::judge::meaning::{Event, Meaning, Seen, judge};
 use crate::judge::object::{check, matches, reference, with_kind};
@@ -26,10 +26,10 @@ use crate::source::handle::count;
 use crate::source::parts::Parts;
 use crate::source::round::{Moved, Since};
 
-pub(crate) struct Maker {
+pub(crate) struct StateMaker {
     parts: Arc<Parts>,
     pub epoch: u32,
-    pub draft: Draft,
+    pub batch: Batch,
     statuses: Statuses,
     keyer: Arc<Keyer>,
     pub gap_log: GapLog,
@@ -93,13 +93,13 @@ struct Made {
     note: Note,
 }
 
-impl Maker {
+impl StateMaker {
     pub fn new(parts: Arc<Parts>, epoch: u32) -> Self {
         let keyer = parts.shared.read().keyer();
         Self {
             parts,
             epoch,
-            draft: Draft::default(),
+            batch: Batch::default(),
             statuses: Statuses::default(),
             keyer,
             gap_log: GapLog::default(),
@@ -151,14 +151,14 @@ impl Maker {
         }
         let error = error[..cut].to_string();
         tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "kept as poison: {error}");
-        self.draft.poison.push(Poison { raw, error, observed_ms: self.parts.clock.now_ms() });
+        self.batch.poison.push(Poison { raw, error, observed_ms: self.parts.clock.now_ms() });
     }
 
     /// `Some`: it was not taken, since it shows that something before it never came, or came in the
     /// wrong order.
     fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) -> Option<Moved> {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
-        let (known, rival) = self.draft.met(&self.parts.shared.read(), uid, namespace, name);
+        let (known, rival) = self.batch.met(&self.parts.shared.read(), uid, namespace, name);
         let watched = match seen.came {
             Came::Watched(watched) => Some(watched),
             Came::Listed => None,
@@ -303,7 +303,7 @@ impl Maker {
             document: made.document,
             base: made.base,
         };
-        self.draft.push(witnessed, made.note);
+        self.batch.push(witnessed, made.note);
     }
 }
 

@@ -8,7 +8,7 @@ use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::{Change, Gap, ObjectRef, Status};
 use kubewitness_core::status::Rules;
 
-use super::{Came, Made, Maker, Object, Past, unknown};
+use super::{Came, Made, Object, Past, StateMaker, unknown};
 use crate::judge::batch::Note;
 use crate::judge::meaning::Event;
 use crate::judge::object::matches;
@@ -16,7 +16,7 @@ use crate::source::handle::count;
 use crate::source::hole::Hole;
 use crate::source::life::Life;
 
-impl Maker {
+impl StateMaker {
     /// A version that came behind the end of its object. The journal has each version once.
     pub fn late(&mut self, document: Bytes) {
         let bytes = document.clone();
@@ -32,7 +32,7 @@ impl Maker {
 
     /// An object that a comparison no longer found.
     pub fn vanished(&mut self, object: &ObjectRef, version: Option<Version>) {
-        let known = self.draft.known(&self.parts.shared.read(), &object.uid);
+        let known = self.batch.known(&self.parts.shared.read(), &object.uid);
         // Its end may have been witnessed since: by a new uid under its name.
         if let Some(known) = known {
             self.gone(&known, version.unwrap_or_else(|| Version::new("")));
@@ -40,7 +40,7 @@ impl Maker {
     }
 
     pub fn object_hole(&mut self, object: Arc<ObjectRef>, hole: &Hole) {
-        let known = self.draft.known(&self.parts.shared.read(), &object.uid);
+        let known = self.batch.known(&self.parts.shared.read(), &object.uid);
         let gap = self.gap(Some(ObjectRef::clone(&object)), hole);
         self.gap_log.gap(&gap);
         let status = known.as_ref().map(|known| Arc::clone(&known.status)).unwrap_or_else(unknown);
@@ -63,7 +63,7 @@ impl Maker {
         let gap = self.gap(None, hole);
         self.gap_log.gap(&gap);
         count(&self.parts.shared.counters.gaps, 1);
-        self.draft.gaps.push(gap);
+        self.batch.gaps.push(gap);
     }
 
     fn gap(&self, object: Option<ObjectRef>, hole: &Hole) -> Gap {
@@ -79,7 +79,7 @@ impl Maker {
         }
     }
 
-    /// An object of which nothing was witnessed, from its beginning to its end, in one draft.
+    /// An object of which nothing was witnessed, from its beginning to its end, in one batch.
     pub fn life(&mut self, life: Life) {
         let object = Arc::new(life.object);
         let mut shown = None;
@@ -136,6 +136,6 @@ impl Maker {
             seen.past = Some(Past { status: shown.clone() });
             self.stated(if matching { Change::Present } else { Change::Left }, seen, None);
         }
-        *shown = matching.then(|| self.draft.states.last().map(|state| Arc::clone(&state.status))).flatten();
+        *shown = matching.then(|| self.batch.states.last().map(|state| Arc::clone(&state.status))).flatten();
     }
 }

@@ -12,7 +12,7 @@ use crate::judge::meaning::is_upto;
 use crate::repair::history::newest_common::{Base, asking, version};
 use crate::repair::lookup::is_absent;
 use crate::repair::walk_back::versions::{Answer, Met, after, between};
-use crate::repair::walk_back::{Exact, Span};
+use crate::repair::walk_back::{OldVersions, Span};
 use crate::source::hole::{Hole, reason};
 use crate::source::input::{Closed, Input, Step, Story};
 use crate::source::life::Life;
@@ -184,7 +184,7 @@ fn has_name_of(one: &ObjectRef, other: &ObjectRef) -> bool {
 /// Nobody saw the making of some: of those who were there at the first list, who came into the selector
 /// later, or were made in an outage. Then the new history may have it, too, since before the two
 /// parted; who was made later was not there then.
-async fn life_since(exact: &Exact, base: &Base, versions: u64, object: &ObjectRef) -> Option<Life> {
+async fn life_since(exact: &OldVersions, base: &Base, versions: u64, object: &ObjectRef) -> Option<Life> {
     let from = base.at.number()?.max(base.edge.saturating_sub(versions));
     for at in (from + 1..=base.edge).rev().map(version) {
         let Some(Answer::Item { uid, version, document }) = exact.at(object, &at).await else { continue };
@@ -199,7 +199,13 @@ async fn life_since(exact: &Exact, base: &Base, versions: u64, object: &ObjectRe
 }
 
 /// Who had the name of an object between the base and its beginning; `first` had it at the base.
-async fn bearers(exact: &Exact, base: &Base, left: &mut u64, first: Option<Anew>, next: &Life) -> Vec<Life> {
+async fn bearers(
+    exact: &OldVersions,
+    base: &Base,
+    left: &mut u64,
+    first: Option<Anew>,
+    next: &Life,
+) -> Vec<Life> {
     let (Some(lowest), Ok(born)) = (base.at.number(), u64::try_from(next.begins())) else {
         return Vec::new();
     };

@@ -23,9 +23,9 @@ use tokio::time::timeout;
 
 use crate::connect::resource::Resource;
 use crate::judge::object::check;
-use crate::repair::walk_back::Exact;
+use crate::repair::walk_back::OldVersions;
 use crate::repair::walk_back::budget::Budget;
-use crate::repair::walk_back::compaction::Frontier;
+use crate::repair::walk_back::compaction::Compaction;
 use crate::repair::walk_back::versions::Answer;
 use crate::source::parts::Parts;
 
@@ -77,15 +77,15 @@ struct Halved {
     time: Option<String>,
 }
 
-pub(crate) struct Common {
+pub(crate) struct NewestCommon {
     parts: Arc<Parts>,
-    exact: Exact,
+    exact: OldVersions,
     /// The new history's.
     epoch: u32,
     newest: u64,
 }
 
-impl Common {
+impl NewestCommon {
     /// `None` where versions have no order.
     pub fn new(parts: &Arc<Parts>, resource: &Resource, epoch: u32, server: &Version) -> Option<Self> {
         let newest = server.number()?;
@@ -286,11 +286,11 @@ impl Common {
 }
 
 /// For what a source waits for.
-pub(crate) fn asking(parts: &Arc<Parts>, resource: &Resource, newest: u64) -> Exact {
+pub(crate) fn asking(parts: &Arc<Parts>, resource: &Resource, newest: u64) -> OldVersions {
     let walk = &parts.tuning.walk;
     let budget = Budget::new(walk.requests, walk.time, walk.rate);
-    let frontier = Arc::new(Frontier::new(Some(newest.into())));
-    let exact = Exact::new(Arc::clone(parts), resource.clone(), budget, frontier);
+    let compaction = Arc::new(Compaction::new(Some(newest.into())));
+    let exact = OldVersions::new(Arc::clone(parts), resource.clone(), budget, compaction);
     exact.with_patience(walk.time_per_object)
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
 
-use crate::repair::report::other_witnesses::{Others, Waited};
+use crate::repair::report::other_witnesses::{OtherWitnesses, Waited};
 use crate::source::hole::Hole;
 use crate::source::input::{Closed, Input, Step, Story};
 use crate::source::life::Life;
@@ -23,7 +23,7 @@ use crate::source::parts::Parts;
 use crate::source::round::RoundId;
 
 /// One name with what was missed of it.
-pub(crate) struct Tale {
+pub(crate) struct NameReport {
     pub object: Arc<ObjectRef>,
     /// Of the bearer before.
     pub before: Vec<Step>,
@@ -34,7 +34,7 @@ pub(crate) struct Tale {
     pub waits: Option<u128>,
 }
 
-impl Tale {
+impl NameReport {
     pub fn steps(mut self) -> Vec<Step> {
         self.between.sort_by_key(Life::begins);
         let mut steps = self.before;
@@ -50,28 +50,28 @@ impl Tale {
     }
 }
 
-pub(crate) struct Teller {
+pub(crate) struct Reporter {
     parts: Arc<Parts>,
     inputs: mpsc::Sender<Input>,
     round: RoundId,
-    waiting: Vec<Tale>,
+    waiting: Vec<NameReport>,
     /// Who may have seen what lies in holes.
-    others: Option<Others>,
+    others: Option<OtherWitnesses>,
     /// Names with holes, where others may.
-    torn: Vec<Tale>,
+    torn: Vec<NameReport>,
     /// Names that are not told yet.
     left: usize,
 }
 
-impl Teller {
+impl Reporter {
     pub fn new(
         parts: &Arc<Parts>,
         inputs: &mpsc::Sender<Input>,
         round: RoundId,
         names: usize,
-        others: Option<Others>,
+        others: Option<OtherWitnesses>,
     ) -> Self {
-        let teller = Self {
+        let reporter = Self {
             parts: Arc::clone(parts),
             inputs: inputs.clone(),
             round,
@@ -80,37 +80,38 @@ impl Teller {
             torn: Vec::new(),
             left: names,
         };
-        teller.show();
-        teller
+        reporter.show();
+        reporter
     }
 
     /// A name was read back.
-    pub async fn read_back(&mut self, mut tale: Tale) -> Result<(), Closed> {
-        if tale.waits.is_none() {
-            return self.tell(tale).await;
+    pub async fn read_back(&mut self, mut report: NameReport) -> Result<(), Closed> {
+        if report.waits.is_none() {
+            return self.tell(report).await;
         }
-        if !tale.before.is_empty() && !self.may_be_whole(&tale) {
+        if !report.before.is_empty() && !self.may_be_whole(&report) {
             // How the bearer before ended is older than anybody who may be found.
-            self.story(std::mem::take(&mut tale.before), None).await?;
+            self.story(std::mem::take(&mut report.before), None).await?;
         }
-        self.waiting.push(tale);
+        self.waiting.push(report);
         Ok(())
     }
 
     /// Somebody was found of whom nothing was known.
     pub async fn found(&mut self, life: Life) -> Result<(), Closed> {
-        let of_name = |tale: &&mut Tale| {
-            tale.object.name == life.object.name && tale.object.namespace == life.object.namespace
+        let of_name = |report: &&mut NameReport| {
+            report.object.name == life.object.name && report.object.namespace == life.object.namespace
         };
         match self.waiting.iter_mut().find(of_name) {
-            Some(tale) => tale.between.push(life),
+            Some(report) => report.between.push(life),
             None => {
                 let object = Arc::new(life.object.clone());
                 let between = vec![life];
-                let tale = Tale { object, before: Vec::new(), between, after: Vec::new(), waits: None };
-                match self.may_be_whole(&tale) {
-                    true => self.torn.push(tale),
-                    false => self.story(tale.steps(), None).await?,
+                let report =
+                    NameReport { object, before: Vec::new(), between, after: Vec::new(), waits: None };
+                match self.may_be_whole(&report) {
+                    true => self.torn.push(report),
+                    false => self.story(report.steps(), None).await?,
                 }
             }
         }
@@ -119,17 +120,18 @@ impl Teller {
 
     /// Nobody unknown is hidden up to this version.
     pub async fn clean(&mut self, clean: u128) -> Result<(), Closed> {
-        let waits = |tale: &mut Tale| tale.waits.is_some_and(|until| until > clean.saturating_add(1));
-        let ready: Vec<Tale> = self.waiting.extract_if(.., |tale| !waits(tale)).collect();
-        for tale in ready {
-            self.tell(tale).await?;
+        let waits =
+            |report: &mut NameReport| report.waits.is_some_and(|until| until > clean.saturating_add(1));
+        let ready: Vec<NameReport> = self.waiting.extract_if(.., |report| !waits(report)).collect();
+        for report in ready {
+            self.tell(report).await?;
         }
         Ok(())
     }
 
     /// Another witness may have seen what this one lacks of it.
-    fn may_be_whole(&self, tale: &Tale) -> bool {
-        self.others.is_some() && tale.is_torn()
+    fn may_be_whole(&self, report: &NameReport) -> bool {
+        self.others.is_some() && report.is_torn()
     }
 
     /// Whoever was not found lies in these holes.
@@ -149,7 +151,7 @@ impl Teller {
     }
 
     /// Whether another witness knows what this one does not. It ends where that one alone can go on.
-    async fn is_seen_by(&mut self, others: &Others) -> Result<bool, Closed> {
+    async fn is_seen_by(&mut self, others: &OtherWitnesses) -> Result<bool, Closed> {
         self.send(Input::Swept(self.round)).await?;
         loop {
             match others.have_seen(&self.parts, !self.torn.is_empty()).await {
@@ -166,19 +168,19 @@ impl Teller {
     }
 
     async fn tell_torn(&mut self) -> Result<(), Closed> {
-        for tale in std::mem::take(&mut self.torn) {
-            self.tell(tale).await?;
+        for report in std::mem::take(&mut self.torn) {
+            self.tell(report).await?;
         }
         Ok(())
     }
 
-    async fn tell(&mut self, tale: Tale) -> Result<(), Closed> {
-        if self.may_be_whole(&tale) {
-            self.torn.push(tale);
+    async fn tell(&mut self, report: NameReport) -> Result<(), Closed> {
+        if self.may_be_whole(&report) {
+            self.torn.push(report);
             return Ok(());
         }
-        let object = Arc::clone(&tale.object);
-        self.story(tale.steps(), Some(object)).await?;
+        let object = Arc::clone(&report.object);
+        self.story(report.steps(), Some(object)).await?;
         self.left = self.left.saturating_sub(1);
         self.show();
         Ok(())

@@ -18,7 +18,7 @@ const LOOKS: u32 = 5;
 const LOOKS_AT_TORN: u32 = 40;
 
 /// The others, and up to where they must have seen everything.
-pub(crate) struct Others {
+pub(crate) struct OtherWitnesses {
     epoch: u32,
     listed: Version,
 }
@@ -41,7 +41,7 @@ enum Look {
     Nobody,
 }
 
-impl Others {
+impl OtherWitnesses {
     /// `None` where nobody else can have seen what this round can't read back.
     pub fn of(parts: &Parts, round: &Round) -> Option<Self> {
         let outage = round.sweep.as_ref().filter(|_| round.may_be_seen)?;

@@ -47,7 +47,7 @@ pub(crate) enum Heed {
 }
 
 #[derive(Debug)]
-pub(crate) struct Sweep {
+pub(crate) struct SweepCounts {
     after: u128,
     listed: u128,
     accounted: Vec<u128>,
@@ -70,7 +70,7 @@ pub(crate) struct Sweep {
     holes: Vec<Hole>,
 }
 
-impl Sweep {
+impl SweepCounts {
     /// Everything up to `after` was witnessed, and everything was listed at `listed`.
     pub fn new(after: u128, listed: u128, expected: Option<u64>) -> Self {
         Self {

@@ -17,11 +17,11 @@ use kubewitness_core::state::ObjectRef;
 use crate::connect::request::Address;
 use crate::judge::object::{check, matches, reference};
 use crate::repair::lookup::fate;
-use crate::repair::report::Teller;
-use crate::repair::sweep::counts::{Heed, Sweep, Told};
+use crate::repair::report::Reporter;
+use crate::repair::sweep::counts::{Heed, SweepCounts, Told};
 use crate::repair::walk_back::requests::is_of;
 use crate::repair::walk_back::versions::Met;
-use crate::repair::walk_back::{CONTRADICTED, Exact, Span};
+use crate::repair::walk_back::{CONTRADICTED, OldVersions, Span};
 use crate::source::handle::Limit;
 use crate::source::hole::{Hole, reason};
 use crate::source::input::Closed;
@@ -47,30 +47,30 @@ impl From<Closed> for Miss {
     }
 }
 
-pub(crate) struct Sweeping<'a> {
+pub(crate) struct Sweep<'a> {
     parts: Arc<Parts>,
-    exact: Exact,
+    exact: OldVersions,
     outage: Outage,
     told: Vec<Told>,
-    teller: &'a mut Teller,
+    reporter: &'a mut Reporter,
     /// With a selector the server counts nothing, and the source knows only what matches it: what
     /// matches is listed at every version.
     by_names: bool,
 }
 
-impl<'a> Sweeping<'a> {
+impl<'a> Sweep<'a> {
     pub fn new(
-        exact: Exact,
+        exact: OldVersions,
         mut outage: Outage,
         told: Vec<Told>,
         met: &[String],
-        teller: &'a mut Teller,
+        reporter: &'a mut Reporter,
     ) -> Self {
         for uid in met {
             outage.known.insert(uid);
         }
         let parts = exact.parts();
-        Self { by_names: !parts.spec.match_labels.is_empty(), parts, exact, outage, told, teller }
+        Self { by_names: !parts.spec.match_labels.is_empty(), parts, exact, outage, told, reporter }
     }
 
     /// What stays unknown.
@@ -90,7 +90,7 @@ impl<'a> Sweeping<'a> {
             self.parts.shared.set_limitation(Limit::Order, Some("the server's versions have no order"));
             return Ok(vec![hole]);
         };
-        let mut sweep = Sweep::new(after, listed, self.outage.expected);
+        let mut sweep = SweepCounts::new(after, listed, self.outage.expected);
         sweep.learn(std::mem::take(&mut self.told));
         if sweep.is_needed() {
             let swept = if self.by_names {
@@ -109,7 +109,7 @@ impl<'a> Sweeping<'a> {
 
     // ---- counts --------------------------------------------------------------------------
 
-    async fn by_counts(&mut self, sweep: &mut Sweep) -> Result<(), Miss> {
+    async fn by_counts(&mut self, sweep: &mut SweepCounts) -> Result<(), Miss> {
         loop {
             let wanted: Vec<u128> = std::iter::from_fn(|| sweep.sample())
                 .take(self.parts.tuning.walk.concurrency.max(1))
@@ -125,7 +125,7 @@ impl<'a> Sweeping<'a> {
                     break;
                 }
             }
-            self.teller.clean(sweep.clean()).await?;
+            self.reporter.clean(sweep.clean()).await?;
         }
         while let Heed::Look(at, most) = sweep.rest() {
             match self.look(sweep, at, most).await {
@@ -139,7 +139,12 @@ impl<'a> Sweeping<'a> {
         Ok(())
     }
 
-    async fn counted(&mut self, sweep: &mut Sweep, at: u128, count: Result<u64, Miss>) -> Result<Flow, Miss> {
+    async fn counted(
+        &mut self,
+        sweep: &mut SweepCounts,
+        at: u128,
+        count: Result<u64, Miss>,
+    ) -> Result<Flow, Miss> {
         let count = match count {
             Err(Miss::Compacted) => return Ok(Flow::Compacted),
             count => count?,
@@ -172,7 +177,7 @@ impl<'a> Sweeping<'a> {
     // ---- names ---------------------------------------------------------------------------
 
     /// At every version, what matches the selector.
-    async fn by_names(&mut self, sweep: &mut Sweep) -> Result<(), Miss> {
+    async fn by_names(&mut self, sweep: &mut SweepCounts) -> Result<(), Miss> {
         let held = self.parts.shared.read().len();
         if held > NAMES {
             let why =
@@ -184,7 +189,7 @@ impl<'a> Sweeping<'a> {
                 Ok(unknown) => {
                     self.live_on(sweep, unknown).await?;
                     sweep.seen(at);
-                    self.teller.clean(sweep.clean()).await?;
+                    self.reporter.clean(sweep.clean()).await?;
                 }
                 Err(Miss::Compacted) => self.resume(sweep),
                 Err(over) => return Err(over),
@@ -194,7 +199,7 @@ impl<'a> Sweeping<'a> {
     }
 
     /// Lists all names at a version, and reads back whoever is not known.
-    async fn look(&mut self, sweep: &mut Sweep, at: u128, most: Option<u64>) -> Result<(), Miss> {
+    async fn look(&mut self, sweep: &mut SweepCounts, at: u128, most: Option<u64>) -> Result<(), Miss> {
         let unknown = self.unknown(at, most).await?;
         self.live_on(sweep, unknown).await?;
         sweep.looked();
@@ -258,7 +263,11 @@ impl<'a> Sweeping<'a> {
         Some((reference(&self.parts, &envelope), met))
     }
 
-    async fn live_on(&mut self, sweep: &mut Sweep, unknown: Vec<(ObjectRef, Met)>) -> Result<(), Closed> {
+    async fn live_on(
+        &mut self,
+        sweep: &mut SweepCounts,
+        unknown: Vec<(ObjectRef, Met)>,
+    ) -> Result<(), Closed> {
         let (after, listed) = (self.outage.after.clone(), self.outage.listed.clone());
         for (object, met) in unknown {
             // Met under the name of another by now.
@@ -279,7 +288,7 @@ impl<'a> Sweeping<'a> {
             sweep.learn(lives.iter().map(Told::from));
             for life in lives {
                 self.outage.known.insert(&life.object.uid);
-                self.teller.found(life).await?;
+                self.reporter.found(life).await?;
             }
         }
         Ok(())
@@ -294,7 +303,7 @@ impl<'a> Sweeping<'a> {
     // ---- requests ------------------------------------------------------------------------
 
     /// Goes on where compaction has not been.
-    fn resume(&self, sweep: &mut Sweep) {
+    fn resume(&self, sweep: &mut SweepCounts) {
         sweep.compacted(Some(self.exact.gone().saturating_add(1)));
     }
 

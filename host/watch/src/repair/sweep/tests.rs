@@ -76,7 +76,7 @@ fn swept_with(
     let listed = store.version;
     let is_known = |object: &Object| object.lives_at(after) || object.lives_at(listed);
     let known: Vec<usize> = (0..store.objects.len()).filter(|i| is_known(&store.objects[*i])).collect();
-    let mut sweep = Sweep::new(after, listed, Some(store.count(after)));
+    let mut sweep = SweepCounts::new(after, listed, Some(store.count(after)));
     sweep.learn(known.iter().map(|i| {
         let told = store.objects[*i].told(after);
         if certain(*i) {
@@ -86,7 +86,7 @@ fn swept_with(
         }
     }));
     let (mut found, mut looks) = (BTreeSet::new(), 0);
-    let mut look = |sweep: &mut Sweep, at: u128, found: &mut BTreeSet<usize>| {
+    let mut look = |sweep: &mut SweepCounts, at: u128, found: &mut BTreeSet<usize>| {
         looks += 1;
         for (i, object) in store.objects.iter().enumerate() {
             if object.lives_at(at) && !known.contains(&i) && found.insert(i) {
@@ -147,7 +147,7 @@ fn an_end_that_shares_its_version_with_a_known_one_hides_nobody() {
 #[test]
 fn nothing_is_asked_where_every_version_is_accounted_for() {
     let store = store(&[(0, 0), (1, 0), (1, 0), (1, 0)]);
-    let mut sweep = Sweep::new(1, 4, Some(1));
+    let mut sweep = SweepCounts::new(1, 4, Some(1));
     sweep.learn([Told { versions: vec![2, 3, 4], ..Told::default() }]);
     assert!(!sweep.is_needed());
     assert_eq!((sweep.sample(), sweep.sample()), (Some(1), None), "only the baseline");
@@ -156,7 +156,7 @@ fn nothing_is_asked_where_every_version_is_accounted_for() {
 
 #[test]
 fn giving_up_is_one_hole_from_the_last_version_that_is_clean() {
-    let mut sweep = Sweep::new(10, 20, Some(4));
+    let mut sweep = SweepCounts::new(10, 20, Some(4));
     sweep.learn([Told { versions: vec![12, 13], ..Told::default() }]);
     assert_eq!(sweep.counted(10, 4), Heed::Fine);
     assert_eq!(sweep.counted(11, 4), Heed::Fine);

@@ -3,7 +3,7 @@
 //!
 //! But one answer alone is not believed: a gateway, an expired token or one server of several may
 //! say of a version that it is gone while it can still be read. Only what two questions were told
-//! counts, and only for the versions at or below it. Pure; [`Exact`](crate::repair::walk_back::Exact) asks.
+//! counts, and only for the versions at or below it. Pure; [`OldVersions`](crate::repair::walk_back::OldVersions) asks.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use kubewitness_core::Version;
 use crate::version::number;
 
 /// What is known of it in one round.
-pub(crate) struct Frontier {
+pub(crate) struct Compaction {
     /// Everything up to here is gone.
     gone: Mutex<u128>,
     /// The newest version that this round asks for: the server has it, if compaction hasn't.
@@ -21,7 +21,7 @@ pub(crate) struct Frontier {
     pub looking: tokio::sync::Mutex<()>,
 }
 
-impl Frontier {
+impl Compaction {
     pub fn new(newest: Option<u128>) -> Self {
         Self {
             gone: Mutex::default(),
@@ -82,35 +82,35 @@ mod tests {
 
     #[test]
     fn what_is_confirmed_hides_itself_and_everything_below_and_is_never_taken_back() {
-        let frontier = Frontier::new(Some(20));
-        assert!(!frontier.hides(&Version::new("1")));
-        frontier.confirmed(9);
-        frontier.confirmed(7);
-        assert_eq!(frontier.gone(), 9);
-        assert!(frontier.hides(&Version::new("9")) && frontier.hides(&Version::new("3")));
-        assert!(!frontier.hides(&Version::new("10")) && !frontier.hides(&Version::new("b")));
+        let compaction = Compaction::new(Some(20));
+        assert!(!compaction.hides(&Version::new("1")));
+        compaction.confirmed(9);
+        compaction.confirmed(7);
+        assert_eq!(compaction.gone(), 9);
+        assert!(compaction.hides(&Version::new("9")) && compaction.hides(&Version::new("3")));
+        assert!(!compaction.hides(&Version::new("10")) && !compaction.hides(&Version::new("b")));
     }
 
     #[test]
     fn where_nothing_newer_is_asked_for_nothing_is_looked_for() {
-        let frontier = Frontier::new(Some(9));
-        frontier.confirmed(9);
-        assert_eq!(frontier.halving().next(), None);
-        let frontier = Frontier::new(None);
-        frontier.confirmed(9);
-        assert_eq!(frontier.halving().next(), None);
+        let compaction = Compaction::new(Some(9));
+        compaction.confirmed(9);
+        assert_eq!(compaction.halving().next(), None);
+        let compaction = Compaction::new(None);
+        compaction.confirmed(9);
+        assert_eq!(compaction.halving().next(), None);
     }
 
     proptest! {
-        /// It comes to the frontier with about as many questions as the distance has digits, and
+        /// It comes to the compaction with about as many questions as the distance has digits, and
         /// asks for nothing newer than it was told of.
         #[test]
         fn halving_comes_to_the_oldest_version_that_is_there(
             gone in 0u128..1_000_000, more in 0u128..1_000_000, known in 0u128..1_000_000,
         ) {
-            let frontier = Frontier::new(Some(gone + more));
-            frontier.confirmed(known.min(gone));
-            let (mut halving, mut asked) = (frontier.halving(), 0);
+            let compaction = Compaction::new(Some(gone + more));
+            compaction.confirmed(known.min(gone));
+            let (mut halving, mut asked) = (compaction.halving(), 0);
             while let Some(at) = halving.next() {
                 prop_assert!(at <= gone + more);
                 halving.found(at, at <= gone);

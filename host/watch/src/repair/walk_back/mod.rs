@@ -22,7 +22,7 @@ use crate::connect::request::{Address, Failure};
 use crate::connect::resource::Resource;
 use crate::repair::lookup;
 use crate::repair::walk_back::budget::Budget;
-use crate::repair::walk_back::compaction::Frontier;
+use crate::repair::walk_back::compaction::Compaction;
 use crate::repair::walk_back::versions::{Answer, Met, Next, Search, Sought, Walk, after, between};
 use crate::source::handle::count;
 use crate::source::hole::reason;
@@ -45,11 +45,11 @@ const TOO_LONG: &str = "reading them back would have taken too long";
 const END_UNKNOWN: &str = "the version of its deletion can't be told";
 const END_COMPACTED: &str = "compaction has removed them, and the version of its deletion";
 
-pub(crate) struct Exact {
+pub(crate) struct OldVersions {
     parts: Arc<Parts>,
     resource: Resource,
     budget: Budget,
-    frontier: Arc<Frontier>,
+    compaction: Arc<Compaction>,
     /// How long a server that is busy is waited for, and one that is away.
     busy: Duration,
     away: Duration,
@@ -94,10 +94,10 @@ pub(crate) struct Errand {
     until: Duration,
 }
 
-impl Exact {
-    pub fn new(parts: Arc<Parts>, resource: Resource, budget: Budget, frontier: Arc<Frontier>) -> Self {
+impl OldVersions {
+    pub fn new(parts: Arc<Parts>, resource: Resource, budget: Budget, compaction: Arc<Compaction>) -> Self {
         let busy = parts.tuning.walk.time;
-        Self { parts, resource, budget, frontier, busy, away: AWAY, refused: AtomicBool::new(false) }
+        Self { parts, resource, budget, compaction, busy, away: AWAY, refused: AtomicBool::new(false) }
     }
 
     /// For what somebody waits for.
@@ -133,7 +133,7 @@ impl Exact {
         let lowest = since.last.as_ref().unwrap_or(&since.floor).clone();
         let mut walk = Walk::new(&object.uid, since, newest.clone(), most);
         loop {
-            let at = match walk.next(self.frontier.gone()) {
+            let at = match walk.next(self.compaction.gone()) {
                 Next::Ask(at) => at,
                 Next::Done(walked) => return walked,
             };
@@ -215,7 +215,7 @@ impl Exact {
             return Ended { walked: vec![walked], ..Ended::default() };
         };
         loop {
-            let at = match search.next(self.frontier.gone()) {
+            let at = match search.next(self.compaction.gone()) {
                 Sought::Ask(at) => at,
                 Sought::Ended { version, last: Some((last, document)) } => {
                     let mut walked = vec![self.versions(errand, object, since.clone(), &last).await];
@@ -322,8 +322,8 @@ impl Exact {
 
     /// Whether compaction is known to have been there once nobody is finding that out any more.
     async fn is_found_out(&self, at: &Version) -> bool {
-        drop(self.frontier.looking.lock().await);
-        self.frontier.hides(at)
+        drop(self.compaction.looking.lock().await);
+        self.compaction.hides(at)
     }
 
     /// Takes one request from the budget, if there is one left.

@@ -10,7 +10,7 @@ use kubewitness_core::project::{self, Envelope};
 use kubewitness_core::state::ObjectRef;
 use tokio::time::sleep;
 
-use super::{CONTRADICTED, Exact};
+use super::{CONTRADICTED, OldVersions};
 use crate::connect::backoff::{Backoff, Dice};
 use crate::connect::request::{ANSWER_TIME, Address, Failure};
 use crate::judge::object::with_kind;
@@ -18,11 +18,11 @@ use crate::repair::walk_back::versions::Answer;
 use crate::source::handle::{Limit, count};
 use crate::version::number;
 
-impl Exact {
+impl OldVersions {
     /// Who had this name at one version, and with what content.
     pub async fn ask(&self, object: &ObjectRef, at: &Version) -> Answer {
         for _ in 0..CONTRADICTED {
-            if self.frontier.hides(at) {
+            if self.compaction.hides(at) {
                 return Answer::Compacted;
             }
             match self.ask_once(object, at).await {
@@ -63,7 +63,7 @@ impl Exact {
 
     /// Everything up to here is known to be compacted.
     pub fn gone(&self) -> u128 {
-        self.frontier.gone()
+        self.compaction.gone()
     }
 
     /// One question was told that compaction has been at this version. Whether another one is
@@ -71,23 +71,23 @@ impl Exact {
     pub async fn is_compacted(&self, at: &Version) -> bool {
         // Nothing else can be asked about versions without order.
         let Some(number) = number(at) else { return true };
-        let _alone = self.frontier.looking.lock().await;
-        if self.frontier.hides(at) {
+        let _alone = self.compaction.looking.lock().await;
+        if self.compaction.hides(at) {
             return true;
         }
         if !self.is_gone(number).await.is_ok_and(|gone| gone) {
             return false;
         }
-        self.frontier.confirmed(number);
-        let mut halving = self.frontier.halving();
+        self.compaction.confirmed(number);
+        let mut halving = self.compaction.halving();
         while let Some(middle) = halving.next() {
             let Ok(gone) = self.is_gone_twice(middle).await else { break };
             if gone {
-                self.frontier.confirmed(middle);
+                self.compaction.confirmed(middle);
             }
             halving.found(middle, gone);
         }
-        tracing::debug!(source = %self.parts.spec.name, up_to = %self.frontier.gone(), "compaction has been here");
+        tracing::debug!(source = %self.parts.spec.name, up_to = %self.compaction.gone(), "compaction has been here");
         true
     }
 

@@ -1,0 +1,53 @@
+//! What an operator writes: the host's settings and one document a plugin. These types cannot
+//! hold what is wrong in shape; names that point nowhere are found by [`check`](HostSpec::check).
+
+mod check;
+mod host;
+mod plugin;
+mod quantity;
+#[cfg(test)]
+mod reference;
+mod secret;
+mod streams;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::find::index::IndexSpec;
+pub use crate::model::fault::Fault;
+pub use check::is_name;
+pub use host::*;
+pub use plugin::*;
+pub use quantity::{Bytes, Duration};
+pub use streams::{FromSpec, StreamSpec};
+
+pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";
+pub const PLUGIN_LABEL: &str = "kubewitness.dev/plugin";
+pub const HOST_LABEL: &str = "kubewitness.dev/host";
+pub const STATUS_LABEL: &str = "kubewitness.dev/status";
+/// The keys of a ConfigMap's `data` that hold the documents.
+pub const PLUGIN_KEY: &str = "plugin.yaml";
+pub const HOST_KEY: &str = "host.yaml";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Manifest<Spec> {
+    /// The version of this format.
+    #[cfg_attr(test, schemars(extend("const" = API_VERSION)))]
+    pub api_version: String,
+    /// What the document describes.
+    pub kind: String,
+    /// What the document is called.
+    pub metadata: Metadata,
+    /// What it says.
+    pub spec: Spec,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// The name of the document. A plugin is known under it.
+    #[cfg_attr(test, schemars(schema_with = "reference::name"))]
+    pub name: String,
+}

@@ -1,0 +1,303 @@
+//! What an object is found by: its namespace, its owners, its node, its labels, and what stands at
+//! the places that an operator named. All of it is read from the document by one scan.
+//!
+//! | index | key |
+//! |---|---|
+//! | `namespace` | its namespace; empty for cluster-scoped objects |
+//! | `owner` | the uid of any owner that its `ownerReferences` name, and of the outermost owner that was known when it was witnessed |
+//! | `node` | `spec.nodeName`, so a pod's node |
+//! | `label` | `key=value`, for each of its labels |
+//! | a named one | the scalar at its pointer as text, or each scalar of the array there |
+
+mod pointer;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::project::{Flow, Outline, ProjectError, Scanner};
+
+/// An index of the cache: objects by the value at one place of their document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IndexSpec {
+    /// The name that `kubewitness get --index NAME=KEY` and the `lister` capability use.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "up to 63 letters, digits and dashes, a letter first; not the name of a built-in index")))]
+    pub name: String,
+    /// Where the value stands: a JSON pointer (RFC 6901), such as `/spec/schedulerName`.
+    pub pointer: String,
+}
+
+pub use pointer::Pointer;
+
+/// The indexes that every source has.
+pub const BUILTIN: [&str; 4] = ["namespace", "owner", "node", "label"];
+
+/// Named indexes of one source: each costs a word an object, and one bit in a set of 64.
+pub const NAMED: usize = 32;
+
+const LABELS: usize = 0;
+const OWNERS: usize = 1;
+const NODE: usize = 2;
+/// Named indexes come after these.
+const PLACES: usize = 3;
+
+/// The indexes of one source.
+#[derive(Clone, Debug)]
+pub struct Indexes {
+    named: Vec<String>,
+    places: Vec<Pointer>,
+}
+
+/// A key of one object in one index, as it is read from the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key<'a> {
+    Namespace(&'a str),
+    Owner(&'a str),
+    Node(&'a str),
+    Label(&'a str, &'a str),
+    /// By the number of the named index.
+    Named(usize, &'a str),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum IndexError {
+    #[error("there is no index `{index}`; this source has {}", known.join(", "))]
+    Unknown { index: String, known: Vec<String> },
+    #[error("`{key}` can't be looked up in the index `label`: write `key=value`")]
+    NotALabel { key: String },
+}
+
+impl Indexes {
+    /// What [`check`](crate::config::HostSpec::check) refuses is left out.
+    pub fn new(specs: &[IndexSpec]) -> Self {
+        let mut indexes = Self {
+            named: Vec::new(),
+            places: vec![
+                Pointer::of(&["metadata", "labels"]),
+                Pointer::of(&["metadata", "ownerReferences"]),
+                Pointer::of(&["spec", "nodeName"]),
+            ],
+        };
+        for spec in specs.iter().take(NAMED) {
+            if let Ok(pointer) = Pointer::parse(&spec.pointer) {
+                indexes.named.push(spec.name.clone());
+                indexes.places.push(pointer);
+            }
+        }
+        indexes
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        BUILTIN.into_iter().chain(self.named.iter().map(String::as_str))
+    }
+
+    /// What `key` is in the index `name`.
+    pub fn key<'k>(&self, name: &str, key: &'k str) -> Result<Key<'k>, IndexError> {
+        Ok(match name {
+            "namespace" => Key::Namespace(key),
+            "owner" => Key::Owner(key),
+            "node" => Key::Node(key),
+            "label" => match key.split_once('=') {
+                Some((label, value)) => Key::Label(label, value),
+                None => return Err(IndexError::NotALabel { key: key.into() }),
+            },
+            _ => match self.named.iter().position(|named| named == name) {
+                Some(number) => Key::Named(number, key),
+                None => {
+                    let known = self.names().map(str::to_owned).collect();
+                    return Err(IndexError::Unknown { index: name.into(), known });
+                }
+            },
+        })
+    }
+
+    /// Calls `found` with each key that the document itself says; the namespace is not among them.
+    pub fn keys(&self, document: &[u8], found: impl FnMut(Key<'_>)) -> Result<(), ProjectError> {
+        self.outlined_keys(document, &Outline::of(document)?, found)
+    }
+
+    /// [`Self::keys`] of a document whose outline is at hand.
+    pub fn outlined_keys(
+        &self,
+        document: &[u8],
+        outline: &Outline,
+        mut found: impl FnMut(Key<'_>),
+    ) -> Result<(), ProjectError> {
+        self.parts(document, outline, |places, depth, part| {
+            self.at(&mut Scanner::new(part), places, depth, &mut found)
+        })
+    }
+
+    /// Calls `part` with the bytes of everything that keys are read from: two documents that agree
+    /// in them have the same keys.
+    pub fn said(&self, document: &[u8], outline: &Outline, mut part: impl FnMut(&[u8])) {
+        let Ok(()) = self.parts(document, outline, |places, depth, bytes| {
+            // Which places they are is said, too: a value may move from one to another.
+            part(&places.to_le_bytes());
+            part(&depth.to_le_bytes());
+            part(bytes);
+            Ok::<(), Infallible>(())
+        });
+    }
+
+    /// Members of the first and second level that places lead to, with how many tokens they took.
+    fn parts<E>(
+        &self,
+        document: &[u8],
+        outline: &Outline,
+        mut part: impl FnMut(u64, usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let all = (1u64 << self.places.len()) - 1;
+        let mut of_top = 0;
+        for member in outline.members(document) {
+            if member.is_inner {
+                let below = self.below(of_top, 1, |token| member.key.is(token.as_bytes()));
+                if below != 0 {
+                    part(below, 2, member.value)?;
+                }
+                continue;
+            }
+            of_top = self.below(all, 0, |token| member.key.is(token.as_bytes()));
+            // The members of an object follow, each by itself.
+            if of_top != 0 && !member.value.starts_with(b"{") {
+                part(of_top, 1, member.value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of these places, those that go on with a token that `is`.
+    fn below(&self, places: u64, depth: usize, is: impl Fn(&str) -> bool) -> u64 {
+        let mut left = places;
+        let mut below = 0;
+        while left != 0 {
+            let place = left.trailing_zeros() as usize;
+            left &= left - 1;
+            if self.places[place].tokens().get(depth).is_some_and(|token| is(token)) {
+                below |= 1 << place;
+            }
+        }
+        below
+    }
+
+    /// At a value that these places lead to, by `depth` tokens.
+    fn at(
+        &self,
+        value: &mut Scanner<'_>,
+        places: u64,
+        depth: usize,
+        found: &mut dyn FnMut(Key<'_>),
+    ) -> Result<(), ProjectError> {
+        let deeper = self.below(places, depth, |_| true);
+        let mut ending = places & !deeper;
+        if ending == 0 {
+            return self.within(value, deeper, depth, found);
+        }
+        let bytes = value.value()?;
+        while ending != 0 {
+            let place = ending.trailing_zeros() as usize;
+            ending &= ending - 1;
+            let value = &mut Scanner::new(bytes);
+            match place {
+                LABELS => labels(value, found)?,
+                OWNERS => owners(value, found)?,
+                NODE => scalars(value, &mut |text| found(Key::Node(text)))?,
+                _ => scalars(value, &mut |text| found(Key::Named(place - PLACES, text)))?,
+            }
+        }
+        if deeper != 0 {
+            self.within(&mut Scanner::new(bytes), deeper, depth, found)?;
+        }
+        Ok(())
+    }
+
+    fn within(
+        &self,
+        value: &mut Scanner<'_>,
+        places: u64,
+        depth: usize,
+        found: &mut dyn FnMut(Key<'_>),
+    ) -> Result<(), ProjectError> {
+        match value.peek() {
+            b'{' => value.members(|key, value| {
+                match self.below(places, depth, |token| key.is(token.as_bytes())) {
+                    0 => value.skip()?,
+                    below => self.at(value, below, depth + 1, found)?,
+                }
+                Ok(Flow::Next)
+            }),
+            b'[' => {
+                let mut place = 0usize;
+                value.elements(|value| {
+                    let number = place.to_string();
+                    place += 1;
+                    match self.below(places, depth, |token| token == number) {
+                        0 => value.skip(),
+                        below => self.at(value, below, depth + 1, found),
+                    }
+                })
+            }
+            _ => value.skip(),
+        }
+    }
+}
+
+fn labels(value: &mut Scanner<'_>, found: &mut dyn FnMut(Key<'_>)) -> Result<(), ProjectError> {
+    if value.peek() != b'{' {
+        return Ok(());
+    }
+    value.members(|key, value| {
+        let text = scalar(value)?;
+        if let Some(text) = text {
+            found(Key::Label(&key.decode()?, &text));
+        }
+        Ok(Flow::Next)
+    })
+}
+
+fn owners(value: &mut Scanner<'_>, found: &mut dyn FnMut(Key<'_>)) -> Result<(), ProjectError> {
+    if value.peek() != b'[' {
+        return Ok(());
+    }
+    value.elements(|value| {
+        if value.peek() != b'{' {
+            return value.skip();
+        }
+        value.members(|key, value| {
+            match key.is(b"uid") {
+                true => scalars(value, &mut |uid| found(Key::Owner(uid)))?,
+                false => value.skip()?,
+            }
+            Ok(Flow::Next)
+        })
+    })
+}
+
+/// One scalar, or each one of an array.
+fn scalars(value: &mut Scanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), ProjectError> {
+    let mut one = |value: &mut Scanner<'_>| {
+        if let Some(text) = scalar(value)? {
+            found(&text);
+        }
+        Ok(())
+    };
+    match value.peek() {
+        b'[' => value.elements(one),
+        _ => one(value),
+    }
+}
+
+/// As text; nothing for null, arrays and objects.
+fn scalar<'a>(value: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>, ProjectError> {
+    match value.peek() {
+        b'"' => value.text()?.decode().map(Some),
+        b'n' | b'{' | b'[' => value.skip().map(|()| None),
+        _ => Ok(Some(String::from_utf8_lossy(value.value()?))),
+    }
+}

@@ -1,0 +1,712 @@
+//! The lanes in lockstep with a model that knows no queues: a table of states and their fates.
+
+use proptest::prelude::*;
+
+use std::sync::Arc;
+
+use crate::config::{OnDeadLetter, RateSpec};
+use crate::lanes::tests::{at, options, state_of};
+use crate::lanes::*;
+use crate::ports::{Delivery, Verdict};
+use crate::state::{Change, State};
+
+/// What a past of the model is handed over at.
+const PACE: RateSpec = RateSpec { per_second: 20, burst: Some(2) };
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Not taken in: not read yet, or left.
+    Unread,
+    Waiting,
+    Flying,
+    Delivered,
+    Filtered,
+    Superseded,
+    Parked,
+    /// Taken back, its state not yet read.
+    Recalled,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    lane: u8,
+    fit: Fit,
+    change: Change,
+    uid: u8,
+    fate: Fate,
+    tries: u32,
+    prior: u32,
+    not_before: u64,
+    replay: bool,
+    /// Parked, and not durably so: under `continue` as well nothing of its lane goes past it.
+    unkept: bool,
+}
+
+/// A state of the table that was offered once more and is not finished again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Again {
+    is_flying: bool,
+    tries: u32,
+    not_before: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// To the journal: a state of this lane that fits so, and whether it is an end.
+    Append(u8, Fit, bool),
+    Count,
+    Read(usize),
+    CatchUp(usize),
+    Take(usize),
+    Done(usize),
+    Retry(usize, Option<u64>),
+    Reject(usize),
+    GiveBack(usize),
+    Advance(u64),
+    Replay(usize),
+    Kept,
+    Fill(usize),
+    /// Of this lane, its newest.
+    Resync(u8),
+    Resynced(usize, Answer),
+    Restart,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Done,
+    Retry,
+    Reject,
+    GiveBack,
+}
+
+fn answer() -> impl Strategy<Value = Answer> {
+    prop_oneof![
+        3 => Just(Answer::Done),
+        3 => Just(Answer::Retry),
+        1 => Just(Answer::Reject),
+        1 => Just(Answer::GiveBack),
+    ]
+}
+
+/// Lanes from 3 on are of a subscription to `latest`.
+fn fit() -> impl Strategy<Value = Fit> {
+    prop_oneof![10 => Just(Fit::Wanted), 2 => Just(Fit::Filtered), 2 => Just(Fit::Foreign)]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        12 => (0u8..5, fit(), any::<bool>()).prop_map(|(lane, fit, ends)| Op::Append(lane, fit, ends)),
+        3 => Just(Op::Count),
+        6 => (1usize..6).prop_map(Op::Read),
+        5 => (1usize..6).prop_map(Op::CatchUp),
+        6 => (1usize..5).prop_map(Op::Take),
+        5 => any::<usize>().prop_map(Op::Done),
+        4 => (any::<usize>(), proptest::option::of(0u64..200)).prop_map(|(pick, after)| Op::Retry(pick, after)),
+        1 => any::<usize>().prop_map(Op::Reject),
+        2 => any::<usize>().prop_map(Op::GiveBack),
+        3 => (0u64..250).prop_map(Op::Advance),
+        2 => any::<usize>().prop_map(Op::Replay),
+        3 => Just(Op::Kept),
+        4 => (1usize..10).prop_map(Op::Fill),
+        4 => (0u8..5).prop_map(Op::Resync),
+        4 => (any::<usize>(), answer()).prop_map(|(pick, answer)| Op::Resynced(pick, answer)),
+        1 => Just(Op::Restart),
+    ]
+}
+
+struct Model {
+    lanes: Lanes,
+    rows: BTreeMap<Seq, Row>,
+    again: BTreeMap<Seq, Again>,
+    /// Resyncs since the start that were handed over, not handed over, and failed.
+    resyncs: (u64, u64, u64),
+    /// The dead letters as a journal would have them after a save.
+    letters: BTreeMap<Seq, DeadLetter>,
+    now: u64,
+    policy: OnDeadLetter,
+    /// The end of what is handed over at a pace; 0 for none.
+    past: Seq,
+}
+
+impl Model {
+    fn new(policy: OnDeadLetter, past: Seq) -> Self {
+        let mut lanes = Lanes::new(options(policy), &Progress::default());
+        lanes.begin_past(&"jobs".into(), past, PACE);
+        Self {
+            lanes,
+            past,
+            rows: BTreeMap::new(),
+            again: BTreeMap::new(),
+            resyncs: (0, 0, 0),
+            letters: BTreeMap::new(),
+            now: 0,
+            policy,
+        }
+    }
+
+    fn with(&self, fate: Fate) -> Vec<Seq> {
+        self.rows.iter().filter(|(_, row)| row.fate == fate).map(|(seq, _)| *seq).collect()
+    }
+
+    fn pick(&self, fate: Fate, pick: usize) -> Option<Seq> {
+        let seqs = self.with(fate);
+        (!seqs.is_empty()).then(|| seqs[pick % seqs.len()])
+    }
+
+    fn append(&mut self, lane: u8, fit: Fit, ends: bool) {
+        let seq = self.rows.len() as Seq + 1;
+        let before = self.rows.values().rfind(|row| row.lane == lane && row.fit != Fit::Foreign);
+        let uid = before.map_or(0, |row| row.uid + u8::from(row.change == Change::Gone));
+        let change = if ends { Change::Gone } else { Change::Present };
+        let fit = if fit == Fit::Wanted && lane >= 3 { Fit::Latest } else { fit };
+        let fate = Fate::Unread;
+        let row = Row {
+            lane,
+            fit,
+            change,
+            uid,
+            fate,
+            tries: 0,
+            prior: 0,
+            not_before: 0,
+            replay: false,
+            unkept: false,
+        };
+        self.rows.insert(seq, row);
+    }
+
+    fn state(&self, seq: Seq) -> Arc<State> {
+        let row = &self.rows[&seq];
+        state_of(namespace(row.lane), row.lane.into(), seq, row.change, row.uid)
+    }
+
+    fn is_subscribed(row: &Row) -> bool {
+        row.fit != Fit::Foreign
+    }
+
+    fn count(&mut self) {
+        let (counted, newest) = (self.lanes.counted(), self.rows.len() as Seq);
+        let states = self.rows.range(counted + 1..).filter(|(_, row)| Self::is_subscribed(row)).count();
+        self.lanes.count(newest, states as u64);
+    }
+
+    /// What the journal has of these positions.
+    fn journal(&self, from: Seq, end: Seq, except: &[String], limit: usize) -> Vec<(Arc<State>, Fit)> {
+        let rows = self
+            .rows
+            .range(from..=end)
+            .filter(|(_, row)| !except.iter().any(|name| name == namespace(row.lane)));
+        rows.take(limit).map(|(seq, row)| (self.state(*seq), row.fit)).collect()
+    }
+
+    fn read(&mut self, limit: usize) {
+        let (after, newest) = (self.lanes.through(), self.rows.len() as Seq);
+        if self.lanes.is_scattered() || after >= newest {
+            return;
+        }
+        let behind = if self.lanes.is_in_past() { Vec::new() } else { self.lanes.behind() };
+        let end = if behind.is_empty() { newest } else { self.lanes.counted().min(newest) };
+        if end <= after {
+            return;
+        }
+        let states = self.journal(after + 1, end, &behind, limit);
+        let end = states.last().filter(|_| states.len() == limit).map_or(end, |(state, _)| state.seq);
+        let now = Duration::from_millis(self.now);
+        if behind.is_empty() {
+            self.lanes.read(states, end, now);
+        } else {
+            self.lanes.read_outside(states, end, now);
+        }
+        self.taken_in(after + 1, self.lanes.through());
+    }
+
+    fn catch_up(&mut self, limit: usize) {
+        let now = Duration::from_millis(self.now);
+        let Some(Behind { from, limit: most }) = self.lanes.next_behind(now) else { return };
+        let states = self.journal(from, self.lanes.through(), &[], limit.min(most));
+        let end = states.last().expect("what was left is there").0.seq;
+        self.lanes.catch_up(from, states, end, now);
+        self.taken_in(from, end);
+    }
+
+    /// What was unread there and is not left has come into its lane.
+    fn taken_in(&mut self, from: Seq, end: Seq) {
+        let rows = self.rows.range(from..=end);
+        let taken = rows.filter(|(seq, row)| {
+            row.fate == Fate::Unread && Self::is_subscribed(row) && !self.lanes.positions.is_left(**seq)
+        });
+        let taken: Vec<Seq> = taken.map(|(seq, _)| *seq).collect();
+        for seq in taken {
+            let row = self.rows[&seq];
+            self.row(seq).fate = if row.fit == Fit::Filtered { Fate::Filtered } else { Fate::Waiting };
+            if row.fit == Fit::Filtered {
+                continue;
+            }
+            self.supersede(row.lane);
+            let older =
+                self.rows.range_mut(..seq).filter(|(_, old)| old.fate == Fate::Waiting && !old.replay);
+            for (_, old) in older.filter(|(_, old)| gives_way(old, &row)) {
+                (old.fate, old.tries) = (Fate::Superseded, 0);
+            }
+        }
+    }
+
+    /// Whether a newer state of its object waits behind one of `latest`.
+    fn is_old(&self, seq: Seq) -> bool {
+        let old = &self.rows[&seq];
+        !old.replay
+            && self
+                .rows
+                .range(seq + 1..)
+                .any(|(_, row)| row.fate == Fate::Waiting && !row.replay && gives_way(old, row))
+    }
+
+    fn row(&mut self, seq: Seq) -> &mut Row {
+        self.rows.get_mut(&seq).unwrap()
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Append(lane, fit, ends) => self.append(lane, fit, ends),
+            Op::Count => {
+                self.recount();
+                self.count();
+            }
+            Op::Read(limit) => self.read(limit),
+            Op::CatchUp(limit) => self.catch_up(limit),
+            Op::Take(max) => self.take(max),
+            Op::Done(pick) => self.finish(pick, &Verdict::Done),
+            Op::Retry(pick, after_ms) => {
+                self.finish(pick, &Verdict::Retry { after_ms, reason: "not yet".into() });
+            }
+            Op::Reject(pick) => self.finish(pick, &Verdict::Reject("never".into())),
+            Op::GiveBack(pick) => {
+                if let Some(seq) = self.pick(Fate::Flying, pick) {
+                    let is_old = self.is_old(seq);
+                    self.lanes.give_back(seq, Duration::from_millis(self.now));
+                    let row = self.row(seq);
+                    row.fate = if is_old { Fate::Superseded } else { Fate::Waiting };
+                    row.tries = if is_old { 0 } else { row.tries };
+                }
+            }
+            Op::Resync(lane) => self.resync(lane),
+            Op::Resynced(pick, answer) => self.resynced(pick, answer),
+            Op::Advance(ms) => self.now += ms,
+            Op::Replay(pick) => self.replay(pick),
+            Op::Kept => self.kept(),
+            Op::Fill(max) => self.fill(max),
+            Op::Restart => self.restart(),
+        }
+        self.save();
+        self.check();
+    }
+
+    /// What bars a state: an unfinished or held one before it in its lane.
+    fn is_barred(&self, seq: Seq) -> bool {
+        let lane = self.rows[&seq].lane;
+        self.rows.range(..seq).filter(|(_, row)| row.lane == lane).any(|(_, row)| match row.fate {
+            Fate::Unread => matches!(row.fit, Fit::Wanted | Fit::Latest),
+            Fate::Waiting | Fate::Flying => true,
+            Fate::Parked | Fate::Recalled => {
+                (self.policy == OnDeadLetter::Hold || row.unkept) && !self.rows[&seq].replay
+            }
+            _ => false,
+        })
+    }
+
+    /// What waits in a lane takes the place of a resync that doesn't fly.
+    fn supersede(&mut self, lane: u8) {
+        let before = self.again.len();
+        let rows = &self.rows;
+        self.again.retain(|seq, again| rows[seq].lane != lane || again.is_flying);
+        self.resyncs.1 += (before - self.again.len()) as u64;
+    }
+
+    fn resync(&mut self, lane: u8) {
+        let mut rows = self.rows.iter().filter(|(_, row)| row.lane == lane && Self::is_subscribed(row));
+        let Some((&seq, newest)) = rows.clone().next_back() else { return };
+        let is_finished = |row: &Row| match row.fate {
+            Fate::Waiting | Fate::Flying | Fate::Unread => false,
+            Fate::Parked | Fate::Recalled => self.policy == OnDeadLetter::Continue && !row.unkept,
+            _ => true,
+        };
+        let is_parked = matches!(newest.fate, Fate::Parked | Fate::Recalled);
+        let is_free = rows.all(|(seq, row)| is_finished(row) && !self.again.contains_key(seq));
+        // After a restart it is known only once it was read past that it needn't be read again.
+        let is_ahead = seq > self.lanes.through();
+        // The dispatcher asks only for what was read through, and for what is not left of it.
+        if rows_unread(&self.rows, lane) {
+            return;
+        }
+        let is_swept = self.lanes.positions.is_left(seq);
+        let expected = is_free && !is_parked && !is_ahead && !is_swept && self.lanes.resync_room() > 0;
+        let now = Duration::from_millis(self.now);
+        let taken = self.lanes.resync(self.state(seq), now);
+        assert_eq!(taken, expected, "{seq} of {lane}: {:?}", self.rows);
+        if expected {
+            self.again.insert(seq, Again::default());
+        } else {
+            self.resyncs.1 += 1;
+        }
+    }
+
+    fn resynced(&mut self, pick: usize, answer: Answer) {
+        let flying: Vec<Seq> = self.again.iter().filter(|(_, a)| a.is_flying).map(|(s, _)| *s).collect();
+        if flying.is_empty() {
+            return;
+        }
+        let seq = flying[pick % flying.len()];
+        let (lane, now) = (self.rows[&seq].lane, self.now);
+        let waits_behind = self.rows.values().any(|row| row.lane == lane && row.fate == Fate::Waiting);
+        let mut again = self.again.remove(&seq).unwrap();
+        again.is_flying = false;
+        let retry = Verdict::Retry { after_ms: None, reason: "not yet".into() };
+        let settled = match answer {
+            Answer::Done => self.lanes.finish(seq, Verdict::Done, at(now)),
+            Answer::Retry => self.lanes.finish(seq, retry, at(now)),
+            Answer::Reject => self.lanes.finish(seq, Verdict::Reject("never".into()), at(now)),
+            Answer::GiveBack => {
+                self.lanes.give_back(seq, Duration::from_millis(now));
+                Settled::Unknown
+            }
+        };
+        let expected = match answer {
+            Answer::Done => {
+                self.resyncs.0 += 1;
+                Settled::Resynced
+            }
+            Answer::Retry if waits_behind => {
+                self.resyncs.1 += 1;
+                Settled::Superseded
+            }
+            Answer::Retry if again.tries < 2 => {
+                again.tries += 1;
+                again.not_before = now + 100 * u64::from(again.tries);
+                self.again.insert(seq, again);
+                Settled::Retried(Duration::from_millis(again.not_before))
+            }
+            Answer::Retry | Answer::Reject => {
+                self.resyncs.2 += 1;
+                Settled::Dropped
+            }
+            Answer::GiveBack if waits_behind => {
+                self.resyncs.1 += 1;
+                Settled::Unknown
+            }
+            Answer::GiveBack => {
+                self.again.insert(seq, again);
+                Settled::Unknown
+            }
+        };
+        assert_eq!(settled, expected);
+    }
+
+    fn takeable(&self) -> Vec<Seq> {
+        let again = self.again.iter().filter(|(_, again)| again.is_flying).map(|(seq, _)| *seq);
+        let flying: Vec<u8> =
+            self.with(Fate::Flying).into_iter().chain(again).map(|seq| self.rows[&seq].lane).collect();
+        let mut waiting = self.with(Fate::Waiting);
+        waiting.retain(|seq| {
+            let row = self.rows[seq];
+            !flying.contains(&row.lane) && row.not_before <= self.now && !self.is_barred(*seq)
+        });
+        waiting
+    }
+
+    fn take(&mut self, max: usize) {
+        let takeable = self.takeable();
+        let ready = self.ready();
+        let batch = self.lanes.take(Duration::from_millis(self.now), max);
+        assert!(batch.len() <= max);
+        for delivery in &batch {
+            let seq = delivery.state.seq;
+            if delivery.resync {
+                self.take_again(delivery);
+                continue;
+            }
+            assert!(takeable.contains(&seq), "{seq} was handed over, but only {takeable:?} could be");
+            let row = self.row(seq);
+            assert_eq!(delivery.attempt, row.prior + row.tries + 1);
+            assert_eq!(row.fate, Fate::Waiting, "{seq} was handed over twice");
+            row.fate = Fate::Flying;
+        }
+        if batch.iter().filter(|delivery| !delivery.resync).count() < takeable.len() && batch.len() < max {
+            let lanes = &self.lanes;
+            let is_full = |seq: &Seq| !lanes.shares.fits(self.state(*seq).lane().namespace);
+            let comes = !lanes.wanted(1).is_empty() || takeable.iter().any(is_full);
+            assert!(comes, "{takeable:?} are due, and neither taken nor asked for");
+        }
+        self.check_turns(&ready, &batch, max);
+    }
+
+    /// Lanes that are in line, by namespace.
+    fn ready(&self) -> BTreeMap<u64, usize> {
+        let mut ready = BTreeMap::new();
+        for (key, _) in self.lanes.lanes.iter().filter(|(_, lane)| lane.place == Place::Ready) {
+            *ready.entry(key.namespace).or_default() += 1;
+        }
+        ready
+    }
+
+    /// No namespace is served twice more than another that is in line.
+    fn check_turns(&self, ready: &BTreeMap<u64, usize>, batch: &[Delivery], max: usize) {
+        let served = |namespace| batch.iter().filter(|d| d.state.lane().namespace == namespace).count();
+        let most = ready.keys().map(|namespace| served(*namespace)).max().unwrap_or(0);
+        for (namespace, lanes) in ready {
+            let fair = served(*namespace) == *lanes || served(*namespace) + 1 >= most;
+            assert!(
+                fair || batch.len() < max,
+                "{namespace} had {} of {lanes}, another {most}",
+                served(*namespace)
+            );
+        }
+    }
+
+    fn take_again(&mut self, delivery: &Delivery) {
+        let seq = delivery.state.seq;
+        let lane = self.rows[&seq].lane;
+        let owed = |row: &&Row| row.lane == lane && matches!(row.fate, Fate::Waiting | Fate::Flying);
+        assert!(!self.rows.values().any(|row| owed(&row)), "{seq} went before what its lane is owed");
+        let again = self.again.get_mut(&seq).expect("what is handed over again was taken");
+        assert!(!again.is_flying && again.not_before <= self.now, "{seq} {again:?}");
+        assert_eq!(delivery.attempt, again.tries + 1);
+        again.is_flying = true;
+    }
+
+    fn finish(&mut self, pick: usize, verdict: &Verdict) {
+        let Some(seq) = self.pick(Fate::Flying, pick) else { return };
+        let now = self.now;
+        let (is_old, policy) = (self.is_old(seq), self.policy);
+        let settled = self.lanes.finish(seq, verdict.clone(), at(now));
+        let row = self.row(seq);
+        let parks = match verdict {
+            Verdict::Done => false,
+            Verdict::Reject(_) => true,
+            Verdict::Retry { .. } => row.tries == 2,
+        };
+        let expected = match verdict {
+            Verdict::Done => {
+                row.fate = Fate::Delivered;
+                Settled::Delivered
+            }
+            Verdict::Retry { .. } if is_old => {
+                (row.fate, row.tries) = (Fate::Superseded, 0);
+                Settled::Superseded
+            }
+            _ if parks => {
+                *row = Row {
+                    fate: Fate::Parked,
+                    prior: row.prior + row.tries + 1,
+                    tries: 0,
+                    not_before: 0,
+                    unkept: policy == OnDeadLetter::Continue && !row.replay,
+                    ..*row
+                };
+                Settled::Parked
+            }
+            Verdict::Retry { after_ms, .. } => {
+                row.tries += 1;
+                row.not_before = now + after_ms.unwrap_or(if row.tries == 1 { 100 } else { 200 });
+                row.fate = Fate::Waiting;
+                Settled::Retried(Duration::from_millis(row.not_before))
+            }
+            Verdict::Reject(_) => unreachable!("it parks"),
+        };
+        assert_eq!(settled, expected);
+    }
+
+    fn replay(&mut self, pick: usize) {
+        let Some(seq) = self.pick(Fate::Parked, pick) else { return };
+        let letter = self.letters.get_mut(&seq).unwrap();
+        letter.replaying = true;
+        self.lanes.replay(letter);
+        let row = self.row(seq);
+        (row.fate, row.unkept) = (Fate::Recalled, false);
+    }
+
+    fn kept(&mut self) {
+        let letters: Vec<Seq> = self.rows.iter().filter(|(_, row)| row.unkept).map(|(seq, _)| *seq).collect();
+        self.rows.values_mut().for_each(|row| row.unkept = false);
+        self.lanes.kept(letters);
+    }
+
+    fn fill(&mut self, max: usize) {
+        let asked = self.lanes.wanted(max);
+        assert!(asked.len() <= max);
+        let states = asked.iter().map(|seq| self.state(*seq)).collect();
+        assert_eq!(self.lanes.fill(&asked, states, Duration::from_millis(self.now)), [0; 0]);
+        for seq in asked {
+            if self.rows[&seq].fate == Fate::Recalled {
+                self.supersede(self.rows[&seq].lane);
+                let row = self.row(seq);
+                row.fate = Fate::Waiting;
+                row.replay = true;
+            }
+        }
+    }
+
+    fn save(&mut self) {
+        let Letters { parked, revived } = self.lanes.take_letters();
+        for letter in parked {
+            assert_eq!(letter.attempts, self.rows[&letter.seq].prior);
+            self.letters.insert(letter.seq, letter);
+        }
+        for seq in revived {
+            assert!(self.letters.remove(&seq).is_some());
+        }
+    }
+
+    /// As after a kill: only the progress, the letters and the journal are left.
+    fn restart(&mut self) {
+        let progress = self.lanes.progress();
+        (self.again, self.resyncs) = (BTreeMap::new(), (0, 0, 0));
+        self.lanes = Lanes::new(options(self.policy), &progress);
+        self.lanes.begin_past(&"jobs".into(), self.past, PACE);
+        for row in self.rows.values_mut() {
+            row.fate = match row.fate {
+                Fate::Flying | Fate::Waiting if row.replay => Fate::Recalled,
+                Fate::Flying | Fate::Waiting => Fate::Unread,
+                other => other,
+            };
+            (row.tries, row.not_before, row.replay, row.unkept) = (0, 0, false, false);
+        }
+        for letter in self.letters.values() {
+            let of = state_of(
+                namespace(self.rows[&letter.seq].lane),
+                self.rows[&letter.seq].lane.into(),
+                letter.seq,
+                Change::Present,
+                0,
+            );
+            self.lanes.hold(letter.seq, of.lane());
+            if letter.replaying {
+                self.lanes.replay(letter);
+                self.rows.get_mut(&letter.seq).unwrap().prior = letter.attempts;
+            } else {
+                self.lanes.park(letter.seq);
+            }
+        }
+        let newest = self.rows.len() as Seq;
+        for (after, through) in holes(&progress, newest) {
+            let rows = self.rows.range(after + 1..=through).filter(|(_, row)| Self::is_subscribed(row));
+            let unread = rows
+                .inspect(|(seq, row)| assert_eq!(row.fate, Fate::Unread, "{seq} is finished and forgotten"));
+            let unread = unread.count() as u64;
+            self.lanes.count(through, unread);
+        }
+        self.lanes.count(newest, 0);
+    }
+
+    /// Counting all anew says what counting on has said.
+    fn recount(&mut self) {
+        if self.lanes.is_countable() {
+            let (from, through) = (self.lanes.through() + 1, self.lanes.counted());
+            let rows = self.rows.range(from..=through.max(from)).map(|(_, row)| row);
+            let unread =
+                rows.filter(|row| row.fate == Fate::Unread && Self::is_subscribed(row)).count() as u64;
+            self.lanes.recount(through, unread);
+        }
+    }
+
+    fn check(&self) {
+        let count =
+            |fates: &[Fate]| self.rows.values().filter(|row| fates.contains(&row.fate)).count() as u64;
+        let stats = self.lanes.stats();
+        assert_eq!(stats.delivered, count(&[Fate::Delivered]));
+        assert_eq!(stats.filtered, count(&[Fate::Filtered, Fate::Superseded]));
+        assert_eq!(stats.superseded, count(&[Fate::Superseded]));
+        assert_eq!(stats.dead, count(&[Fate::Parked]));
+        let known = self.rows.range(..=self.lanes.counted()).map(|(_, row)| row);
+        let unread = known.filter(|row| row.fate == Fate::Unread && Self::is_subscribed(row)).count() as u64;
+        assert_eq!(stats.waiting, count(&[Fate::Waiting, Fate::Flying, Fate::Recalled]) + unread);
+        let again = self.again.values().filter(|again| again.is_flying).count() as u64;
+        assert_eq!(stats.in_flight, count(&[Fate::Flying]) + again);
+        assert_eq!((stats.resynced, stats.resync_skipped, stats.resync_failed), self.resyncs);
+        assert_eq!(self.lanes.resync.held, self.again.len());
+        assert_eq!(
+            stats.retrying,
+            self.rows.values().filter(|row| row.tries > 0 && row.fate != Fate::Delivered).count() as u64
+        );
+        let lanes = &self.lanes;
+        let shares = &lanes.shares;
+        assert!(shares.loaded <= lanes.options.window, "{shares:?}");
+        assert!(shares.deferred <= lanes.options.deferred + lanes.options.window, "{shares:?}");
+        assert!(lanes.positions.runs() <= lanes.options.runs + 6, "{:?}", lanes.positions);
+        assert_eq!(shares.loaded, lanes.lanes.values().map(|lane| lane.loaded).sum::<usize>());
+        let unloaded = lanes.lanes.values().map(|lane| lane.queue.len() - lane.loaded);
+        assert_eq!(shares.deferred, unloaded.sum::<usize>());
+
+        let progress = lanes.progress();
+        let is_finished = |seq: Seq| {
+            seq <= progress.cursor || progress.above.iter().any(|(from, to)| (from..=to).contains(&&seq))
+        };
+        for (seq, row) in self.rows.iter().filter(|(_, row)| Self::is_subscribed(row)) {
+            let is_open = matches!(row.fate, Fate::Unread | Fate::Waiting | Fate::Flying) && !row.replay;
+            assert_eq!(is_finished(*seq), !is_open, "{seq} {row:?} {progress:?}");
+        }
+        assert!(progress.above.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0), "{:?}", progress.above);
+    }
+
+    /// Nothing is lost: with a plugin that answers `done`, everything comes to its end.
+    fn drain(&mut self) {
+        for _ in 0..2000 {
+            self.apply(Op::Count);
+            self.apply(Op::Read(8));
+            self.apply(Op::CatchUp(8));
+            self.apply(Op::Replay(0));
+            self.apply(Op::Fill(8));
+            self.apply(Op::Advance(300));
+            self.apply(Op::Take(4));
+            for _ in 0..4 {
+                self.apply(Op::Done(0));
+                self.apply(Op::Resynced(0, Answer::Done));
+            }
+            self.apply(Op::Kept);
+            let stats = self.lanes.stats();
+            // What was left may turn out to be nobody's.
+            let is_read = self.lanes.through() == self.rows.len() as Seq && self.lanes.positions.runs() == 0;
+            if is_read && stats.waiting == 0 && stats.dead == 0 && self.again.is_empty() {
+                break;
+            }
+        }
+        assert_eq!((self.lanes.stats().waiting, self.lanes.stats().dead), (0, 0));
+        assert_eq!(self.lanes.shares.behind(), 0);
+        assert!(self.lanes.pasts.is_empty() || self.past > self.rows.len() as Seq, "its end was reached");
+        assert_eq!(self.lanes.cursor(), self.rows.len() as Seq);
+        assert!(self.lanes.lanes.is_empty(), "an empty lane is not kept");
+        assert!(self.letters.is_empty());
+    }
+}
+
+fn namespace(lane: u8) -> &'static str {
+    ["a", "a", "b", "c", "a"][usize::from(lane)]
+}
+
+fn gives_way(old: &Row, newer: &Row) -> bool {
+    (old.fit, newer.fit) == (Fit::Latest, Fit::Latest)
+        && (old.lane, old.uid, old.change) == (newer.lane, newer.uid, Change::Present)
+}
+
+/// Whether the lane has something that is neither taken in nor foreign.
+fn rows_unread(rows: &BTreeMap<Seq, Row>, lane: u8) -> bool {
+    rows.values().any(|row| row.lane == lane && row.fate == Fate::Unread && row.fit != Fit::Foreign)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_interleaving_keeps_order_accounts_and_every_state(
+        hold in any::<bool>(),
+        past in prop_oneof![2 => Just(0u64), 1 => 1u64..20],
+        ops in proptest::collection::vec(op(), 1..160),
+    ) {
+        let policy = if hold { OnDeadLetter::Hold } else { OnDeadLetter::Continue };
+        let mut model = Model::new(policy, past);
+        for op in ops {
+            model.apply(op);
+        }
+        model.drain();
+    }
+}

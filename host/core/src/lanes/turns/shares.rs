@@ -1,0 +1,205 @@
+//! What each namespace may hold of the window, and which of them are behind.
+//!
+//! **Shares.** A namespace may take in more while it holds less than is still free. So one alone
+//! gets half of the window, two a third each, and there is always room for one that has nothing
+//! yet, without anybody being counted or anything being set aside. Positions that are known
+//! without their states are cheap and shared more freely.
+//!
+//! **Behind.** What a namespace may not take in is left in the journal, and so is everything of
+//! it after that: it is behind from that position on, which is all that is remembered of it.
+
+use hashbrown::HashMap;
+
+use crate::state::Seq;
+
+/// Positions without states that a namespace may hold for each that is still free.
+const DEFERRED_PART: usize = 4;
+
+#[derive(Debug, Default)]
+struct Share {
+    loaded: usize,
+    deferred: usize,
+    behind: Option<Behind>,
+}
+
+#[derive(Debug)]
+struct Behind {
+    /// Everything of the namespace before this position was taken in.
+    next: Seq,
+    name: String,
+}
+
+#[derive(Debug)]
+pub(in crate::lanes) struct Shares {
+    window: usize,
+    positions: usize,
+    /// States that are held.
+    pub loaded: usize,
+    /// Positions that are held without their states.
+    pub deferred: usize,
+    of: HashMap<u64, Share>,
+    behind: usize,
+}
+
+impl Shares {
+    pub fn new(window: usize, positions: usize) -> Self {
+        Self { window, positions, loaded: 0, deferred: 0, of: HashMap::new(), behind: 0 }
+    }
+
+    pub fn free(&self) -> usize {
+        self.window.saturating_sub(self.loaded)
+    }
+
+    fn held(&self, namespace: u64) -> (usize, usize) {
+        self.of.get(&namespace).map_or((0, 0), |share| (share.loaded, share.deferred))
+    }
+
+    fn fits_times(&self, namespace: u64, times: usize) -> bool {
+        let (loaded, deferred) = self.held(namespace);
+        let free = self.positions.saturating_sub(self.deferred) * DEFERRED_PART;
+        loaded * times < self.free() && deferred * times < free
+    }
+
+    /// Whether one more state of this namespace may be held.
+    pub fn fits(&self, namespace: u64) -> bool {
+        self.fits_times(namespace, 1)
+    }
+
+    /// Whether enough of its share is free to be worth a read.
+    pub fn has_room(&self, namespace: u64) -> bool {
+        self.fits_times(namespace, 2)
+    }
+
+    /// States that fit, whosever they are, if nobody gives any back.
+    pub fn room(&self) -> usize {
+        let most = self.of.values().map(|share| share.loaded).max().unwrap_or(0);
+        let states = self.free().saturating_sub(most).div_ceil(2);
+        let most = self.of.values().map(|share| share.deferred).max().unwrap_or(0);
+        let free = self.positions.saturating_sub(self.deferred);
+        states.min((free * DEFERRED_PART).saturating_sub(most).div_ceil(DEFERRED_PART + 1))
+    }
+
+    fn change(&mut self, namespace: u64, change: impl FnOnce(&mut Share)) {
+        let share = self.of.entry(namespace).or_default();
+        change(share);
+        if share.loaded == 0 && share.deferred == 0 && share.behind.is_none() {
+            self.of.remove(&namespace);
+        }
+    }
+
+    pub fn load(&mut self, namespace: u64, states: usize) {
+        self.loaded += states;
+        self.change(namespace, |share| share.loaded += states);
+    }
+
+    pub fn unload(&mut self, namespace: u64, states: usize) {
+        self.loaded -= states;
+        self.change(namespace, |share| share.loaded -= states);
+    }
+
+    pub fn defer(&mut self, namespace: u64, positions: usize) {
+        self.deferred += positions;
+        self.change(namespace, |share| share.deferred += positions);
+    }
+
+    pub fn recall(&mut self, namespace: u64, positions: usize) {
+        self.deferred -= positions;
+        self.change(namespace, |share| share.deferred -= positions);
+    }
+
+    // ---- behind --------------------------------------------------------------------------
+
+    pub fn next(&self, namespace: u64) -> Option<Seq> {
+        self.of.get(&namespace)?.behind.as_ref().map(|behind| behind.next)
+    }
+
+    pub fn set_behind(&mut self, namespace: u64, name: &str, next: Seq) {
+        let mut fresh = false;
+        self.change(namespace, |share| match &mut share.behind {
+            Some(behind) => behind.next = next,
+            none => {
+                *none = Some(Behind { next, name: name.to_owned() });
+                fresh = true;
+            }
+        });
+        self.behind += usize::from(fresh);
+    }
+
+    pub fn behind(&self) -> usize {
+        self.behind
+    }
+
+    /// The namespaces that are behind, and from where on each is.
+    pub fn all_behind(&self) -> impl Iterator<Item = (u64, Seq, &str)> {
+        self.of.iter().filter_map(|(namespace, share)| {
+            share.behind.as_ref().map(|behind| (*namespace, behind.next, &*behind.name))
+        })
+    }
+
+    /// Moves each on to what `next` says comes next of it, if anything does; who has nothing is
+    /// behind no more.
+    pub fn go_on(&mut self, next: impl Fn(u64, Seq) -> Option<Seq>) {
+        self.of.retain(|namespace, share| {
+            if let Some(behind) = &mut share.behind {
+                match next(*namespace, behind.next) {
+                    Some(next) => behind.next = next,
+                    None => {
+                        share.behind = None;
+                        self.behind -= 1;
+                    }
+                }
+            }
+            share.loaded > 0 || share.deferred > 0 || share.behind.is_some()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_alone_gets_half_of_the_window_and_two_a_third_each() {
+        let mut shares = Shares::new(900, 900);
+        let fill = |shares: &mut Shares, namespace| {
+            while shares.fits(namespace) {
+                shares.load(namespace, 1);
+            }
+        };
+        fill(&mut shares, 1);
+        assert_eq!((shares.held(1).0, shares.room()), (450, 0));
+        for _ in 0..1000 {
+            fill(&mut shares, 2);
+            shares.unload(1, 1);
+            fill(&mut shares, 1);
+        }
+        assert!(shares.held(1).0.abs_diff(300) < 5 && shares.held(2).0.abs_diff(300) < 5, "{shares:?}");
+        assert!(shares.fits(3), "and one that has nothing yet finds room");
+    }
+
+    #[test]
+    fn what_room_says_fits_whosever_it_is() {
+        let mut shares = Shares::new(100, 50);
+        shares.load(1, 20);
+        shares.defer(2, 30);
+        let room = shares.room();
+        assert!(room > 0);
+        for _ in 0..room {
+            assert!(shares.fits(1) && shares.fits(2));
+            shares.load(1, 1);
+            shares.defer(2, 1);
+        }
+    }
+
+    #[test]
+    fn who_is_no_longer_behind_and_holds_nothing_is_forgotten() {
+        let mut shares = Shares::new(10, 10);
+        shares.set_behind(1, "a", 5);
+        shares.set_behind(2, "b", 7);
+        shares.go_on(|_, next| Some(next.max(6)));
+        assert_eq!((shares.next(1), shares.next(2)), (Some(6), Some(7)));
+        shares.go_on(|_, next| (next > 6).then_some(next));
+        assert_eq!((shares.next(1), shares.next(2), shares.behind()), (None, Some(7), 1));
+        assert_eq!(shares.of.len(), 1);
+    }
+}

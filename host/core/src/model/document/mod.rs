@@ -1,0 +1,212 @@
+//! Documents as bytes: packed for the cache, as deltas for the journal, back to the exact bytes.
+//!
+//! A packed document and a delta both begin with one byte that says how the rest is written:
+//!
+//! | byte | the rest |
+//! |---|---|
+//! | 0 | the document as it is |
+//! | 1 | one zstd frame without its magic number, on the dictionary `kubernetes-1.dict` |
+//! | 2 | the same, on the base that the delta was made against |
+//! | 3 | what is left of that base, and what is put in (`edits`) |
+//!
+//! The dictionary is text of the usual fields of Jobs and Pods. It is part of what is stored
+//! and never changes; a better one gets a byte of its own. Whether bytes were kept right is
+//! not known here: whoever stores them keeps a [`checksum`] beside them.
+
+mod edits;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use thiserror::Error;
+use zstd::zstd_safe::{
+    CCtx, CDict, DCtx, DDict, SafeResult, compress_bound, get_error_name, get_frame_content_size,
+};
+
+/// A document compressed on its own, shared between the cache and the journal.
+pub type Packed = Arc<[u8]>;
+
+/// No document larger than this is compressed, or allocated for on the word of a stored frame:
+/// six times the largest frame that the watch takes in.
+pub const DOCUMENT_BYTES: usize = 6 * crate::limits::FRAME_BYTES;
+
+const PLAIN: u8 = 0;
+const ON_DICTIONARY: u8 = 1;
+const ON_BASE: u8 = 2;
+const EDITS: u8 = 3;
+
+/// Longer edits are compressed instead, which is shorter and takes many times as long.
+const EDITS_BYTES: usize = 112;
+
+/// Fast enough to be done for each state; higher levels gain little on a few kilobytes.
+const DELTA_LEVEL: i32 = 1;
+/// What is listed or has been quiet is packed, not each state: fewer bytes are worth a slower level.
+const PACK_LEVEL: i32 = 4;
+/// Of what is packed while somebody waits for all of it.
+const QUICK_LEVEL: i32 = 1;
+
+const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
+/// A base that begins like this would be taken for a trained dictionary. No JSON does.
+const DICTIONARY_MAGIC: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
+
+static DICTIONARY: &[u8] = include_bytes!("kubernetes-1.dict");
+static PACK_DICTIONARY: LazyLock<CDict<'static>> = LazyLock::new(|| CDict::create(DICTIONARY, PACK_LEVEL));
+static QUICK_DICTIONARY: LazyLock<CDict<'static>> = LazyLock::new(|| CDict::create(DICTIONARY, QUICK_LEVEL));
+static UNPACK_DICTIONARY: LazyLock<DDict<'static>> = LazyLock::new(|| DDict::create(DICTIONARY));
+
+#[derive(Debug, Error)]
+pub enum DocumentError {
+    #[error("the stored document is empty: not even its format is known")]
+    Empty,
+    #[error("the stored document has the format {0}, which this version does not know")]
+    UnknownFormat(u8),
+    #[error("the stored document claims {0} bytes, more than any document has")]
+    TooLarge(u64),
+    #[error("the stored document does not decode: {0}")]
+    Corrupt(&'static str),
+}
+
+/// Contexts are dear to make (10 µs and more) and cheap to use again.
+struct Contexts {
+    pack: CCtx<'static>,
+    unpack: DCtx<'static>,
+    scratch: Vec<u8>,
+}
+
+thread_local! {
+    static CONTEXTS: RefCell<Contexts> =
+        RefCell::new(Contexts { pack: CCtx::create(), unpack: DCtx::create(), scratch: Vec::new() });
+}
+
+#[derive(Clone, Copy)]
+enum Dictionary<'a> {
+    Builtin,
+    Base(&'a [u8]),
+}
+
+/// Compresses a document on its own.
+pub fn pack(document: &[u8]) -> Packed {
+    on_dictionary(document, &PACK_DICTIONARY).into()
+}
+
+/// As [`pack`] gives it, but larger, and in a fraction of the time.
+pub fn pack_quickly(document: &[u8]) -> Packed {
+    on_dictionary(document, &QUICK_DICTIONARY).into()
+}
+
+/// As [`pack`] gives it, but not compressed: for one that is read soon and not kept.
+pub fn as_is(document: &[u8]) -> Packed {
+    [&[PLAIN], document].concat().into()
+}
+
+/// The exact document of [`pack`].
+pub fn unpack(packed: &[u8]) -> Result<Bytes, DocumentError> {
+    read(packed, None).map(Bytes::from)
+}
+
+/// Compresses a document against the version before it. Decoding needs the same base.
+pub fn delta(base: &[u8], document: &[u8]) -> Vec<u8> {
+    if base.is_empty() || base.starts_with(&DICTIONARY_MAGIC) || base.len() > DOCUMENT_BYTES {
+        return on_dictionary(document, &PACK_DICTIONARY);
+    }
+    if document.len() <= DOCUMENT_BYTES
+        && let Some(edits) = edits::write(EDITS, base, document, EDITS_BYTES)
+    {
+        return edits;
+    }
+    write(document, ON_BASE, |pack, packed| pack.compress_using_dict(packed, document, base, DELTA_LEVEL))
+}
+
+/// The exact document of [`delta`]. A base that is not the one that the delta was made against
+/// may give an error or other bytes; a checksum tells.
+pub fn restore(base: &[u8], delta: &[u8]) -> Result<Vec<u8>, DocumentError> {
+    read(delta, Some(base))
+}
+
+/// CRC-32: finds damage, not malice.
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
+}
+
+fn on_dictionary(document: &[u8], dictionary: &CDict<'_>) -> Vec<u8> {
+    write(document, ON_DICTIONARY, |pack, packed| pack.compress_using_cdict(packed, document, dictionary))
+}
+
+fn write(
+    document: &[u8],
+    format: u8,
+    compress: impl FnOnce(&mut CCtx<'static>, &mut Vec<u8>) -> SafeResult,
+) -> Vec<u8> {
+    let plain = || [&[PLAIN], document].concat();
+    if document.len() > DOCUMENT_BYTES {
+        return plain();
+    }
+    CONTEXTS.with_borrow_mut(|contexts| {
+        let Contexts { pack, scratch, .. } = contexts;
+        scratch.clear();
+        scratch.reserve(compress_bound(document.len()));
+        let stored = match compress(pack, scratch) {
+            Ok(_) if scratch.len() <= document.len() && scratch.starts_with(&FRAME_MAGIC) => {
+                let mut stored = Vec::with_capacity(scratch.len() - FRAME_MAGIC.len() + 1);
+                stored.push(format);
+                stored.extend_from_slice(&scratch[FRAME_MAGIC.len()..]);
+                stored
+            }
+            // What compresses to more than itself, or not at all, is kept as it is.
+            _ => plain(),
+        };
+        release(scratch);
+        stored
+    })
+}
+
+fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
+    let (&format, frame) = stored.split_first().ok_or(DocumentError::Empty)?;
+    let dictionary = match (format, base) {
+        (PLAIN, _) => return Ok(frame.to_vec()),
+        (ON_DICTIONARY, _) => Dictionary::Builtin,
+        (ON_BASE, Some(base)) if base.starts_with(&DICTIONARY_MAGIC) => {
+            return Err(DocumentError::Corrupt("the base is not a document"));
+        }
+        (ON_BASE, Some(base)) => Dictionary::Base(base),
+        (EDITS, Some(base)) => return edits::read(base, frame),
+        (ON_BASE | EDITS, None) => return Err(DocumentError::Corrupt("it is a delta, and there is no base")),
+        (unknown, _) => return Err(DocumentError::UnknownFormat(unknown)),
+    };
+    CONTEXTS.with_borrow_mut(|contexts| {
+        let Contexts { unpack, scratch, .. } = contexts;
+        scratch.clear();
+        scratch.extend_from_slice(&FRAME_MAGIC);
+        scratch.extend_from_slice(frame);
+        let size = get_frame_content_size(scratch)
+            .ok()
+            .flatten()
+            .ok_or(DocumentError::Corrupt("its frame does not say how long it is"))?;
+        if size > DOCUMENT_BYTES as u64 {
+            return Err(DocumentError::TooLarge(size));
+        }
+        // The frame can't write more than this, whatever it holds.
+        let mut document = Vec::with_capacity(size as usize);
+        let written = match dictionary {
+            Dictionary::Builtin => unpack.decompress_using_ddict(&mut document, scratch, &UNPACK_DICTIONARY),
+            Dictionary::Base(base) => unpack.decompress_using_dict(&mut document, scratch, base),
+        };
+        release(scratch);
+        written.map_err(|code| DocumentError::Corrupt(get_error_name(code)))?;
+        match document.len() as u64 == size {
+            true => Ok(document),
+            false => Err(DocumentError::Corrupt("it is shorter than it claims")),
+        }
+    })
+}
+
+/// One huge document must not keep each thread's scratch huge.
+fn release(scratch: &mut Vec<u8>) {
+    const KEPT: usize = 256 * 1024;
+    if scratch.capacity() > KEPT {
+        *scratch = Vec::new();
+    }
+}

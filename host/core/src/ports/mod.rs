@@ -1,0 +1,15 @@
+//! The traits through which the stages meet. A state goes down through them; what comes back
+//! is a return value.
+
+mod backlog;
+mod cache;
+mod delivery;
+mod session;
+pub mod views;
+mod witness;
+
+pub use backlog::*;
+pub use cache::*;
+pub use delivery::*;
+pub use session::*;
+pub use witness::*;

@@ -1,0 +1,256 @@
+//! The outcome-grade status of any object, by rules that are data: one small file a kind in
+//! `status/rules`, and a generic ladder for every other kind. An operator's rules take the place
+//! of these.
+//!
+//! A status is a pure function of the object: no clock, no history, no other object. So where
+//! history matters (a Job that is suspended: has it run?) the rules use what the object tells
+//! of its own past.
+
+mod compile;
+mod explain;
+mod node;
+mod path;
+mod rule;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, LazyLock};
+
+pub use explain::{Explanation, Tested};
+pub use spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
+
+use crate::model::fault::Fault;
+use crate::project::Outline;
+use crate::state::Status;
+use crate::words::names;
+use rule::Rule;
+use serde::Serialize;
+
+/// Every phase that a status may have.
+pub const PHASES: [&str; phase::ALL.len()] = names(&phase::ALL);
+
+/// The phases, as words.
+pub mod phase {
+    crate::words! {
+        /// The object waits in a queue and has not been admitted.
+        QUEUED = "Queued";
+        /// A queue has admitted the object. Its pods do not exist yet.
+        ADMITTED = "Admitted";
+        /// The object exists and nothing of it has started.
+        PENDING = "Pending";
+        /// Some of its pods start, and what it needs to be running is not there yet.
+        STARTING = "Starting";
+        /// The object runs.
+        RUNNING = "Running";
+        /// A part of the object failed and is being started again.
+        RESTARTING = "Restarting";
+        /// The object is paused by its own settings or by a queue.
+        SUSPENDED = "Suspended";
+        /// The object made room for another one.
+        PREEMPTED = "Preempted";
+        /// The object finished its work.
+        SUCCEEDED = "Succeeded";
+        /// The object ended with an error.
+        FAILED = "Failed";
+        /// Somebody ended the object before it finished.
+        CANCELLED = "Cancelled";
+        /// The object no longer exists. The reason is the phase that it had before.
+        DELETED = "Deleted";
+        /// The object does not say enough, or its controller has not seen the newest version.
+        UNKNOWN = "Unknown";
+    }
+}
+
+/// The group and kind of the rule for every kind without one.
+const ANY: &str = "*";
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        /// The files of `status/rules`, by name. The test objects of each stand in `status/cases`.
+        const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("rules/", $name, ".json")))),*];
+        #[cfg(test)]
+        const CASES: &[(&str, &str)] = &[$(($name, include_str!(concat!("cases/", $name, ".json")))),*];
+    };
+}
+// The ladder for all other kinds is the first.
+files!(
+    "generic",
+    "cronjob",
+    "daemonset",
+    "deployment",
+    "job",
+    "jobset",
+    "kubeflow",
+    "pod",
+    "podgroup",
+    "raycluster",
+    "rayjob",
+    "rayservice",
+    "replicas",
+    "sparkapplication",
+    "trainjob",
+    "volcano",
+    "workflow",
+    "workload",
+);
+
+/// Where a rule stands: in the program, or among the operator's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The name of its file, without the ending.
+    Builtin(&'static str),
+    /// Its place in the list.
+    Operator(usize),
+}
+
+/// The rules of every kind. Made once, shared by all.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Ordered by kind and group: found by halving.
+    kinds: Vec<Known>,
+    generic: (Origin, Arc<Rule>),
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    kind: String,
+    group: String,
+    rule: (Origin, Arc<Rule>),
+}
+
+static BUILTIN: LazyLock<Rules> = LazyLock::new(|| {
+    let parse = |(name, text): &(&'static str, &str)| {
+        let spec: RuleSpec = serde_json::from_str(text).expect("a built-in rule is tested");
+        (Origin::Builtin(name), Arc::new(compile::compile(&spec).expect("a built-in rule is tested")))
+    };
+    let mut all = FILES.iter().map(parse);
+    let generic = all.next().expect("the first file is the generic ladder");
+    let mut rules = Rules { kinds: Vec::new(), generic };
+    all.for_each(|(origin, rule)| rules.put(origin, &rule));
+    rules
+});
+
+impl Rules {
+    pub fn builtin() -> Self {
+        BUILTIN.clone()
+    }
+
+    /// The built-in rules with an operator's in their place. A fault names its field as
+    /// `[2].cases[0].phase`.
+    pub fn with(specs: &[RuleSpec]) -> Result<Self, Vec<Fault>> {
+        let (mut rules, mut faults) = (Self::builtin(), Vec::new());
+        let mut seen = std::collections::HashMap::new();
+        for (index, spec) in specs.iter().enumerate() {
+            for kind in &spec.kind.0 {
+                if let Some(first) = seen.insert((&spec.group, kind), index) {
+                    let message = format!("the rule {first} is for {kind} already: keep one of them");
+                    faults.push(Fault { field: format!("[{index}].kind"), message });
+                }
+            }
+            match compile::compile(spec) {
+                Ok(rule) => rules.put(Origin::Operator(index), &Arc::new(rule)),
+                Err(found) => faults.extend(found.into_iter().map(|fault| Fault {
+                    field: format!("[{index}].{}", fault.field),
+                    message: fault.message,
+                })),
+            }
+        }
+        if faults.is_empty() { Ok(rules) } else { Err(faults) }
+    }
+
+    /// Takes the place of what there is for each of the rule's kinds.
+    fn put(&mut self, origin: Origin, rule: &Arc<Rule>) {
+        let group = &rule.spec.group;
+        for kind in &rule.spec.kind.0 {
+            let value = (origin, Arc::clone(rule));
+            if group == ANY {
+                self.generic = value;
+                continue;
+            }
+            match self.position(group, kind) {
+                Ok(at) => self.kinds[at].rule = value,
+                Err(at) => {
+                    self.kinds.insert(at, Known { kind: kind.clone(), group: group.clone(), rule: value });
+                }
+            }
+        }
+    }
+
+    fn position(&self, group: &str, kind: &str) -> Result<usize, usize> {
+        self.kinds.binary_search_by(|known| (&*known.kind, &*known.group).cmp(&(kind, group)))
+    }
+
+    fn find(&self, group: &str, kind: &str) -> &(Origin, Arc<Rule>) {
+        self.position(group, kind).map_or(&self.generic, |at| &self.kinds[at].rule)
+    }
+
+    /// The status of an object. Bytes that are no object are `Unknown`.
+    pub fn status(&self, group: &str, kind: &str, object: &[u8]) -> Status {
+        self.outlined(group, kind, object, Outline::of(object).ok().as_ref())
+    }
+
+    /// [`Self::status`] of an object whose outline is at hand; `None` where it has none.
+    pub fn outlined(&self, group: &str, kind: &str, object: &[u8], outline: Option<&Outline>) -> Status {
+        let rule = &self.find(group, kind).1;
+        outline.and_then(|outline| rule.status(object, outline)).unwrap_or_else(|| Status {
+            phase: "Unknown".into(),
+            reason: "Unreadable".into(),
+            ..Status::default()
+        })
+    }
+
+    /// The rule for a kind, as it is written.
+    pub fn rule(&self, group: &str, kind: &str) -> &RuleSpec {
+        &self.find(group, kind).1.spec
+    }
+
+    /// Whether both tell the same of this kind.
+    pub fn agree(&self, other: &Self, group: &str, kind: &str) -> bool {
+        let (mine, others) = (self.rule(group, kind), other.rule(group, kind));
+        (&mine.cases, &mine.attempt, &mine.ready, &mine.total, &mine.exit)
+            == (&others.cases, &others.attempt, &others.ready, &others.total, &others.exit)
+    }
+
+    /// Every rule once, each with where it stands; the ladder for all other kinds is the last.
+    pub fn all(&self) -> Vec<(Origin, &RuleSpec)> {
+        let mut all: Vec<(Origin, &RuleSpec)> = Vec::new();
+        for (origin, rule) in self.kinds.iter().map(|known| &known.rule).chain([&self.generic]) {
+            if !all.iter().any(|(known, _)| known == origin) {
+                all.push((*origin, &rule.spec));
+            }
+        }
+        all
+    }
+
+    /// The text of a built-in rule's file.
+    pub fn builtin_text(name: &str) -> Option<&'static str> {
+        FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    }
+
+    /// The status of an object that is gone. The phase is `Deleted`, so that a list of what is
+    /// there never shows it as running; the reason is the phase in which it went, so that a
+    /// Job cleaned up after `Succeeded` is told from one that was cut short while `Running`.
+    /// Attempt, total and exit code stay; nothing is ready any more. A message stays only where
+    /// it is about an outcome.
+    pub fn deleted(last: &Status) -> Status {
+        if last.phase == phase::DELETED {
+            return last.clone();
+        }
+        Status {
+            phase: phase::DELETED.into(),
+            reason: last.phase.clone(),
+            message: if last.terminal { last.message.clone() } else { String::new() },
+            ready: 0,
+            terminal: true,
+            ..last.clone()
+        }
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::builtin()
+    }
+}

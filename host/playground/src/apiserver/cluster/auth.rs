@@ -1,0 +1,190 @@
+//! Who asks: static tokens, tokens issued to service accounts, and nobody.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use http::{HeaderMap, HeaderValue};
+use serde_json::{Value, json};
+
+use crate::apiserver::cluster::rights::{self, Action};
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::store::record::key;
+use crate::apiserver::values::ident;
+use crate::apiserver::values::lock::locked;
+use crate::apiserver::values::user::User;
+use crate::apiserver::wire::error::ApiError;
+
+/// The audience of a token that names none.
+pub const DEFAULT_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// Tokens of service accounts that are known at a time; the oldest to expire goes first.
+const MAX_ISSUED: usize = 10_000;
+
+/// How long an issued token holds, unless it was asked for shorter or longer.
+const DEFAULT_LIFE_SECONDS: i64 = 3600;
+
+/// A token that is valid from the start.
+#[derive(Debug, Clone)]
+pub struct TokenUser {
+    pub token: String,
+    pub user: String,
+    pub groups: Vec<String>,
+}
+
+struct Issued {
+    namespace: String,
+    name: String,
+    /// Bound to this incarnation of the account; None to any.
+    uid: Option<String>,
+    audiences: Vec<String>,
+    expires: i64,
+}
+
+/// The tokens that are valid now.
+#[derive(Default)]
+pub struct Tokens {
+    fixed: HashMap<String, User>,
+    issued: Mutex<HashMap<String, Issued>>,
+}
+
+impl Tokens {
+    pub fn new(users: &[TokenUser]) -> Self {
+        let fixed = users.iter().map(|entry| {
+            let mut groups = entry.groups.clone();
+            if !groups.iter().any(|g| g == "system:authenticated") {
+                groups.push("system:authenticated".into());
+            }
+            (entry.token.clone(), User { name: entry.user.clone(), uid: String::new(), groups })
+        });
+        Tokens { fixed: fixed.collect(), issued: Mutex::default() }
+    }
+}
+
+/// The user of a request by its `Authorization` header, or else by the token in front of its path.
+pub fn authenticate(
+    shared: &Shared,
+    authorization: Option<&str>,
+    path: Option<&str>,
+) -> Result<User, ApiError> {
+    let Some(token) = authorization.and_then(|a| a.strip_prefix("Bearer ")).or(path) else {
+        return Ok(User::anonymous());
+    };
+    review(shared, token.trim(), &[]).map(|(user, _)| user).ok_or_else(ApiError::unauthorized)
+}
+
+/// Whom a user claims to act for, if anybody, and may.
+pub fn impersonate(shared: &Shared, user: User, headers: &HeaderMap) -> Result<User, ApiError> {
+    let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_owned();
+    let Some(name) = headers.get("impersonate-user").map(text).filter(|name| !name.is_empty()) else {
+        return Ok(user);
+    };
+    let mut groups: Vec<String> = headers.get_all("impersonate-group").iter().map(text).collect();
+    let asked = std::iter::once(("users", &name)).chain(groups.iter().map(|group| ("groups", group)));
+    for (resource, name) in asked {
+        let action = Action {
+            verb: "impersonate".into(),
+            resource: resource.into(),
+            name: name.clone(),
+            ..Action::default()
+        };
+        if shared.options.enforce_rbac && rights::allowed(shared, &user, &action).is_none() {
+            let why = format!(
+                "{resource} {} is forbidden: {}",
+                crate::apiserver::wire::error::quoted(name),
+                action.refusal(&user)
+            );
+            return Err(ApiError::new(403, "Forbidden", why));
+        }
+    }
+    groups.push("system:authenticated".into());
+    Ok(User { name, uid: String::new(), groups })
+}
+
+/// Whose token it is, and for which audiences of those asked for.
+pub fn review(shared: &Shared, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+    let default = vec![DEFAULT_AUDIENCE.to_owned()];
+    if let Some(user) = shared.tokens.fixed.get(token) {
+        return Some((user.clone(), if audiences.is_empty() { default } else { audiences.to_vec() }));
+    }
+    let (namespace, name, uid, own) = {
+        let issued = locked(&shared.tokens.issued);
+        let entry = issued.get(token).filter(|e| e.expires > ident::unix_now())?;
+        (entry.namespace.clone(), entry.name.clone(), entry.uid.clone(), entry.audiences.clone())
+    };
+    let common: Vec<String> =
+        own.iter().filter(|a| audiences.is_empty() || audiences.contains(a)).cloned().collect();
+    if common.is_empty() {
+        return None;
+    }
+    let accounts = shared.place("", "serviceaccounts", &namespace).ok()?;
+    let account = shared.store.get(accounts.table, &key(&namespace, &name));
+    let now = account.map(|a| a.uid.to_string());
+    // The token of an account that is gone, or that is another one by now, is worth nothing.
+    if uid.is_some() && uid != now {
+        return None;
+    }
+    Some((User::service_account(&namespace, &name, &now.unwrap_or_default()), common))
+}
+
+/// Issues a token to a service account. Returns it with its end, in seconds since 1970.
+pub fn issue(
+    shared: &Shared,
+    namespace: &str,
+    name: &str,
+    uid: Option<String>,
+    audiences: Vec<String>,
+    seconds: Option<i64>,
+) -> (String, i64) {
+    let now = ident::unix_now();
+    let expires = now + seconds.unwrap_or(DEFAULT_LIFE_SECONDS);
+    let token = format!("sa.{namespace}.{name}.{}", shared.random.token());
+    let audiences = if audiences.is_empty() { vec![DEFAULT_AUDIENCE.to_owned()] } else { audiences };
+    let entry = Issued { namespace: namespace.into(), name: name.into(), uid, audiences, expires };
+    shared.store.note(&entry.to_note(&token));
+    shared.tokens.take(token.clone(), entry, now);
+    (token, expires)
+}
+
+impl Issued {
+    /// As it is kept in the store's file, for a server that is killed and started again.
+    fn to_note(&self, token: &str) -> Value {
+        json!({
+            "token": token, "namespace": self.namespace, "name": self.name, "uid": self.uid,
+            "audiences": self.audiences, "expires": self.expires,
+        })
+    }
+
+    fn from_note(note: &Value) -> Option<(String, Self)> {
+        let text = |name: &str| note[name].as_str().map(str::to_owned);
+        let audiences = note["audiences"].as_array()?.iter().filter_map(|a| a.as_str().map(str::to_owned));
+        let entry = Issued {
+            namespace: text("namespace")?,
+            name: text("name")?,
+            uid: text("uid"),
+            audiences: audiences.collect(),
+            expires: note["expires"].as_i64()?,
+        };
+        Some((text("token")?, entry))
+    }
+}
+
+impl Tokens {
+    /// Knows again what was issued before a restart.
+    pub fn restore(&self, notes: &[Value]) {
+        for (token, entry) in notes.iter().filter_map(Issued::from_note) {
+            self.take(token, entry, ident::unix_now());
+        }
+    }
+
+    fn take(&self, token: String, entry: Issued, now: i64) {
+        let mut issued = locked(&self.issued);
+        if issued.len() >= MAX_ISSUED {
+            issued.retain(|_, entry| entry.expires > now);
+            let first = issued.iter().min_by_key(|(_, e)| e.expires).map(|(token, _)| token.clone());
+            if let Some(first) = first.filter(|_| issued.len() >= MAX_ISSUED) {
+                issued.remove(&first);
+            }
+        }
+        issued.insert(token, entry);
+    }
+}

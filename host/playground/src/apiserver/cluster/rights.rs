@@ -1,0 +1,361 @@
+//! Who may do what: the roles and bindings in the store, compiled when they change.
+//!
+//! Asked once a request, as a real server does: a right that is revoked stops the next request, while a watch that
+//! runs goes on until it ends for another reason (at the latest at its time limit).
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::store::PageRequest;
+use crate::apiserver::store::record::Record;
+use crate::apiserver::values::lock::locked;
+use crate::apiserver::values::user::User;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// Members of this group may do everything.
+pub const MASTERS: &str = "system:masters";
+
+/// What is to be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Action {
+    pub verb: String,
+    /// A path that is no resource; the rest is empty then.
+    pub path: Option<String>,
+    pub group: String,
+    pub resource: String,
+    pub subresource: String,
+    pub name: String,
+    pub namespace: String,
+}
+
+impl Action {
+    /// `jobs/status`
+    pub fn full_resource(&self) -> String {
+        if self.subresource.is_empty() {
+            self.resource.clone()
+        } else {
+            format!("{}/{}", self.resource, self.subresource)
+        }
+    }
+
+    /// How a refusal puts it.
+    pub fn refusal(&self, user: &User) -> String {
+        if let Some(path) = &self.path {
+            return format!("User \"{}\" cannot {} path \"{path}\"", user.name, self.verb);
+        }
+        let place = if self.namespace.is_empty() {
+            "at the cluster scope".to_owned()
+        } else {
+            format!("in the namespace \"{}\"", self.namespace)
+        };
+        format!(
+            "User \"{}\" cannot {} resource \"{}\" in API group \"{}\" {place}",
+            user.name,
+            self.verb,
+            self.full_resource(),
+            self.group
+        )
+    }
+}
+
+#[derive(Debug, Default)]
+struct Rule {
+    verbs: Vec<String>,
+    groups: Vec<String>,
+    resources: Vec<String>,
+    names: Vec<String>,
+    paths: Vec<String>,
+}
+
+struct Grant {
+    binding: String,
+    subjects: Vec<Value>,
+    /// Where it holds; None everywhere.
+    namespace: Option<String>,
+    rules: Arc<Vec<Rule>>,
+}
+
+/// What was compiled, and of which epoch and version of the tables.
+type Compiled = ((u32, u64), Arc<Vec<Grant>>);
+
+/// The compiled roles.
+#[derive(Default)]
+pub struct Rights {
+    compiled: Mutex<Compiled>,
+}
+
+/// Why the user may do it, or None.
+pub fn allowed(shared: &Shared, user: &User, action: &Action) -> Option<String> {
+    if user.is_in(MASTERS) {
+        return Some(String::new());
+    }
+    grants(shared)
+        .iter()
+        .find(|grant| grant.reaches(user, action) && grant.rules.iter().any(|rule| rule.covers(action)))
+        .map(|grant| format!("RBAC: allowed by {}", grant.binding))
+}
+
+/// The rules that hold for a user in a namespace, as a rules review shows them.
+pub fn rules_of(shared: &Shared, user: &User, namespace: &str) -> (Vec<Value>, Vec<Value>) {
+    let (mut resource, mut path) = (Vec::new(), Vec::new());
+    if user.is_in(MASTERS) {
+        resource.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+        path.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
+    }
+    let everything = grants(shared);
+    let here =
+        everything.iter().filter(|g| g.names(user) && g.namespace.as_deref().is_none_or(|n| n == namespace));
+    for rule in here.flat_map(|g| g.rules.iter()) {
+        if rule.paths.is_empty() {
+            resource.push(json!({
+                "verbs": rule.verbs, "apiGroups": rule.groups, "resources": rule.resources,
+                "resourceNames": rule.names,
+            }));
+        } else {
+            path.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.paths}));
+        }
+    }
+    (resource, path)
+}
+
+fn grants(shared: &Shared) -> Arc<Vec<Grant>> {
+    const TABLES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
+    let newest = TABLES
+        .iter()
+        .map(|plural| shared.store.last_change(shared.store.table(&format!("{plural}.{GROUP}"))))
+        .max()
+        .unwrap_or(0);
+    let newest = (shared.store.epoch(), newest);
+    let mut compiled = locked(&shared.rights.compiled);
+    if compiled.0 != newest {
+        *compiled = (newest, Arc::new(compile(shared)));
+    }
+    Arc::clone(&compiled.1)
+}
+
+fn all(shared: &Shared, plural: &str) -> Vec<(Arc<Record>, Value)> {
+    let Ok(place) = shared.place(GROUP, plural, "") else { return Vec::new() };
+    let everything = PageRequest::everything();
+    let page = shared.store.page(place.table, &everything);
+    let records = page.map(|p| p.items).unwrap_or_default();
+    records.into_iter().map(|record| (Arc::clone(&record), record.to_value(&place.kind))).collect()
+}
+
+fn compile(shared: &Shared) -> Vec<Grant> {
+    let roles: Vec<(String, String, String, Arc<Vec<Rule>>)> = ["ClusterRole", "Role"]
+        .iter()
+        .zip(["clusterroles", "roles"])
+        .flat_map(|(kind, plural)| all(shared, plural).into_iter().map(move |(r, v)| (*kind, r, v)))
+        .map(|(kind, record, value)| {
+            (
+                kind.to_owned(),
+                record.namespace.to_string(),
+                record.name.to_string(),
+                Arc::new(rules(&value["rules"])),
+            )
+        })
+        .collect();
+    let find = |reference: &Value, namespace: &str| {
+        let kind = reference["kind"].as_str().unwrap_or_default();
+        let place = if kind == "Role" { namespace } else { "" };
+        roles
+            .iter()
+            .find(|(k, ns, name, _)| k == kind && ns == place && reference["name"] == name.as_str())
+            .map(|(_, _, _, rules)| Arc::clone(rules))
+    };
+    let mut grants = Vec::new();
+    for (kind, plural) in [("ClusterRoleBinding", "clusterrolebindings"), ("RoleBinding", "rolebindings")] {
+        for (record, value) in all(shared, plural) {
+            let Some(rules) = find(&value["roleRef"], &record.namespace) else { continue };
+            let (role, name) = (&value["roleRef"]["kind"], &value["roleRef"]["name"]);
+            let binding = if kind == "RoleBinding" {
+                format!(
+                    "{kind} \"{}/{}\" of {} {name}",
+                    record.name,
+                    record.namespace,
+                    role.as_str().unwrap_or("")
+                )
+            } else {
+                format!("{kind} \"{}\" of {} {name}", record.name, role.as_str().unwrap_or(""))
+            };
+            grants.push(Grant {
+                binding,
+                subjects: value["subjects"].as_array().cloned().unwrap_or_default(),
+                namespace: (kind == "RoleBinding").then(|| record.namespace.to_string()),
+                rules,
+            });
+        }
+    }
+    grants
+}
+
+fn rules(list: &Value) -> Vec<Rule> {
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
+    };
+    let rule = |r: &Value| Rule {
+        verbs: texts(&r["verbs"]),
+        groups: texts(&r["apiGroups"]),
+        resources: texts(&r["resources"]),
+        names: texts(&r["resourceNames"]),
+        paths: texts(&r["nonResourceURLs"]),
+    };
+    list.as_array().into_iter().flatten().map(rule).collect()
+}
+
+impl Grant {
+    fn reaches(&self, user: &User, action: &Action) -> bool {
+        let here = match &self.namespace {
+            None => true,
+            Some(namespace) => action.path.is_none() && *namespace == action.namespace,
+        };
+        here && self.names(user)
+    }
+
+    fn names(&self, user: &User) -> bool {
+        self.subjects.iter().any(|subject| {
+            let name = subject["name"].as_str().unwrap_or_default();
+            match subject["kind"].as_str() {
+                Some("User") => user.name == name,
+                Some("Group") => user.is_in(name),
+                Some("ServiceAccount") => {
+                    let namespace =
+                        subject["namespace"].as_str().or(self.namespace.as_deref()).unwrap_or_default();
+                    user.name == format!("system:serviceaccount:{namespace}:{name}")
+                }
+                _ => false,
+            }
+        })
+    }
+}
+
+impl Rule {
+    fn covers(&self, action: &Action) -> bool {
+        let holds = |list: &[String], what: &str| list.iter().any(|entry| entry == "*" || entry == what);
+        if !holds(&self.verbs, &action.verb) {
+            return false;
+        }
+        if let Some(path) = &action.path {
+            return self.paths.iter().any(|entry| match entry.strip_suffix('*') {
+                Some(prefix) => path.starts_with(prefix),
+                None => entry == path,
+            });
+        }
+        let full = action.full_resource();
+        let any_of_subresource = format!("*/{}", action.subresource);
+        let resource = self.resources.iter().any(|entry| {
+            entry == "*" || *entry == full || (!action.subresource.is_empty() && *entry == any_of_subresource)
+        });
+        let name = self.names.is_empty() || self.names.contains(&action.name);
+        holds(&self.groups, &action.group) && resource && name
+    }
+}
+
+/// The roles that every cluster begins with, as far as they are of use here.
+pub fn bootstrap() -> Vec<Value> {
+    let role = |name: &str, rules: Value| {
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": name, "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}, "rules": rules,
+        })
+    };
+    let binding = |name: &str, groups: &[&str]| {
+        let subjects: Vec<Value> = groups.iter().map(|g| json!({"kind": "Group", "name": g})).collect();
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": name, "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}},
+            "roleRef": {"kind": "ClusterRole", "name": name}, "subjects": subjects,
+        })
+    };
+    let public = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
+    let discovery = [
+        "/api",
+        "/api/*",
+        "/apis",
+        "/apis/*",
+        "/healthz",
+        "/livez",
+        "/openapi",
+        "/openapi/*",
+        "/readyz",
+        "/version",
+        "/version/",
+    ];
+    let everything = json!([
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}, {"nonResourceURLs": ["*"], "verbs": ["*"]},
+    ]);
+    let reviews = json!([
+        {"apiGroups": ["authorization.k8s.io"], "verbs": ["create"],
+         "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]},
+        {"apiGroups": ["authentication.k8s.io"], "verbs": ["create"], "resources": ["selfsubjectreviews"]},
+    ]);
+    let delegator = json!([
+        {"apiGroups": ["authentication.k8s.io"], "verbs": ["create"], "resources": ["tokenreviews"]},
+        {"apiGroups": ["authorization.k8s.io"], "verbs": ["create"], "resources": ["subjectaccessreviews"]},
+    ]);
+    vec![
+        role("cluster-admin", everything),
+        role("system:auth-delegator", delegator),
+        role("system:basic-user", reviews),
+        role("system:discovery", json!([{"nonResourceURLs": discovery, "verbs": ["get"]}])),
+        role("system:public-info-viewer", json!([{"nonResourceURLs": public, "verbs": ["get"]}])),
+        binding("cluster-admin", &[MASTERS]),
+        binding("system:basic-user", &["system:authenticated"]),
+        binding("system:discovery", &["system:authenticated"]),
+        binding("system:public-info-viewer", &["system:authenticated", "system:unauthenticated"]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(value: &Value) -> Rule {
+        rules(&json!([value])).remove(0)
+    }
+
+    fn action(verb: &str, group: &str, resource: &str, subresource: &str, name: &str) -> Action {
+        Action {
+            verb: verb.into(),
+            group: group.into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            name: name.into(),
+            ..Action::default()
+        }
+    }
+
+    #[test]
+    fn a_rule_covers_what_it_names_and_nothing_else() {
+        let jobs = rule(
+            &json!({"verbs": ["get", "patch"], "apiGroups": ["batch"], "resources": ["jobs", "*/status"]}),
+        );
+        assert!(jobs.covers(&action("get", "batch", "jobs", "", "x")));
+        assert!(jobs.covers(&action("patch", "batch", "cronjobs", "status", "x")));
+        assert!(!jobs.covers(&action("delete", "batch", "jobs", "", "x")));
+        assert!(!jobs.covers(&action("get", "", "jobs", "", "x")));
+        assert!(!jobs.covers(&action("get", "batch", "jobs", "log", "x")));
+    }
+
+    #[test]
+    fn names_of_resources_narrow_a_rule() {
+        let one = rule(&json!({
+            "verbs": ["*"], "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["a"],
+        }));
+        assert!(one.covers(&action("get", "", "configmaps", "", "a")));
+        assert!(!one.covers(&action("get", "", "configmaps", "", "b")));
+        assert!(!one.covers(&action("list", "", "configmaps", "", "")));
+    }
+
+    #[test]
+    fn a_refusal_reads_like_the_real_one() {
+        let list = Action { namespace: "rec4".into(), ..action("list", "", "configmaps", "", "") };
+        assert_eq!(
+            list.refusal(&User::anonymous()),
+            "User \"system:anonymous\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"rec4\""
+        );
+    }
+}

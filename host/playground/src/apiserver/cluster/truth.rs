@@ -1,0 +1,114 @@
+//! What really happened, for the judges of tests: every version of every object over all histories, what of it
+//! was compacted when, and what could have been read.
+
+use serde_json::{Value, json};
+
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::store::Event;
+pub use crate::apiserver::store::{EpochStart as Epoch, Floor};
+
+/// One version of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TruthEntry {
+    /// ADDED, MODIFIED or DELETED.
+    pub event: &'static str,
+    /// How often the history had been replaced before.
+    pub epoch: u32,
+    pub version: u64,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    /// When it was written, in milliseconds since 1970.
+    pub at: u64,
+    /// Since when no exact list can show it; None while one can. A deletion never could be shown.
+    pub unreadable_since: Option<u64>,
+}
+
+/// What happened to a resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Truth {
+    /// In the order in which it happened.
+    pub entries: Vec<TruthEntry>,
+    /// The histories: the first, and one for each restore.
+    pub epochs: Vec<Epoch>,
+    /// When which versions were forgotten.
+    pub floors: Vec<Floor>,
+    /// Older entries that were not kept.
+    pub dropped: u64,
+    /// Now: the history, its newest version, and the oldest that can be listed.
+    pub epoch: u32,
+    pub version: u64,
+    pub floor: u64,
+    /// Milliseconds since 1970.
+    pub now: u64,
+}
+
+impl TruthEntry {
+    /// Could an exact list have shown it at a moment (milliseconds since 1970)?
+    pub fn was_readable_at(&self, moment: u64) -> bool {
+        self.at <= moment && self.unreadable_since.is_none_or(|since| moment < since)
+    }
+
+    pub fn is_deletion(&self) -> bool {
+        self.event == Event::Deleted.as_str()
+    }
+}
+
+impl Truth {
+    pub fn of(shared: &Shared, group: &str, resource: &str) -> Self {
+        let Ok(place) = shared.place(group, resource, "") else {
+            // The kind may have gone with its definition; what was of it stays true.
+            let name = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+            return Truth::of_table(shared, &name);
+        };
+        Truth::of_table(shared, &place.kind.group_resource())
+    }
+
+    fn of_table(shared: &Shared, name: &str) -> Self {
+        let account = shared.store.account(Some(shared.store.table(name)));
+        let entries = account.entries.into_iter().map(|entry| TruthEntry {
+            event: entry.event.as_str(),
+            epoch: entry.epoch,
+            version: entry.version,
+            namespace: entry.namespace.to_string(),
+            name: entry.name.to_string(),
+            uid: entry.uid.to_string(),
+            at: entry.at,
+            unreadable_since: entry.unreadable_since,
+        });
+        Truth {
+            entries: entries.collect(),
+            epochs: account.epochs,
+            floors: account.floors,
+            dropped: account.dropped,
+            epoch: account.epoch,
+            version: account.version,
+            floor: account.floor,
+            now: account.now,
+        }
+    }
+
+    /// As the hook answers it.
+    pub fn to_value(&self) -> Value {
+        let entries = self.entries.iter().map(|entry| {
+            json!({
+                "type": entry.event, "epoch": entry.epoch, "resourceVersion": entry.version.to_string(),
+                "namespace": entry.namespace, "name": entry.name, "uid": entry.uid, "at": entry.at,
+                "unreadableSince": entry.unreadable_since,
+            })
+        });
+        let epochs = self.epochs.iter().map(|epoch| {
+            let parent = epoch.parent.map(|(number, version)| json!({"epoch": number, "version": version}));
+            json!({"number": epoch.number, "at": epoch.at, "parent": parent, "version": epoch.version})
+        });
+        let floors = self
+            .floors
+            .iter()
+            .map(|floor| json!({"at": floor.at, "epoch": floor.epoch, "floor": floor.floor}));
+        json!({
+            "epoch": self.epoch, "version": self.version, "floor": self.floor, "now": self.now,
+            "dropped": self.dropped, "entries": entries.collect::<Value>(),
+            "epochs": epochs.collect::<Value>(), "floors": floors.collect::<Value>(),
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! What follows from a write: definitions come and go, namespaces begin and end, owners finish.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::apiserver::cluster::place::Place;
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::kinds::definitions;
+use crate::apiserver::objects::{delete, write};
+use crate::apiserver::store::record::{Record, key};
+use crate::apiserver::values::lock::locked;
+
+impl Shared {
+    /// What follows from a new version of an object.
+    pub fn written(&self, place: &Place, record: &Arc<Record>) {
+        if place.kind.is(definitions::GROUP, definitions::KIND) {
+            self.reload_definitions();
+            self.end_watches_of(&record.to_value(&place.kind));
+        }
+        if place.kind.is("", "Namespace") {
+            if record.field("status.phase") != Some("Terminating") {
+                self.furnish(&record.name);
+            } else {
+                // Perhaps what held it was just removed.
+                locked(&self.terminating).push_back((Instant::now(), record.name.to_string()));
+            }
+        }
+    }
+
+    /// What follows from the end of an object.
+    pub fn removed(&self, place: &Place, record: &Arc<Record>) {
+        if place.kind.is(definitions::GROUP, definitions::KIND) {
+            let definition = record.to_value(&place.kind);
+            self.remove_customs(&definition);
+            self.reload_definitions();
+            self.end_watches_of(&definition);
+        }
+        for uid in record.owners.iter() {
+            if let Some((owner, name)) = self.owner(place, record, uid) {
+                delete::finish_foreground(self, &owner, &name);
+            }
+        }
+        if !record.namespace.is_empty() {
+            delete::finish_namespace(self, &record.namespace);
+        }
+    }
+
+    /// A namespace begins with an account.
+    fn furnish(&self, namespace: &str) {
+        let Ok(accounts) = self.place("", "serviceaccounts", namespace) else { return };
+        if self.store.get(accounts.table, &key(namespace, "default")).is_some() {
+            return;
+        }
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+        if let Err(error) = write::create(self, &accounts, account, false) {
+            tracing::debug!(namespace, message = %error.message, "the default account was not created");
+        }
+    }
+}

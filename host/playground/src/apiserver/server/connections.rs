@@ -1,0 +1,181 @@
+//! Listening, and the connections of one server: taken, answered, broken when it goes down, waited for when it
+//! is told to stop.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::apiserver::cluster::front::{Front, Power};
+use crate::apiserver::server::failing::HangUp;
+use crate::apiserver::server::routes;
+
+/// Connections that wait to be taken.
+const BACKLOG: u32 = 1024;
+
+/// Requests at a time on one HTTP/2 connection, as kube-apiserver has it; more wait for one that ends.
+const STREAMS: u32 = 100;
+
+/// After a failure to take a connection (no file descriptors are left), the next try comes this much later.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Why a server stopped taking connections.
+enum Down {
+    /// For good; what it has is answered first.
+    Stopped,
+    /// Its connections were broken.
+    Off,
+}
+
+/// Is up and down as it is told, until it is stopped for good.
+pub async fn run(front: &Arc<Front>, listener: TcpListener) -> io::Result<()> {
+    let mut power = front.power.subscribe();
+    let mut listener = Some(listener);
+    loop {
+        if let Some(listener) = listener.take() {
+            front.up.send_replace(true);
+            let down = up(front, listener, &mut power).await;
+            front.up.send_replace(false);
+            if matches!(down, Down::Stopped) {
+                return Ok(());
+            }
+        }
+        // Bound and not listening: connections are refused, and nobody else is given the port.
+        let port = hold_port(front.address)?;
+        if !off(front, &mut power).await {
+            return Ok(());
+        }
+        front.refill();
+        listener = Some(port.listen(BACKLOG)?);
+    }
+}
+
+/// Waits until the server is to be up again; false if it never will.
+async fn off(front: &Front, power: &mut watch::Receiver<Power>) -> bool {
+    let back = match *power.borrow_and_update() {
+        Power::Off { back, .. } => back,
+        Power::On => return true,
+    };
+    let back = async {
+        match back {
+            Some(after) => tokio::time::sleep(after).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = front.stop.cancelled() => return false,
+        () = back => {}
+        on = power.wait_for(|power| *power == Power::On) => if on.is_err() { return false },
+    }
+    front.power.send_replace(Power::On);
+    true
+}
+
+fn hold_port(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+async fn up(front: &Arc<Front>, listener: TcpListener, power: &mut watch::Receiver<Power>) -> Down {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = front.stop.cancelled() => break,
+            after = told_off(power) => {
+                tokio::time::sleep(after).await;
+                drop(listener);
+                connections.shutdown().await;
+                return Down::Off;
+            }
+            Some(ended) = connections.join_next() => reap(ended),
+            taken = listener.accept() => match taken {
+                // A task a connection, as any server has; they end with this loop.
+                Ok((stream, _)) => drop(connections.spawn(connection(Arc::clone(front), stream))),
+                Err(error) => {
+                    tracing::debug!(%error, "a connection was not taken");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    let all_ended = async {
+        while let Some(ended) = connections.join_next().await {
+            reap(ended);
+        }
+    };
+    tokio::select! {
+        () = all_ended => {}
+        () = crate::overdue(&front.stop) => connections.abort_all(),
+    }
+    Down::Stopped
+}
+
+/// How soon the connections are to be broken, once the server is to go down.
+async fn told_off(power: &mut watch::Receiver<Power>) -> Duration {
+    match power.wait_for(|power| *power != Power::On).await.map(|power| *power) {
+        Ok(Power::Off { after, .. }) => after,
+        _ => std::future::pending().await,
+    }
+}
+
+fn reap(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection of the simulated API server failed");
+    }
+}
+
+async fn connection(front: Arc<Front>, stream: TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "small frames may be delayed");
+    }
+    let Some(tls) = &front.tls else { return exchange(front, stream).await };
+    match tls.accept(stream).await {
+        Ok(stream) => exchange(Arc::clone(&front), stream).await,
+        Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+    }
+}
+
+/// Answers what comes over one connection, HTTP/1.1 or HTTP/2.
+async fn exchange(front: Arc<Front>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let front = Arc::clone(&front);
+        async move {
+            let response = routes::handle(&front, request.map(Body::new)).await;
+            match response.extensions().get::<HangUp>() {
+                Some(HangUp) => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
+                None => Ok(response),
+            }
+        }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http2().max_concurrent_streams(STREAMS);
+    let mut answering = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = answering.as_mut() => ended,
+        () = front.stop.cancelled() => {
+            answering.as_mut().graceful_shutdown();
+            answering.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::trace!(%error, "a connection broke");
+    }
+}

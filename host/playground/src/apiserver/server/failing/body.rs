@@ -1,0 +1,177 @@
+//! Faults of bodies: bytes that come slowly, in small pieces, not at all, or not to their end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use bytes::Bytes;
+use futures::StreamExt;
+
+use crate::apiserver::cluster::front::Front;
+use crate::apiserver::faults::What;
+use crate::apiserver::server::failing::frames::{Frames, Next};
+
+/// Long enough for a connection to send what it holds, before it breaks.
+const FLUSH: Duration = Duration::from_millis(5);
+
+/// A slow body comes in this many pieces a second.
+const PIECES_A_SECOND: u64 = 50;
+
+/// What begins the items of a list.
+const ITEMS: &[u8] = b"\"items\":[";
+
+/// How a body ends that does not reach its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Clean,
+    Breaks,
+    Silent,
+}
+
+struct Faulty {
+    front: Arc<Front>,
+    inner: BodyDataStream,
+    frames: Option<Frames>,
+    /// What stands before the first item of a list, until it was put there.
+    item: Option<String>,
+    piece: usize,
+    pause: Option<Duration>,
+    /// Bytes that may still go out, and what happens then.
+    limit: Option<(u64, End)>,
+    waiting: VecDeque<Bytes>,
+    begun: bool,
+    ended: bool,
+}
+
+/// The body as the faults leave it.
+pub fn shaped(front: &Arc<Front>, body: Body, faults: &[What]) -> Body {
+    let mut faulty = Faulty {
+        front: Arc::clone(front),
+        inner: body.into_data_stream(),
+        frames: Frames::new(faults),
+        item: None,
+        piece: usize::MAX,
+        pause: None,
+        limit: None,
+        waiting: VecDeque::new(),
+        begun: false,
+        ended: false,
+    };
+    for what in faults {
+        match what {
+            What::Cut(at) => faulty.limit = Some((at.place(), End::Breaks)),
+            What::End(at) => faulty.limit = Some((at.place(), End::Clean)),
+            What::Silent(at) => faulty.limit = Some((at.place(), End::Silent)),
+            What::Chunks { size } => faulty.piece = (*size).max(1),
+            What::Slow { bytes_per_second } => {
+                let rate = (*bytes_per_second).max(1);
+                let piece = (rate / PIECES_A_SECOND).max(1);
+                faulty.piece = usize::try_from(piece).unwrap_or(usize::MAX);
+                faulty.pause = Some(Duration::from_micros(piece * 1_000_000 / rate));
+            }
+            What::InsertItem { item } => faulty.item = Some(item.clone()),
+            _ => {}
+        }
+    }
+    Body::from_stream(futures::stream::unfold(faulty, |mut faulty| async move {
+        let piece = faulty.next().await?;
+        Some((piece, faulty))
+    }))
+}
+
+impl Faulty {
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        loop {
+            if let Some((0, end)) = self.limit {
+                return self.end(end).await;
+            }
+            if let Some(piece) = self.waiting.pop_front() {
+                return Some(Ok(self.send(piece).await));
+            }
+            if self.ended {
+                return None;
+            }
+            if !std::mem::replace(&mut self.begun, true)
+                && let Some(frames) = &mut self.frames
+            {
+                let mut out = Vec::new();
+                self.ended = frames.begin(&mut out) == Next::Ends;
+                self.queue(out);
+                continue;
+            }
+            match self.inner.next().await {
+                Some(Ok(bytes)) => self.take(&bytes),
+                Some(Err(error)) => return Some(Err(io::Error::other(error))),
+                None => {
+                    self.ended = true;
+                    let mut out = Vec::new();
+                    if let Some(frames) = &mut self.frames {
+                        frames.finish(&mut out);
+                    }
+                    self.queue(out);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &Bytes) {
+        let mut out = Vec::new();
+        match &mut self.frames {
+            Some(frames) => self.ended = frames.take(bytes, &mut out) == Next::Ends,
+            None => out.extend_from_slice(bytes),
+        }
+        if let Some(at) = out.windows(ITEMS.len()).position(|window| window == ITEMS)
+            && let Some(item) = self.item.take()
+        {
+            let at = at + ITEMS.len();
+            let comma = if out.get(at) == Some(&b']') { "" } else { "," };
+            out.splice(at..at, format!("{item}{comma}").into_bytes());
+        }
+        self.queue(out);
+    }
+
+    fn queue(&mut self, out: Vec<u8>) {
+        let mut out = Bytes::from(out);
+        while out.len() > self.piece {
+            self.waiting.push_back(out.split_to(self.piece));
+        }
+        if !out.is_empty() {
+            self.waiting.push_back(out);
+        }
+    }
+
+    async fn send(&mut self, piece: Bytes) -> Bytes {
+        let mut piece = piece;
+        if let Some((left, _)) = &mut self.limit {
+            let fits = usize::try_from(*left).unwrap_or(usize::MAX).min(piece.len());
+            piece.truncate(fits);
+            *left -= fits as u64;
+        }
+        match self.pause {
+            Some(pause) => tokio::time::sleep(pause).await,
+            // Pieces that are ready at once would leave together.
+            None if self.piece != usize::MAX => tokio::task::yield_now().await,
+            None => {}
+        }
+        piece
+    }
+
+    async fn end(&mut self, end: End) -> Option<io::Result<Bytes>> {
+        match end {
+            End::Clean => None,
+            End::Silent => {
+                self.front.stop.cancelled().await;
+                None
+            }
+            End::Breaks => {
+                self.limit = None;
+                self.waiting.clear();
+                self.ended = true;
+                tokio::time::sleep(FLUSH).await;
+                Some(Err(io::ErrorKind::ConnectionReset.into()))
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Faults of requests: refused, misread, or never answered.
+
+mod body;
+mod frames;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::Response;
+use serde_json::json;
+
+use crate::apiserver::cluster::front::Front;
+use crate::apiserver::faults::{Drawn, What};
+use crate::apiserver::wire::error::{ApiError, Cause};
+use crate::apiserver::wire::incoming::Incoming;
+use crate::apiserver::wire::query::Continue;
+use crate::apiserver::wire::respond;
+
+/// Marks an answer in whose place the connection ends.
+#[derive(Debug, Clone, Copy)]
+pub struct HangUp;
+
+impl Drawn {
+    /// What happens before the request is looked at: an answer in its stead, or a request that is misread.
+    pub async fn before(
+        &self,
+        front: &Front,
+        request: &mut Incoming,
+    ) -> Result<Option<Response<Body>>, ApiError> {
+        for what in &self.0 {
+            match what {
+                What::Refuse { code, retry_after } => return Err(refusal(*code, *retry_after)),
+                What::TooLarge => {
+                    let current = front.store.version();
+                    let asked = request.query.get("resourceVersion").parse().unwrap_or(current + 1);
+                    return Err(ApiError::version_too_large(asked, current));
+                }
+                What::Expired if request.verb() == "watch" => {
+                    let asked = request.query.get("resourceVersion").parse().unwrap_or(0);
+                    return Err(ApiError::watch_expired(asked, front.store.version()));
+                }
+                What::Expired => return Err(ApiError::list_expired()),
+                What::ExpiredAsStatus => request.expired_as_status = true,
+                What::ExpiredContinue => {
+                    let token = Continue::parse(request.query.get("continue"))?;
+                    return Err(ApiError::continue_expired(Continue { version: None, ..token }.encode()));
+                }
+                What::RefuseExact { code } => {
+                    let why = "resourceVersionMatch is forbidden on this server";
+                    return Err(refused_parameter(*code, "resourceVersionMatch", why));
+                }
+                What::IgnoreExact => request.query.remove(&["resourceVersion", "resourceVersionMatch"]),
+                What::RefuseInitialEvents { code } => {
+                    let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+                    return Err(refused_parameter(*code, "sendInitialEvents", why));
+                }
+                What::IgnoreInitialEvents => {
+                    request.query.remove(&["sendInitialEvents", "resourceVersionMatch"]);
+                }
+                What::Hang => {
+                    front.stop.cancelled().await;
+                    return Ok(Some(hang_up()));
+                }
+                What::HangUp => return Ok(Some(hang_up())),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// The answer with what happens to its body.
+    pub fn after(&self, front: &Arc<Front>, response: Response<Body>) -> Response<Body> {
+        if self.0.is_empty() || !response.status().is_success() {
+            return response;
+        }
+        response.map(|body| body::shaped(front, body, &self.0))
+    }
+}
+
+fn hang_up() -> Response<Body> {
+    let mut response = respond::text(500, "");
+    response.extensions_mut().insert(HangUp);
+    response
+}
+
+fn refusal(code: u16, retry_after: Option<u32>) -> ApiError {
+    let mut error = match code {
+        429 => ApiError::too_many_requests("Too many requests, please try again later."),
+        500 => ApiError::new(500, "InternalError", "Internal error occurred: etcdserver: leader changed"),
+        503 => {
+            ApiError::new(503, "ServiceUnavailable", "the server is currently unable to handle the request")
+        }
+        504 => ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout"),
+        code => ApiError::new(code, "", "the server has asked for this on purpose"),
+    };
+    if let Some(seconds) = retry_after {
+        error.retry_after = Some(seconds);
+        error.details = Some(json!({"retryAfterSeconds": seconds}));
+    }
+    error
+}
+
+fn refused_parameter(code: u16, parameter: &str, why: &str) -> ApiError {
+    if code == 422 {
+        let cause = Cause::forbidden(parameter, why);
+        return ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", &[cause]);
+    }
+    ApiError::new(code, if code == 400 { "BadRequest" } else { "" }, why)
+}

@@ -1,0 +1,340 @@
+//! The server as others hold it: a handle for tests and the playground, and the loop that serves.
+
+mod connections;
+mod failing;
+mod hooks;
+mod routes;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::faults::Fault;
+use super::store::Windows;
+use crate::apiserver::cluster::auth;
+use crate::apiserver::cluster::front::{Drop, Front, Power};
+use crate::apiserver::cluster::options::ApiServerOptions;
+use crate::apiserver::cluster::rights::{self, MASTERS};
+use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::tls::Tls;
+use crate::apiserver::cluster::truth::Truth;
+use crate::apiserver::objects::{delete, write};
+use crate::apiserver::wire::error::ApiError;
+
+/// Between looks at the age of the history and at namespaces to be emptied.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+
+/// Connections that do not end by themselves are left behind after this long.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// A token of a kubeconfig outlives any test and any playground.
+const KUBECONFIG_LIFE_SECONDS: i64 = 365 * 86_400;
+
+/// The namespaces of a new cluster.
+const NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApiServerError {
+    #[error("cannot listen on {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("serving failed")]
+    Serve(#[source] std::io::Error),
+    #[error("the state in {path} cannot be used")]
+    State { path: PathBuf, source: std::io::Error },
+    #[error("the certificate in {path} or its key cannot be used")]
+    Tls { path: PathBuf, source: std::io::Error },
+    #[error("the state can be written no longer: {0}")]
+    StateLost(String),
+    #[error("the first objects of the cluster were refused: {0}")]
+    Bootstrap(String),
+}
+
+/// A handle of a server; clones are the same server.
+#[derive(Clone)]
+pub struct ApiServer {
+    pub(super) front: Arc<Front>,
+}
+
+/// The part that has to be run.
+#[must_use = "nothing is served until this is run"]
+pub struct Serving {
+    front: Arc<Front>,
+    listener: TcpListener,
+}
+
+/// One thing that happened to an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// ADDED, MODIFIED or DELETED.
+    pub event: &'static str,
+    /// How often the history had been replaced before.
+    pub epoch: u32,
+    pub version: u64,
+    /// `jobs.batch`
+    pub resource: String,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+impl ApiServer {
+    /// Takes the port and fills the store with what a new cluster has.
+    pub async fn bind(options: ApiServerOptions) -> Result<(ApiServer, Serving), ApiServerError> {
+        let listen = options.listen;
+        let listener = listen_on(listen).await?;
+        if let Some(tls) = &options.tls {
+            Tls::open(tls).map_err(|source| ApiServerError::Tls { path: tls.certificate.clone(), source })?;
+        }
+        let state = options.state.clone().unwrap_or_default();
+        let opened = Shared::open(options).map_err(|source| ApiServerError::State { path: state, source });
+        let cluster = Arc::new(opened?);
+        if cluster.store.version() == 0 {
+            bootstrap(&cluster).map_err(|error| ApiServerError::Bootstrap(error.message))?;
+        }
+        ApiServer::over(&cluster, listener, listen)
+    }
+
+    /// One more server over the same store, as a second kube-apiserver over one etcd. Its cache starts now.
+    pub async fn beside(&self, listen: SocketAddr) -> Result<(ApiServer, Serving), ApiServerError> {
+        ApiServer::over(self.front.cluster(), listen_on(listen).await?, listen)
+    }
+
+    fn over(
+        cluster: &Arc<Shared>,
+        listener: TcpListener,
+        asked: SocketAddr,
+    ) -> Result<(ApiServer, Serving), ApiServerError> {
+        let failed = |source| ApiServerError::Listen { address: asked, source };
+        let front = Front::new(cluster, listener.local_addr().map_err(failed)?);
+        Ok((ApiServer { front: Arc::clone(&front) }, Serving { front, listener }))
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.front.address
+    }
+
+    pub fn url(&self) -> String {
+        let scheme = if self.front.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.front.address)
+    }
+
+    /// An address that says who comes, for clients that send no token over plain http (`kubectl`).
+    pub fn url_for(&self, token: &str) -> String {
+        format!("{}{}{token}", self.url(), routes::TOKEN_PREFIX)
+    }
+
+    /// The token of the first administrator; empty if there is none.
+    pub fn admin_token(&self) -> &str {
+        let tokens = &self.front.options.tokens;
+        tokens.iter().find(|t| t.groups.iter().any(|g| g == MASTERS)).map_or("", |t| &t.token)
+    }
+
+    /// A kubeconfig of the administrator.
+    pub fn kubeconfig(&self) -> String {
+        self.kubeconfig_of("admin", "default", self.admin_token())
+    }
+
+    /// A kubeconfig of a service account, whether it is there yet or not.
+    pub fn kubeconfig_for(&self, namespace: &str, service_account: &str) -> String {
+        let life = Some(KUBECONFIG_LIFE_SECONDS);
+        let (token, _) = auth::issue(&self.front, namespace, service_account, None, Vec::new(), life);
+        self.kubeconfig_of(service_account, namespace, &token)
+    }
+
+    fn kubeconfig_of(&self, user: &str, namespace: &str, token: &str) -> String {
+        // Over TLS every client sends its token; the certificate is its own authority.
+        let server = match &self.front.options.tls {
+            None => self.url_for(token),
+            Some(tls) => {
+                format!("{}\n    certificate-authority: {}", self.url(), tls.certificate.display())
+            }
+        };
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: simulator\n\
+             clusters:\n- name: simulator\n  cluster:\n    server: {server}\n\
+             contexts:\n- name: simulator\n  context:\n    cluster: simulator\n    user: {user}\n    \
+             namespace: {namespace}\n\
+             users:\n- name: {user}\n  user:\n    token: {token}\n"
+        )
+    }
+
+    /// The newest version of the store.
+    pub fn version(&self) -> u64 {
+        self.front.store.version()
+    }
+
+    /// Forgets what was before a version; None is now. Returns the oldest version that can still be read.
+    pub fn compact(&self, version: Option<u64>) -> u64 {
+        self.front.store.compact(version, Windows::Forget)
+    }
+
+    /// The same in the store alone: the watch windows of the servers keep what they have.
+    pub fn compact_history(&self, version: Option<u64>) -> u64 {
+        self.front.store.compact(version, Windows::Keep)
+    }
+
+    /// Watches of this server from before now expire, while lists at old versions still work: what a restart
+    /// does.
+    pub fn forget_watch_window(&self) {
+        self.front.forget_watch_window();
+    }
+
+    /// Deletes several objects of a resource at one version, as a lease that expires does. Returns how many there
+    /// were.
+    pub fn delete_together(&self, group: &str, resource: &str, namespace: &str, names: &[&str]) -> usize {
+        let Ok(place) = self.front.place(group, resource, namespace) else { return 0 };
+        let keys: Vec<String> = names.iter().map(|name| place.key(name)).collect();
+        self.front.store.remove_together(place.table, &keys)
+    }
+
+    /// Holds this server's cache at a version (None: now), behind the store: its watches are told no more,
+    /// lists of `resourceVersion=0` show what was then. Returns the version; it is newer than the one asked
+    /// for where that is no longer there.
+    pub fn hold_cache(&self, version: Option<u64>) -> u64 {
+        self.front.hold(version)
+    }
+
+    /// Lets the cache catch up with the store.
+    pub fn release_cache(&self) {
+        self.front.release();
+    }
+
+    /// The newest version in this server's cache.
+    pub fn cached_version(&self) -> u64 {
+        self.front.seen()
+    }
+
+    /// Arms a fault on this server. False if too many are armed.
+    pub fn inject(&self, fault: Fault) -> bool {
+        self.front.faults.arm(fault)
+    }
+
+    /// Disarms all faults; what they began goes on. Returns how many were armed.
+    pub fn disarm(&self) -> usize {
+        self.front.faults.disarm()
+    }
+
+    /// How many faults have not hit all whom they were for.
+    pub fn armed(&self) -> usize {
+        self.front.faults.armed()
+    }
+
+    /// Ends all watches of this server. Returns how many were open.
+    pub fn drop_watches(&self, how: Drop) -> usize {
+        self.front.drop_watches(how)
+    }
+
+    /// Takes this server down: its connections break, its port refuses. The store lives on.
+    ///
+    /// Like [`ApiServer::power_on`], returns when it is done, and needs [`Serving::serve`] to run.
+    pub async fn power_off(&self) {
+        self.front.power.send_replace(Power::Off { after: Duration::ZERO, back: None });
+        self.reach(false).await;
+    }
+
+    /// Brings it back on its port, with an empty watch window.
+    pub async fn power_on(&self) {
+        self.front.power.send_replace(Power::On);
+        self.reach(true).await;
+    }
+
+    async fn reach(&self, up: bool) {
+        if self.front.up.subscribe().wait_for(|now| *now == up).await.is_err() {
+            tracing::debug!("the simulated API server is gone");
+        }
+    }
+
+    /// Copies everything under a name, as a backup of etcd. Returns its version.
+    pub fn back_up(&self, name: &str) -> u64 {
+        self.front.store.back_up(name)
+    }
+
+    /// Goes back to a backup: the counter too, unless `bump` raises it above (and compacts what was before). The
+    /// servers of the cluster begin with empty caches, and their watches break. Returns the version from which
+    /// the new history goes on; None if there is no such backup.
+    pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
+        self.front.restore(name, bump)
+    }
+
+    /// What really happened to a resource (`"batch"`, `"jobs"`), over all histories, and what of it could be
+    /// read at which time. Nothing unless the options say that it is kept.
+    pub fn truth(&self, group: &str, resource: &str) -> Truth {
+        Truth::of(&self.front, group, resource)
+    }
+
+    /// Everything that happened to a resource (`"batch"`, `"jobs"`), also what was compacted. Empty unless
+    /// the options say that it is kept.
+    pub fn history(&self, group: &str, resource: &str) -> Vec<HistoryEntry> {
+        let Ok(place) = self.front.place(group, resource, "") else { return Vec::new() };
+        let entries = self.front.store.account(Some(place.table)).entries;
+        let name = place.kind.group_resource();
+        entries
+            .iter()
+            .map(|entry| HistoryEntry {
+                event: entry.event.as_str(),
+                epoch: entry.epoch,
+                version: entry.version,
+                resource: name.clone(),
+                namespace: entry.namespace.to_string(),
+                name: entry.name.to_string(),
+                uid: entry.uid.to_string(),
+            })
+            .collect()
+    }
+}
+
+impl Serving {
+    /// Serves until told to stop; then watches end, and requests under way are answered.
+    pub async fn serve(self, stop: CancellationToken) -> Result<(), ApiServerError> {
+        let Serving { front, listener } = self;
+        let serving = connections::run(&front, listener);
+        tokio::pin!(serving);
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        loop {
+            tokio::select! {
+                ended = &mut serving => return ended.map_err(ApiServerError::Serve),
+                () = stop.cancelled() => break,
+                _ = sweep.tick() => {
+                    if let Some(failure) = front.store.failure() {
+                        return Err(ApiServerError::StateLost(failure));
+                    }
+                    front.store.compact_by_age();
+                    delete::empty_namespaces(&front);
+                }
+            }
+        }
+        front.stop.cancel();
+        match tokio::time::timeout(STOP_WITHIN, serving).await {
+            Ok(ended) => ended.map_err(ApiServerError::Serve),
+            Err(_) => {
+                tracing::debug!("connections were still open when the simulated API server stopped");
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn listen_on(address: SocketAddr) -> Result<TcpListener, ApiServerError> {
+    TcpListener::bind(address).await.map_err(|source| ApiServerError::Listen { address, source })
+}
+
+fn bootstrap(shared: &Shared) -> Result<(), ApiError> {
+    let create = |object: Value| {
+        let plural = match object["kind"].as_str() {
+            Some("Namespace") => ("", "namespaces"),
+            Some("ClusterRole") => ("rbac.authorization.k8s.io", "clusterroles"),
+            _ => ("rbac.authorization.k8s.io", "clusterrolebindings"),
+        };
+        let place = shared.place(plural.0, plural.1, "")?;
+        write::create(shared, &place, object, false).map(|_| ())
+    };
+    for name in NAMESPACES {
+        create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))?;
+    }
+    rights::bootstrap().into_iter().try_for_each(create)
+}

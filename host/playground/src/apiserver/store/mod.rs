@@ -1,0 +1,261 @@
+//! Every version of every object, under one counter.
+//!
+//! A table per resource holds a chain of versions per object (for lists at any version that is not
+//! compacted) and a log of changes (the watch window, which can be shorter). Knows nothing of requests,
+//! kinds or rights; objects are opaque tails of text.
+
+mod backup;
+mod durable;
+mod forgetting;
+mod inner;
+mod reading;
+pub(crate) mod record;
+#[cfg(test)]
+mod tests;
+mod truth;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+pub use forgetting::Windows;
+use inner::Inner;
+pub use reading::{AsOf, Page, PageRequest, Window};
+pub use truth::{EpochStart, Floor, Truth};
+
+use crate::apiserver::store::record::{Draft, Record};
+use crate::apiserver::values::lock::locked;
+
+/// How much history is kept. What exceeds any of these is compacted.
+#[derive(Debug, Clone)]
+pub struct HistoryLimits {
+    pub versions: usize,
+    pub bytes: usize,
+    /// None keeps versions of any age.
+    pub age: Option<Duration>,
+    /// Changes of one resource that a watch can still start from.
+    pub watch_window: usize,
+}
+
+impl Default for HistoryLimits {
+    fn default() -> Self {
+        HistoryLimits {
+            versions: 500_000,
+            bytes: 512 << 20,
+            // What a real cluster keeps.
+            age: Some(Duration::from_secs(300)),
+            watch_window: 102_400,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl Event {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Event::Added => "ADDED",
+            Event::Modified => "MODIFIED",
+            Event::Deleted => "DELETED",
+        }
+    }
+}
+
+/// A version together with what it replaced.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub record: Arc<Record>,
+    pub previous: Option<Arc<Record>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableId(usize);
+
+/// Another write came first: read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Raced;
+
+/// The version asked for is below what is kept; `oldest` can still be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooOld {
+    pub oldest: u64,
+}
+
+pub struct Store {
+    inner: Mutex<Inner>,
+    limits: HistoryLimits,
+    version: watch::Sender<u64>,
+    began: u64,
+}
+
+impl Store {
+    #[cfg(test)]
+    pub fn new(limits: HistoryLimits, keep_truth: bool) -> Self {
+        Store::open(limits, keep_truth, None).unwrap()
+    }
+
+    /// An empty store, or what its file has.
+    pub fn open(limits: HistoryLimits, keep_truth: bool, file: Option<&Path>) -> io::Result<Self> {
+        let mut inner = Inner { truth: keep_truth.then(Default::default), ..Inner::default() };
+        inner.note_epoch(EpochStart { number: 0, at: 0, parent: None, version: 0 });
+        if let Some(file) = file {
+            let (durable, lines) = durable::Durable::open(file)?;
+            lines.iter().try_for_each(|line| inner.replay(line))?;
+            inner.durable = Some(durable);
+        }
+        let began = inner.version;
+        Ok(Store { inner: Mutex::new(inner), limits, version: watch::Sender::new(began), began })
+    }
+
+    /// The table of a resource, made when it is first asked for.
+    pub fn table(&self, name: &str) -> TableId {
+        locked(&self.inner).table(name)
+    }
+
+    /// The version that it was opened at; 0 if it was empty.
+    pub fn began(&self) -> u64 {
+        self.began
+    }
+
+    pub fn version(&self) -> u64 {
+        locked(&self.inner).version
+    }
+
+    /// Tells of every new version of the store.
+    pub fn versions(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// Tells of every change of one table.
+    pub fn changes(&self, table: TableId) -> watch::Receiver<u64> {
+        locked(&self.inner).tables[table.0].changed.subscribe()
+    }
+
+    /// The version of the last change of the table.
+    pub fn last_change(&self, table: TableId) -> u64 {
+        locked(&self.inner).tables[table.0].last_change
+    }
+
+    /// Writes a version if the object is still at `expected` (None: does not exist).
+    pub fn put(&self, table: TableId, draft: Draft, expected: Option<u64>) -> Result<Arc<Record>, Raced> {
+        let mut inner = locked(&self.inner);
+        let key = draft.key();
+        if inner.tables[table.0].live(&key).map(|r| r.version) != expected {
+            return Err(Raced);
+        }
+        inner.version += 1;
+        let record = Arc::new(Record { version: inner.version, deleted: false, draft });
+        inner.append(table, key.into(), &record);
+        let name = inner.tables[table.0].name.clone();
+        inner.log_put(&name, &record);
+        self.settle(&mut inner, &[table]);
+        Ok(record)
+    }
+
+    /// Deletes the object if it is still at `expected`; the deletion has a version of its own.
+    pub fn remove(&self, table: TableId, key: &str, expected: u64) -> Result<Arc<Record>, Raced> {
+        let mut inner = locked(&self.inner);
+        let draft = match inner.tables[table.0].live(key) {
+            Some(live) if live.version == expected => live.draft.clone(),
+            _ => return Err(Raced),
+        };
+        inner.version += 1;
+        let record = Arc::new(Record { version: inner.version, deleted: true, draft });
+        inner.append(table, key.into(), &record);
+        let name = inner.tables[table.0].name.clone();
+        inner.log_gone(&name, &[key.into()]);
+        self.settle(&mut inner, &[table]);
+        Ok(record)
+    }
+
+    /// Deletes several objects at one version, as an expired lease does. Returns how many there were.
+    pub fn remove_together(&self, table: TableId, keys: &[String]) -> usize {
+        let mut inner = locked(&self.inner);
+        let drafts: Vec<(Arc<str>, Draft)> = BTreeSet::from_iter(keys)
+            .into_iter()
+            .filter_map(|key| Some((key.as_str().into(), inner.tables[table.0].live(key)?.draft.clone())))
+            .collect();
+        if drafts.is_empty() {
+            return 0;
+        }
+        inner.version += 1;
+        let (version, count) = (inner.version, drafts.len());
+        let name = inner.tables[table.0].name.clone();
+        let keys: Vec<Arc<str>> = drafts.iter().map(|(key, _)| Arc::clone(key)).collect();
+        for (key, draft) in drafts {
+            let record = Arc::new(Record { version, deleted: true, draft });
+            inner.append(table, key, &record);
+        }
+        inner.log_gone(&name, &keys);
+        self.settle(&mut inner, &[table]);
+        count
+    }
+
+    /// Keeps the limits and wakes those who wait.
+    fn settle(&self, inner: &mut Inner, tables: &[TableId]) {
+        let version = inner.version;
+        inner.keep_limits(&self.limits);
+        for table in tables {
+            inner.tables[table.0].changed.send_replace(version);
+        }
+        self.version.send_replace(version);
+    }
+
+    /// What an object owns.
+    pub fn owned_by(&self, uid: &str) -> Vec<(TableId, Arc<str>)> {
+        locked(&self.inner).owned.get(uid).map(|owned| owned.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Wakes the watches of a table although nothing changed in it.
+    pub fn poke(&self, table: TableId) {
+        locked(&self.inner).tables[table.0].changed.send_modify(|_| {});
+    }
+
+    pub fn table_name(&self, table: TableId) -> String {
+        locked(&self.inner).tables[table.0].name.clone()
+    }
+
+    /// The tables that hold something of the namespace.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<(TableId, Vec<Arc<Record>>)> {
+        let prefix = format!("{namespace}/");
+        let inner = locked(&self.inner);
+        let mut found = Vec::new();
+        for (at, table) in inner.tables.iter().enumerate() {
+            let live: Vec<Arc<Record>> = table
+                .objects
+                .range::<str, _>((std::ops::Bound::Included(prefix.as_str()), std::ops::Bound::Unbounded))
+                .take_while(|(key, _)| key.starts_with(&prefix))
+                .filter_map(|(_, chain)| chain.last().filter(|r| !r.deleted).cloned())
+                .collect();
+            if !live.is_empty() {
+                found.push((TableId(at), live));
+            }
+        }
+        found
+    }
+
+    /// Keeps something of somebody else's in the store's file, if there is one.
+    pub fn note(&self, note: &Value) {
+        locked(&self.inner).log_note(note);
+    }
+
+    /// What was kept so when the file was opened.
+    pub fn take_notes(&self) -> Vec<Value> {
+        std::mem::take(&mut locked(&self.inner).notes)
+    }
+
+    /// Why the store's file can be written no longer.
+    pub fn failure(&self) -> Option<String> {
+        locked(&self.inner).failure()
+    }
+}

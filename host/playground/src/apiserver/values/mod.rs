@@ -1,0 +1,7 @@
+//! Values that clients see and that know no object: identities and times, texts in Base64, versions.
+
+pub(crate) mod base64;
+pub(crate) mod ident;
+pub(crate) mod lock;
+pub(crate) mod user;
+pub(crate) mod versions;

@@ -1,0 +1,46 @@
+//! Who asks, once that is known.
+
+use serde_json::{Value, json};
+
+/// Somebody who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+}
+
+impl User {
+    pub fn anonymous() -> Self {
+        User {
+            name: "system:anonymous".into(),
+            uid: String::new(),
+            groups: vec!["system:unauthenticated".into()],
+        }
+    }
+
+    pub fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
+        User {
+            name: format!("system:serviceaccount:{namespace}:{name}"),
+            uid: uid.to_owned(),
+            groups: vec![
+                "system:serviceaccounts".into(),
+                format!("system:serviceaccounts:{namespace}"),
+                "system:authenticated".into(),
+            ],
+        }
+    }
+
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|g| g == group)
+    }
+
+    /// As `userInfo` shows it.
+    pub fn to_value(&self) -> Value {
+        let mut value = json!({"username": self.name, "groups": self.groups});
+        if !self.uid.is_empty() {
+            value["uid"] = self.uid.as_str().into();
+        }
+        value
+    }
+}

@@ -1,0 +1,88 @@
+//! A request as it was read: where it points, what it asks, and who asks.
+
+use http::{HeaderMap, Method, header};
+use serde_json::Value;
+
+use crate::apiserver::values::user::User;
+use crate::apiserver::values::versions::Versions;
+use crate::apiserver::wire::error::ApiError;
+use crate::apiserver::wire::query::Query;
+
+/// Where an object request points.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ObjectPath {
+    pub group: String,
+    pub version: String,
+    pub namespace: String,
+    pub resource: String,
+    pub name: String,
+    pub subresource: String,
+}
+
+/// A request that was read and whose sender is known.
+pub struct Incoming {
+    pub path: ObjectPath,
+    pub method: Method,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub user: User,
+    /// How versions look to who asks.
+    pub versions: Versions,
+    /// A watch that cannot start says so with its status.
+    pub expired_as_status: bool,
+}
+
+impl Incoming {
+    pub fn header(&self, name: header::HeaderName) -> Option<&str> {
+        self.headers.get(name).and_then(|v| v.to_str().ok())
+    }
+
+    /// The verb as roles name it.
+    pub fn verb(&self) -> &'static str {
+        let one = !self.path.name.is_empty();
+        match self.method.as_str() {
+            "POST" => "create",
+            "PUT" => "update",
+            "PATCH" => "patch",
+            "DELETE" if one => "delete",
+            "DELETE" => "deletecollection",
+            _ if one => "get",
+            _ if self.query.flag("watch") => "watch",
+            _ => "list",
+        }
+    }
+}
+
+/// A JSON body; nothing is null.
+pub fn parse(body: &[u8], expected: &str) -> Result<Value, ApiError> {
+    if body.is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        let text = String::from_utf8_lossy(&body[..body.len().min(1024)]);
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {expected}): couldn't get version/kind; json \
+             parse error: {} ({text})",
+            complaint(body, &error)
+        ))
+    })
+}
+
+/// The parser's complaint in the words of the real server.
+fn complaint(body: &[u8], error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        return "unexpected end of JSON input".to_owned();
+    }
+    let line_start =
+        body.split(|b| *b == b'\n').take(error.line().saturating_sub(1)).map(|l| l.len() + 1).sum::<usize>();
+    let at = line_start + error.column().saturating_sub(1);
+    let Some(byte) = body.get(at) else { return error.to_string() };
+    let place = if error.to_string().starts_with("key must be a string") {
+        "looking for beginning of object key string"
+    } else if error.to_string().starts_with("expected value") {
+        "looking for beginning of value"
+    } else {
+        return error.to_string();
+    };
+    format!("invalid character '{}' {place}", char::from(*byte).escape_default())
+}

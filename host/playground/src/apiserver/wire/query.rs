@@ -1,0 +1,389 @@
+//! The parameters of lists and watches: which are allowed together, and continue tokens.
+
+use serde_json::{Value, json};
+
+use crate::apiserver::values::base64;
+use crate::apiserver::values::versions::Versions;
+use crate::apiserver::wire::error::{ApiError, Cause};
+
+/// Decoded query parameters; the last of a repeated name wins, as nobody repeats them.
+#[derive(Debug, Clone, Default)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub fn parse(text: &str) -> Self {
+        let pairs = text.split('&').filter(|part| !part.is_empty()).map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            (percent_decode(name), percent_decode(value))
+        });
+        Query(pairs.collect())
+    }
+
+    pub fn get(&self, name: &str) -> &str {
+        self.0.iter().rev().find(|(n, _)| n == name).map_or("", |(_, value)| value)
+    }
+
+    /// Lets the versions that it names be read as decimals.
+    pub fn translate(&mut self, versions: Versions) {
+        for (name, value) in &mut self.0 {
+            if name == "resourceVersion" {
+                *value = versions.decimal(value);
+            }
+        }
+    }
+
+    /// Takes parameters out.
+    pub fn remove(&mut self, names: &[&str]) {
+        self.0.retain(|(name, _)| !names.contains(&name.as_str()));
+    }
+
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.get(name), "true" | "1" | "True" | "TRUE" | "t" | "T")
+    }
+
+    pub fn dry_run(&self) -> Result<bool, ApiError> {
+        match self.get("dryRun") {
+            "" => Ok(false),
+            "All" => Ok(true),
+            other => Err(ApiError::invalid_kind(
+                "meta.k8s.io",
+                "CreateOptions",
+                "",
+                &[Cause::not_supported("dryRun", other, &["All"])],
+            )),
+        }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(n, _)| n == name)
+    }
+}
+
+pub fn percent_decode(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let hex = bytes.get(at + 1..at + 3).and_then(|h| std::str::from_utf8(h).ok());
+        match (bytes[at], hex.and_then(|h| u8::from_str_radix(h, 16).ok())) {
+            (b'%', Some(byte)) => {
+                out.push(byte);
+                at += 2;
+            }
+            (b'+', _) => out.push(b' '),
+            (byte, _) => out.push(byte),
+        }
+        at += 1;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Which version a list shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// What the store has now.
+    Newest,
+    /// Whatever the server's cache has.
+    Cached,
+    /// Anything not older than this, from the cache; from the store if it is asked for by pages.
+    NotOlderThan(u64),
+    Exact(u64),
+}
+
+/// A checked request for a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListOptions {
+    pub at: At,
+    pub limit: Option<usize>,
+    pub token: Option<Continue>,
+}
+
+/// Where a list goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Continue {
+    /// None goes on at the newest version, inconsistently.
+    pub version: Option<u64>,
+    /// The key after which it goes on, below the prefix of the list.
+    pub after: String,
+}
+
+/// How a watch starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchOptions {
+    /// None or 0 starts with what exists.
+    pub version: Option<u64>,
+    pub initial: Initial,
+    pub bookmarks: bool,
+    pub timeout: Option<u64>,
+    /// A version that is too old is told with the HTTP status, not in the stream.
+    pub expired_as_status: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Initial {
+    /// As the version says.
+    ByVersion,
+    /// A streaming list, ended by a bookmark.
+    Streamed,
+    Skipped,
+}
+
+const EXACT: &str = "Exact";
+const NOT_OLDER: &str = "NotOlderThan";
+
+impl ListOptions {
+    pub fn parse(query: &Query) -> Result<Self, ApiError> {
+        let (version, matching) = (query.get("resourceVersion"), query.get("resourceVersionMatch"));
+        check(&list_causes(query))?;
+        let limit = number(query, "limit")?.filter(|n| *n > 0);
+        let limit = limit.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        if query.has("continue") && !query.get("continue").is_empty() {
+            if !matches!(version, "" | "0") {
+                return Err(ApiError::bad_request(
+                    "specifying resource version is not allowed when using continue",
+                ));
+            }
+            let token = Continue::parse(query.get("continue"))?;
+            return Ok(ListOptions { at: At::Newest, limit, token: Some(token) });
+        }
+        let parsed = match version {
+            "" => None,
+            text => Some(
+                parse_version(text)
+                    .map_err(|why| ApiError::bad_request(format!("invalid resource version: {why}")))?,
+            ),
+        };
+        let (at, limit) = match (parsed, matching) {
+            (None, _) => (At::Newest, limit),
+            // From the cache, which does not page.
+            (Some(0), _) => (At::Cached, None),
+            (Some(n), EXACT) => (At::Exact(n), limit),
+            (Some(n), NOT_OLDER) => (At::NotOlderThan(n), limit),
+            // Without a match, a limit makes it exact.
+            (Some(n), _) if limit.is_some() => (At::Exact(n), limit),
+            (Some(n), _) => (At::NotOlderThan(n), limit),
+        };
+        Ok(ListOptions { at, limit, token: None })
+    }
+}
+
+impl WatchOptions {
+    pub fn parse(query: &Query) -> Result<Self, ApiError> {
+        check(&watch_causes(query))?;
+        let version = match query.get("resourceVersion") {
+            "" => None,
+            text => Some(parse_version(text).map_err(ApiError::unknown)?),
+        };
+        let initial = match (query.has("sendInitialEvents"), query.flag("sendInitialEvents")) {
+            (false, _) => Initial::ByVersion,
+            (true, true) => Initial::Streamed,
+            (true, false) => Initial::Skipped,
+        };
+        Ok(WatchOptions {
+            version,
+            initial,
+            bookmarks: query.flag("allowWatchBookmarks"),
+            timeout: number(query, "timeoutSeconds")?.filter(|n| *n > 0),
+            expired_as_status: false,
+        })
+    }
+}
+
+fn check(causes: &[Cause]) -> Result<(), ApiError> {
+    if causes.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", causes))
+}
+
+fn list_causes(query: &Query) -> Vec<Cause> {
+    let (version, matching) = (query.get("resourceVersion"), query.get("resourceVersionMatch"));
+    let forbidden = |why| Cause::forbidden("resourceVersionMatch", why);
+    let mut causes = Vec::new();
+    if !matching.is_empty() {
+        if version.is_empty() {
+            causes.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
+        }
+        if !query.get("continue").is_empty() {
+            causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+        }
+        if !matches!(matching, EXACT | NOT_OLDER) {
+            causes.push(Cause::not_supported("resourceVersionMatch", matching, &[EXACT, NOT_OLDER, ""]));
+        }
+        if matching == EXACT && version == "0" {
+            causes.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+        }
+    }
+    if query.has("sendInitialEvents") {
+        causes.push(Cause::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+    }
+    causes
+}
+
+fn watch_causes(query: &Query) -> Vec<Cause> {
+    let matching = query.get("resourceVersionMatch");
+    let forbidden = |why| Cause::forbidden("resourceVersionMatch", why);
+    let mut causes = Vec::new();
+    let initial = query.has("sendInitialEvents");
+    if initial && matching != NOT_OLDER {
+        causes.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+    }
+    if !matching.is_empty() {
+        if !initial {
+            causes.push(forbidden(
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            ));
+        }
+        if matching != NOT_OLDER {
+            causes.push(Cause::not_supported("resourceVersionMatch", matching, &[NOT_OLDER]));
+        }
+        if !query.get("continue").is_empty() {
+            causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+        }
+    }
+    causes
+}
+
+fn number(query: &Query, name: &str) -> Result<Option<u64>, ApiError> {
+    match query.get(name) {
+        "" => Ok(None),
+        text => text.parse::<i64>().map(|n| u64::try_from(n).ok()).map_err(|_| {
+            ApiError::bad_request(format!(
+                "strconv.ParseInt: parsing {}: invalid syntax",
+                crate::apiserver::wire::error::quoted(text)
+            ))
+        }),
+    }
+}
+
+/// A version as a client may name it; the complaint is the real server's.
+pub fn parse_version(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        let quoted = crate::apiserver::wire::error::quoted(text);
+        format!(
+            "resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax"
+        )
+    })
+}
+
+impl Continue {
+    pub fn parse(token: &str) -> Result<Self, ApiError> {
+        let bad = |why: String| {
+            ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+        };
+        let bytes =
+            base64::decode_url(token).map_err(|at| bad(format!("illegal base64 data at input byte {at}")))?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad(not_json(&bytes)))?;
+        let after = value["start"].as_str().and_then(|s| s.strip_prefix('/')).filter(|s| !s.contains(".."));
+        let version = value["rv"].as_i64().filter(|v| *v != 0);
+        match (value["v"].as_str(), version, after) {
+            (Some("meta.k8s.io/v1"), Some(version), Some(after)) => Ok(Continue {
+                version: u64::try_from(version).ok(),
+                after: after.trim_end_matches('\0').to_owned(),
+            }),
+            (Some("meta.k8s.io/v1"), None, _) => {
+                Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)".to_owned()))
+            }
+            (Some("meta.k8s.io/v1"), ..) => {
+                Err(bad("encoded start key empty (version meta.k8s.io/v1)".to_owned()))
+            }
+            (other, ..) => Err(bad(format!(
+                "server does not recognize this encoded version \"{}\"",
+                other.unwrap_or("")
+            ))),
+        }
+    }
+
+    pub fn encode(&self) -> String {
+        // Clients may look inside: the order of the members is the real one.
+        let version = self.version.map_or("-1".to_owned(), |v| v.to_string());
+        let start = json!(format!("/{}\0", self.after));
+        base64::encode_url(
+            format!("{{\"v\":\"meta.k8s.io/v1\",\"rv\":{version},\"start\":{start}}}").as_bytes(),
+        )
+    }
+}
+
+fn not_json(bytes: &[u8]) -> String {
+    match bytes.first() {
+        None => "unexpected end of JSON input".to_owned(),
+        Some(byte) if byte.is_ascii_graphic() => {
+            format!("invalid character '{}' looking for beginning of value", char::from(*byte))
+        }
+        Some(byte) => format!("invalid character '\\x{byte:02x}' looking for beginning of value"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(query: &str) -> Result<ListOptions, ApiError> {
+        ListOptions::parse(&Query::parse(query))
+    }
+
+    #[test]
+    fn a_continue_token_has_the_form_of_the_real_one() {
+        let token = Continue { version: Some(909), after: "p1".into() };
+        let text = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6OTA5LCJzdGFydCI6Ii9wMVx1MDAwMCJ9";
+        assert_eq!(token.encode(), text);
+        assert_eq!(Continue::parse(text).unwrap(), token);
+        let inconsistent = Continue { version: None, after: "p1".into() };
+        assert_eq!(Continue::parse(&inconsistent.encode()).unwrap(), inconsistent);
+    }
+
+    #[test]
+    fn a_bad_continue_token_is_refused() {
+        let error = Continue::parse("zzz").unwrap_err();
+        assert_eq!(
+            error.message,
+            "invalid continue token: continue key is not valid: invalid character '\\xcf' looking for \
+             beginning of value"
+        );
+    }
+
+    #[test]
+    fn versions_and_matches_choose_what_is_listed() {
+        assert_eq!(list("").unwrap().at, At::Newest);
+        assert_eq!(list("resourceVersion=0&limit=2").unwrap().limit, None);
+        assert_eq!(list("resourceVersion=5").unwrap().at, At::NotOlderThan(5));
+        assert_eq!(list("resourceVersion=5&limit=2").unwrap().at, At::Exact(5));
+        assert_eq!(list("resourceVersion=5&resourceVersionMatch=Exact").unwrap().at, At::Exact(5));
+    }
+
+    #[test]
+    fn parameters_that_do_not_go_together_are_refused() {
+        for (query, code) in [
+            ("resourceVersionMatch=Exact", 422),
+            ("resourceVersion=0&resourceVersionMatch=Exact", 422),
+            ("resourceVersion=5&resourceVersionMatch=Sometimes", 422),
+            ("sendInitialEvents=true", 422),
+            ("resourceVersion=abc", 400),
+            ("limit=x", 400),
+        ] {
+            assert_eq!(list(query).unwrap_err().code, code, "{query}");
+        }
+        let token = Continue { version: Some(9), after: "a".into() }.encode();
+        assert_eq!(list(&format!("continue={token}&resourceVersion=5")).unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn a_streaming_list_needs_its_match() {
+        let watch = |q: &str| WatchOptions::parse(&Query::parse(q));
+        assert_eq!(
+            watch("sendInitialEvents=true").unwrap_err().message,
+            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents \
+             requires setting resourceVersionMatch to NotOlderThan"
+        );
+        let ok = watch("sendInitialEvents=true&resourceVersionMatch=NotOlderThan").unwrap();
+        assert_eq!(ok.initial, Initial::Streamed);
+        assert_eq!(watch("resourceVersion=abc").unwrap_err().code, 500);
+    }
+
+    #[test]
+    fn query_texts_are_decoded() {
+        let query = Query::parse("labelSelector=a%3D1%2Cb+in+%28x%29&watch=true");
+        assert_eq!(query.get("labelSelector"), "a=1,b in (x)");
+        assert!(query.flag("watch"));
+    }
+}
