@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
 use super::{Bytes, Duration, FromSpec, StreamSpec};
+use crate::find::index::IndexSpec;
 #[cfg(test)]
 use crate::find::index::NAMED;
-use crate::find::index::IndexSpec;
 #[cfg(test)]
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::status::RuleSpec;

@@ -34,7 +34,9 @@ impl Control {
             warn!("{}", unreadable(&error));
         }
         let trouble = match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
-            Ok(Err(error @ JournalError::Fatal(_))) => return Err(error).context("reading the figures of the journal"),
+            Ok(Err(error @ JournalError::Fatal(_))) => {
+                return Err(error).context("reading the figures of the journal");
+            }
             Ok(Err(error)) => Some(format!("it can't be looked at: {error}")),
             Ok(Ok(())) => None,
             Err(_) => Some(format!("it has not answered for {LOOK:?}")),

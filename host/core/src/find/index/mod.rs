@@ -21,6 +21,8 @@ use thiserror::Error;
 
 use crate::project::{Flow, Outline, ProjectError, Scanner};
 
+pub use pointer::Pointer;
+
 /// An index of the cache: objects by the value at one place of their document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -32,8 +34,6 @@ pub struct IndexSpec {
     /// Where the value stands: a JSON pointer (RFC 6901), such as `/spec/schedulerName`.
     pub pointer: String,
 }
-
-pub use pointer::Pointer;
 
 /// The indexes that every source has.
 pub const BUILTIN: [&str; 4] = ["namespace", "owner", "node", "label"];
