@@ -198,7 +198,8 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("nats://{}", silent.local_addr().unwrap());
         let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
-        let server = Server { spec, address: Arc::new(move || Ok(address.clone())), credentials: None };
+        let address: Secret = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
+        let server = Server { spec, address, credentials: None };
         let began = tokio::time::Instant::now();
         let Err(Away(why)) = server.link().await else { panic!("nobody answers") };
         assert!(why.starts_with("the stream `platform`: its server"), "{why}");
