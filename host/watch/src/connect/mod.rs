@@ -227,7 +227,7 @@ mod tests {
         assert!(told.contains("kubeconfig` can't be used: it is a pipe"), "{told}");
     }
 
-    fn options(folder: &tempfile::TempDir, user: serde_json::Value) -> ConnectOptions {
+    fn options(folder: &tempfile::TempDir, user: &serde_json::Value) -> ConnectOptions {
         let config = serde_json::json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
             "users": [{"name": "u", "user": user}],
@@ -248,7 +248,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let end = folder.path().join("end");
         let script = format!("while [ ! -e {} ]; do sleep 0.05; done", end.display());
-        let (options, limit) = (options(&folder, exec(&script)), Duration::from_millis(200));
+        let (options, limit) = (options(&folder, &exec(&script)), Duration::from_millis(200));
         let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
         std::fs::write(&end, "").unwrap();
         assert!(told.contains("the command `sh`") && told.contains("run it by hand"), "{told}");
@@ -259,7 +259,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("token");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let options = options(&folder, serde_json::json!({"tokenFile": pipe}));
+        let options = options(&folder, &serde_json::json!({"tokenFile": pipe}));
         let limit = Duration::from_millis(200);
         let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
         // Whoever reads it finds its end.
