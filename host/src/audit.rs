@@ -267,4 +267,10 @@ mod tests {
         }
         assert_eq!(verify([0xff, b'\n'].as_slice()).unwrap().first_bad_line, Some(1));
     }
+
+    #[test]
+    fn a_line_without_an_end_is_bad_before_it_fills_the_memory() {
+        let endless = io::BufReader::new(io::repeat(b'x'));
+        assert_eq!(verify(endless).unwrap().first_bad_line, Some(1));
+    }
 }

@@ -224,7 +224,8 @@ mod tests {
     #[test]
     fn one_call_gives_no_more_random_bytes_than_its_bound() {
         let mut guest = Guest::new(&LimitsSpec::default(), "".into());
-        let random = guest.ctx().ctx.random();
+        let WasiCtxView { ctx, .. } = guest.ctx();
+        let random = ctx.random();
         assert_eq!(random.get_random_bytes(RANDOM_BYTES).unwrap().len() as u64, RANDOM_BYTES);
         assert!(random.get_random_bytes(RANDOM_BYTES + 1).is_err());
     }

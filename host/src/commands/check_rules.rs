@@ -447,4 +447,10 @@ mod tests {
         assert!(text.starts_with("Thing.example.dev a: Unknown   ✗ Running was expected\n"), "{text}");
         assert!(text.contains("✓ nothing is asked"), "{text}");
     }
+
+    #[test]
+    fn objects_without_an_end_are_refused_at_their_bound() {
+        let told = read_objects(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert_eq!(told, "it has more than 64 MiB");
+    }
 }
