@@ -1,6 +1,7 @@
 //! The traits through which the stages meet. A state goes down through them; what comes back
 //! is a return value.
 
+mod access;
 mod backlog;
 mod cache;
 mod delivery;
@@ -8,6 +9,7 @@ mod session;
 pub mod views;
 mod witness;
 
+pub use access::*;
 pub use backlog::*;
 pub use cache::*;
 pub use delivery::*;
