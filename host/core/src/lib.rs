@@ -12,6 +12,7 @@ mod find;
 pub mod lanes;
 mod model;
 pub mod ports;
+pub mod redact;
 pub mod status;
 pub mod words;
 

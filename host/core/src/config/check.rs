@@ -6,6 +6,7 @@ use super::{
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::model::fault::Fault;
+use crate::redact::Redactor;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;
 
@@ -216,7 +217,14 @@ impl HostSpec {
             }
         }
         faults.extend(self.rules().err().unwrap_or_default());
+        faults.extend(self.redactor().err().unwrap_or_default());
         faults
+    }
+
+    /// What takes secrets out of documents.
+    pub fn redactor(&self) -> Result<Redactor, Vec<Fault>> {
+        let placed = |found: Fault| fault(format!("spec.redaction{}", found.field), found.message);
+        Redactor::new(&self.redaction).map_err(|faults| faults.into_iter().map(placed).collect())
     }
 
     /// The rules for the status of every kind: those that are built in, with these in their place.

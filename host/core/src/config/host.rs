@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
-use super::{Bytes, Duration, FromSpec, StreamSpec};
+use super::{Bytes, Duration, FromSpec, RedactionSpec, StreamSpec};
 use crate::find::index::IndexSpec;
 #[cfg(test)]
 use crate::find::index::NAMED;
@@ -39,6 +39,9 @@ pub struct HostSpec {
     /// Rules that derive the status of a kind. They replace the built-in rules of the same kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub status_rules: Vec<RuleSpec>,
+    /// Values that people and plugins do not see. Left out: the defaults of its fields.
+    #[serde(default, skip_serializing_if = "RedactionSpec::is_default")]
+    pub redaction: RedactionSpec,
 }
 
 /// One watched resource.

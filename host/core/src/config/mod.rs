@@ -5,6 +5,7 @@ mod check;
 mod host;
 mod plugin;
 mod quantity;
+mod redaction;
 #[cfg(test)]
 mod reference;
 mod secret;
@@ -18,6 +19,8 @@ pub use check::is_name;
 pub use host::*;
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};
+pub(crate) use redaction::RULES_MOST;
+pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};
 
 pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";

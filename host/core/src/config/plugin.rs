@@ -176,6 +176,21 @@ pub struct GrantsSpec {
     /// The sources whose cache the plugin may read.
     #[serde(default)]
     pub lister: Vec<String>,
+    /// Whether the plugin reads documents as the API server sent them, secrets included.
+    #[serde(default)]
+    pub documents: DocumentsGrant,
+}
+
+/// How a plugin reads documents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum DocumentsGrant {
+    /// With a digest in the place of each secret, as the host's settings say under `redaction`.
+    #[default]
+    Redacted,
+    /// As the API server sent them.
+    Raw,
 }
 
 /// A granted database.

@@ -33,7 +33,7 @@ impl Pointer {
         Self(tokens.iter().map(|token| (*token).to_owned()).collect())
     }
 
-    pub(super) fn tokens(&self) -> &[String] {
+    pub(crate) fn tokens(&self) -> &[String] {
         &self.0
     }
 }

@@ -19,7 +19,7 @@ use crate::limits::VERSION_BYTES;
 
 pub use outline::Outline;
 pub use page::{ListPage, list_page};
-pub(crate) use scan::{Flow, Scanner, Text};
+pub(crate) use scan::{Flow, NESTING, Scanner, Text};
 
 /// As many as most maps of an object have: room for them is made at once.
 pub(crate) const MEMBERS: usize = 8;
