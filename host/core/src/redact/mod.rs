@@ -60,7 +60,7 @@ impl Redactor {
         };
         let kind = kind_of(scanner.clone())?;
         let mut search = Search { redactor: self, found: Vec::new() };
-        search.value(&mut scanner, self.matches(kind.as_deref()), false, 0)?;
+        search.value(&mut scanner, &self.matches(kind.as_deref()), false, 0)?;
         scanner.end()?;
         search.found.sort_by_key(|range| range.start);
         Ok(search.found)
@@ -93,7 +93,7 @@ impl Search<'_> {
     fn value(
         &mut self,
         scanner: &mut Scanner<'_>,
-        here: Matches<'_>,
+        here: &Matches<'_>,
         is_environment: bool,
         depth: u32,
     ) -> Result<(), ProjectError> {
@@ -101,7 +101,7 @@ impl Search<'_> {
             return Err(ProjectError::TooDeep { at: scanner.position() });
         }
         match scanner.peek() {
-            b'{' => self.object(scanner, &here, depth),
+            b'{' => self.object(scanner, here, depth),
             b'[' => {
                 let mut place = 0;
                 scanner.elements(|scanner| {
@@ -111,8 +111,8 @@ impl Search<'_> {
                         return self.take(scanner);
                     }
                     match is_environment && scanner.peek() == b'{' {
-                        true => self.variable(scanner, within, depth + 1),
-                        false => self.value(scanner, within, false, depth + 1),
+                        true => self.variable(scanner, &within, depth + 1),
+                        false => self.value(scanner, &within, false, depth + 1),
                     }
                 })
             }
@@ -131,7 +131,7 @@ impl Search<'_> {
             let within = here.step(Named::Key(&name));
             match within.is_met() {
                 true => self.take(scanner)?,
-                false => self.value(scanner, within, name == "env", depth + 1)?,
+                false => self.value(scanner, &within, name == "env", depth + 1)?,
             }
             Ok(Flow::Next)
         })
@@ -142,7 +142,7 @@ impl Search<'_> {
     fn variable(
         &mut self,
         scanner: &mut Scanner<'_>,
-        here: Matches<'_>,
+        here: &Matches<'_>,
         depth: u32,
     ) -> Result<(), ProjectError> {
         let (begun, mut is_secret, mut values) = (self.found.len(), false, Vec::new());
@@ -156,10 +156,10 @@ impl Search<'_> {
                 }
                 "value" => {
                     let start = scanner.start();
-                    self.value(scanner, within, false, depth + 1)?;
+                    self.value(scanner, &within, false, depth + 1)?;
                     values.push(start..scanner.position());
                 }
-                _ => self.value(scanner, within, name == "env", depth + 1)?,
+                _ => self.value(scanner, &within, name == "env", depth + 1)?,
             }
             Ok(Flow::Next)
         })?;
