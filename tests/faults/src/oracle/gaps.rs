@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use kubewitness_core::Gap;
 
+use super::faults::{Faults, Rule};
 use super::life::version;
-use super::{Faults, Hole, Life, Rule};
+use super::objects::{Hole, Life};
 use crate::truth::{Entry, Event, History, Told};
 
 /// A hole of the source: of lives that began and ended in it.

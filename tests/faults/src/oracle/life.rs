@@ -2,8 +2,9 @@
 
 use kubewitness_core::{Change, State};
 
+use super::faults::{Faults, Rule};
 use super::gaps::{Wide, stretch};
-use super::{Faults, Life, Rule};
+use super::objects::Life;
 use crate::truth::{Entry, Event};
 
 pub(super) fn judge(life: &Life<'_>, wide: &[Wide], faults: &mut Faults) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kubewitness_core::Change;
 
-use super::{Faults, Rule};
+use super::faults::{Faults, Rule};
 use crate::truth::{Event, History, Told};
 
 /// One bearer of a name, as it was told.
