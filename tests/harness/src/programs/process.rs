@@ -214,7 +214,7 @@ mod tests {
     #[tokio::test]
     async fn a_child_hears_an_interrupt_where_the_suite_itself_ignores_them() {
         let suite = std::env::current_exe().expect("its own name");
-        let again = "trap '' INT; exec \"$0\" --exact process::tests::a_child_hears_an_interrupt";
+        let again = "trap '' INT; exec \"$0\" --exact programs::process::tests::a_child_hears_an_interrupt";
         let output = Command::new("sh").args(["-c", again]).arg(suite).output().await.expect("starts");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && said.contains("1 passed"), "{said}");

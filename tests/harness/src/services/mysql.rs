@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 
 use super::{PASSWORD, Service, USER, folder_with, guard, output, search_path};
-use crate::binaries::services_folder;
+use crate::programs::services_folder;
 
 #[derive(Clone)]
 pub struct Programs {

@@ -1,11 +1,13 @@
 //! The comparison that everything is for: what the API server had against what arrived.
 
+mod platform;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use serde::Deserialize;
 
-use crate::platform::Row;
+pub use platform::{Platform, Row};
 
 /// How many differences are told; the first ones say enough.
 const TOLD: usize = 12;
