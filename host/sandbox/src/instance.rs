@@ -11,9 +11,9 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 use crate::bindings::Full;
 use crate::bindings::types::{FieldError, State, Verdict};
 use crate::capability::clip;
-use crate::clock::{SharedClock, TimeUp, timed};
 use crate::component::{Component, Description};
 use crate::guest::Guest;
+use crate::guest::clock::{SharedClock, TimeUp, timed};
 
 pub struct Instance {
     store: Store<Guest>,

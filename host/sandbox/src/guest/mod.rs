@@ -1,6 +1,9 @@
 //! What belongs to one instance on the host's side: its limits, its empty WASI, and the session
 //! that the call in progress works in.
 
+pub mod clock;
+pub mod stderr;
+
 use std::sync::Arc;
 
 use kubewitness_core::Seq;
@@ -11,8 +14,8 @@ use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use crate::bindings::types::Error;
-use crate::clock::{HostTime, SharedClock};
-use crate::stderr::Tail;
+use clock::{HostTime, SharedClock};
+use stderr::Tail;
 
 /// WASI objects (streams, pollables) that a guest may hold at once.
 const RESOURCES: usize = 256;
