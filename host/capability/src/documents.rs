@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Documents, GrantError, JournalError};
 
-use crate::applied::Mark;
+use crate::receipts::Mark;
 
 /// The states of one call, by position.
 pub type Batch = HashMap<Seq, Mark>;

@@ -1,48 +1,26 @@
-//! What the grants reach: databases, destinations, ledgers, keys, a plugin's own `kv`, documents,
-//! the cache, the log and the clock. Addresses, files and secrets end here; a plugin sees names.
-//!
-//! One file a capability; [`session`] puts the effects of one call together and keeps them with the
-//! receipt of the states, or not at all. Nothing here knows of Wasm, of the journal's store, or of
-//! when a plugin is called.
+//! Everything that plugins can be granted, opened once from the host's settings and shared by all of them.
+//! It opens and hands out; what a granted thing does is its capability's.
 
-mod applied;
-mod documents;
-mod http;
-mod keys;
-mod kv;
-mod ledger;
-mod lister;
-mod log;
+mod open;
 mod places;
-mod plugin;
-pub mod secrets;
-mod session;
-mod sql;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{
-    DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, PluginSpec,
-};
+use kubewitness_core::config::{DatabaseSpec, Fault, HostSpec, PluginSpec};
 use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
 use thiserror::Error;
 
-pub use crate::applied::fingerprint;
-pub use crate::sql::proof::{DatabaseProof, ReceiptProof};
-
 use crate::http::Destination;
-use crate::keys::Key;
 use crate::ledger::{Databases, Ledger};
-use crate::plugin::{Database, Granted, PluginGrants, Standing, Stores};
-
-/// Of a list of the settings. Opening one takes milliseconds, or as long as its disk is silent.
-const AT_A_TIME: usize = 8;
+use crate::secrets::signing_keys::Key;
+use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
+use crate::{kv, lister, log, sql};
+use open::{load_keys, open_all, open_database, open_destinations, open_ledgers};
 
 /// Everything that plugins can be granted, opened once and shared by them.
 #[derive(Clone)]
@@ -82,12 +60,6 @@ pub enum CapabilityError {
 
 fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
     Fault { field: field.into(), message: message.into() }
-}
-
-/// A refusal that says which grant to add. The name is the guest's: it is cut and cleaned.
-fn denied(what: &str, name: &str, field: &str) -> GrantError {
-    let name: String = name.chars().filter(|c| !c.is_control()).take(63).collect();
-    GrantError::Denied(format!("the {what} `{name}` was not granted: add it to {field}"))
 }
 
 impl Capabilities {
@@ -166,7 +138,7 @@ impl Capabilities {
         Ok(Arc::new(PluginGrants(Arc::new(granted))))
     }
 
-    fn resolve(
+    pub(crate) fn resolve(
         &self,
         plugin: &str,
         spec: &PluginSpec,
@@ -243,16 +215,6 @@ impl Capabilities {
     }
 }
 
-/// The receipts in the databases that these settings name, and whether the rows are there that were
-/// written with them. Makes and writes nothing.
-pub async fn prove_receipts(host: &HostSpec, data: &Path) -> Vec<DatabaseProof> {
-    let mut proofs = Vec::new();
-    for spec in &host.databases {
-        proofs.push(sql::proof::database(spec, data).await);
-    }
-    proofs
-}
-
 /// Before anything is opened: opening makes files.
 async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
     let mut places = match places::Places::new(data).await {
@@ -270,117 +232,4 @@ async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
             faults.push(fault(format!("spec.ledgers[{index}].path"), message));
         }
     }
-}
-
-/// What is wrong is told with the field that it belongs to.
-type Opening<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
-
-/// Opens each of a list of the settings, some of them at a time: one that its disk holds up holds up few
-/// others. What can't be opened is a fault of its field.
-async fn open_all<'a, T>(
-    list: &str,
-    opening: impl Iterator<Item = Opening<'a, T>>,
-    faults: &mut Vec<Fault>,
-) -> Vec<T> {
-    let opening: Vec<_> = opening.collect();
-    let opened: Vec<_> = futures::stream::iter(opening).buffered(AT_A_TIME).collect().await;
-    let placed = opened.into_iter().enumerate().filter_map(|(index, opened)| {
-        let at = |(field, message)| faults.push(fault(format!("spec.{list}[{index}].{field}"), message));
-        opened.map_err(at).ok()
-    });
-    placed.collect()
-}
-
-/// A server is not connected here: one that is away holds up nothing but the plugins that need it.
-async fn open_database(
-    old: Option<&Capabilities>,
-    spec: &DatabaseSpec,
-    data: &Path,
-    reader: Option<Arc<str>>,
-) -> Result<sql::Shared, (&'static str, String)> {
-    let same = old.and_then(|old| old.databases.iter().find(|(before, _)| before == spec));
-    if let Some((_, engine)) = same {
-        return Ok(engine.clone());
-    }
-    let name = &spec.name;
-    match spec.kind() {
-        Some(DatabaseKind::Sqlite(sqlite)) => {
-            let at = |message| ("sqlite.path", message);
-            if sqlite.path.is_empty() || sqlite.path.starts_with(':') {
-                return Err(at("names no file".into()));
-            }
-            let opened = sql::sqlite::Sqlite::open(&data.join(&sqlite.path)).await;
-            Ok(Arc::new(opened.map_err(at)?))
-        }
-        Some(DatabaseKind::Postgres(server)) => {
-            let at = |message| ("postgres.urlFrom", message);
-            let remote = sql::remote::Remote::<sql::postgres::Postgres>::new(name, server).await;
-            Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
-        }
-        Some(DatabaseKind::Mysql(server)) => {
-            let at = |message| ("mysql.urlFrom", message);
-            let remote = sql::remote::Remote::<sql::mysql::Mysql>::new(name, server).await;
-            Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
-        }
-        None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),
-    }
-}
-
-async fn open_ledgers<'a>(
-    old: Option<&'a Capabilities>,
-    host: &'a HostSpec,
-    data: &'a Path,
-    deciders: &'a Databases,
-    faults: &mut Vec<Fault>,
-) -> HashMap<String, Arc<Ledger>> {
-    let open = |spec: &'a LedgerSpec| {
-        let opening = async move {
-            let same = old.and_then(|old| old.ledgers.get(&spec.name)).filter(|ledger| ledger.spec == *spec);
-            let opened = match same {
-                Some(ledger) => Ok(ledger.clone()),
-                None => Ledger::open(spec, data, deciders).await.map(Arc::new),
-            };
-            opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
-        };
-        opening.boxed()
-    };
-    open_all("ledgers", host.ledgers.iter().map(open), faults).await.into_iter().collect()
-}
-
-async fn open_destinations<'a>(
-    old: Option<&'a Capabilities>,
-    host: &'a HostSpec,
-    faults: &mut Vec<Fault>,
-) -> HashMap<String, Arc<Destination>> {
-    let open = |spec: &'a DestinationSpec| {
-        let opening = async move {
-            let same = old.and_then(|old| old.destinations.get(&spec.name));
-            let opened = match same.filter(|before| before.spec == *spec) {
-                Some(destination) => Ok(destination.clone()),
-                None => Destination::open(spec).await.map(Arc::new),
-            };
-            opened.map(|destination| (spec.name.clone(), destination))
-        };
-        opening.boxed()
-    };
-    open_all("destinations", host.destinations.iter().map(open), faults).await.into_iter().collect()
-}
-
-async fn load_keys<'a>(
-    old: Option<&'a Capabilities>,
-    host: &'a HostSpec,
-    faults: &mut Vec<Fault>,
-) -> HashMap<String, Arc<Key>> {
-    let load = |spec: &'a KeySpec| {
-        let loading = async move {
-            let same = old.and_then(|old| old.keys.get(&spec.name)).filter(|before| before.spec == *spec);
-            let loaded = match same {
-                Some(key) => Ok(key.clone()),
-                None => Key::load(spec).await.map(Arc::new),
-            };
-            loaded.map(|key| (spec.name.clone(), key)).map_err(|message| ("valueFrom".to_owned(), message))
-        };
-        loading.boxed()
-    };
-    open_all("keys", host.keys.iter().map(load), faults).await.into_iter().collect()
 }

@@ -27,7 +27,7 @@ use kubewitness_core::{Seq, files};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use crate::applied::Mark;
+use crate::receipts::Mark;
 
 /// One record: a line of an audit trail, not a document store.
 pub const RECORD_BYTES: usize = 256 * 1024;

@@ -18,7 +18,7 @@ use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::book::{Book, Decider, Intent, RECORD_BYTES};
-use crate::applied::Mark;
+use crate::receipts::Mark;
 use crate::sql;
 
 /// Waiting for other calls that hold the ledger.

@@ -1,6 +1,8 @@
 //! Secrets: references in the configuration, values only here and only for the moment of use.
 //! A value is never logged, never part of an error, and never handed to a plugin.
 
+pub(crate) mod signing_keys;
+
 use std::fmt;
 use std::path::PathBuf;
 

@@ -6,7 +6,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::secrets;
+use super::resolve;
 
 /// What is signed is a line of a ledger or a hash, not a file.
 const MESSAGE_BYTES: usize = 64 * 1024;
@@ -19,7 +19,7 @@ pub struct Key {
 impl Key {
     /// Read once: a rotated key is another key, and gets another name.
     pub async fn load(spec: &KeySpec) -> Result<Self, String> {
-        let secret = secrets::resolve(&spec.value_from).await?;
+        let secret = resolve(&spec.value_from).await?;
         let text = secret.expose().trim();
         let pem = match text.starts_with("-----BEGIN") {
             true => text.to_owned(),

@@ -9,12 +9,12 @@ use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
 
-use crate::applied::{Applied, Mark};
+use super::CallSession;
 use crate::http::Destination;
-use crate::keys::Key;
 use crate::kv::Kv;
 use crate::ledger::{Databases, Ledger};
-use crate::session::CallSession;
+use crate::receipts::{Applied, Mark};
+use crate::secrets::signing_keys::Key;
 use crate::{lister, log, sql};
 
 /// Receipts behind the cursor are harmless, and deleting them costs a transaction.

@@ -7,6 +7,8 @@
 //! wrote to neither needs no receipt: it has nothing that a repeat could do twice, except requests,
 //! which carry the id.
 
+pub mod granted;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -19,15 +21,16 @@ use kubewitness_core::ports::{
 use kubewitness_core::{ObjectRef, Seq, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::applied::Mark;
 use crate::documents::{self, Batch};
 use crate::ledger::book::Decider;
 use crate::ledger::{Held, Written};
-use crate::plugin::{Database, Granted, Standing};
-use crate::sql::claims::{Claim, Claims};
+use crate::receipts::Mark;
 use crate::sql::guard::{self, Purpose};
-use crate::sql::{CommitError, Receipt, Transaction};
+use crate::sql::receipt::Receipt;
+use crate::sql::receipt::claims::{Claim, Claims};
+use crate::sql::{CommitError, Transaction};
 use crate::{denied, kv};
+use granted::{Database, Granted, Standing};
 
 pub struct CallSession {
     granted: Arc<Granted>,

@@ -4,7 +4,8 @@
 use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::sql::remote::Fault;
+use crate::sql::Fault;
+use crate::sql::remote::reasons;
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -59,18 +60,16 @@ pub fn reason(error: &sqlx::Error) -> String {
         said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
     };
     match error {
-        sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
+        sqlx::Error::Io(error) => reasons::connection_reason(error.kind()),
         sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
         // Of a password that is told over TLS alone (`caching_sha2_password`); there is no kind for it.
         sqlx::Error::Configuration(why) if why.to_string().contains("RSA") => NO_TLS.into(),
         sqlx::Error::Database(said) => match number(said.as_ref()) {
             // Let in, but not to this database.
-            1044 => super::super::NO_RIGHT.into(),
-            1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
-                super::super::REFUSED.into()
-            }
+            1044 => reasons::NO_RIGHT.into(),
+            1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => reasons::REFUSED.into(),
             3159 => NO_TLS.into(),
-            1049 => super::super::NO_DATABASE.into(),
+            1049 => reasons::NO_DATABASE.into(),
             1040 | 1203 | 1226 => "it has too many connections".into(),
             1053 => "it is stopping".into(),
             number => format!("it answered with error {number}"),

@@ -3,7 +3,8 @@
 
 use kubewitness_core::ports::GrantError;
 
-use crate::sql::remote::Fault;
+use crate::sql::Fault;
+use crate::sql::remote::reasons;
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -44,11 +45,11 @@ fn judge(code: &str, said: &str) -> Fault {
 /// Why it could not be connected.
 pub fn reason(error: &sqlx::Error) -> String {
     match error {
-        sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
+        sqlx::Error::Io(error) => reasons::connection_reason(error.kind()),
         sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
         sqlx::Error::Database(said) => match said.code().unwrap_or_default().as_ref() {
-            "28P01" | "28000" => super::super::REFUSED.into(),
-            "3D000" => super::super::NO_DATABASE.into(),
+            "28P01" | "28000" => reasons::REFUSED.into(),
+            "3D000" => reasons::NO_DATABASE.into(),
             "53300" => "it has too many connections".into(),
             "57P03" => "it is starting or stopping".into(),
             code => format!("it answered with SQLSTATE {code}"),

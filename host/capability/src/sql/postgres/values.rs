@@ -5,8 +5,8 @@ use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
 use sqlx::postgres::{PgArguments, PgRow, PgStatement};
 use sqlx::{Arguments, Column as _, Either, Row, Statement, TypeInfo, ValueRef};
 
-use crate::sql::columns::{self, Column, Kind};
-use crate::sql::remote::Fault;
+use crate::sql::Fault;
+use crate::sql::remote::columns::{self, Column, Kind};
 
 /// Of a column, by the name that `format_type` gives.
 pub fn kind(of: &str) -> Kind {

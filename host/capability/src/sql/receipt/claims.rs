@@ -9,8 +9,8 @@ use kubewitness_core::document::checksum;
 use kubewitness_core::ports::{SqlValue, TableCopy, TableWrite};
 use serde::{Deserialize, Serialize};
 
-use super::guard::Statement;
-use crate::applied::{self, Mark};
+use crate::receipts::{self, Mark};
+use crate::sql::guard::Statement;
 
 /// Instead of a plugin's name.
 pub const OWNER: &str = "/rows";
@@ -128,7 +128,7 @@ impl Claims {
         if self.takes || self.claims.is_empty() || marks.is_empty() {
             return None;
         }
-        let told = Told { sum: checksum(&applied::encode(marks)), claims: self.claims.clone() };
+        let told = Told { sum: checksum(&receipts::encode(marks)), claims: self.claims.clone() };
         let text = serde_json::to_vec(&told).ok()?;
         Some([&checksum(&text).to_le_bytes()[..], &text].concat())
     }
@@ -170,15 +170,15 @@ mod tests {
         claims.wrote(Claim::of(&write(vec![row("a", 1), row("b", 2), row("a", 1)])));
         let marks = [Mark { seq: 1, print: 7 }];
         let bytes = claims.encode(&marks).unwrap();
-        let told = decode(&bytes, &applied::encode(&marks)).unwrap();
+        let told = decode(&bytes, &receipts::encode(&marks)).unwrap();
         let key = |uid: &str, seq| vec![Part::Integer(seq), Part::Text(uid.into())];
         assert_eq!(told[0].keys, [key("a", 1), key("b", 2)]);
         assert_eq!(told[0].columns, ["seq", "uid"]);
-        assert_eq!(decode(&bytes, &applied::encode(&[Mark { seq: 2, print: 7 }])), None);
+        assert_eq!(decode(&bytes, &receipts::encode(&[Mark { seq: 2, print: 7 }])), None);
         for place in 0..bytes.len() {
             let mut other = bytes.clone();
             other[place] ^= 1;
-            assert_eq!(decode(&other, &applied::encode(&marks)), None, "{place}");
+            assert_eq!(decode(&other, &receipts::encode(&marks)), None, "{place}");
         }
     }
 

@@ -6,8 +6,10 @@
 //! with the others of its plugin, and whoever wants to know what was committed takes the fence for
 //! itself first, and thereby waits until no transaction of that plugin is left.
 
+pub mod columns;
 mod open;
 mod pool;
+pub mod reasons;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,9 +23,10 @@ use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use self::open::Open;
 use self::pool::{Held, Pool};
 use super::guard::Statement;
-use super::proof::Row;
-use super::{Engine, Receipt, Transaction, claims};
-use crate::applied::{self, Mark};
+use super::receipt::{Receipt, Row, claims};
+use super::values::Rows;
+use super::{Engine, Fault, Transaction};
+use crate::receipts::{self, Mark};
 use crate::secrets;
 
 /// How long things may take. The server has its own, shorter limits ([`STATEMENT`], [`LOCK`]); these
@@ -55,25 +58,6 @@ pub const LOCK: Duration = Duration::from_secs(5);
 pub const SILENT: Duration = Duration::from_secs(60);
 /// Prepared statements that a connection keeps; a few tables in a few sizes.
 pub const STATEMENTS: usize = 128;
-
-/// Why a statement was not run, or may not have been.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
-    /// It alone: what the transaction did before is still there.
-    Own(GrantError),
-    /// The transaction can't go on: the server undid it, or doesn't answer.
-    Lost(GrantError),
-}
-
-impl Fault {
-    pub fn into_error(self) -> GrantError {
-        match self {
-            Self::Own(error) | Self::Lost(error) => error,
-        }
-    }
-}
-
-pub type Rows = Vec<Vec<SqlValue>>;
 
 /// One connection.
 pub trait Link: Send + Sync + Sized + 'static {
@@ -249,7 +233,7 @@ impl<L: Link> Engine for Remote<L> {
         self.leave(held, &format!("{claim}COMMIT")).await?;
         let mut marks = Vec::new();
         for bytes in rows {
-            let decoded = applied::decode(&bytes);
+            let decoded = receipts::decode(&bytes);
             marks.extend(
                 decoded.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))?,
             );
@@ -325,7 +309,7 @@ pub fn receipt_text(receipt: &Receipt, blob: impl Fn(&str) -> String) -> String 
         )
     };
     let told = claims.encode(marks).map(|told| format!(", {}", row(claims::OWNER, &told)));
-    let (receipt, told) = (row(plugin, &applied::encode(marks)), told.unwrap_or_default());
+    let (receipt, told) = (row(plugin, &receipts::encode(marks)), told.unwrap_or_default());
     text.push_str(&format!(
         "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) VALUES {receipt}{told}; "
     ));

@@ -7,9 +7,11 @@ use async_trait::async_trait;
 use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
 use super::pool::Held;
-use super::{Fault, Link, Remote, Rows, in_time, silent};
+use super::{Link, Remote, in_time, silent};
 use crate::sql::guard::{self, Purpose};
-use crate::sql::{CommitError, Receipt, Transaction, check_size, fits_arity, write};
+use crate::sql::receipt::Receipt;
+use crate::sql::values::{Rows, check_size, fits_arity};
+use crate::sql::{CommitError, Fault, Transaction, write};
 
 /// A place to come back to when the next statement fails.
 const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";

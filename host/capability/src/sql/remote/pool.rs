@@ -10,8 +10,9 @@ use kubewitness_core::config::{SecretRef, ServerSpec};
 use kubewitness_core::ports::GrantError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Fault, Link, Patience, in_time, silent};
+use super::{Link, Patience, in_time, silent};
 use crate::secrets;
+use crate::sql::Fault;
 
 /// Between two tries to connect: it doubles up to the longest, which is how late a server that is
 /// back may be noticed.

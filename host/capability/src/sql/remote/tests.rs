@@ -69,7 +69,7 @@ fn receipt(seq: Seq) -> Receipt {
         marks,
         token: format!("p.{seq}"),
         at_ms: 1,
-        claims: crate::sql::claims::Claims::default(),
+        claims: crate::sql::receipt::claims::Claims::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kubewitness_core::ports::GrantError;
 
-use crate::sql::remote::Fault;
+use crate::sql::Fault;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {

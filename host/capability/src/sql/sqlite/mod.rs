@@ -30,11 +30,10 @@ use self::deadline::{Deadline, Limits, PATIENCE, Patience};
 use self::each::Each;
 use self::writer::Writer;
 use super::guard::{self, Purpose};
-use super::remote::{Fault, Rows};
-use super::{
-    CommitError, Engine, QUERY_ROWS, Receipt, Transaction, VALUE_BYTES, check_size, fits_arity, write,
-};
-use crate::applied::Mark;
+use super::receipt::Receipt;
+use super::values::{QUERY_ROWS, Rows, VALUE_BYTES, check_size, fits_arity};
+use super::{CommitError, Engine, Fault, Transaction, write};
+use crate::receipts::Mark;
 
 /// Opening a file and preparing its connection.
 const CONNECT: Duration = Duration::from_secs(10);

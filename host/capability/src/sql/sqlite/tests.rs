@@ -1,7 +1,7 @@
 use kubewitness_core::ports::OnConflict;
 
 use super::*;
-use crate::sql::claims::Claims;
+use crate::sql::receipt::claims::Claims;
 
 struct Store {
     folder: tempfile::TempDir,

@@ -14,9 +14,10 @@ use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, Statement, params};
 use super::convert::{bind, is_statements_own, refusal, unanswered, values};
 use super::deadline::{Deadline, Limits};
 use super::each::Each;
-use crate::applied::{self, Mark};
-use crate::sql::remote::{Fault, Rows};
-use crate::sql::{CommitError, QUERY_ROWS, Receipt, VALUE_BYTES, claims, size};
+use crate::receipts::{self, Mark};
+use crate::sql::receipt::{Receipt, claims};
+use crate::sql::values::{QUERY_ROWS, Rows, VALUE_BYTES, size};
+use crate::sql::{CommitError, Fault};
 
 /// Another process may hold the file for as long as this.
 const BUSY: Duration = Duration::from_secs(5);
@@ -211,10 +212,11 @@ impl Writer {
     pub fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
         let read = self.with(|connection| {
             let mut statement = connection.prepare_cached(ABOVE)?;
-            let mut rows = statement.query(params![plugin, position(above), applied::MAX_RECEIPTS as i64])?;
+            let mut rows =
+                statement.query(params![plugin, position(above), receipts::MAX_RECEIPTS as i64])?;
             let mut marks = Vec::new();
             while let Some(row) = rows.next()? {
-                let Some(decoded) = applied::decode(row.get_ref(0)?.as_blob()?) else { return Ok(None) };
+                let Some(decoded) = receipts::decode(row.get_ref(0)?.as_blob()?) else { return Ok(None) };
                 marks.extend(decoded.into_iter().filter(|mark| mark.seq > above));
             }
             Ok(Some(marks))
@@ -272,7 +274,7 @@ impl Writer {
         let (Some(first), Some(last)) = (marks.first(), marks.last()) else { return Ok(()) };
         let (first, last, at) = (position(first.seq), position(last.seq), position(*at_ms));
         let told = claims.encode(marks).map(|told| (claims::OWNER, told));
-        let kept = [(plugin.as_str(), applied::encode(marks))].into_iter().chain(told);
+        let kept = [(plugin.as_str(), receipts::encode(marks))].into_iter().chain(told);
         self.with(|connection| {
             let mut statement = connection.prepare_cached(KEEP)?;
             for (owner, states) in kept {

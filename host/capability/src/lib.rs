@@ -1,0 +1,30 @@
+//! What the grants reach: databases, destinations, ledgers, keys, a plugin's own `kv`, documents,
+//! the cache, the log and the clock. Addresses, files and secrets end here; a plugin sees names.
+//!
+//! One file a capability; [`session`] puts the effects of one call together and keeps them with the
+//! receipt of the states, or not at all. Nothing here knows of Wasm, of the journal's store, or of
+//! when a plugin is called.
+
+mod documents;
+mod grants;
+mod http;
+mod kv;
+mod ledger;
+mod lister;
+mod log;
+mod receipts;
+pub mod secrets;
+mod session;
+mod sql;
+
+use kubewitness_core::ports::GrantError;
+
+pub use crate::grants::{Backing, Capabilities, CapabilityError};
+pub use crate::receipts::fingerprint;
+pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
+
+/// A refusal that says which grant to add. The name is the guest's: it is cut and cleaned.
+fn denied(what: &str, name: &str, field: &str) -> GrantError {
+    let name: String = name.chars().filter(|c| !c.is_control()).take(63).collect();
+    GrantError::Denied(format!("the {what} `{name}` was not granted: add it to {field}"))
+}
