@@ -1,4 +1,4 @@
-//! Which database has the journal, from the command line, the environment, or a file.
+//! Finds out which database holds the journal: from the command line, the environment, or a file.
 
 use std::fs::File;
 use std::io;

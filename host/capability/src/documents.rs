@@ -1,4 +1,4 @@
-//! `documents`: what lies behind the states of the call in progress, and nothing else.
+//! `documents`: reads the documents of the states in the call in progress, and no others.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! What the grants reach: databases, destinations, ledgers, keys, a plugin's own `kv`, documents,
-//! the cache, the log and the clock. Addresses, files and secrets end here; a plugin sees names.
+//! The capabilities that plugins are granted: databases, destinations, ledgers, keys, `kv`, documents, the cache, the
+//! log and the clock. Addresses, files and secrets end here; a plugin sees names.
 //!
-//! One file a capability; [`session`] puts the effects of one call together and keeps them with the
-//! receipt of the states, or not at all. Nothing here knows of Wasm, of the journal's store, or of
-//! when a plugin is called.
+//! Each capability is one file or folder of its name. [`grants`] opens them from the host's settings. [`session`]
+//! puts the effects of one call together, and keeps all of them with the receipt of the states, or none. Nothing
+//! here knows of Wasm, of the journal's store, or of when a plugin is called.
 
 mod documents;
 mod grants;

@@ -1,4 +1,4 @@
-//! `lister`: reads of the host's cache, of the sources that were granted.
+//! `lister`: reads the host's cache, of the granted sources only.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! Receipts: which states a plugin has already applied, so that a repeat changes nothing.
 //!
-//! A receipt is a position and a fingerprint of the state's id. The position alone would not do:
-//! a journal that was begun anew counts from 1 again, and a database that outlived it must not
-//! take its new states for old ones.
+//! A receipt is a position and a fingerprint of the state's id. The position alone is not enough: a new journal
+//! counts from 1 again, and a database that outlived the old journal must not take new states for old ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

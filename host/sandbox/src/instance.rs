@@ -1,5 +1,5 @@
-//! One instance of a component and its calls, each on the guest's clock. What ends a call is told
-//! apart here: time, memory, an exit, a trap.
+//! One instance of a component and its calls, each on the guest's clock. It tells apart what ended a call: time,
+//! memory, an exit, a trap.
 
 use std::sync::Arc;
 

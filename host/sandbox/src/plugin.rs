@@ -1,4 +1,4 @@
-//! A plugin at work: a component with its limits and grants, and a pool of its instances.
+//! A plugin that takes batches: a component with its limits and grants, and a pool of its instances.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

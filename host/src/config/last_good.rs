@@ -1,5 +1,5 @@
-//! The configuration that last worked, kept beside the journal: what a bad change, or a restart
-//! during one, falls back to.
+//! Keeps the configuration that last worked beside the journal. The controller falls back to it after a bad change,
+//! also across a restart.
 //!
 //! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json`, `DIR/last-good/witnessed.mark` and, for each plugin,
 //! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map}`. Each file is written beside its place

@@ -1,4 +1,4 @@
-//! From a text to a checked manifest, or to every fault of it with file, line and field.
+//! Turns a text into a checked manifest, or into all of its faults with file, line and field.
 
 use std::collections::BTreeMap;
 use std::fmt;

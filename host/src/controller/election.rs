@@ -1,5 +1,5 @@
-//! Whether this process is the one that hands states to plugins: always where it has the journal for
-//! itself, and where it shares it while it holds the Lease and has begun a term in the journal.
+//! Decides whether this process hands states to plugins. A process with its own journal always does. A replica does
+//! while it holds the Lease and has begun a term in the journal.
 
 use std::time::Duration;
 

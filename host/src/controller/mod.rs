@@ -1,5 +1,5 @@
-//! The controller: opens the journal, watches its configuration, and runs what it names.
-//! One line a stage; the stages themselves are crates.
+//! The controller: opens the journal, follows the configuration, and runs what it names. It wires the stages, one
+//! line a stage; what a stage does is in its crate.
 
 mod election;
 mod opening;

@@ -1,5 +1,4 @@
-//! What stands before the journal is open: it is waited for where its server is away, and who asks
-//! meanwhile is told so.
+//! Opens the journal, and waits while its server is away. Until then, the portal answers that it waits, and why.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;

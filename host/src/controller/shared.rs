@@ -1,4 +1,4 @@
-//! What runs, for those who ask: written by the controller's loop, read by the views.
+//! The registry of what runs: the reconciliation loop writes it, the views read it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,5 +1,5 @@
-//! `kubewitness playground`: a simulated cluster with training jobs that come and go, the real
-//! controller, the three plugins, SQLite and the portal, in one process.
+//! `kubewitness playground`: a simulated cluster with training jobs, the real controller, three plugins, SQLite and
+//! the portal, in one process. It touches no cluster, and no data folder but its own.
 
 mod completeness;
 mod folder;
@@ -109,7 +109,7 @@ async fn play(
     controller.finish().await?;
     world.finish().await?;
     let completeness =
-        completeness.ok_or_else(|| anyhow!("stopped before it was known what was delivered"))??;
+        completeness.ok_or_else(|| anyhow!("stopped before the deliveries were counted"))??;
     summary::farewell(&completeness, &args.data);
     Ok(if completeness.is_complete() { End::Fine } else { End::Failed })
 }

@@ -1,5 +1,5 @@
-//! Everything that plugins can be granted, opened once from the host's settings and shared by all of them.
-//! It opens and hands out; what a granted thing does is its capability's.
+//! Opens everything that plugins can be granted, once, from the host's settings, and hands it out. It performs no
+//! effect: that is for the capabilities.
 
 mod open;
 mod places;

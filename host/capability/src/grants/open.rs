@@ -1,4 +1,5 @@
-//! Opens what the host's settings list, some at a time. What did not change since the settings before stays open.
+//! Opens the databases, ledgers, destinations and keys of the settings, some at a time. An entry that did not change
+//! stays open.
 
 use std::collections::HashMap;
 use std::path::Path;

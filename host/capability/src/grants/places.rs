@@ -1,4 +1,4 @@
-//! Which files the stores of a host may be: each one its own, and none of the host's.
+//! Checks that each store of the settings has a file of its own, and none of the host's files.
 
 use std::path::{Component, Path, PathBuf};
 

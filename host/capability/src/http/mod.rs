@@ -1,5 +1,5 @@
-//! `http`: requests to destinations that an operator named. The address, its secrets and its rate
-//! stay here; a plugin names a path below the address, and what comes back to it names neither.
+//! `http`: sends requests to destinations that an operator named. The address, its secrets and its rate
+//! stay here. A plugin names a path below the address, and no answer names the address or a secret.
 //!
 //! The client is reqwest beside kube's hyper: without it the host has 398 crates and not 400 (`cargo tree`), and
 //! pools, timeouts and their errors would have to be written here.

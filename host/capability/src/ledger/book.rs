@@ -255,7 +255,7 @@ impl Book {
                 self.bytes
             )),
             std::cmp::Ordering::Greater => damaged(format!(
-                "the file has {there} bytes and {} were written here: somebody else appended",
+                "the file has {there} bytes and {} were written here: another program appended",
                 self.bytes
             )),
         }

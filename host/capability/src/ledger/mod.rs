@@ -1,8 +1,7 @@
-//! `ledger`: append-only record files that an operator granted. What a call appends is kept in
-//! memory until its commit, which writes it in one piece; [`book`] has the files.
+//! `ledger`: append-only record files that an operator granted. A call's records stay in memory until its commit,
+//! which writes them in one piece; [`book`] has the files. Nothing here changes or removes a record.
 //!
-//! A call holds the ledger from its first look to its commit, since a chain can only be continued
-//! by one at a time.
+//! A call holds the ledger from its first look to its commit: two calls can't continue one chain.
 
 pub mod book;
 

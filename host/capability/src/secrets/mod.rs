@@ -1,5 +1,5 @@
-//! Secrets: references in the configuration, values only here and only for the moment of use.
-//! A value is never logged, never part of an error, and never handed to a plugin.
+//! Resolves secrets. The configuration holds references; a value is here only, for the moment of its use. A value is
+//! never logged, never part of an error, and never handed to a plugin.
 
 pub(crate) mod signing_keys;
 

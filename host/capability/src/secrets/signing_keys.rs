@@ -1,4 +1,4 @@
-//! Signing keys: Ed25519, named by the operator; a plugin sees signatures and never the key.
+//! Signs with Ed25519 keys that an operator named. A plugin sees signatures and never the key.
 
 use kubewitness_core::config::KeySpec;
 use kubewitness_core::ports::GrantError;

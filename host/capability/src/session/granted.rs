@@ -1,4 +1,4 @@
-//! One plugin's standing: what it was granted, and the receipts of what it has applied.
+//! One plugin: what it was granted, and the receipts of the states that it has applied.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! `sql`: databases that an operator granted. What one call writes is one transaction, and the
+//! `sql`: databases that an operator granted. One transaction holds everything that one call writes, and the
 //! receipt of its states commits with it.
 //!
-//! [`guard`] reads a plugin's statements, [`write`] builds the host's own, and each database has a
-//! module behind [`Engine`] and [`Transaction`]; those on servers share [`remote`]. [`receipt`] is what is
-//! kept with the rows, and [`proof`] looks for them.
+//! [`guard`] checks the statements of plugins, and [`write`] builds the host's own. Each database has a
+//! module behind [`Engine`] and [`Transaction`]; servers share [`remote`]. [`receipt`] is stored with the rows, and
+//! [`proof`] compares it with them. Nothing here knows of other capabilities.
 
 pub mod guard;
 pub mod mysql;

@@ -1,5 +1,5 @@
-//! Receipts of a database as they lie there, and whether the rows are there that were written with
-//! them. Reads only, one moment of it, also beside a running controller.
+//! Reads the receipts of a database, and looks for the rows that were written with them. It only reads, at one moment,
+//! also beside a running controller.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -130,7 +130,7 @@ impl<L: Link> Reader for Served<L> {
         };
         match in_time(asked).await?.first().and_then(|row| row.first()) {
             Some(SqlValue::Integer(count)) => Ok(*count as u64),
-            _ => Err("it answered something else than a number".into()),
+            _ => Err("its answer is not a number".into()),
         }
     }
 }

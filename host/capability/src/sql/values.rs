@@ -1,4 +1,4 @@
-//! The values that a plugin binds and is given: their bounds, whichever database has them.
+//! Bounds of the values that a plugin binds and is given, the same for every database.
 
 use futures::{Stream, TryStreamExt};
 use kubewitness_core::ports::{GrantError, SqlValue};

@@ -1,6 +1,6 @@
-//! Statements that the host builds itself: rows for one table, with what happens to a row whose
-//! key is already there. Names are checked and quoted, rows of one key are merged, and the rest is
-//! cut into statements of few different sizes, so that prepared ones are used again.
+//! Builds the host's own statements, which write rows into one table and say what happens to a row whose key exists.
+//! Names are checked and quoted, rows of one key are merged, and the rest is cut into statements of few sizes, so
+//! that prepared ones are reused.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};

@@ -1,7 +1,7 @@
-//! The guest's own time in one call. It runs while the guest computes or sleeps, and stands while
-//! the host works for it or while the executor has taken it off the thread.
+//! The guest's own time in one call. It runs while the guest computes or sleeps. It stands while
+//! the host works for the guest, or while the executor has taken the guest off the thread.
 //!
-//! The machine is told the time, so that it can be tested; [`timed`] drives it.
+//! The machine is told the time, so that tests decide it; [`timed`] drives it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

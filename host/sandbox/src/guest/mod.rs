@@ -1,5 +1,5 @@
-//! What belongs to one instance on the host's side: its limits, its empty WASI, and the session
-//! that the call in progress works in.
+//! The host's side of one instance: its limits, its empty WASI, and the session of the call in progress. It knows no
+//! component and calls no guest.
 
 pub mod clock;
 pub mod stderr;
@@ -112,9 +112,7 @@ impl Guest {
         self.fits(bytes)?;
         match &mut self.session {
             Some(session) => Ok((&mut **session, self.clock.host())),
-            None => {
-                Err(Error::Denied("capabilities are there while states are handled, not before".to_string()))
-            }
+            None => Err(Error::Denied("capabilities work while states are handled, not before".to_string())),
         }
     }
 

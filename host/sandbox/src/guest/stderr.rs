@@ -1,4 +1,4 @@
-//! Where a guest's stderr goes: the last bytes of it, for the error text of a trap.
+//! Keeps the last bytes of a guest's stderr, for the error text of a trap.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The documents of one file: hosts and plugins, in a ConfigMap as a cluster has them or as they are.
+//! Reads the documents of one file: hosts and plugins, bare or inside a ConfigMap.
 
 use std::collections::BTreeMap;
 use std::path::Path;

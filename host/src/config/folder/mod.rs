@@ -1,5 +1,5 @@
-//! Configuration from a folder: the ConfigMaps that `kubectl apply` would take, or the documents that
-//! they hold. What else lies there is named, and what it lacks.
+//! Reads the configuration from a folder, and follows it: ConfigMaps as `kubectl apply` takes them, or the bare
+//! documents. A file that is not taken is named with the reason. It writes nothing.
 
 mod documents;
 
@@ -125,7 +125,7 @@ fn list(folder: &Path) -> io::Result<Listing> {
         let entry = entry?;
         if count >= ENTRIES {
             return Err(io::Error::other(format!(
-                "it has more than {ENTRIES} entries: it is one of another kind"
+                "it has more than {ENTRIES} entries: a folder of manifests has fewer"
             )));
         }
         let (path, name) = (entry.path(), entry.file_name());
@@ -137,7 +137,7 @@ fn list(folder: &Path) -> io::Result<Listing> {
             _ if entry.file_type()?.is_dir() => {
                 listing
                     .others
-                    .push((path, "is a folder: what is to be read lies directly in the one above it"));
+                    .push((path, "is a folder: only files directly in the configured folder are read"));
             }
             Some("wasm") => listing.components.push(path),
             _ if matches!(
@@ -145,13 +145,13 @@ fn list(folder: &Path) -> io::Result<Listing> {
                 Some("kustomization.yaml" | "kustomization.yml" | "Kustomization")
             ) =>
             {
-                listing.others.push((path, "is for `kubectl apply -k`: what it changes is not changed here"));
+                listing.others.push((path, "is for `kubectl apply -k`: its changes are not applied here"));
             }
             Some("yaml" | "yml" | "json") => listing.manifests.push(path),
             _ => {
                 listing
                     .others
-                    .push((path, "is no manifest by its name: those end with .yaml, .yml or .json"));
+                    .push((path, "is not named as a manifest: manifests end with .yaml, .yml or .json"));
             }
         }
     }

@@ -1,6 +1,6 @@
-//! The plugins that run, and how one is put in the place of another: a change is parsed,
-//! checked and compiled before it is taken; then the old version drains and the new one goes on
-//! from the cursor. A change that does not pass leaves what runs as it is.
+//! The plugins that run, and how one version replaces another. A change is parsed, checked and compiled before it is
+//! taken. Then the old version drains, and the new one goes on from the cursor. A change that fails a check leaves
+//! the running version as it is. It decides nothing about configuration: `reconcile` does.
 
 mod calls;
 mod filters;
@@ -195,7 +195,7 @@ impl Plugins {
         for warning in candidate.warnings.iter().chain(&candidate.parsed.problems(beside.collect())) {
             warn!("{warning}");
         }
-        self.journal.settle().await.context("finishing what was written before it")?;
+        self.journal.settle().await.context("waiting for earlier writes to the journal")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
         let backing = Backing {
             documents: Arc::new(self.journal.clone()),
@@ -205,8 +205,7 @@ impl Plugins {
             cursor: progress.map_or(0, |progress| progress.cursor),
             newest: *self.journal.newest().borrow(),
         };
-        let grants =
-            capabilities.grants(&name, spec, backing).await.context("opening what it was granted")?;
+        let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
         let plugin = candidate.component.plugin(&name, &spec.limits, grants);
         let plugin = Arc::new(plugin.context("instantiating it")?);
         let options = DispatchOptions {
@@ -261,7 +260,7 @@ impl Plugins {
         if tokio::time::timeout(WAIT, &mut task).await.is_ok() {
             return Stopped::Drained(candidate.into());
         }
-        let why = "its calls have not ended yet: what comes next waits for them".to_owned();
+        let why = "its calls have not ended yet: the next version waits for them".to_owned();
         self.shared.set_phase(name, Phase::Draining, Some(why));
         self.draining.insert(name.to_owned(), Draining { candidate, task });
         Stopped::NotYet

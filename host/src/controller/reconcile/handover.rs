@@ -1,4 +1,4 @@
-//! From one replica to the next: what only the one has that dispatches begins and ends here.
+//! What a replica begins when it becomes the leader, and ends when another one does.
 
 use std::collections::BTreeMap;
 

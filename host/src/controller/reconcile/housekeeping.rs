@@ -1,4 +1,4 @@
-//! What is done every few seconds, whether or not anything changes.
+//! Work that is repeated every few seconds, whether or not anything changes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

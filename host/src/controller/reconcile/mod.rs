@@ -1,4 +1,5 @@
-//! The loop that makes what runs equal to what is configured.
+//! The loop that makes what runs equal to what is configured. It alone starts and stops sources, streams and plugins;
+//! it reads no state and answers no request.
 
 mod handover;
 mod housekeeping;
@@ -515,9 +516,9 @@ fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) 
     let fault = |(index, source): (usize, &SourceSpec)| Fault {
         field: format!("spec.sources[{index}]"),
         message: format!(
-            "the source `{}` has witnessed another kind, namespace or selection, or was had from elsewhere, and its \
+            "the source `{}` has witnessed another kind, namespace or selection, or came from another stream, and its \
              history is of that: \
-             give what is new a new name, and subscribe the plugins to it",
+             give the new source a new name, and subscribe the plugins to it",
             source.name
         ),
     };

@@ -1,5 +1,5 @@
-//! Tells what became of each configuration: in the log, and in the cluster as one status
-//! ConfigMap a plugin and an Event on the ConfigMap that the operator wrote.
+//! Reports the result of each change of a plugin: in the log, and in the cluster as a status ConfigMap for each plugin
+//! and an Event on the operator's ConfigMap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Reporter {
         let plugin = &report.plugin;
         match write_status(cluster, report).await {
             Ok(false) => {}
-            Ok(true) => warn!(plugin, "its status was deleted or changed by somebody, and is written again"),
+            Ok(true) => warn!(plugin, "its status was deleted or changed in the cluster: writing it again"),
             Err(error) => {
                 warn!(plugin, "its status can't be written, trying again: {error}");
                 self.written.remove(plugin);

@@ -1,4 +1,5 @@
-//! The sources that run: one list-watch each, started and stopped as the configuration says.
+//! The sources that run: one list-watch each, started and stopped as the configuration says. It never looks into a
+//! state.
 
 pub mod resync;
 pub mod retention;

@@ -1,8 +1,8 @@
-//! When the process ends: what signals ask for, and the bounds that hold whatever hangs.
+//! Signals: the first one ends the process in order, the second one at once. Bounds end it even when something hangs.
 //!
-//! Signals are heard on a thread with a runtime of its own. It writes nothing itself, shares no lock with
-//! the rest and waits for nobody, so that a second signal ends the process even where every worker of the
-//! runtime waits for a file system, and every line of the log for a reader.
+//! A thread with a runtime of its own listens for signals. It writes nothing itself, shares no lock with the rest,
+//! and waits for nothing else. So a second signal ends the process even when every worker of the runtime waits for a
+//! file system and every log line waits for a reader.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ async fn watch(mut signals: Signals, ends: &Ends, patience: Patience) {
     };
     match tokio::time::timeout_at(deadline, in_time).await {
         Ok(()) => aside(|| warn!("stopping at once")),
-        Err(_) => aside(move || warn!("the end has taken {:?}: stopping at once", patience.end)),
+        Err(_) => aside(move || warn!("shutting down has taken {:?}: stopping at once", patience.end)),
     }
     ends.abort.cancel();
     tokio::time::sleep(patience.last_resort).await;

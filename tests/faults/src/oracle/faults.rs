@@ -1,4 +1,4 @@
-//! The rules of a truthful journal, and what breaks them.
+//! The rules that a journal must keep, and the faults that break them.
 
 use std::fmt;
 

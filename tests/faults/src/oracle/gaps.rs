@@ -1,4 +1,4 @@
-//! Gaps: none is false, none lies on another, and their bounds are exact.
+//! Judges gaps: none is false, none overlaps another, and their bounds are exact.
 
 use std::collections::BTreeMap;
 

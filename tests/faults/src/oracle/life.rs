@@ -1,4 +1,4 @@
-//! One object: each of its versions once, in order, or in one gap; nothing that it never was.
+//! Judges one object: each of its versions is there once, in order, or in one gap, and no other version is.
 
 use kubewitness_core::{Change, State};
 

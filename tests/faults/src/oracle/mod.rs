@@ -1,7 +1,7 @@
-//! Says where a journal lies about a server's history.
+//! Finds every place where a journal contradicts a server's history.
 //!
-//! Every version of every object is witnessed once and in order, or lies in exactly one gap; no
-//! gap covers what was witnessed or could have been read; its bounds are exact.
+//! Every version of every object is witnessed once and in order, or lies in exactly one gap. No
+//! gap covers a version that was witnessed or could have been read. The bounds of gaps are exact.
 
 mod faults;
 mod gaps;

@@ -1,4 +1,4 @@
-//! A new object under an old name comes after the end of the old one.
+//! Judges names: a new object under an old name comes after the end of the old one.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! Where the built programs and plugins are. Tests of this package can't ask cargo for the
-//! binaries of another one, so they are looked for beside the test itself.
+//! Finds the built programs and plugins. Tests of one package can't ask cargo for the binaries of another one, so
+//! they are looked for beside the test itself.
 
 use std::path::{Path, PathBuf};
 

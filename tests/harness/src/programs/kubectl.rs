@@ -1,4 +1,4 @@
-//! The real kubectl, with a home of its own, so that no configuration of the machine leaks in.
+//! Runs the real kubectl with a home of its own, so that no configuration of the machine leaks in.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! The built `kubewitness` as its own process.
+//! Runs the built `kubewitness` as its own process.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The programs that a test runs, each as a process of its own: Kubewitness, the simulated API server, kubectl.
+//! The programs that a test runs, each as its own process: Kubewitness, the simulated API server, kubectl. They are
+//! reached from outside only, and judged nowhere here.
 
 mod binaries;
 mod kubectl;

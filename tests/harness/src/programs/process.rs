@@ -1,4 +1,4 @@
-//! A program as its own process, ended by its number, with its output in files.
+//! A program as its own process. It is ended by its process id, and its output goes into files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The simulated API server as its own process, and the questions that only it can answer.
+//! Runs the simulated API server as its own process, and asks it what only it knows.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
-//! Which programs MySQL and MariaDB are, and how they are called: what the one grew out of the other
-//! they still have in common.
+//! The programs of MySQL and MariaDB and their arguments, in one file because the two share most of them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

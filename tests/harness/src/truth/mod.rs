@@ -1,4 +1,4 @@
-//! The comparison that everything is for: what the API server had against what arrived.
+//! Compares what the API server had with what arrived in a plugin's tables. It starts nothing and only reads.
 
 mod platform;
 

@@ -1,5 +1,5 @@
-//! Reads the persistence plugin's tables, as somebody who depends on them would, and notes every try to
-//! write into them.
+//! Reads the persistence plugin's tables, as a program that depends on them would, and records every attempt to write
+//! into them.
 
 use std::path::Path;
 use std::time::Duration;

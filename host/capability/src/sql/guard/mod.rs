@@ -1,7 +1,7 @@
-//! Reads the SQL that a plugin sends, as the database would split it, and refuses what reaches
-//! beyond the granted tables or beyond the transaction of the call. The database parses it
-//! afterwards, always as one prepared statement; here only words, quotes and placeholders matter.
-//! It is the second fence: the first are the rights of the user that the operator granted.
+//! Reads the SQL of a plugin as the database would split it, and refuses a statement that reaches beyond the granted
+//! tables or beyond the transaction of the call. The database parses it afterwards, always as one prepared statement;
+//! here only words, quotes and placeholders matter. It is the second fence: the first are the rights of the user that
+//! the operator granted. It runs nothing.
 
 mod rules;
 mod tokens;

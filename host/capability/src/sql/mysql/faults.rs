@@ -1,5 +1,5 @@
-//! What an error of MySQL or MariaDB means: for the statement alone, for the transaction, and in
-//! words that name no machine and no user.
+//! Classifies errors of MySQL and MariaDB: the statement failed, or the transaction is lost. The texts name no machine
+//! and no user.
 
 use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
@@ -32,7 +32,7 @@ fn judge(number: u16, state: &str, said: &str) -> Fault {
         // MySQL 3024, MariaDB 1969.
         3024 | 1969 => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
         1205 => unavailable("other transactions hold the rows".into()),
-        1213 | 1020 | 1317 => unavailable(format!("it got in the way of another transaction: {said}")),
+        1213 | 1020 | 1317 => unavailable(format!("it is in conflict with another transaction: {said}")),
         1290 | 1792 | 1836 => unavailable("the database can't be written now: it is read-only".into()),
         1021 | 1114 => unavailable("the database's disk is full".into()),
         1040 | 1203 | 1226 => unavailable("the database has too many connections".into()),

@@ -1,6 +1,5 @@
-//! MySQL and MariaDB: rows come in statements of several rows each. A statement that fails is undone
-//! alone. The fence is a row, locked with the others' or alone. Making a table commits, so that is
-//! done before a call writes.
+//! MySQL and MariaDB. A statement writes several rows. A statement that fails is undone alone. The fence is a row,
+//! which a transaction locks shared or exclusively. Making a table commits, so that happens before a call writes.
 
 mod faults;
 mod values;

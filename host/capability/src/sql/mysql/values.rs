@@ -1,4 +1,4 @@
-//! Values between plugins and MySQL's driver.
+//! Converts values between plugins and MySQL's driver.
 
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlRow};

@@ -1,5 +1,5 @@
-//! What an error of PostgreSQL means: for the statement alone, for the transaction, and in words
-//! that name no machine and no user.
+//! Classifies errors of PostgreSQL: the statement failed, or the transaction is lost. The texts name no machine and no
+//! user.
 
 use kubewitness_core::ports::GrantError;
 
@@ -27,7 +27,7 @@ fn judge(code: &str, said: &str) -> Fault {
     match code {
         "57014" => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
         "55P03" => unavailable("other transactions hold the rows".into()),
-        "40001" | "40P01" => unavailable(format!("it got in the way of another transaction: {said}")),
+        "40001" | "40P01" => unavailable(format!("it is in conflict with another transaction: {said}")),
         "25006" => unavailable("the database can't be written now: it is a replica".into()),
         "53100" => unavailable("the database's disk is full".into()),
         "53300" => unavailable("the database has too many connections".into()),

@@ -1,6 +1,6 @@
-//! PostgreSQL: rows come as one array a column, in one statement whatever their number. A statement
-//! that fails takes the transaction with it, so each has a savepoint before it. The fence is an
-//! advisory lock, which ends with the transaction.
+//! PostgreSQL. One statement writes any number of rows, as one array a column. A statement that fails takes the
+//! transaction with it, so each has a savepoint before it. The fence is an advisory lock, which ends with the
+//! transaction.
 
 mod faults;
 mod values;

@@ -1,5 +1,5 @@
-//! Values between plugins and PostgreSQL's driver. The server says which types it takes and gives;
-//! what is not plainly one of a plugin's is refused, and a cast in the statement makes it one.
+//! Converts values between plugins and PostgreSQL's driver. The server says which types it takes and gives. A type
+//! that is not plainly one of a plugin's is refused; a cast in the statement helps.
 
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
 use sqlx::postgres::{PgArguments, PgRow, PgStatement};

@@ -1,9 +1,9 @@
-//! What a receipt says of the rows that were written with it, so that a proof can look for them.
+//! The claims of a receipt: which rows were written with it, so that a proof can look for them.
 //!
-//! It lies beside the receipt as one more row of the same table, under a name that no plugin can have,
-//! and goes with it. It tells keys, and only of rows that the host wrote itself: such a row is there from
-//! then on, whatever replaces it. A plugin may also take rows away by statements of its own; with the
-//! transaction that does, all that was said so far is no longer said.
+//! The claims are one more row of the receipts' table, under a name that no plugin can have, and leave with their
+//! receipt. They name keys, only of rows that the host wrote itself: such a row exists from then on, whatever
+//! replaces it. A plugin may also delete rows with its own statements; the transaction that does so drops all
+//! earlier claims.
 
 use kubewitness_core::document::checksum;
 use kubewitness_core::ports::{SqlValue, TableCopy, TableWrite};

@@ -1,4 +1,5 @@
-//! What is kept with the rows of a call: the receipt of its states, and what it says of the rows.
+//! The receipt of a call, which commits with its rows, and the row that stores it. Which database stores it is not
+//! known here.
 
 pub mod claims;
 

@@ -1,5 +1,5 @@
-//! What the columns of a server's table hold, and whether a plugin's values fit them. A server
-//! would convert some of what doesn't fit without a word, and tells others without their place.
+//! Checks whether a plugin's values fit the columns of a server's table. A server converts some values that do not fit
+//! without a word, and refuses others without naming their place.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! The transaction of one call on a server. Dropped without an end, its connection is closed, and
-//! the server undoes what it did.
+//! The transaction of one call on a server. Dropped without an end, it closes its connection, and the server undoes
+//! it.
 
 use std::time::Instant;
 
@@ -158,7 +158,7 @@ impl<L: Link> Open<L> {
             Ok(true) => Ok(()),
             Ok(false) => Err(CommitError::RolledBack(refused)),
             Err(error) => {
-                tracing::warn!(%error, "nobody knows yet whether a commit took hold");
+                tracing::warn!(%error, "whether a commit took effect is not known yet");
                 Err(CommitError::InDoubt(refused))
             }
         }
@@ -240,7 +240,9 @@ impl<L: Link> Transaction for Open<L> {
 
     fn intact(&self) -> Result<(), GrantError> {
         match &self.broken {
-            Some(error) => Err(GrantError::Unavailable(format!("what this call wrote was undone: {error}"))),
+            Some(error) => {
+                Err(GrantError::Unavailable(format!("the writes of this call were undone: {error}")))
+            }
             None => Ok(()),
         }
     }

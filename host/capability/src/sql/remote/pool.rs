@@ -1,5 +1,5 @@
-//! The connections to one database: no more than a number of them, made when they are needed, used
-//! again when they are whole, and not asked for too often while the server is away.
+//! The connections to one database: bounded in number, made on demand, reused while they are whole, and retried with
+//! pauses while the server is away.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Why a server can't be used, in words that name no address, no machine and no user.
+//! Texts that say why a server can't be used. They name no address, no machine and no user.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub const UNREADABLE: &str = "the secret is no readable address: each `@`, `:` a
 /// Why there is no connection, without an address.
 pub fn connection_reason(kind: io::ErrorKind) -> String {
     match kind {
-        io::ErrorKind::ConnectionRefused => "nobody listens at its address".into(),
+        io::ErrorKind::ConnectionRefused => "no server listens at its address".into(),
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
             "it closes connections".into()
         }

@@ -1,4 +1,4 @@
-//! How long things may take, and when what runs has to end: SQLite asks while it works.
+//! Deadlines of statements, calls and the disk. SQLite asks about them while it works.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,10 +1,9 @@
-//! SQLite: one writer connection a database, shared by the plugins that were granted it. A call
-//! holds it from its first statement to its commit, waits a bounded time for it, and may keep it
-//! for a bounded time only. WAL, so that people can read beside it; every commit is synced.
+//! SQLite: one writer connection for each database, shared by the plugins that were granted it. A call
+//! holds the writer from its first statement to its commit, waits a bounded time for it, and may keep it
+//! for a bounded time only. WAL lets people read beside it; every commit is synced.
 //!
-//! What a call asks for runs as a whole on a thread that may block, and the writer with it. A call that
-//! goes away meanwhile leaves both there: what runs is stopped, and whoever has the writer next ends
-//! what was left open.
+//! The work of a call runs as a whole, with the writer, on a thread that may block. A call that is dropped leaves
+//! both there: the running statement is stopped, and the next call rolls back the open transaction.
 //!
 //! A statement that fails leaves the rest of the call's transaction as it was, unless SQLite says
 //! otherwise; then the whole call is undone.
@@ -235,12 +234,12 @@ impl Transaction for Open {
     }
 
     fn intact(&self) -> Result<(), GrantError> {
-        let undone = |why: &str| format!("what this call wrote was undone: {why}");
+        let undone = |why: &str| format!("the writes of this call were undone: {why}");
         Err(match (&self.broken, &self.writer) {
             // For what is in a row, as a trigger may have it: that is found, and nobody's outage.
             (Some(GrantError::Invalid(why)), _) => GrantError::Invalid(undone(why)),
             (Some(error), _) => GrantError::Unavailable(undone(&error.to_string())),
-            (None, None) => GrantError::Unavailable(undone("nobody waited for one of its statements")),
+            (None, None) => GrantError::Unavailable(undone("the call left one of its statements unfinished")),
             (None, Some(_)) => return Ok(()),
         })
     }
@@ -261,7 +260,7 @@ impl Transaction for Open {
     async fn rollback(mut self: Box<Self>) {
         let Some(writer) = self.writer.take() else { return };
         if let Err(error) = hop(self.limits.patience, writer, Writer::roll_back).await {
-            tracing::debug!(%error, "whoever comes next rolls back");
+            tracing::debug!(%error, "the next call rolls back");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The one connection that writes. All of this waits for the disk and for locks: it is called where a
+//! The one connection that writes. Every function waits for the disk and for locks, so it must be called where a
 //! thread may block.
 
 use std::io::ErrorKind;
