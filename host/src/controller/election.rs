@@ -91,8 +91,8 @@ impl Office {
     pub async fn changed(&mut self) {
         let Some(election) = &mut self.election else { return std::future::pending().await };
         if election.term() != self.term {
-            // The last try to take it may have failed a moment ago. Whoever waits begins to wait again
-            // whenever something else happens.
+            // The last try to take the office may have failed a moment ago. The caller's wait begins
+            // again whenever something else happens.
             return sleep_until(self.again_at).await;
         }
         while election.term() == self.term {

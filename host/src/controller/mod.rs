@@ -54,7 +54,7 @@ pub struct Options {
     pub config: ConfigFrom,
     pub data: PathBuf,
     pub journal: Place,
-    /// Bound by whoever starts it, who may have to know that the address is free beforehand.
+    /// Bound by the caller, who may have to know beforehand that the address is free.
     pub listener: TcpListener,
     pub health_listen: Option<SocketAddr>,
     pub plugin_folders: Vec<PathBuf>,
@@ -219,7 +219,7 @@ async fn look_at_others(journal: Journal, election: Election, stop: Cancellation
             match now.clone().filter(|_| now != told) {
                 // It was deleted and made anew.
                 Some(lease) => journal.elect_by(lease).await.is_ok(),
-                // That it can't be looked at is told by whoever writes to it.
+                // An error is reported by the tasks that write to the journal.
                 None => journal.settle().await.is_ok(),
             }
         };

@@ -34,8 +34,8 @@ impl Drop for Claim {
 }
 
 impl Claim {
-    /// Makes the folder if need be. Somebody's data is refused, and so is a folder in which a
-    /// playground runs; nothing that is there is touched.
+    /// Makes the folder if it is missing. A folder with other data is refused, and so is one in which a
+    /// playground runs; no file in it is touched.
     pub fn new(data: &Path) -> Result<Self> {
         std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
         let marker = data.join(MARKER);

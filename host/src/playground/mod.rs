@@ -45,7 +45,7 @@ const FIRST_LISTS: Duration = Duration::from_secs(30);
 pub async fn playground(args: PlaygroundArgs) -> Ended {
     let ends = Ends::new();
     signals::listen(&ends).await?;
-    // What is there belongs to whoever has folder and address, so both come before the clearing.
+    // Folder and address are claimed before the folder is cleared: another playground may run there.
     let claim = folder::Claim::new(&args.data)?;
     let listener = controller::listen(args.listen)?;
     claim.clear()?;
@@ -79,7 +79,7 @@ async fn play(
     };
     let Some(controller) = controller else { return before_the_first_job(world).await };
     summary::greet(args, controller.address);
-    // A version that came and went before the first list was nobody's to witness.
+    // The controller could not witness versions that came and went before its first list.
     tokio::select! {
         ready = tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)) => ready.with_context(|| {
             format!("the controller is not ready: {}/kubewitness.log says why", args.data.display())

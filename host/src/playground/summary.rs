@@ -42,7 +42,7 @@ Ctrl-C ends it and proves that nothing was lost.
     ));
 }
 
-/// One message with its line's end. The playground goes on when nobody reads it any more.
+/// One message with its line's end. The playground goes on when its reader is gone.
 fn say(message: &str) {
     if let Err(error) = print::text(&format!("{message}\n")) {
         warn!("standard output can't be written: {error:#}");

@@ -220,7 +220,7 @@ impl Book {
         match line {
             Line::Receipt { plugin, states } => self.receipts.push((plugin, states)),
             Line::Intent(intent) => {
-                // One that begins where the one before began comes after an undo.
+                // An intent that begins where the intent before it began comes after an undo.
                 if let Some(before) = pending.take().filter(|before| before.offset != intent.offset) {
                     self.count(&before);
                     self.receipts.push((before.plugin, before.states));
@@ -261,7 +261,7 @@ impl Book {
         }
     }
 
-    /// Whether a part of it never came to the disk. One that is there and another is damage.
+    /// Whether a part of the append never reached the disk. Other bytes in its place are damage.
     fn is_torn(&self, intent: &Intent) -> io::Result<bool> {
         let mut bytes = Vec::new();
         let mut file = &self.data;

@@ -35,7 +35,7 @@ pub struct Standing {
     doubts: AtomicU64,
     /// So many of them are settled.
     settled: AtomicU64,
-    /// One reads, and whoever comes meanwhile waits for what is found.
+    /// One call reads the receipts; calls that come meanwhile wait for its result.
     reading: tokio::sync::Mutex<()>,
     cursor: AtomicU64,
     /// The newest position that the journal had or the plugin was handed: its own receipts go no further.

@@ -204,8 +204,8 @@ pub fn of_text(path: &Path, text: &str) -> Snapshot {
     snapshot
 }
 
-/// Of a file that somebody named: a pipe, as a shell hands one over, is read to its end, and a device up
-/// to the bound.
+/// The bytes of a file that the command line names. A pipe from a shell is read to its end, and a device
+/// up to the bound.
 pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     files::read_from(File::open(path)?, most)
 }

@@ -28,8 +28,8 @@ impl Calls {
         Self { name, handler, tasks, running: TaskTracker::new(), election }
     }
 
-    /// Until none is under way any more. Nobody may go on with the plugin's states before: a call that
-    /// was given up may commit while it ends, and what it has done is read when the next one begins.
+    /// Waits until no call is under way. The plugin's states may not be handed over before that: a call that
+    /// was given up may commit while it ends, and the next one reads what it has done.
     pub async fn ended(&self) {
         self.running.close();
         self.running.wait().await;

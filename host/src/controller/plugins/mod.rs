@@ -66,12 +66,12 @@ pub struct Plugins {
     pub shared: Arc<Shared>,
     pub tasks: Tasks,
     pub folders: Vec<std::path::PathBuf>,
-    /// Stops calls at once, whoever drains.
+    /// Stops calls at once, in whichever plugin drains.
     pub abort: CancellationToken,
     /// By which calls are made, where replicas share the journal.
     election: Option<Election>,
     running: BTreeMap<String, Running>,
-    /// Whose calls have not ended yet. Until they have, nobody goes on with the plugin's states.
+    /// Plugins with calls that have not ended. Until they have, no other version gets the plugin's states.
     draining: BTreeMap<String, Draining>,
     /// What ran of those that have drained since, and wait for what comes after it.
     drained: BTreeMap<String, Candidate>,
@@ -172,8 +172,8 @@ impl Plugins {
         Err(error)
     }
 
-    /// What the journal turned out to be when a plugin was to be started: nobody's configuration is to
-    /// blame for it, and whatever is written after it lies on a disk that can't be trusted.
+    /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes
+    /// would go to a disk that can't be trusted.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
@@ -241,8 +241,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Drains one plugin; what it did not finish is there for whoever goes on from its cursor. One that
-    /// takes its time goes on draining beside everything else, and is asked for again once it has.
+    /// Drains one plugin. The next version goes on from its cursor, with the states that it did not finish. A
+    /// plugin that drains slowly goes on beside everything else; the caller stops it again once it has drained.
     pub async fn stop(&mut self, name: &str) -> Stopped {
         if self.is_draining(name) {
             return Stopped::NotYet;
@@ -280,7 +280,7 @@ impl Plugins {
         }
     }
 
-    /// Those that have drained, and that nobody has come for.
+    /// The versions that have drained and were not replaced.
     pub fn take_drained(&mut self) -> Vec<Candidate> {
         std::mem::take(&mut self.drained).into_values().collect()
     }

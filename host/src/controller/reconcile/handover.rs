@@ -37,8 +37,8 @@ impl Control {
         }
     }
 
-    /// What the replicas witness under each source's name, by whoever came first: a pod has no data folder
-    /// that would remember it.
+    /// What the replicas witness under each source's name, as the first replica recorded it in the journal: a
+    /// pod has no data folder that remembers it.
     pub(super) async fn agreed(&self, spec: &HostSpec) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
         let mut agreed = BTreeMap::new();
         if !self.office.is_shared() {

@@ -118,7 +118,7 @@ impl Control {
         let mut is_first = true;
         loop {
             tokio::select! {
-                // Whoever watches the configuration stops with us: that is no failure then.
+                // The task that follows the configuration stops at the same time: that is no failure then.
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 changed = snapshots.changed() => {
@@ -185,7 +185,7 @@ impl Control {
         let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };
         let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;
         let Some(kept) = kept else { return info!("stopped before every plugin was checked") };
-        // While a file can't be read, nobody knows whether its plugins are still wanted.
+        // While a file can't be read, its plugins may still be wanted.
         if snapshot.problems.is_empty() {
             self.remove_all_but(&kept).await;
         } else {
@@ -226,7 +226,7 @@ impl Control {
     /// stays is kept open, and the plugins go over to the new ones.
     async fn take_host(&mut self, entry: &Entry, stop: &CancellationToken) -> Result<(), Vec<String>> {
         let parsed = parse_host(entry).map_err(|problems| texts(&problems))?;
-        // Who stands by has nothing of what only the one that dispatches has.
+        // Only the leader has capabilities.
         let is_whole = self.capabilities.is_some() || !self.office.is_held();
         if is_whole && self.host.as_ref() == Some(&parsed.spec) {
             return Ok(());
@@ -287,11 +287,11 @@ impl Control {
 
     async fn move_plugins(&mut self, capabilities: &Capabilities, stop: &CancellationToken) {
         for name in self.plugins.names() {
-            // Where everything ends, nobody has to be brought over first.
+            // On shut-down no plugin has to move first.
             if stop.is_cancelled() {
                 return;
             }
-            // One that has not drained yet goes over to them when it has.
+            // A plugin that has not drained yet moves once it has.
             if let Stopped::Drained(candidate) = self.plugins.stop(&name).await {
                 self.go_on(*candidate, capabilities).await;
             }
@@ -360,8 +360,8 @@ impl Control {
         self.plugins.config_map(name).or_else(good)
     }
 
-    /// The name under which a refused ConfigMap is shown: of the plugin that is its own, else of
-    /// what it calls itself, else its own, set apart so that it is nobody else's.
+    /// The name under which a refused ConfigMap is shown: the name of its plugin, else the name that it gives
+    /// itself, else its own name, set apart so that no plugin has it.
     fn name_of_refused(&self, entry: &Entry, kept: &BTreeSet<String>) -> String {
         let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
         let is_own =

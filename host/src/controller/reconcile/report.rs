@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use crate::config::cluster::Maps;
 use crate::controller::shared::Phase;
 
-/// Nobody tells when a status was deleted or edited, so each is looked at this often: one request
+/// Statuses are not watched, so each is read this often to find one that was deleted or edited: one request
 /// a plugin.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -37,7 +37,7 @@ pub struct Cluster {
 
 pub struct Reporter {
     cluster: Option<Cluster>,
-    /// What was told last. One that could not be written to the cluster is not in `written`.
+    /// The last reports. A report that could not be written to the cluster is not in `written`.
     told: BTreeMap<String, Report>,
     written: BTreeMap<String, Report>,
     looked: Instant,
@@ -69,7 +69,7 @@ impl Reporter {
         }
     }
 
-    /// Tries again what could not be written, and mends what somebody else changed.
+    /// Writes again what could not be written, and repairs statuses that were changed in the cluster.
     pub async fn catch_up(&mut self) {
         let look = self.looked.elapsed() >= LOOK_AGAIN;
         if look {

@@ -59,8 +59,8 @@ struct Table {
 }
 
 impl Table {
-    /// A row that meets any unique index of its table is taken for one that is there already, and
-    /// nobody is told which index that was: so there may be only the one that the write names.
+    /// MySQL takes a row that meets any unique index for an existing row, and does not tell which index
+    /// it met. So the table may have only the unique index that the write names.
     fn check_key(&self, write: &TableWrite) -> Result<(), GrantError> {
         let lower = |names: &[String]| {
             let mut names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
@@ -180,7 +180,7 @@ impl Mysql {
         bounded(rows, Fault::Own).await
     }
 
-    /// A table may have been changed by somebody else since it was looked at.
+    /// Another program may have changed a table since it was looked at.
     fn noted<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
         if done.is_err() {
             self.tables.clear();

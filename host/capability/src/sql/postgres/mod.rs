@@ -87,7 +87,7 @@ impl Postgres {
         Ok(columns)
     }
 
-    /// A table may have been changed by somebody else since it was looked at.
+    /// Another program may have changed a table since it was looked at.
     fn noted<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
         if done.is_err() {
             self.tables.clear();

@@ -85,7 +85,7 @@ pub trait Link: Send + Sync + Sized + 'static {
     fn begin(&mut self, plugin: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
     /// Begins a transaction that has the plugin's fence for itself.
     fn fence(&mut self, plugin: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-    /// Waits until nobody else makes tables, up to the end of the transaction.
+    /// Waits until no other transaction makes tables, and keeps others from it up to its own end.
     fn shape(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// The text that keeps a receipt and commits.
     fn keep(receipt: &Receipt) -> String;
@@ -129,8 +129,8 @@ pub struct Remote<L: Link> {
 }
 
 impl<L: Link> Remote<L> {
-    /// Nothing is connected yet, so a server that is down holds nobody up. An address that can't be
-    /// one is told with the field that it belongs to.
+    /// Nothing is connected yet, so a server that is down delays nothing. An address that can't be
+    /// right is reported with its field.
     pub async fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
         let url = secrets::resolve(&spec.url_from).await?;
         L::options(url.expose())?;
@@ -179,8 +179,8 @@ impl<L: Link> Remote<L> {
     }
 }
 
-/// Waits for an answer, and no longer than that. A connection that did not answer is not used again:
-/// whoever took it drops it.
+/// Waits for an answer, up to a limit. A connection that did not answer is not used again: its holder
+/// drops it.
 async fn in_time<L: Link, T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, sqlx::Error>>,

@@ -44,7 +44,7 @@ pub struct Sqlite {
 
 type Held = OwnedMutexGuard<Writer>;
 
-/// Unless it is told that the work has ended, nobody waits for it any more.
+/// Dropped before the work has ended, it marks the work as given up.
 struct Waiting(Option<Arc<Deadline>>);
 
 impl Drop for Waiting {
@@ -67,7 +67,7 @@ async fn hop<T: Send + 'static>(
         let done = work(&mut writer);
         (writer, done)
     });
-    // Dropped before `working`, which may have the writer: whoever has that next is not stopped.
+    // Dropped before `working`, which may have the writer: the writer's next call is not stopped.
     let mut waiting = Waiting(Some(deadline));
     let ended = tokio::time::timeout(patience.disk, &mut working).await;
     let Ok(ended) = ended else {
@@ -91,8 +91,8 @@ async fn make_ready(writer: Held) -> Result<Held, GrantError> {
 }
 
 impl Sqlite {
-    /// Opens the file, creates it if it is missing, and its folder. Its disk is asked first, by a thread
-    /// that nobody misses: one that hangs is opened again and again until it is back.
+    /// Opens the file, and creates it and its folder if they are missing. A thread that may hang asks its
+    /// disk first: a disk that hangs is asked again until it is back.
     pub async fn open(path: &Path) -> Result<Self, String> {
         let file = path.to_owned();
         let looked = files::within(path, files::ANSWER, move || {
@@ -162,7 +162,7 @@ impl Engine for Sqlite {
     }
 }
 
-/// The transaction of one call. Dropped without an end, it is rolled back by whoever comes next.
+/// The transaction of one call. Dropped without an end, it is rolled back by the next call.
 struct Open {
     /// Away while a thread works with it, and for good where the call did not wait for that.
     writer: Option<Held>,
@@ -236,7 +236,7 @@ impl Transaction for Open {
     fn intact(&self) -> Result<(), GrantError> {
         let undone = |why: &str| format!("the writes of this call were undone: {why}");
         Err(match (&self.broken, &self.writer) {
-            // For what is in a row, as a trigger may have it: that is found, and nobody's outage.
+            // A trigger may refuse a row for its values: that is an invalid write, not an outage.
             (Some(GrantError::Invalid(why)), _) => GrantError::Invalid(undone(why)),
             (Some(error), _) => GrantError::Unavailable(undone(&error.to_string())),
             (None, None) => GrantError::Unavailable(undone("the call left one of its statements unfinished")),

@@ -86,8 +86,8 @@ impl Writer {
         }
     }
 
-    /// SQLite goes on in a file that has no name any more, where nobody would find what it writes. Whether
-    /// it was so.
+    /// Drops the connection to a file that was removed: SQLite would go on writing into it, and the rows
+    /// would be lost. Answers whether it was so.
     fn lets_go_of_a_lost_file(&mut self) -> bool {
         if self.connection.is_none() || self.found() == self.file {
             return false;
@@ -183,7 +183,7 @@ impl Writer {
                 Ok(_) => Ok(()),
                 Err(_) => self.run("ROLLBACK TO kw"),
             };
-            // Without it nobody knows what is left of the transaction.
+            // Without it the state of the transaction is unknown.
             left.and_then(|()| self.run("RELEASE kw")).map_err(|fault| Fault::Lost(fault.into_error()))?;
             done
         })
