@@ -1,4 +1,4 @@
-//! Configuration from labelled ConfigMaps of one namespace.
+//! Reads the configuration from the labelled ConfigMaps of one namespace, and follows them.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

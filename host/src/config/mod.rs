@@ -1,7 +1,8 @@
-//! What the operator wants, read from a folder or from labelled ConfigMaps, checked, and kept
-//! beside the journal once it worked.
+//! The configuration: read from a folder or from labelled ConfigMaps, checked, and kept beside the journal once it
+//! works. Nothing here starts anything or knows the controller.
 
 pub mod cluster;
+pub mod component;
 pub mod folder;
 pub mod last_good;
 pub mod manifest;
@@ -42,7 +43,7 @@ impl Snapshot {
     pub fn untaken(&self) -> Vec<String> {
         let mut told: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
         if self.more_passed_over > 0 {
-            told.push(format!("and {} more that are not taken", self.more_passed_over));
+            told.push(format!("and {} more documents and files that are not taken", self.more_passed_over));
         }
         told
     }

@@ -27,7 +27,7 @@ use kubewitness_core::{Seq, files};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use crate::applied::Mark;
+use crate::receipts::Mark;
 
 /// One record: a line of an audit trail, not a document store.
 pub const RECORD_BYTES: usize = 256 * 1024;
@@ -220,7 +220,7 @@ impl Book {
         match line {
             Line::Receipt { plugin, states } => self.receipts.push((plugin, states)),
             Line::Intent(intent) => {
-                // One that begins where the one before began comes after an undo.
+                // An intent that begins where the intent before it began comes after an undo.
                 if let Some(before) = pending.take().filter(|before| before.offset != intent.offset) {
                     self.count(&before);
                     self.receipts.push((before.plugin, before.states));
@@ -255,13 +255,13 @@ impl Book {
                 self.bytes
             )),
             std::cmp::Ordering::Greater => damaged(format!(
-                "the file has {there} bytes and {} were written here: somebody else appended",
+                "the file has {there} bytes and {} were written here: another program appended",
                 self.bytes
             )),
         }
     }
 
-    /// Whether a part of it never came to the disk. One that is there and another is damage.
+    /// Whether a part of the append never reached the disk. Other bytes in its place are damage.
     fn is_torn(&self, intent: &Intent) -> io::Result<bool> {
         let mut bytes = Vec::new();
         let mut file = &self.data;
