@@ -10,6 +10,8 @@ use kubewitness_core::document;
 use kubewitness_core::ports::{Delivery, GrantError, Lister, SelectError, Selection};
 use tokio::time::timeout;
 
+use crate::redaction::Redaction;
+
 /// Objects that one listing may return.
 const LIST_OBJECTS: usize = 10_000;
 /// A state is in the cache a moment after it is durable. At a start the journal is read first: who
@@ -19,11 +21,13 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 pub struct Granted {
     lister: Arc<dyn Lister>,
     sources: BTreeSet<String>,
+    /// None for a plugin that may see secrets.
+    redaction: Option<Arc<Redaction>>,
 }
 
 impl Granted {
-    pub fn new(lister: Arc<dyn Lister>, sources: &[String]) -> Self {
-        Self { lister, sources: sources.iter().cloned().collect() }
+    pub fn new(lister: Arc<dyn Lister>, sources: &[String], redaction: Option<Arc<Redaction>>) -> Self {
+        Self { lister, sources: sources.iter().cloned().collect(), redaction }
     }
 
     fn allow(&self, source: &str) -> Result<(), GrantError> {
@@ -50,9 +54,12 @@ impl Granted {
         self.allow(source)?;
         let found = self.lister.get(source, namespace, name).map_err(refusal)?;
         let Some(current) = found else { return Ok(None) };
-        match document::unpack(&current.packed) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) => {
+        match (document::unpack(&current.packed), &self.redaction) {
+            (Ok(bytes), Some(redaction)) => {
+                redaction.redact(bytes).map(Some).map_err(|withheld| GrantError::Other(withheld.to_string()))
+            }
+            (Ok(bytes), None) => Ok(Some(bytes)),
+            (Err(error), _) => {
                 tracing::error!(source, namespace, name, %error, "a cached document does not unpack");
                 Err(GrantError::Other("the cached document does not unpack".into()))
             }

@@ -6,6 +6,7 @@
 //! looked at again: the name may lead elsewhere meanwhile. A file system that does not answer keeps
 //! whoever asks it, here too: what others depend on asks by way of [`within`].
 
+mod own_key;
 mod patience;
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
@@ -13,6 +14,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
+pub use own_key::{KEY_BYTES, own_key};
 pub use patience::{ANSWER, WORK, within, within_blocking};
 
 /// Opens a regular file; with `create` in the options, or makes one.

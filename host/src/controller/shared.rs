@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
+use kubewitness_capability::Redaction;
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;
@@ -58,10 +59,20 @@ pub struct Shared {
     problems: RwLock<Vec<String>>,
     /// The host's settings were taken, these or the last good ones.
     has_settings: AtomicBool,
+    /// What people see of documents; none before the settings were taken.
+    redaction: RwLock<Option<Arc<Redaction>>>,
     journal_trouble: RwLock<Option<String>>,
 }
 
 impl Shared {
+    pub fn set_redaction(&self, redaction: Redaction) {
+        *write(&self.redaction) = Some(Arc::new(redaction));
+    }
+
+    pub fn redaction(&self) -> Option<Arc<Redaction>> {
+        read(&self.redaction).clone()
+    }
+
     pub fn add_source(&self, spec: SourceSpec, handle: SourceHandle) {
         self.listers.add(handle.clone());
         write(&self.sources).insert(handle.name().to_string(), (spec, handle));

@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{DatabaseSpec, Fault, HostSpec, PluginSpec};
+use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
 use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
 use thiserror::Error;
 
 use crate::http::Destination;
 use crate::ledger::{Databases, Ledger};
+use crate::redaction::{Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
 use crate::{kv, lister, log, sql};
@@ -31,6 +32,7 @@ pub struct Capabilities {
     destinations: Arc<HashMap<String, Arc<Destination>>>,
     ledgers: Arc<HashMap<String, Arc<Ledger>>>,
     keys: Arc<HashMap<String, Arc<Key>>>,
+    redaction: Arc<Redaction>,
     plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
     reader: Option<Arc<str>>,
 }
@@ -106,15 +108,15 @@ impl Capabilities {
         let ledgers = open_ledgers(old, host, data, &deciders, &mut faults).await;
         let destinations = open_destinations(old, host, &mut faults).await;
         let keys = load_keys(old, host, &mut faults).await;
-        if !faults.is_empty() {
-            return Err(faults);
-        }
+        let redaction = Redaction::open(host, data).await.map_err(|found| faults.extend(found));
+        let (Ok(redaction), true) = (redaction, faults.is_empty()) else { return Err(faults) };
         Ok(Self {
             databases: Arc::new(databases),
             deciders,
             destinations: Arc::new(destinations),
             ledgers: Arc::new(ledgers),
             keys: Arc::new(keys),
+            redaction: Arc::new(redaction),
             plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
             reader,
         })
@@ -156,6 +158,8 @@ impl Capabilities {
                 return Err(CapabilityError::Manifest(fault(format!("spec.grants.{list}"), message)));
             }
         }
+        let redaction = (grants.documents == DocumentsGrant::Redacted).then(|| self.redaction.clone());
+        let documents = backing.documents.clone();
         let mut granted = Granted {
             plugin: plugin.to_owned(),
             config: serde_json::Value::Object(spec.config.clone()).to_string(),
@@ -166,8 +170,11 @@ impl Capabilities {
             keys: Default::default(),
             kv: None,
             deciders: self.deciders.clone(),
-            lister: lister::Granted::new(backing.lister.clone(), &grants.lister),
-            documents: backing.documents.clone(),
+            lister: lister::Granted::new(backing.lister.clone(), &grants.lister, redaction.clone()),
+            documents: match redaction {
+                Some(redaction) => Arc::new(Redacted { documents, redaction }),
+                None => documents,
+            },
             clock: backing.clock.clone(),
             log: log::Log::new(plugin),
         };

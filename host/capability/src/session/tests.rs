@@ -17,7 +17,8 @@ struct Papers;
 #[async_trait]
 impl Documents for Papers {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        Ok(Some(Bytes::from(format!("{{\"seq\":{seq}}}"))))
+        let variables = r#"[{"name":"HF_TOKEN","value":"hush"}]"#;
+        Ok(Some(Bytes::from(format!(r#"{{"seq":{seq},"env":{variables}}}"#))))
     }
 
     async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
@@ -367,7 +368,7 @@ async fn documents_are_those_of_this_call_and_errors_name_no_files() {
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
-    assert_eq!(session.document(1).await.unwrap().unwrap(), r#"{"seq":1}"#);
+    assert!(session.document(1).await.unwrap().unwrap().starts_with(br#"{"seq":1,"#));
     assert!(matches!(session.document(2).await, Err(GrantError::Invalid(_))));
     let error = session.document_before(1).await.unwrap_err();
     assert!(!error.to_string().contains("journal.db"), "{error}");
@@ -432,7 +433,8 @@ async fn changed_settings_share_what_stayed_the_same() {
 
 #[test]
 fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
-    let granted = crate::lister::Granted::new(Arc::new(Cache), &["jobs".to_string(), "pods".to_string()]);
+    let granted =
+        crate::lister::Granted::new(Arc::new(Cache), &["jobs".to_string(), "pods".to_string()], None);
     assert_eq!(granted.list("jobs", "", "", 9), Ok(vec![]));
     assert_eq!(granted.list("jobs", "label", "team=vision", 9), Ok(vec![]));
     let known = "there is no index `rack`; this source has namespace, owner, node, label";
@@ -445,11 +447,11 @@ fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_waits_for_the_cache_to_show_its_states_and_no_longer_than_a_moment() {
-    let granted = crate::lister::Granted::new(Arc::new(Cache), &["jobs".to_string()]);
+    let granted = crate::lister::Granted::new(Arc::new(Cache), &["jobs".to_string()], None);
     assert_eq!(granted.shows(&[delivery(98, "a")]).await, Ok(()));
     let late = granted.shows(&[delivery(98, "a"), delivery(99, "b")]).await;
     assert!(matches!(late, Err(GrantError::Unavailable(why)) if why.contains("`jobs`")));
-    let elsewhere = crate::lister::Granted::new(Arc::new(Cache), &["pods".to_string()]);
+    let elsewhere = crate::lister::Granted::new(Arc::new(Cache), &["pods".to_string()], None);
     assert_eq!(elsewhere.shows(&[delivery(99, "b")]).await, Ok(()));
 }
 
@@ -568,4 +570,24 @@ async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else()
 async fn insert_with(call: &mut CallSession, seqs: &[Seq]) {
     call.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
     call.sql_write("main", rows(seqs), None).await.unwrap();
+}
+
+async fn document_for(capabilities: &Capabilities, granted: serde_json::Value) -> String {
+    let grants = grants(capabilities, &plugin(granted)).await;
+    let mut session = grants.open(&batch(&[1])).await.unwrap();
+    let document = session.document(1).await.unwrap().unwrap();
+    session.rollback().await;
+    String::from_utf8(document.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_plugin_reads_digests_in_the_place_of_secrets_unless_it_is_granted_raw_documents() {
+    let world = World::new();
+    let redacted = document_for(&world.open().await, json!({})).await;
+    assert!(redacted.starts_with(r#"{"seq":1,"env":[{"name":"HF_TOKEN","value":"redacted:"#), "{redacted}");
+    assert!(!redacted.contains("hush"));
+    // The key lies in the data folder: a digest is the same after a restart, and another elsewhere.
+    assert_eq!(document_for(&world.open().await, json!({"documents": "redacted"})).await, redacted);
+    assert_ne!(document_for(&World::new().open().await, json!({})).await, redacted);
+    assert!(document_for(&world.open().await, json!({"documents": "raw"})).await.contains("hush"));
 }

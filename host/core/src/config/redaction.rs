@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::SecretRef;
+
 /// Names of variables, patterns and fields that are looked for at most: each costs time with every document.
 pub(crate) const RULES_MOST: usize = 256;
 
@@ -18,6 +20,10 @@ pub struct RedactionSpec {
     /// Fields that are secrets. A list here takes the place of the default.
     #[cfg_attr(test, schemars(length(max = RULES_MOST)))]
     pub fields: Vec<RedactedField>,
+    /// The key of the digests, of 32 bytes or more. Give replicas the same, so that their digests are equal. Left
+    /// out: the host makes one in its data folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_from: Option<SecretRef>,
 }
 
 /// A field whose value is a secret.
@@ -62,6 +68,7 @@ impl Default for RedactionSpec {
                 // `kubectl apply` keeps all of what it was given, variables included.
                 field(None, "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration"),
             ],
+            key_from: None,
         }
     }
 }

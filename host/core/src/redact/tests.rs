@@ -13,7 +13,8 @@ fn of(fields: &[(Option<&str>, &str)]) -> Redactor {
         kind: kind.map(str::to_owned),
         pointer: (*pointer).to_owned(),
     };
-    let spec = RedactionSpec { variables: Vec::new(), fields: fields.iter().map(field).collect() };
+    let spec =
+        RedactionSpec { variables: Vec::new(), fields: fields.iter().map(field).collect(), key_from: None };
     Redactor::new(&spec).expect("the test's fields are right")
 }
 
@@ -77,7 +78,8 @@ fn what_is_no_json_or_too_deep_is_withheld() {
 
 #[test]
 fn patterns_take_stars_and_any_case_and_end_where_they_end() {
-    let spec = |pattern: &str| RedactionSpec { variables: vec![pattern.into()], fields: Vec::new() };
+    let spec =
+        |pattern: &str| RedactionSpec { variables: vec![pattern.into()], fields: Vec::new(), key_from: None };
     let is_secret = |pattern: &str, name: &str| Redactor::new(&spec(pattern)).unwrap().is_secret_name(name);
     for (pattern, name) in [("*TOKEN*", "hf_token"), ("a*b*c", "AxxBxbC"), ("exact", "EXACT"), ("*", "")] {
         assert!(is_secret(pattern, name), "{pattern} {name}");
@@ -95,6 +97,7 @@ fn wrong_settings_are_told_with_their_place() {
         redaction: RedactionSpec {
             variables: vec![String::new()],
             fields: vec![RedactedField { kind: None, pointer: "data".into() }],
+            key_from: None,
         },
         ..HostSpec::default()
     };

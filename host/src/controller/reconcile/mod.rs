@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_capability::Capabilities;
+use kubewitness_capability::{Capabilities, Redaction};
 use kubewitness_core::config::{Fault, HostSpec, SourceSpec, is_name};
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::status::Rules;
@@ -240,6 +240,8 @@ impl Control {
         if !changed.is_empty() {
             return Err(texts(&parsed.problems(changed)));
         }
+        let redaction = Redaction::open(&parsed.spec, &self.data).await;
+        let redaction = redaction.map_err(|faults| texts(&parsed.problems(faults)))?;
         let same_grants = |old: &HostSpec| for_plugins(old) == for_plugins(&parsed.spec);
         if self.office.is_held()
             && (self.capabilities.is_none() || !self.host.as_ref().is_some_and(same_grants))
@@ -260,6 +262,7 @@ impl Control {
         let known: BTreeMap<_, _> = known.into_iter().chain(named).collect();
         let saved = self.last_good.ask(move |kept| kept.save_sources(&known)).await;
         saved.map_err(|error| vec![unreadable(&error)])?;
+        self.shared.set_redaction(redaction);
         self.reconcile_sources(&parsed.spec, rules).await;
         self.shared.settings_are_taken();
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");

@@ -159,7 +159,12 @@ impl Views for HostViews {
             message: format!("the journal has no document at position {seq}"),
             hint: "It may not have been witnessed yet, or it is older than what the journal keeps.".into(),
         };
-        Ok(document.ok_or_else(missing)?.to_vec())
+        let redaction = self.shared.redaction().ok_or_else(|| {
+            let why = "what is a secret is not known before the host's settings are taken";
+            ViewError::Unavailable(why.into())
+        })?;
+        let shown = redaction.redact(document.ok_or_else(missing)?);
+        shown.map(Vec::from).map_err(|withheld| ViewError::Unavailable(withheld.to_string()))
     }
 
     async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {

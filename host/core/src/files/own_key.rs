@@ -1,0 +1,83 @@
+//! A key that a process makes for itself, once, and keeps in a file that only its own user can read.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use super::{look, read};
+
+pub const KEY_BYTES: usize = 32;
+/// Damaged files are longer; nobody looks at more of them.
+const MOST: u64 = 4096;
+/// People who are neither the owner nor of the volume's group, to which Kubernetes gives rights of its own.
+const OTHERS: u32 = 0o007;
+
+/// A key, and whether it is a new one.
+pub type Kept = ([u8; KEY_BYTES], bool);
+
+/// The key in this file. Where there is none, or one that is damaged or open to others, `random` makes one.
+pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<Kept> {
+    if let Some(key) = kept(path)? {
+        return Ok((key, false));
+    }
+    let mut key = [0; KEY_BYTES];
+    random(&mut key)?;
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(mut file) => {
+            file.write_all(&key)?;
+            file.sync_all()?;
+            Ok((key, true))
+        }
+        // Another process was quicker; its key is the file's.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let key = kept(path)?;
+            key.map(|key| (key, false)).ok_or_else(|| io::Error::other("another process is writing the key"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn kept(path: &Path) -> io::Result<Option<[u8; KEY_BYTES]>> {
+    let Some(file) = look(path)? else { return Ok(None) };
+    let key: Option<_> = read(path, MOST)?.try_into().ok();
+    if key.is_none() || file.permissions().mode() & OTHERS != 0 {
+        std::fs::remove_file(path)?;
+        return Ok(None);
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(byte: u8) -> impl FnOnce(&mut [u8]) -> io::Result<()> {
+        move |key| {
+            key.fill(byte);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_key_is_made_once_and_only_its_owner_reads_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], true));
+        assert_eq!(own_key(&path, random(2)).unwrap(), ([1; 32], false));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_key_that_is_damaged_or_open_to_others_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, "short").unwrap();
+        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], true));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o604)).unwrap();
+        assert_eq!(own_key(&path, random(2)).unwrap(), ([2; 32], true));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(own_key(&path, random(3)).is_err());
+    }
+}
