@@ -14,32 +14,20 @@ use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Seq, StateId};
 
-mod differences;
-mod export;
-mod group;
-mod import;
+mod append;
+mod copy;
 mod journal;
-mod memory;
-mod place;
-mod plan;
 mod read;
-mod recent;
-mod removal;
 mod report;
-mod retain;
 mod retention;
-mod rows;
-mod seal;
-mod server;
-mod sqlite;
-mod stats;
 mod store;
-mod tails;
-mod uid;
 mod verify;
 
+use store::{place, server, sqlite};
+
 pub use journal::{Journal, JournalOptions};
-pub use place::Place;
+pub use store::place::Place;
+
 /// Proves the whole journal: order, ids, documents, current objects, counts, cursors, and for
 /// each plugin observed = delivered + filtered + dead + waiting. Writes nothing, and may run
 /// beside the process that writes. An `Err` says that there is no journal to check.
@@ -148,7 +136,7 @@ pub async fn stats(
     now_ms: u64,
 ) -> Result<JournalStats, OpenError> {
     let Opened { mut connection, bytes, wal_bytes, unfinished } = open_to_read(place).await?;
-    let stats = stats::stats(&mut *connection, retention, now_ms).await;
+    let stats = retention::stats(&mut *connection, retention, now_ms).await;
     let path = || place.to_string().into();
     let stats = stats.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })?;
     Ok(JournalStats { bytes, wal_bytes, unfinished, ..stats })
@@ -166,14 +154,13 @@ pub async fn export(
     if unfinished {
         return Err(OpenError::Unfinished { place: place.to_string() }.into());
     }
-    export::export(&mut *connection, query, out).await
+    copy::export::export(&mut *connection, query, out).await
 }
 
-pub use export::{ExportError, ExportQuery, Exported};
-pub use import::ImportError;
+pub use copy::{ExportError, ExportQuery, Exported, ImportError};
 pub use report::{
     Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,
     SourceCounters, SourceStats, TakenStats, VerifyReport, code,
 };
 pub use retention::Retention;
-pub use server::Sharing;
+pub use store::server::Sharing;

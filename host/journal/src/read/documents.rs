@@ -7,8 +7,8 @@ use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::{Change, Seq};
 
 use super::names::Names;
-use crate::plan;
-use crate::rows::{Encoding, Envelope};
+use crate::store::memory::anchors;
+use crate::store::rows::{Encoding, Envelope};
 use crate::store::{Answer, Fetch, damaged};
 
 /// Steps that [`before`] goes back over states without a document of their own.
@@ -67,7 +67,7 @@ pub(crate) fn put_together(
             let base = base.ok_or_else(missing)?;
             let restored = match kept.anchor {
                 None => restore(base, stored),
-                Some(_) => restore(&plan::both(anchor()?, base), stored),
+                Some(_) => restore(&anchors::both(anchor()?, base), stored),
             };
             restored.map_err(|error| damaged(seq, error))?.into()
         }

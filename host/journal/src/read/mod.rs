@@ -1,6 +1,5 @@
 //! What rows mean to those who read them: states, documents, stories. No SQL.
 
-pub(crate) mod check;
 pub(crate) mod documents;
 mod names;
 mod reader;

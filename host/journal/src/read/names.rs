@@ -8,8 +8,8 @@ use kubewitness_core::document::checksum;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status};
 
-use crate::rows::{Envelope, parse_status};
-use crate::seal;
+use crate::store::rows::seal;
+use crate::store::rows::{Envelope, parse_status};
 use crate::store::{Answer, Fetch, Named, Which, damaged};
 
 /// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some

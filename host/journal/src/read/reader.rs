@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 
 use super::names::{self, Names};
 use super::{documents, story, warm};
-use crate::differences;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::store::rows::discrepancies;
 use crate::store::{Answer, Connection, Fetch, Past, Store, Stream};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
     }
 
     pub async fn discrepancies(mut self, source: &str) -> Answer<Discrepancies> {
-        differences::read(self.rows().discrepancies(source).await?)
+        discrepancies::read(self.rows().discrepancies(source).await?)
     }
 
     pub async fn epochs(mut self) -> Answer<Vec<(String, EpochView)>> {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::documents::{self, Kept, put_together};
 use super::names::Names;
-use crate::rows::Encoding;
+use crate::store::rows::Encoding;
 use crate::store::{Answer, Connection, CurrentRow, Fetch, Link, damaged};
 
 /// Objects of one part. Up to 32 deltas of each are in memory at once, some megabytes.

@@ -7,10 +7,10 @@ use kubewitness_core::ports::Progress;
 use kubewitness_core::{Seq, State};
 
 use super::Findings;
-use crate::plan::SEGMENT;
-use crate::removal::Taken;
+use crate::append::plan::SEGMENT;
 use crate::report::code;
-use crate::retain::ROW_BYTES;
+use crate::retention::decide::ROW_BYTES;
+use crate::store::rows::removal::Taken;
 use crate::store::{Answer, Fetch, Stream};
 
 struct Plugin {

@@ -8,9 +8,9 @@ use kubewitness_core::{Gap, Seq};
 
 use super::{Findings, story, text_of};
 use crate::report::code;
-use crate::seal::{self, Cell, Table};
+use crate::store::rows::seal::{self, Cell, Table};
+use crate::store::rows::uid;
 use crate::store::{Answer, Fetch, Which};
-use crate::uid;
 
 /// Rows of one question.
 const PAGE: i64 = 512;

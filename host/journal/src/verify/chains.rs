@@ -8,10 +8,10 @@ use kubewitness_core::{Change, Seq, State};
 
 use super::story::Life;
 use super::{Findings, text_of};
-use crate::memory::Identity;
 use crate::read::{Names, documents};
 use crate::report::code;
-use crate::rows::{Encoding, Envelope, Key};
+use crate::store::memory::Identity;
+use crate::store::rows::{Encoding, Envelope, Key};
 use crate::store::{Answer, Fetch};
 
 /// Bytes of documents at the ends of chains that are kept, so that most deltas need no other

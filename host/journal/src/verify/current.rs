@@ -6,9 +6,9 @@ use kubewitness_core::document::{checksum, unpack};
 
 use super::Findings;
 use super::chains::Chains;
-use crate::memory::Identity;
 use crate::report::code;
-use crate::rows::{Key, SnapshotRow};
+use crate::store::memory::Identity;
+use crate::store::rows::{Key, SnapshotRow};
 use crate::store::{Answer, EndRow, Fetch, LiveRow};
 
 /// Objects of one query.

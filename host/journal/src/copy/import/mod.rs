@@ -1,0 +1,248 @@
+//! Lines of JSON that [`export`](crate::copy::export) wrote, taken into an empty journal: the same ids,
+//! versions and documents in the same order, at positions of their own.
+//!
+//! From its first append until its end was taken in, the journal is marked [`UNFINISHED`]: it is
+//! neither run nor exported nor found to be whole. An import that failed, or was killed, leaves the
+//! states of the lines up to some line; each is compared with its line when the same import goes on.
+//!
+//! [`UNFINISHED`]: crate::store::UNFINISHED
+
+mod lines;
+mod stories;
+
+use std::collections::VecDeque;
+use std::io::BufRead;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::document::checksum;
+use kubewitness_core::ports::{Append, JournalError, Witness, Witnessed};
+use kubewitness_core::{Seq, State, Version};
+use thiserror::Error;
+
+use self::lines::{Lines, Parsed, parse};
+use self::stories::Stories;
+use crate::copy::export::{End, Exported, FORMAT, Header, Resumed};
+use crate::journal::Journal;
+
+/// States of one append, and of one reading of what is there.
+const PAGE: usize = 256;
+
+/// Sources that the end of an export tells checkpoints of. Each is an append of its own; nobody
+/// watches as many.
+const SOURCES: usize = 10_000;
+
+/// A line that cannot be taken in, and what to do.
+#[derive(Debug, Error)]
+pub enum ImportError {
+    #[error("line {line}: {reason}; nothing behind it was taken in: {hint}")]
+    Line { line: u64, reason: String, hint: &'static str },
+    #[error("reading line {line}: {error}; {GO_ON}")]
+    Read { line: u64, error: std::io::Error },
+    #[error("line {line}: {error}; {GO_ON}")]
+    Journal { line: u64, error: JournalError },
+    #[error(
+        "there are {0} states in this journal already, and no import that has yet to come to its end: import into an \
+         empty data folder or database"
+    )]
+    NotEmpty(u64),
+}
+
+const GO_ON: &str = "once that is mended, `journal import` of the same file with --continue goes on";
+const AGAIN: &str = "go on with --continue and an unchanged copy of the file, or throw away what was taken in with \
+                     `journal import --discard`, export again, and begin anew";
+const DOCUMENTS: &str = "export with --documents, and begin again";
+const OTHER: &str = "name a file that `kubewitness journal export` wrote";
+const SAME: &str = "go on with the very file that the import began with, or throw away what was taken in with \
+                    `journal import --discard`";
+
+/// What is collected for one append: states of one source and epoch that follow each other.
+#[derive(Default)]
+struct Batch {
+    append: Append,
+    first_line: u64,
+    /// Only the store knows whether the last of them is new, so none follows it in this batch.
+    is_closed: bool,
+}
+
+impl Batch {
+    fn takes(&self, state: &State) -> bool {
+        let Append { source, epoch, states, .. } = &self.append;
+        let fits = *source == state.source && *epoch == state.epoch && states.len() < PAGE;
+        states.is_empty() || (fits && !self.is_closed)
+    }
+
+    fn push(&mut self, state: State, document: Bytes, line: u64) {
+        if self.append.states.is_empty() {
+            self.append = Append { source: state.source.clone(), epoch: state.epoch, ..Append::default() };
+            self.first_line = line;
+        }
+        self.append.states.push(Witnessed::elsewhere(state, document));
+    }
+}
+
+/// What the import has left that goes on now: read page by page, and met again by the lines.
+struct There {
+    page: VecDeque<(Arc<State>, u32)>,
+    after: Seq,
+    states: u64,
+}
+
+struct Import<'a> {
+    journal: &'a Journal,
+    lines: Lines<'a>,
+    stories: Stories,
+    there: There,
+    batch: Batch,
+    is_marked: bool,
+}
+
+impl Journal {
+    /// Takes in what [`export`](crate::copy::export) wrote. Where the journal was opened to continue an
+    /// import, the lines are compared with what is there as long as there is any.
+    pub async fn import(&self, input: &mut (dyn BufRead + Send)) -> Result<Exported, ImportError> {
+        let failed = |error| ImportError::Journal { line: 0, error };
+        let states = self.stats().await.map_err(failed)?.states;
+        let is_marked = self.is_unfinished();
+        if states > 0 && !is_marked {
+            return Err(ImportError::NotEmpty(states));
+        }
+        let mut lines = Lines::of(input);
+        let header = header(&mut lines)?;
+        let stories = Stories::new(header.selected);
+        let there = There { page: VecDeque::new(), after: 0, states };
+        let import = Import { journal: self, lines, stories, there, batch: Batch::default(), is_marked };
+        import.run().await
+    }
+}
+
+fn header(lines: &mut Lines<'_>) -> Result<Header, ImportError> {
+    let header = lines.next()?.and_then(|line| serde_json::from_str::<Header>(line).ok());
+    match header {
+        None => Err(lines.wrong("it is not the beginning of an export", OTHER)),
+        Some(header) if header.format != FORMAT => {
+            let reason = format!("its format is {}, and this program reads {FORMAT}", header.format);
+            Err(lines.wrong(reason, "use the program that wrote it"))
+        }
+        Some(header) if !header.documents => Err(lines.wrong("it is without documents", DOCUMENTS)),
+        Some(header) => Ok(header),
+    }
+}
+
+impl Import<'_> {
+    async fn run(mut self) -> Result<Exported, ImportError> {
+        loop {
+            let Some(line) = self.lines.next()? else {
+                return Err(self.lines.wrong("the file ends here, and the export did not", AGAIN));
+            };
+            let parsed = parse(line);
+            match parsed.map_err(|reason| self.lines.wrong(reason, AGAIN))? {
+                Parsed::State(state, document) => self.state(*state, document).await?,
+                Parsed::End(end) => return self.finish(end).await,
+            }
+        }
+    }
+
+    async fn state(&mut self, state: State, document: Bytes) -> Result<(), ImportError> {
+        let fits = self.stories.next(&state, &document);
+        let may_be_told = fits.map_err(|contradiction| {
+            let reason = format!("it does not fit the story: {}", contradiction.text);
+            self.lines.wrong(reason, AGAIN)
+        })?;
+        if self.is_there(&state, &document).await? {
+            return Ok(());
+        }
+        if !self.batch.takes(&state) {
+            self.append().await?;
+        }
+        self.batch.push(state, document, self.lines.number());
+        self.batch.is_closed = may_be_told;
+        Ok(())
+    }
+
+    /// Whether the state was taken in before. It must be the very one.
+    async fn is_there(&mut self, state: &State, document: &[u8]) -> Result<bool, ImportError> {
+        let There { page, after, states } = &mut self.there;
+        if self.stories.states() > *states {
+            return Ok(false);
+        }
+        if page.is_empty() {
+            let failed = |error| ImportError::Journal { line: self.lines.number(), error };
+            *page = self.journal.told(*after, PAGE).await.map_err(failed)?.into();
+        }
+        let Some((there, sum)) = page.pop_front() else {
+            let reason = format!("the journal lacks what it had behind position {after}");
+            return Err(self.lines.wrong(reason, SAME));
+        };
+        *after = there.seq;
+        // Positions are each journal's own; where the beginning is missing, so is what a state was late for.
+        let is_it = State { seq: state.seq, late: state.late, ..(*there).clone() } == *state;
+        match is_it && sum == checksum(document) {
+            true => Ok(true),
+            false => {
+                let reason = format!("it is not the state that the journal has at position {after}");
+                Err(self.lines.wrong(reason, SAME))
+            }
+        }
+    }
+
+    async fn append(&mut self) -> Result<(), ImportError> {
+        let batch = std::mem::take(&mut self.batch);
+        if batch.append.states.is_empty() {
+            return Ok(());
+        }
+        self.mark().await?;
+        let failed = |error| ImportError::Journal { line: batch.first_line, error };
+        let appended = self.journal.append(batch.append).await.map_err(failed)?;
+        match appended.seqs.iter().position(Option::is_none) {
+            None => Ok(()),
+            Some(place) => Err(ImportError::Line {
+                line: batch.first_line + place as u64,
+                reason: "its id was there before".into(),
+                hint: AGAIN,
+            }),
+        }
+    }
+
+    /// Before anything is taken in.
+    async fn mark(&mut self) -> Result<(), ImportError> {
+        if !self.is_marked {
+            let failed = |error| ImportError::Journal { line: self.lines.number(), error };
+            self.journal.mark_unfinished(true).await.map_err(failed)?;
+            self.is_marked = true;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self, end: End) -> Result<Exported, ImportError> {
+        let states = self.stories.states();
+        if end.states != states {
+            let reason = format!("it says that there are {} states, and {states} came", end.states);
+            return Err(self.lines.wrong(reason, AGAIN));
+        }
+        if self.there.states > states {
+            let reason = format!("the journal has {} states already", self.there.states);
+            return Err(self.lines.wrong(reason, SAME));
+        }
+        if end.sources.len() > SOURCES {
+            let reason = format!("it tells of more than {SOURCES} sources");
+            return Err(self.lines.wrong(reason, AGAIN));
+        }
+        let number = self.lines.number();
+        if self.lines.next()?.is_some() {
+            return Err(self.lines.wrong("something follows the end", AGAIN));
+        }
+        self.append().await?;
+        let failed = |error| ImportError::Journal { line: number, error };
+        for Resumed { source, epoch, checkpoint } in end.sources {
+            self.mark().await?;
+            let checkpoint = Some(Version::new(&checkpoint));
+            let append = Append { source: source.into(), epoch, checkpoint, ..Append::default() };
+            self.journal.append(append).await.map_err(failed)?;
+        }
+        if self.is_marked {
+            self.journal.mark_unfinished(false).await.map_err(failed)?;
+        }
+        Ok(Exported { states })
+    }
+}

@@ -1,0 +1,489 @@
+//! The handle that everybody else holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::ports::{
+    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
+    Outside, Present, Progress, Save, Warm, Witness,
+};
+use kubewitness_core::views::{
+    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
+};
+use kubewitness_core::{Gap, Seq, State, Version};
+use tokio::sync::{mpsc, watch};
+
+use crate::append::group::{Group, Work};
+use crate::append::recent::Recent;
+use crate::read::{Names, Reader};
+use crate::report::{OpenError, PoisonRecord, ReplayRecord, Replica, SourceCounters};
+use crate::store::place::{Inner as Where, Place};
+use crate::store::rows::removal::{Removal, Sweep};
+use crate::store::server::Sharing;
+use crate::store::{Act, Replay, Store, Writes};
+use crate::store::{server, sqlite};
+
+#[derive(Clone)]
+pub struct JournalOptions {
+    pub clock: Arc<dyn Clock>,
+    /// Connections that read, beside the one that writes.
+    pub readers: u32,
+    /// States kept in memory, so that dispatchers at the head don't touch the disk: so many, and so
+    /// many bytes of them.
+    pub recent: usize,
+    pub recent_bytes: usize,
+    /// With other processes that witness the same cluster; only a server's journal can be shared.
+    pub sharing: Option<Sharing>,
+    /// Also where an import has not come to its end, to go on with it.
+    pub continues_import: bool,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(SystemClock::default()),
+            readers: 4,
+            recent: 16 * 1024,
+            recent_bytes: 16 << 20,
+            sharing: None,
+            continues_import: false,
+        }
+    }
+}
+
+/// The journal. Clones share one.
+#[derive(Clone)]
+pub struct Journal {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    group: Group,
+    store: Box<dyn Store>,
+    names: Names,
+    recent: Arc<RwLock<Recent>>,
+    clock: Arc<dyn Clock>,
+    place: Place,
+    is_shared: bool,
+    /// An import has not come to its end.
+    is_unfinished: AtomicBool,
+}
+
+impl Journal {
+    /// Creates the embedded journal where there is none. One process at a time may have it open.
+    pub async fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
+        Self::open_at(&Place::file(path), options).await
+    }
+
+    /// The same, wherever it is.
+    pub async fn open_at(place: &Place, options: JournalOptions) -> Result<Self, OpenError> {
+        let continues = options.continues_import;
+        let (store, mut writer, is_unfinished): (Box<dyn Store>, Box<dyn Writes>, bool) = match &place.0 {
+            Where::File(path) if options.sharing.is_some() => {
+                let reason =
+                    "replicas can't share a file: name a database of a server as the journal".to_owned();
+                return Err(OpenError::Unavailable { path: path.clone(), reason });
+            }
+            Where::File(path) => {
+                let (store, writer, marked) = sqlite::Store::open(path, options.readers, continues).await?;
+                (Box::new(store), Box::new(writer), marked)
+            }
+            Where::Server(server) => {
+                let (clock, sharing) = (options.clock.clone(), options.sharing.clone());
+                let opened =
+                    server::Store::open((**server).clone(), options.readers, clock, sharing, continues);
+                let (store, writer, marked) = opened.await?;
+                (Box::new(store), Box::new(writer), marked)
+            }
+        };
+        let path = || place.to_string().into();
+        let fail = |error| match (error, &place.0) {
+            (JournalError::Fatal(reason), _) => OpenError::Damaged { path: path(), reason },
+            (JournalError::Unavailable(reason), Where::Server(_)) => {
+                OpenError::Away { place: place.to_string(), reason }
+            }
+            (error, _) => OpenError::Unavailable { path: path(), reason: error.to_string() },
+        };
+        let memory = writer.memory().await.map_err(fail)?;
+        let recent = Arc::new(RwLock::new(Recent::new(options.recent, options.recent_bytes)));
+        let group = Group::new(writer, memory, recent.clone());
+        let (names, place) = (Names::default(), place.clone());
+        let (clock, is_shared) = (options.clock, options.sharing.is_some());
+        let is_unfinished = is_unfinished.into();
+        let inner = Inner { group, store, names, recent, clock, place, is_shared, is_unfinished };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Finishes what is under way and lets go of the store; later calls on any clone are refused.
+    /// Not needed for durability.
+    pub async fn close(&self) -> Result<(), JournalError> {
+        let closed = self.inner.group.close().await;
+        let let_go = self.inner.store.close().await;
+        closed.and(let_go)
+    }
+
+    /// Makes this process the one that writes what plugins left, or ends that. From then on whoever was it
+    /// before writes nothing of it any more. A process that shares the journal with nobody always is.
+    pub async fn lead(&self, leads: bool) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Lead(leads, answer)).await
+    }
+
+    /// By which Lease the replicas elect who does that, where it was made anew: who comes later has this one.
+    pub async fn elect_by(&self, lease: String) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::ElectBy(lease, answer)).await
+    }
+
+    /// What the processes that share it mean by a name: the first that says so decides, and is answered to
+    /// all. One that has the journal for itself decides alone.
+    pub async fn agree(&self, name: &str, text: &str) -> Result<String, JournalError> {
+        match self.inner.is_shared {
+            true => self.inner.store.agree(name, text).await,
+            false => Ok(text.to_owned()),
+        }
+    }
+
+    /// The processes that share it; none where one alone has it.
+    pub async fn replicas(&self) -> Result<Vec<Replica>, JournalError> {
+        self.inner.store.replicas().await
+    }
+
+    /// Lets go of the states that are kept for those who read on at the end, where nothing has come behind
+    /// this position: who is behind reads the disk.
+    pub fn let_go_of_recent(&self, newest: Seq) {
+        self.inner.group.let_go_of_recent(newest);
+    }
+
+    pub(crate) async fn reader(&self) -> Result<Reader<'_>, JournalError> {
+        Reader::new(&*self.inner.store, &self.inner.names).await
+    }
+
+    /// Whether it holds an import that has not come to its end.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.inner.is_unfinished.load(Ordering::Relaxed)
+    }
+
+    /// Durable once this returns.
+    pub(crate) async fn mark_unfinished(&self, unfinished: bool) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Mark(unfinished, answer)).await?;
+        self.inner.is_unfinished.store(unfinished, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// States after a position, each with the checksum of its document.
+    pub(crate) async fn told(
+        &self,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(Arc<State>, u32)>, JournalError> {
+        self.reader().await?.told(after, limit).await
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.inner.clock.now_ms()
+    }
+
+    /// What retention decided; `false` where that is not as it was any more.
+    pub(crate) async fn remove(&self, removal: Removal) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| Work::Remove(Box::new(removal), answer)).await
+    }
+
+    /// Rows that nothing refers to; `false` where too much came since that was known.
+    pub(crate) async fn sweep(&self, sweep: Sweep) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| Work::Sweep(Box::new(sweep), answer)).await
+    }
+
+    /// Of each plugin, the states that retention took before it was handed them.
+    pub async fn untold(&self) -> Result<BTreeMap<String, u64>, JournalError> {
+        let mut reader = self.reader().await?;
+        Ok(reader.past().taken().await?.into_iter().map(|(plugin, taken)| (plugin, taken.untold)).collect())
+    }
+
+    /// What each plugin that ever was has saved, and how much of what it finished retention took.
+    pub async fn all_progress(&self) -> Result<BTreeMap<String, (Progress, u64)>, JournalError> {
+        let mut reader = self.reader().await?;
+        let taken = reader.past().taken().await?;
+        let finished = |plugin: &str| taken.get(plugin).map_or(0, |taken| taken.finished);
+        let all = reader.past().progress_of_all().await?.into_iter();
+        Ok(all.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())
+    }
+
+    /// Remembers when plugins that left something here were found to be taken out: all but these.
+    pub async fn retire_all_but(&self, kept: &BTreeSet<String>) -> Result<(), JournalError> {
+        let plugins = self.reader().await?.past().progress_of_all().await?;
+        for (name, progress) in plugins {
+            if !kept.contains(&name) && progress.retired_ms.is_none() {
+                let progress = Progress { retired_ms: Some(self.now_ms()), ..progress };
+                self.save(&name, Save { progress, ..Save::default() }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One object's states, and those of the objects that it owns.
+    pub async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, JournalError> {
+        self.reader().await?.timeline(query).await
+    }
+
+    pub async fn stats(&self) -> Result<JournalView, JournalError> {
+        let bytes = self.inner.store.bytes().await?;
+        let place = &self.inner.place;
+        let (store, place) = (place.kind().to_owned(), place.to_string());
+        let view = self.reader().await?.stats(bytes).await?;
+        Ok(JournalView { store, place, ..view })
+    }
+
+    /// Of whole sources and of single objects, in the order in which they were recorded.
+    pub async fn gaps(&self) -> Result<Vec<Gap>, JournalError> {
+        self.reader().await?.gaps().await
+    }
+
+    /// Those that a person asks for, newest first.
+    pub async fn gaps_of(&self, query: &GapQuery) -> Result<Vec<Gap>, JournalError> {
+        self.reader().await?.gaps_of(query).await
+    }
+
+    /// Without their bytes, newest first.
+    pub async fn poison_of(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, JournalError> {
+        self.reader().await?.poison_of(query).await
+    }
+
+    pub async fn poison_raw(&self, number: u64) -> Result<Option<Vec<u8>>, JournalError> {
+        self.reader().await?.poison_raw(number).await
+    }
+
+    /// Each source's histories, oldest first.
+    pub async fn epochs(&self) -> Result<Vec<(String, EpochView)>, JournalError> {
+        self.reader().await?.epochs().await
+    }
+
+    pub async fn source_counters(&self) -> Result<Vec<SourceCounters>, JournalError> {
+        self.reader().await?.source_counters().await
+    }
+
+    /// Dead letters with the states that they are about; of all plugins where none is named.
+    pub async fn letters_with_states(
+        &self,
+        plugin: Option<&str>,
+    ) -> Result<Vec<(DeadLetter, Arc<State>)>, JournalError> {
+        self.reader().await?.letters_with_states(plugin).await
+    }
+
+    /// Newest first.
+    pub async fn poison(
+        &self,
+        source: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<PoisonRecord>, JournalError> {
+        self.reader().await?.poison(source, limit).await
+    }
+
+    async fn act(
+        &self,
+        act: Act,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        let replay = Replay {
+            act,
+            plugin: plugin.to_owned(),
+            seqs: seqs.to_vec(),
+            who: who.to_owned(),
+            why: why.to_owned(),
+            at_ms: self.inner.clock.now_ms(),
+        };
+        self.inner.group.submit(|answer| Work::Replay(replay, answer)).await
+    }
+
+    /// Who took dead letters back or dropped them, oldest first.
+    pub async fn replays(&self, plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
+        self.reader().await?.replays(plugin).await
+    }
+}
+
+#[async_trait]
+impl Witness for Journal {
+    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+        self.inner.group.submit(|answer| Work::Append(append, answer)).await
+    }
+
+    async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
+        let (parts, mut given) = mpsc::channel(1);
+        let collect = async {
+            let mut objects = Vec::new();
+            while let Some(part) = given.recv().await {
+                objects.extend(part);
+            }
+            objects
+        };
+        let (warm, objects) = tokio::join!(self.warm_by_parts(source, parts), collect);
+        Ok(Warm { objects, ..warm? })
+    }
+
+    async fn warm_by_parts(
+        &self,
+        source: &str,
+        parts: mpsc::Sender<Vec<Current>>,
+    ) -> Result<Warm, JournalError> {
+        // Another witness of a shared journal may write of it meanwhile.
+        let through = self.inner.group.newest_now();
+        let warm = self.reader().await?.warm(source, parts).await?;
+        Ok(Warm { through, ..warm })
+    }
+
+    async fn standing(&self, source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
+        if !self.inner.is_shared {
+            return Ok(None);
+        }
+        let newest = self.reader().await?.newest_stream(source).await?;
+        Ok(newest.map(|stream| (stream.epoch, stream.checkpoint.as_deref().map(Version::new))))
+    }
+
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared
+    }
+
+    fn watches(&self, source: &str, since: Option<(u32, Version)>) {
+        self.inner.store.watches(source, since);
+    }
+
+    async fn watched_elsewhere(
+        &self,
+        source: &str,
+        epoch: u32,
+        before: &Version,
+    ) -> Result<Option<String>, JournalError> {
+        self.inner.store.watched_elsewhere(source, epoch, before).await
+    }
+
+    async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {
+        self.reader().await?.discrepancies(source).await
+    }
+
+    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
+        let query = TimelineQuery { uid: Some(uid.to_string()), ..TimelineQuery::default() };
+        let story = self.timeline(&query).await?.states;
+        let of_epoch = story.iter().filter(|state| *state.source == *source && state.epoch == epoch);
+        Ok(Fate::of(of_epoch.map(|state| (state.change, &state.resource_version))))
+    }
+
+    async fn former(
+        &self,
+        source: &str,
+        epoch: u32,
+        within: RangeInclusive<u64>,
+    ) -> Result<Option<Former>, JournalError> {
+        self.reader().await?.former(source, epoch, &within).await
+    }
+}
+
+#[async_trait]
+impl Backlog for Journal {
+    fn newest(&self) -> watch::Receiver<Seq> {
+        self.inner.group.newest()
+    }
+
+    async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError> {
+        let newest = self.inner.group.newest_now();
+        if after >= newest {
+            return Ok(Vec::new());
+        }
+        let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
+        match recent {
+            Some(states) => Ok(states),
+            None => self.reader().await?.after(after, limit, newest).await,
+        }
+    }
+
+    async fn read_outside(
+        &self,
+        after: Seq,
+        through: Seq,
+        limit: usize,
+        namespaces: &[String],
+    ) -> Result<Outside, JournalError> {
+        let newest = self.inner.group.newest_now();
+        let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
+        match recent {
+            Some(states) => Ok(Outside::of(states, through, limit, namespaces)),
+            None => self.reader().await?.outside((after, through), limit, namespaces, newest).await,
+        }
+    }
+
+    async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
+        let newest = self.inner.group.newest_now();
+        self.reader().await?.at(seqs, newest).await
+    }
+
+    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {
+        self.reader().await?.present(source, from, limit, self.inner.group.newest_now()).await
+    }
+
+    async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {
+        let newest = self.inner.group.newest_now();
+        let recent =
+            self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).count(sources, after, through);
+        match recent {
+            Some(count) => Ok(count),
+            None => self.reader().await?.count(sources, after, through, newest).await,
+        }
+    }
+
+    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError> {
+        self.inner.group.ask(plugin, |rows, plugin| rows.progress(plugin)).await
+    }
+
+    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Save(plugin.to_owned(), save, answer)).await
+    }
+
+    async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
+        self.inner.group.ask(plugin, |rows, plugin| rows.letters(Some(plugin))).await
+    }
+
+    async fn mark_replaying(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        self.act(Act::Replay, plugin, seqs, who, why).await
+    }
+
+    async fn mark_dropped(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        self.act(Act::Drop, plugin, seqs, who, why).await
+    }
+
+    async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+        self.inner.group.ask(plugin, |rows, plugin| rows.kv(plugin)).await
+    }
+
+    async fn settle(&self) -> Result<(), JournalError> {
+        self.inner.group.submit(Work::Settle).await
+    }
+}
+
+#[async_trait]
+impl Documents for Journal {
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.reader().await?.document(seq, self.inner.group.newest_now()).await
+    }
+
+    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.reader().await?.document_before(seq, self.inner.group.newest_now()).await
+    }
+}

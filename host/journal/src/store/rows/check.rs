@@ -1,0 +1,60 @@
+//! Columns into rows, each compared with the sum that was written with it.
+
+use std::sync::Arc;
+
+use kubewitness_core::ObjectRef;
+use kubewitness_core::ports::{JournalError, Progress};
+
+use crate::store::rows::seal;
+use crate::store::rows::{Envelope, Flags, Key, ObjectRow};
+use crate::store::{Answer, Named, damaged};
+
+/// seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums.
+pub(crate) type EnvelopeColumns =
+    (i64, i64, Key, i64, i64, i64, Option<i64>, Option<i64>, i64, Option<Key>, Option<i64>, i64);
+
+pub(crate) fn envelope(columns: EnvelopeColumns) -> Answer<Envelope> {
+    let (seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums) =
+        columns;
+    let seq = seq as u64;
+    let flags = Flags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+    let (back, checksum) = (back as u64, sums as u32);
+    let envelope = Envelope {
+        seq,
+        object,
+        key,
+        flags,
+        back,
+        status,
+        previous,
+        owner,
+        observed_ms,
+        version,
+        anchor,
+        checksum,
+    };
+    match envelope.sums() == sums {
+        true => Ok(envelope),
+        false => Err(damaged(seq, "its envelope is not what was written")),
+    }
+}
+
+/// `kind`: group, version, name.
+pub(crate) fn object(row: ObjectRow, sum: i64, kind: (String, String, String)) -> Answer<(i64, Named)> {
+    if i64::from(row.sum()) != sum {
+        return Err(JournalError::Fatal(format!("object {}: its row is not what was written", row.id)));
+    }
+    let ObjectRow { id, stream, namespace, name, uid, owner, .. } = row;
+    let (group, version, kind) = kind;
+    let object = Arc::new(ObjectRef { group, version, kind, namespace, name, uid });
+    Ok((id, Named { object, stream, owner }))
+}
+
+/// What a plugin saved.
+pub(crate) fn progress(plugin: &str, body: &str, sum: i64) -> Answer<Progress> {
+    if seal::plugin(plugin, body) != sum {
+        return Err(JournalError::Fatal(format!("the progress of {plugin} is not what was written")));
+    }
+    let parsed = serde_json::from_str(body);
+    parsed.map_err(|error| JournalError::Fatal(format!("the progress of {plugin} does not decode: {error}")))
+}

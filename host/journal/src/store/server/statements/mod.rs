@@ -1,0 +1,11 @@
+//! The statements that a server is given. What they mean is decided above.
+
+mod answers;
+mod fetch;
+pub(super) mod lookup;
+mod past;
+mod read;
+pub(super) mod remove;
+mod save;
+mod seals;
+pub(super) mod write;

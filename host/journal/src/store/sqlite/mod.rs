@@ -1,0 +1,11 @@
+//! The journal in one SQLite file. The format is described in [`schema`].
+
+mod fault;
+mod migrate;
+mod open;
+mod schema;
+mod scribe;
+mod statements;
+mod writer;
+
+pub(crate) use open::{Store, discard, open_to_verify, sizes};
