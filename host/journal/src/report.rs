@@ -9,7 +9,18 @@ use kubewitness_core::config::RetentionSpec;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::store::{DOUBTFUL, RESTORE};
+/// Of a journal that was taken away while it was in use: what is so, and what to do.
+pub(crate) const LOST: &str = "what was witnessed is lost where no copy of it is kept. Put a copy back and start \
+    again: what it lacks is read back from the cluster as far as that still has it. Without a copy, start in an \
+    empty place, where a new journal begins with what is there then";
+
+/// Of a journal that is not what was written: what to do. Whoever verifies it is told so, too.
+pub(crate) const RESTORE: &str = "stop, keep what is there, and restore the newest copy that `journal verify` finds \
+    whole: what it lacks is read back from the cluster as far as that still has it";
+
+/// What no store tells apart: what it says itself is all that is known.
+pub(crate) const DOUBTFUL: &str = "the journal is damaged, or its last write is in doubt: run `journal verify` \
+    before you start again";
 
 /// Why a journal could not be opened, and what to do.
 #[derive(Debug, Error)]

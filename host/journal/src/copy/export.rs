@@ -1,16 +1,5 @@
-//! A journal as lines of JSON; [`import`](crate::copy::import) reads them back.
-//!
-//! | line | what |
-//! |---|---|
-//! | first | `{"format": "kubewitness.dev/journal/v1", "documents": …, "selected": …}` |
-//! | each state, in order | `{"sum": …, "state": {…}, "document": "…"}` |
-//! | last | `{"sum": …, "end": {"states": …, "sources": [{"source", "epoch", "checkpoint"}]}}` |
-//!
-//! `sum` is the CRC-32 of everything behind its comma, as it stands there, so that a changed byte is
-//! found at its line. The document is a text, byte for byte what was witnessed; one that is no text
-//! comes as `document_hex`. A gap's document tells its bounds and is always there. Checkpoints are
-//! told where nothing was left out by a selection: only then does a watch go on from them. Fields
-//! may be added; a reader passes over those that it does not know.
+//! A journal out as lines of JSON, in the format that [`format`](super::format) describes. Reads one
+//! snapshot, and may run beside the process that writes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -22,11 +11,11 @@ use kubewitness_core::{Change, Seq, State};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::format::{End, Exported, FORMAT, Header, Resumed};
 use crate::read::{Names, documents};
 use crate::report::OpenError;
-use crate::store::Connection;
-
-pub const FORMAT: &str = "kubewitness.dev/journal/v1";
+use crate::store::place::Place;
+use crate::store::{Connection, Opened};
 
 /// States of one reading.
 const PAGE: i64 = 256;
@@ -71,12 +60,6 @@ impl ExportQuery {
     }
 }
 
-/// What was written or taken in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exported {
-    pub states: u64,
-}
-
 #[derive(Debug, Error)]
 pub enum ExportError {
     #[error(transparent)]
@@ -87,34 +70,27 @@ pub enum ExportError {
     Write(#[from] std::io::Error),
 }
 
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Header {
-    pub format: String,
-    pub documents: bool,
-    pub selected: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-pub(crate) struct End {
-    pub states: u64,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sources: Vec<Resumed>,
-}
-
-/// From where a source's watch would go on.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Resumed {
-    pub source: String,
-    pub epoch: u32,
-    pub checkpoint: String,
-}
-
 fn text<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("strings and numbers always serialize")
 }
 
+/// Writes a journal as lines of JSON, one snapshot of it.
+/// May run beside the process that writes.
+pub async fn export(
+    place: &Place,
+    query: &ExportQuery,
+    out: &mut (dyn Write + Send),
+) -> Result<Exported, ExportError> {
+    let Opened { mut connection, unfinished, .. } = place.open_to_read().await?;
+    // Its end would say that it is all.
+    if unfinished {
+        return Err(OpenError::Unfinished { place: place.to_string() }.into());
+    }
+    write(&mut *connection, query, out).await
+}
+
 /// One snapshot, a page at a time.
-pub(crate) async fn export(
+async fn write(
     connection: &mut dyn Connection,
     query: &ExportQuery,
     out: &mut (dyn Write + Send),

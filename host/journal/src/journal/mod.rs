@@ -1,33 +1,27 @@
 //! The handle that everybody else holds.
 
+mod ports;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{
-    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
-    Outside, Present, Progress, Save, Warm, Witness,
-};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Progress, Save};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
-use kubewitness_core::{Gap, Seq, State, Version};
-use tokio::sync::{mpsc, watch};
+use kubewitness_core::{Gap, Seq, State};
 
-use crate::append::group::{Group, Work};
+use crate::append::group::{Group, StillSo, Work};
 use crate::append::recent::Recent;
 use crate::read::{Names, Reader};
 use crate::report::{OpenError, PoisonRecord, ReplayRecord, Replica, SourceCounters};
-use crate::store::place::{Inner as Where, Place};
+use crate::store::place::Place;
 use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::server::Sharing;
-use crate::store::{Act, Replay, Store, Writes};
-use crate::store::{server, sqlite};
+use crate::store::rows::{Act, Replay};
+use crate::store::{Sharing, Store};
 
 #[derive(Clone)]
 pub struct JournalOptions {
@@ -83,38 +77,22 @@ impl Journal {
 
     /// The same, wherever it is.
     pub async fn open_at(place: &Place, options: JournalOptions) -> Result<Self, OpenError> {
-        let continues = options.continues_import;
-        let (store, mut writer, is_unfinished): (Box<dyn Store>, Box<dyn Writes>, bool) = match &place.0 {
-            Where::File(path) if options.sharing.is_some() => {
-                let reason =
-                    "replicas can't share a file: name a database of a server as the journal".to_owned();
-                return Err(OpenError::Unavailable { path: path.clone(), reason });
-            }
-            Where::File(path) => {
-                let (store, writer, marked) = sqlite::Store::open(path, options.readers, continues).await?;
-                (Box::new(store), Box::new(writer), marked)
-            }
-            Where::Server(server) => {
-                let (clock, sharing) = (options.clock.clone(), options.sharing.clone());
-                let opened =
-                    server::Store::open((**server).clone(), options.readers, clock, sharing, continues);
-                let (store, writer, marked) = opened.await?;
-                (Box::new(store), Box::new(writer), marked)
-            }
-        };
+        let JournalOptions { clock, sharing, readers, continues_import, .. } = options;
+        let is_shared = sharing.is_some();
+        let (store, mut writer, is_unfinished) =
+            place.open(readers, &clock, sharing, continues_import).await?;
         let path = || place.to_string().into();
-        let fail = |error| match (error, &place.0) {
-            (JournalError::Fatal(reason), _) => OpenError::Damaged { path: path(), reason },
-            (JournalError::Unavailable(reason), Where::Server(_)) => {
+        let fail = |error| match error {
+            JournalError::Fatal(reason) => OpenError::Damaged { path: path(), reason },
+            JournalError::Unavailable(reason) if place.is_server() => {
                 OpenError::Away { place: place.to_string(), reason }
             }
-            (error, _) => OpenError::Unavailable { path: path(), reason: error.to_string() },
+            error => OpenError::Unavailable { path: path(), reason: error.to_string() },
         };
         let memory = writer.memory().await.map_err(fail)?;
         let recent = Arc::new(RwLock::new(Recent::new(options.recent, options.recent_bytes)));
         let group = Group::new(writer, memory, recent.clone());
         let (names, place) = (Names::default(), place.clone());
-        let (clock, is_shared) = (options.clock, options.sharing.is_some());
         let is_unfinished = is_unfinished.into();
         let inner = Inner { group, store, names, recent, clock, place, is_shared, is_unfinished };
         Ok(Self { inner: Arc::new(inner) })
@@ -189,8 +167,8 @@ impl Journal {
     }
 
     /// What retention decided; `false` where that is not as it was any more.
-    pub(crate) async fn remove(&self, removal: Removal) -> Result<bool, JournalError> {
-        self.inner.group.submit(|answer| Work::Remove(Box::new(removal), answer)).await
+    pub(crate) async fn remove(&self, removal: Removal, still_so: StillSo) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| Work::Remove(Box::new(removal), still_so, answer)).await
     }
 
     /// Rows that nothing refers to; `false` where too much came since that was known.
@@ -305,185 +283,5 @@ impl Journal {
     /// Who took dead letters back or dropped them, oldest first.
     pub async fn replays(&self, plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
         self.reader().await?.replays(plugin).await
-    }
-}
-
-#[async_trait]
-impl Witness for Journal {
-    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
-        self.inner.group.submit(|answer| Work::Append(append, answer)).await
-    }
-
-    async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
-        let (parts, mut given) = mpsc::channel(1);
-        let collect = async {
-            let mut objects = Vec::new();
-            while let Some(part) = given.recv().await {
-                objects.extend(part);
-            }
-            objects
-        };
-        let (warm, objects) = tokio::join!(self.warm_by_parts(source, parts), collect);
-        Ok(Warm { objects, ..warm? })
-    }
-
-    async fn warm_by_parts(
-        &self,
-        source: &str,
-        parts: mpsc::Sender<Vec<Current>>,
-    ) -> Result<Warm, JournalError> {
-        // Another witness of a shared journal may write of it meanwhile.
-        let through = self.inner.group.newest_now();
-        let warm = self.reader().await?.warm(source, parts).await?;
-        Ok(Warm { through, ..warm })
-    }
-
-    async fn standing(&self, source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
-        if !self.inner.is_shared {
-            return Ok(None);
-        }
-        let newest = self.reader().await?.newest_stream(source).await?;
-        Ok(newest.map(|stream| (stream.epoch, stream.checkpoint.as_deref().map(Version::new))))
-    }
-
-    fn is_shared(&self) -> bool {
-        self.inner.is_shared
-    }
-
-    fn watches(&self, source: &str, since: Option<(u32, Version)>) {
-        self.inner.store.watches(source, since);
-    }
-
-    async fn watched_elsewhere(
-        &self,
-        source: &str,
-        epoch: u32,
-        before: &Version,
-    ) -> Result<Option<String>, JournalError> {
-        self.inner.store.watched_elsewhere(source, epoch, before).await
-    }
-
-    async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {
-        self.reader().await?.discrepancies(source).await
-    }
-
-    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
-        let query = TimelineQuery { uid: Some(uid.to_string()), ..TimelineQuery::default() };
-        let story = self.timeline(&query).await?.states;
-        let of_epoch = story.iter().filter(|state| *state.source == *source && state.epoch == epoch);
-        Ok(Fate::of(of_epoch.map(|state| (state.change, &state.resource_version))))
-    }
-
-    async fn former(
-        &self,
-        source: &str,
-        epoch: u32,
-        within: RangeInclusive<u64>,
-    ) -> Result<Option<Former>, JournalError> {
-        self.reader().await?.former(source, epoch, &within).await
-    }
-}
-
-#[async_trait]
-impl Backlog for Journal {
-    fn newest(&self) -> watch::Receiver<Seq> {
-        self.inner.group.newest()
-    }
-
-    async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError> {
-        let newest = self.inner.group.newest_now();
-        if after >= newest {
-            return Ok(Vec::new());
-        }
-        let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
-        match recent {
-            Some(states) => Ok(states),
-            None => self.reader().await?.after(after, limit, newest).await,
-        }
-    }
-
-    async fn read_outside(
-        &self,
-        after: Seq,
-        through: Seq,
-        limit: usize,
-        namespaces: &[String],
-    ) -> Result<Outside, JournalError> {
-        let newest = self.inner.group.newest_now();
-        let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
-        match recent {
-            Some(states) => Ok(Outside::of(states, through, limit, namespaces)),
-            None => self.reader().await?.outside((after, through), limit, namespaces, newest).await,
-        }
-    }
-
-    async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
-        let newest = self.inner.group.newest_now();
-        self.reader().await?.at(seqs, newest).await
-    }
-
-    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {
-        self.reader().await?.present(source, from, limit, self.inner.group.newest_now()).await
-    }
-
-    async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {
-        let newest = self.inner.group.newest_now();
-        let recent =
-            self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).count(sources, after, through);
-        match recent {
-            Some(count) => Ok(count),
-            None => self.reader().await?.count(sources, after, through, newest).await,
-        }
-    }
-
-    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError> {
-        self.inner.group.ask(plugin, |rows, plugin| rows.progress(plugin)).await
-    }
-
-    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| Work::Save(plugin.to_owned(), save, answer)).await
-    }
-
-    async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
-        self.inner.group.ask(plugin, |rows, plugin| rows.letters(Some(plugin))).await
-    }
-
-    async fn mark_replaying(
-        &self,
-        plugin: &str,
-        seqs: &[Seq],
-        who: &str,
-        why: &str,
-    ) -> Result<(), JournalError> {
-        self.act(Act::Replay, plugin, seqs, who, why).await
-    }
-
-    async fn mark_dropped(
-        &self,
-        plugin: &str,
-        seqs: &[Seq],
-        who: &str,
-        why: &str,
-    ) -> Result<(), JournalError> {
-        self.act(Act::Drop, plugin, seqs, who, why).await
-    }
-
-    async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
-        self.inner.group.ask(plugin, |rows, plugin| rows.kv(plugin)).await
-    }
-
-    async fn settle(&self) -> Result<(), JournalError> {
-        self.inner.group.submit(Work::Settle).await
-    }
-}
-
-#[async_trait]
-impl Documents for Journal {
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.reader().await?.document(seq, self.inner.group.newest_now()).await
-    }
-
-    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.reader().await?.document_before(seq, self.inner.group.newest_now()).await
     }
 }

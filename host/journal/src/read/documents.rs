@@ -7,28 +7,11 @@ use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::{Change, Seq};
 
 use super::names::Names;
-use crate::store::memory::anchors;
-use crate::store::rows::{Encoding, Envelope};
-use crate::store::{Answer, Fetch, damaged};
+use crate::store::Fetch;
+use crate::store::rows::{Answer, Encoding, Kept, both, damaged};
 
 /// Steps that [`before`] goes back over states without a document of their own.
 const STEPS_BACK: u32 = 4096;
-
-/// How a document is kept, and what it must be once it is read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
-    pub seq: Seq,
-    pub encoding: Encoding,
-    pub anchor: Option<i64>,
-    pub checksum: u32,
-}
-
-impl From<&Envelope> for Kept {
-    fn from(envelope: &Envelope) -> Self {
-        let Envelope { seq, flags, anchor, checksum, .. } = envelope;
-        Self { seq: *seq, encoding: flags.encoding, anchor: *anchor, checksum: *checksum }
-    }
-}
 
 pub(super) async fn anchor(rows: &mut dyn Fetch, names: &Names, seq: Seq, id: i64) -> Answer<Bytes> {
     let anchor = names.anchor(rows, id).await?;
@@ -67,7 +50,7 @@ pub(crate) fn put_together(
             let base = base.ok_or_else(missing)?;
             let restored = match kept.anchor {
                 None => restore(base, stored),
-                Some(_) => restore(&anchors::both(anchor()?, base), stored),
+                Some(_) => restore(&both(anchor()?, base), stored),
             };
             restored.map_err(|error| damaged(seq, error))?.into()
         }

@@ -8,9 +8,8 @@ use kubewitness_core::document::checksum;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status};
 
-use crate::store::rows::seal;
-use crate::store::rows::{Envelope, parse_status};
-use crate::store::{Answer, Fetch, Named, Which, damaged};
+use crate::store::Fetch;
+use crate::store::rows::{Answer, Envelope, Named, Which, damaged, parse_status, seal};
 
 /// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
 /// reads' worth: a backlog over more objects than this looks each of them up, in one query a read.

@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use super::names::{self, Names};
 use super::{documents, story, warm};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::discrepancies;
-use crate::store::{Answer, Connection, Fetch, Past, Store, Stream};
+use crate::store::rows::{Answer, Stream, discrepancies};
+use crate::store::{Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;

@@ -8,8 +8,8 @@ use kubewitness_core::views::{TimelineQuery, TimelineView};
 use kubewitness_core::{Seq, State};
 
 use super::names::{self, Names};
-use crate::store::rows::uid;
-use crate::store::{Answer, Fetch, Which};
+use crate::store::Fetch;
+use crate::store::rows::{Answer, Which, uid};
 
 /// States of one answer where the question names no limit. An object with more is read in parts
 /// by position.

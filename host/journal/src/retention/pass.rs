@@ -11,13 +11,12 @@ use kubewitness_core::state::gap_reason;
 use kubewitness_core::{Gap, Seq, Version};
 
 use super::rebase::successors;
-use super::scene::{Held, Look, Scene, count, is_untold, look};
-use crate::append::plan::SEGMENT;
+use super::scene::{Held, Look, Scene, count, is_still_so, is_untold, look};
 use crate::journal::Journal;
 use crate::report::{Holder, Retained};
 use crate::retention::decide::{self, BATCH, Bounds, Cut, IN_HAND};
-use crate::store::rows::GapRow;
 use crate::store::rows::removal::{LinkRow, Removal, SharedRows, Sweep};
+use crate::store::rows::{GapRow, SEGMENT};
 
 /// Between two transactions, and between two looks at segments: appends and readers go first.
 const REST: Duration = Duration::from_millis(50);
@@ -241,7 +240,7 @@ impl Retention {
             };
             let (states, bytes) = (removal.taken.len() as u64, removal.bytes());
             let untold_now = removal.plugins.values().map(|taken| taken.untold).max().unwrap_or_default();
-            if self.journal.remove(removal).await? {
+            if self.journal.remove(removal, |past, removal| Box::pin(is_still_so(past, removal))).await? {
                 took = true;
                 *untold = after;
                 told.states += states;

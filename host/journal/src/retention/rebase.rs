@@ -6,11 +6,10 @@ use kubewitness_core::Seq;
 use kubewitness_core::document::pack;
 use kubewitness_core::ports::JournalError;
 
-use crate::append::plan::SEGMENT;
 use crate::read::Reader;
 use crate::retention::decide::Run;
 use crate::store::rows::removal::Removal;
-use crate::store::rows::{Encoding, Flags, StateRow};
+use crate::store::rows::{Encoding, Flags, SEGMENT, StateRow};
 
 /// Steps from an object's end, and positions of one look, in search of the state after another.
 const STEPS: usize = 256;

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use kubewitness_core::ports::{JournalError, Progress};
 use kubewitness_core::{Seq, Version};
 
-use crate::append::plan::SEGMENT;
 use crate::report::Holder;
-use crate::retention::decide::{self, Cut, Hold, Link, Tally};
+use crate::retention::decide::{self, Cut, Hold};
 use crate::store::Past;
-use crate::store::rows::removal::{LinkRow, Removal, Taken};
+use crate::store::rows::SEGMENT;
+use crate::store::rows::removal::{Link, LinkRow, Removal, Taken, Tally};
 
 /// A deletion that was found by comparison has no version: only its age tells that its watch is
 /// not resumed before it.

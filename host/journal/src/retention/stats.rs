@@ -7,19 +7,34 @@ use kubewitness_core::calendar;
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::JournalError;
 
-use crate::append::plan::SEGMENT;
-use crate::report::{JournalStats, RetentionStats, SourceStats, TakenStats};
-use crate::retention::decide::{self, Bounds, Cut, IN_HAND, ROW_BYTES};
+use crate::report::{JournalStats, OpenError, RetentionStats, SourceStats, TakenStats};
+use crate::retention::decide::{self, Bounds, Cut, IN_HAND};
 use crate::retention::scene::{Scene, look};
+use crate::store::place::Place;
 use crate::store::rows::removal::LinkRow;
-use crate::store::{Connection, Past};
+use crate::store::rows::{ROW_BYTES, SEGMENT};
+use crate::store::{Connection, Opened, Past};
 
 /// Segments that are looked at for what retention may take; beyond, the figures are said to be
 /// of these alone. A question must end, however much has piled up.
 const SEGMENTS: usize = 16 * 1024;
 
+/// Figures of a journal, source by source, and what retention may take of each by its settings.
+/// Writes nothing, and may run beside the process that writes.
+pub async fn stats(
+    place: &Place,
+    retention: &BTreeMap<String, RetentionSpec>,
+    now_ms: u64,
+) -> Result<JournalStats, OpenError> {
+    let Opened { mut connection, bytes, wal_bytes, unfinished } = place.open_to_read().await?;
+    let stats = figures(&mut *connection, retention, now_ms).await;
+    let path = || place.to_string().into();
+    let stats = stats.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })?;
+    Ok(JournalStats { bytes, wal_bytes, unfinished, ..stats })
+}
+
 /// `retention` is what the sources' settings say, by name.
-pub(crate) async fn stats(
+async fn figures(
     connection: &mut dyn Connection,
     retention: &BTreeMap<String, RetentionSpec>,
     now_ms: u64,

@@ -2,92 +2,30 @@
 //! is under group commit, and any number of connections read. What rows mean is decided in `plan`
 //! (before they are written) and in `read` and `verify` (after).
 
+pub(crate) mod format;
 pub(crate) mod memory;
 pub(crate) mod place;
 pub(crate) mod rows;
-pub(crate) mod server;
-pub(crate) mod sqlite;
+mod server;
+mod sqlite;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{DeadLetter, JournalError, Progress, Save};
+use kubewitness_core::ports::{DeadLetter, Progress, Save};
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
-use kubewitness_core::{Change, Gap, ObjectRef, Seq, Version};
+use kubewitness_core::{Gap, Seq, Version};
 
-use crate::append::plan::{Known, Rows};
-use crate::read::documents::Kept;
 use crate::report::{PoisonRecord, ReplayRecord, Replica, SourceCounters};
-use crate::retention::decide::Tally;
 use crate::store::memory::{Found, Identity, Memory};
-use crate::store::rows::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken};
-use crate::store::rows::seal::{self, Cell, Table};
-use crate::store::rows::{Envelope, Flags, Key, SnapshotRow};
-
-pub(crate) type Answer<T> = Result<T, JournalError>;
-
-/// Added to the number of a journal's format while it holds an import that has not come to its end.
-/// The mark stands there since every journal has that number, and since a program that knows of no
-/// such mark refuses it as a format that it does not know, instead of going on with half a story.
-pub(crate) const UNFINISHED: i64 = 1_000_000;
-
-/// A format, and whether an import that has not come to its end is marked in it.
-pub(crate) fn unmarked(format: i64) -> (i64, bool) {
-    match format >= UNFINISHED {
-        true => (format - UNFINISHED, true),
-        false => (format, false),
-    }
-}
-
-/// What is marked of a format.
-pub(crate) fn marked(format: i64, unfinished: bool) -> i64 {
-    if unfinished { format + UNFINISHED } else { format }
-}
-
-/// Dead letters that are marked as taken back or as dropped.
-#[derive(Clone, Debug)]
-pub(crate) struct Replay {
-    pub act: Act,
-    pub plugin: String,
-    pub seqs: Vec<Seq>,
-    pub who: String,
-    pub why: String,
-    pub at_ms: u64,
-}
-
-/// What an operator did with dead letters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    Replay,
-    Drop,
-}
-
-impl Act {
-    /// As records and people call it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Replay => "replay",
-            Self::Drop => "drop",
-        }
-    }
-
-    /// As a letter has it: 0 where it is parked.
-    pub fn mark(self) -> i64 {
-        match self {
-            Self::Replay => 1,
-            Self::Drop => 2,
-        }
-    }
-
-    pub fn mark_of(letter: &DeadLetter) -> i64 {
-        match (letter.dropped, letter.replaying) {
-            (true, _) => Self::Drop.mark(),
-            (false, true) => Self::Replay.mark(),
-            (false, false) => 0,
-        }
-    }
-}
+use crate::store::rows::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken, Tally};
+use crate::store::rows::seal::{Cell, Table};
+use crate::store::rows::{
+    Answer, CurrentRow, EndRow, Envelope, KeptSnapshot, Key, Known, LiveRow, Named, Replay, Rows,
+    StoredDocument, StoredRow, Stream, Which,
+};
+pub use server::Sharing;
 
 /// How a store stands as a transaction begins, beside which nobody else writes.
 #[derive(Clone, Copy, Debug)]
@@ -271,110 +209,15 @@ pub(crate) trait Connection: Send {
     async fn end(&mut self) -> Answer<()>;
 }
 
-/// An object as it was first seen.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    pub object: Arc<ObjectRef>,
-    pub stream: i64,
-    /// 0: none.
-    pub owner: i64,
+/// A journal that is only read.
+pub(crate) struct Opened {
+    pub connection: Box<dyn Connection>,
+    pub bytes: u64,
+    /// Of a file: what was written and is not in it yet.
+    pub wal_bytes: u64,
+    /// It holds an import that has not come to its end.
+    pub unfinished: bool,
 }
-
-/// Which objects; several can share what the indexes hold of a uid or a name.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Which<'a> {
-    Numbers(&'a [i64]),
-    /// [`uid::key`](crate::store::rows::uid::key) of it.
-    Uid(u32),
-    Name(u32),
-}
-
-/// An epoch of a source.
-#[derive(Clone, Debug)]
-pub(crate) struct Stream {
-    pub id: i64,
-    pub source: String,
-    pub epoch: u32,
-    pub checkpoint: Option<String>,
-    pub states: u64,
-    pub last_event_ms: Option<i64>,
-    /// As it was written with the row.
-    pub sum: i64,
-}
-
-impl Stream {
-    /// A checkpoint that nobody wrote must not be resumed from.
-    pub fn check(&self) -> Answer<()> {
-        let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
-        let written = seal::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
-        match written == *sum {
-            true => Ok(()),
-            false => Err(JournalError::Fatal(format!("{source}: its row is not what was written"))),
-        }
-    }
-}
-
-/// An object that is kept as current, with what its newest state says.
-#[derive(Debug)]
-pub(crate) struct LiveRow {
-    pub object: i64,
-    pub tail: Seq,
-    pub newest: Seq,
-    /// Of the state that `newest` points to.
-    pub version: Option<Key>,
-    pub newest_object: Option<i64>,
-}
-
-/// An object of a source, and how it stands where it has ended.
-#[derive(Debug)]
-pub(crate) struct EndRow {
-    pub object: i64,
-    pub tail: Option<i64>,
-    pub newest: Option<i64>,
-    /// Of the state that `newest` points to.
-    pub newest_object: Option<i64>,
-    pub version: Option<Version>,
-}
-
-impl EndRow {
-    /// From the columns of the state.
-    pub fn version_of(flags: Option<i64>, key: Option<Key>, at: Option<Key>) -> Option<Version> {
-        match Flags::unpack(flags?)?.change {
-            Change::Present | Change::Left => key?.version(),
-            Change::Gone | Change::Gap => at?.version(),
-        }
-    }
-}
-
-/// A snapshot, with what the state that it is of says.
-#[derive(Debug)]
-pub(crate) struct KeptSnapshot {
-    pub snapshot: SnapshotRow,
-    pub state_object: Option<i64>,
-    pub checksum: Option<u32>,
-    pub is_current: bool,
-}
-
-/// A live object as a start reads it.
-#[derive(Debug)]
-pub(crate) struct CurrentRow {
-    pub object: i64,
-    pub newest: Envelope,
-    /// What is stored of the newest state's document.
-    pub stored: Vec<u8>,
-    pub snapshot: Option<(Seq, Vec<u8>)>,
-}
-
-/// What is stored of one state's document, and where the state before it is.
-#[derive(Debug)]
-pub(crate) struct Link {
-    pub kept: Kept,
-    pub before: Seq,
-    pub stored: Vec<u8>,
-}
-
-/// A row of states as it lies there; the envelope may turn out to be damaged.
-pub(crate) type StoredRow = (i64, Answer<Envelope>, Vec<u8>);
 
 /// The statements of a connection that reads. Rows are compared with their sums here, since only
 /// here it is known how they lie there.
@@ -412,7 +255,7 @@ pub(crate) trait Fetch: Send {
     /// Live objects of a source behind a number, by number, at most so many.
     async fn current(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<CurrentRow>>;
     /// Of these positions, in any order; unknown ones are left out.
-    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<Link>>;
+    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<StoredDocument>>;
     /// Of a source, behind a number, at most so many; the documents stay where they are.
     async fn present(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<(i64, Envelope)>>;
 
@@ -479,21 +322,4 @@ pub(crate) trait Fetch: Send {
     async fn letter_counts(&mut self, plugin: &str) -> Answer<(i64, i64)>;
     /// Letters of a plugin without their states, some of them.
     async fn orphans(&mut self, plugin: &str) -> Answer<Vec<i64>>;
-}
-
-/// Of a journal that was taken away while it was in use: what is so, and what to do.
-pub(crate) const LOST: &str = "what was witnessed is lost where no copy of it is kept. Put a copy back and start \
-    again: what it lacks is read back from the cluster as far as that still has it. Without a copy, start in an \
-    empty place, where a new journal begins with what is there then";
-
-/// Of a journal that is not what was written: what to do. Whoever verifies it is told so, too.
-pub(crate) const RESTORE: &str = "stop, keep what is there, and restore the newest copy that `journal verify` finds \
-    whole: what it lacks is read back from the cluster as far as that still has it";
-
-/// What no store tells apart: what it says itself is all that is known.
-pub(crate) const DOUBTFUL: &str = "the journal is damaged, or its last write is in doubt: run `journal verify` \
-    before you start again";
-
-pub(crate) fn damaged(seq: Seq, what: impl std::fmt::Display) -> JournalError {
-    JournalError::Fatal(format!("state {seq}: {what}"))
 }

@@ -2,15 +2,20 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::store::server::Server;
+use kubewitness_core::clock::Clock;
+
+use super::server::{self, Server, Sharing};
+use super::{Opened, Store, Writes, sqlite};
+use crate::report::OpenError;
 
 /// A file, or a database of a server. Shows no password.
 #[derive(Clone)]
-pub struct Place(pub(crate) Inner);
+pub struct Place(Inner);
 
 #[derive(Clone)]
-pub(crate) enum Inner {
+enum Inner {
     File(PathBuf),
     Server(Box<Server>),
 }
@@ -36,6 +41,52 @@ impl Place {
             Inner::File(_) => "sqlite",
             Inner::Server(server) => server.kind(),
         }
+    }
+
+    pub(crate) fn is_server(&self) -> bool {
+        matches!(self.0, Inner::Server(_))
+    }
+
+    /// Opens the journal to be written, and makes it where there is none. `unfinished`: also one with an
+    /// import that has not come to its end; whether it is one comes back.
+    pub(crate) async fn open(
+        &self,
+        readers: u32,
+        clock: &Arc<dyn Clock>,
+        sharing: Option<Sharing>,
+        unfinished: bool,
+    ) -> Result<(Box<dyn Store>, Box<dyn Writes>, bool), OpenError> {
+        match &self.0 {
+            Inner::File(path) if sharing.is_some() => {
+                let reason = "replicas can't share a file: name a database of a server as the journal";
+                Err(OpenError::Unavailable { path: path.clone(), reason: reason.into() })
+            }
+            Inner::File(path) => {
+                let (store, writer, marked) = sqlite::Store::open(path, readers, unfinished).await?;
+                Ok((Box::new(store), Box::new(writer), marked))
+            }
+            Inner::Server(server) => {
+                let opened =
+                    server::Store::open((**server).clone(), readers, clock.clone(), sharing, unfinished);
+                let (store, writer, marked) = opened.await?;
+                Ok((Box::new(store), Box::new(writer), marked))
+            }
+        }
+    }
+
+    pub(crate) async fn open_to_read(&self) -> Result<Opened, OpenError> {
+        match &self.0 {
+            Inner::File(path) => sqlite::open_to_read(path).await,
+            Inner::Server(server) => server::open_to_read(server).await,
+        }
+    }
+}
+
+/// Throws away a journal that holds an import that has not come to its end. No other is touched.
+pub async fn discard(place: &Place) -> Result<(), OpenError> {
+    match &place.0 {
+        Inner::File(path) => sqlite::discard(path).await,
+        Inner::Server(server) => server::discard(server).await,
     }
 }
 

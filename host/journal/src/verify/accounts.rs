@@ -6,12 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use kubewitness_core::ports::Progress;
 use kubewitness_core::{Seq, State};
 
-use super::Findings;
-use crate::append::plan::SEGMENT;
+use super::findings::Findings;
 use crate::report::code;
-use crate::retention::decide::ROW_BYTES;
+use crate::store::Fetch;
 use crate::store::rows::removal::Taken;
-use crate::store::{Answer, Fetch, Stream};
+use crate::store::rows::{Answer, ROW_BYTES, SEGMENT, Stream};
 
 struct Plugin {
     name: String,

@@ -6,11 +6,12 @@ use std::collections::HashMap;
 use kubewitness_core::document::checksum;
 use kubewitness_core::{Gap, Seq};
 
-use super::{Findings, story, text_of};
+use super::findings::{Findings, text_of};
+use super::story;
 use crate::report::code;
+use crate::store::Fetch;
 use crate::store::rows::seal::{self, Cell, Table};
-use crate::store::rows::uid;
-use crate::store::{Answer, Fetch, Which};
+use crate::store::rows::{Answer, Which, uid};
 
 /// Rows of one question.
 const PAGE: i64 = 512;

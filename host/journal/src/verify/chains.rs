@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::{Change, Seq, State};
 
+use super::findings::{Findings, text_of};
 use super::story::Life;
-use super::{Findings, text_of};
 use crate::read::{Names, documents};
 use crate::report::code;
+use crate::store::Fetch;
 use crate::store::memory::Identity;
-use crate::store::rows::{Encoding, Envelope, Key};
-use crate::store::{Answer, Fetch};
+use crate::store::rows::{Answer, Encoding, Envelope, Key};
 
 /// Bytes of documents at the ends of chains that are kept, so that most deltas need no other
 /// row. Beyond it, they are dropped and read again.

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use kubewitness_core::document::{checksum, unpack};
 
-use super::Findings;
 use super::chains::Chains;
+use super::findings::Findings;
 use crate::report::code;
+use crate::store::Fetch;
 use crate::store::memory::Identity;
-use crate::store::rows::{Key, SnapshotRow};
-use crate::store::{Answer, EndRow, Fetch, LiveRow};
+use crate::store::rows::{Answer, EndRow, Key, LiveRow, SnapshotRow};
 
 /// Objects of one query.
 const PAGE: i64 = 512;

@@ -14,11 +14,9 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 use super::*;
-use crate::append::plan::{Known, Rows};
 use crate::store::memory::tails::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next};
-use crate::store::rows::{Key, ObjectRow};
-use crate::store::{Answer as Answered, Replay};
+use crate::store::rows::{Answer as Answered, Key, Known, ObjectRow, Replay, Rows};
 
 /// Orders that are tried. Each takes one or two milliseconds.
 const ORDERS: usize = 1500;

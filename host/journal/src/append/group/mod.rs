@@ -22,12 +22,12 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 
 use crate::append::plan::{self, Marked, Placed, Plan};
 use crate::append::recent::Recent;
-use crate::retention;
 use crate::store::memory::Memory;
+use crate::store::rows::Rows;
 use crate::store::rows::removal::{Removal, Sweep};
 use crate::store::{Fetch, Turn, Writes};
-pub(crate) use work::Work;
 use work::{Answer, Done, answer, not_mine};
+pub(crate) use work::{StillSo, Work};
 
 /// States of one transaction at most. Two full batches of the watch: more gain little, and the
 /// first of them would wait longer.
@@ -216,7 +216,9 @@ impl Group {
         };
         let done = match &under_way[..] {
             [Work::Remove(..) | Work::Sweep(..)] if !turn.dispatches => return Err(not_mine()),
-            [Work::Remove(removal, _)] => Done::Removed(self.remove(writer, removal).await?),
+            [Work::Remove(removal, still_so, _)] => {
+                Done::Removed(self.remove(writer, removal, *still_so).await?)
+            }
             [Work::Sweep(sweep, _)] => Done::Removed(swept(writer, &mut memory, sweep).await?),
             works => self.write(writer, &mut memory, turn, works).await?,
         };
@@ -264,8 +266,13 @@ impl Group {
 
     /// What retention decided, if all that it was decided on is still so. Nothing that the writer
     /// remembers changes by it: only what has ended goes as a whole, and that is not remembered.
-    async fn remove(&self, writer: &mut dyn Writes, removal: &Removal) -> Result<bool, JournalError> {
-        if !retention::is_still_so(writer.rows().past(), removal).await? {
+    async fn remove(
+        &self,
+        writer: &mut dyn Writes,
+        removal: &Removal,
+        still_so: StillSo,
+    ) -> Result<bool, JournalError> {
+        if !still_so(writer.rows().past(), removal).await? {
             writer.end().await?;
             return Ok(false);
         }
@@ -288,7 +295,7 @@ impl Group {
 
 struct Planned {
     /// `None` where nothing of the batch is new.
-    rows: Option<plan::Rows>,
+    rows: Option<Rows>,
     states: Vec<Arc<State>>,
     answers: Vec<Result<Placed, JournalError>>,
 }

@@ -2,25 +2,29 @@
 
 use std::path::Path;
 
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::Witnessed;
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 
 use super::*;
-use crate::store::sqlite::Store;
+use crate::store::Store;
+use crate::store::place::Place;
 
 struct Desk {
     folder: tempfile::TempDir,
     group: Group,
-    store: Store,
+    store: Box<dyn Store>,
 }
 
 impl Desk {
     async fn open(folder: tempfile::TempDir) -> Self {
         let path = folder.path().join("journal.db");
-        let (store, mut writer, _) = Store::open(&path, 1, false).await.unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let opened = Place::file(&path).open(1, &clock, None, false).await;
+        let (store, mut writer, _) = opened.map_err(|error| error.to_string()).unwrap();
         let memory = writer.memory().await.unwrap();
         let recent = Arc::new(RwLock::new(Recent::new(10, usize::MAX)));
-        Self { folder, group: Group::new(Box::new(writer), memory, recent), store }
+        Self { folder, group: Group::new(writer, memory, recent), store }
     }
 
     async fn append(&self, version: u64) -> Result<Appended, JournalError> {
@@ -36,7 +40,7 @@ impl Desk {
 
     async fn close(self) -> tempfile::TempDir {
         self.group.close().await.unwrap();
-        crate::store::Store::close(&self.store).await.unwrap();
+        self.store.close().await.unwrap();
         self.folder
     }
 }

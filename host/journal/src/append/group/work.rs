@@ -2,21 +2,27 @@
 
 use std::collections::VecDeque;
 
+use futures::future::BoxFuture;
 use kubewitness_core::ports::{Append, Appended, JournalError, Save};
 use tokio::sync::oneshot;
 
-use crate::store::Replay;
+use crate::store::Past;
+use crate::store::rows::Replay;
 use crate::store::rows::removal::{Removal, Sweep};
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, JournalError>>;
+
+/// Whether all that a removal was decided on is as it was: retention says it, the writer asks it.
+pub(crate) type StillSo =
+    for<'a> fn(&'a mut dyn Past, &'a Removal) -> BoxFuture<'a, Result<bool, JournalError>>;
 
 /// What callers want done. All of it may be done twice.
 pub(crate) enum Work {
     Append(Append, Answer<Appended>),
     Save(String, Save, Answer<()>),
     Replay(Replay, Answer<()>),
-    /// Has a transaction of its own.
-    Remove(Box<Removal>, Answer<bool>),
+    /// Has a transaction of its own, which asks first whether what was decided on is still so.
+    Remove(Box<Removal>, StillSo, Answer<bool>),
     Sweep(Box<Sweep>, Answer<bool>),
     /// Nothing is written: it is answered once everything before it is, and the store was looked at.
     Settle(Answer<()>),
@@ -67,7 +73,7 @@ impl Work {
             | Self::Mark(_, answer) => {
                 drop(answer.send(Err(error)));
             }
-            Self::Remove(_, answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
+            Self::Remove(.., answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
         }
     }
 }
@@ -111,7 +117,7 @@ pub(super) fn answer(works: Vec<Work>, done: Done) {
             | Work::Mark(_, answer) => {
                 drop(answer.send(Ok(())));
             }
-            Work::Remove(_, answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),
+            Work::Remove(.., answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),
         }
     }
 }

@@ -3,18 +3,17 @@
 
 use std::collections::HashSet;
 
-use hashbrown::HashMap;
 use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::{Append, JournalError, Witnessed};
-use kubewitness_core::{Change, Seq, Version};
+use kubewitness_core::{Change, Version};
 
-use super::is_version;
 use crate::store::memory::tails::Mark;
 use crate::store::memory::{Identity, Memory};
 use crate::store::rows::Key;
 
-/// Where keys that were asked for are.
-pub(crate) type Known = HashMap<(i64, Key), Seq>;
+pub(super) fn is_version(change: Change) -> bool {
+    matches!(change, Change::Present | Change::Left)
+}
 
 /// What an id says after source, epoch, group, kind and uid; `None` where it isn't this state's.
 pub(super) fn id_rest<'a>(prefix: &str, state: &'a Witnessed) -> Option<&'a str> {

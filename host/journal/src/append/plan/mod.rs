@@ -6,7 +6,6 @@ mod ask;
 mod placed;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -16,76 +15,22 @@ use kubewitness_core::document;
 use kubewitness_core::ports::{Append, Poison, Witnessed};
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 
-pub(crate) use ask::{Known, Marked, check, epoch_is_over, questions, strangers};
-use ask::{id_rest, key_of, prefix};
-use placed::Place;
-pub(crate) use placed::Placed;
-
-use crate::retention::decide::ROW_BYTES;
 use crate::store::memory::anchors::Encoded;
 use crate::store::memory::tails::{Mark, Tail};
 use crate::store::memory::{Identity, Memory};
 use crate::store::rows::discrepancies::Found;
 use crate::store::rows::{
-    AnchorRow, Encoding, Envelope, Flags, GapRow, Key, ObjectRow, Outcome, PoisonRow, SnapshotRow, StateRow,
-    StreamRow, status_text,
+    AnchorRow, Encoding, Envelope, Flags, GapRow, Key, Known, ObjectRow, Outcome, PoisonRow, ROW_BYTES, Rows,
+    SEGMENT, SnapshotRow, StateRow, StreamRow, status_text,
 };
-
-/// Positions that share one row of counts, so that counting a range reads counts and not states.
-pub(crate) const SEGMENT: u64 = 1024;
+pub(crate) use ask::{Marked, check, epoch_is_over, questions, strangers};
+use ask::{id_rest, is_version, key_of, prefix};
+use placed::Place;
+pub(crate) use placed::Placed;
 
 /// Steps of a chain between two snapshots of a live object. A start applies as many deltas to each
 /// object at most, and a state costs that much less than one that carried its object whole.
 const SNAPSHOT_STEPS: u8 = 8;
-
-/// Rows that one transaction writes.
-#[derive(Debug, Default)]
-pub(crate) struct Rows {
-    pub streams: Vec<StreamRow>,
-    pub kinds: Vec<(i64, String, String, String)>,
-    pub objects: Vec<ObjectRow>,
-    /// Owner and owned.
-    pub owned: Vec<(i64, i64)>,
-    pub statuses: Vec<(i64, String)>,
-    pub anchors: Vec<AnchorRow>,
-    pub states: Vec<StateRow>,
-    pub outcomes: HashMap<i64, Outcome>,
-    /// By object: one that ends has none.
-    pub snapshots: HashMap<i64, SnapshotRow>,
-    pub tallies: BTreeMap<(u64, i64), u64>,
-    /// Bytes of the states that `tallies` counts, as retention counts them.
-    pub sizes: BTreeMap<(u64, i64), u64>,
-    pub gaps: Vec<GapRow>,
-    pub poison: Vec<PoisonRow>,
-    pub differences: Vec<Found>,
-}
-
-impl Rows {
-    /// The newest state.
-    pub fn newest(&self) -> Option<Seq> {
-        self.states.last().map(|state| state.envelope.seq)
-    }
-
-    /// Nothing that another process would have to learn.
-    pub fn is_empty(&self) -> bool {
-        let Self { streams, objects, owned, states, outcomes, snapshots, gaps, poison, differences, .. } =
-            self;
-        // The others are written with one of these.
-        streams.is_empty()
-            && objects.is_empty()
-            && owned.is_empty()
-            && states.is_empty()
-            && outcomes.is_empty()
-            && snapshots.is_empty()
-            && gaps.is_empty()
-            && poison.is_empty()
-            && differences.is_empty()
-    }
-}
-
-fn is_version(change: Change) -> bool {
-    matches!(change, Change::Present | Change::Left)
-}
 
 /// One batch in the making. Planning changes the memory; should the transaction fail, both are
 /// thrown away.

@@ -7,8 +7,8 @@ use kubewitness_core::State;
 use kubewitness_core::document::checksum;
 use serde::Deserialize;
 
-use super::{AGAIN, ImportError};
-use crate::copy::export::End;
+use super::fault::{AGAIN, ImportError};
+use crate::copy::format::End;
 
 /// The longest line: the largest document, each byte of it escaped, and what stands around it.
 const LINE: u64 = 6 * kubewitness_core::limits::FRAME_BYTES as u64 + (1 << 20);

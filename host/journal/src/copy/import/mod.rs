@@ -7,6 +7,7 @@
 //!
 //! [`UNFINISHED`]: crate::store::UNFINISHED
 
+mod fault;
 mod lines;
 mod stories;
 
@@ -16,13 +17,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::document::checksum;
-use kubewitness_core::ports::{Append, JournalError, Witness, Witnessed};
+use kubewitness_core::ports::{Append, Witness, Witnessed};
 use kubewitness_core::{Seq, State, Version};
-use thiserror::Error;
 
+pub use self::fault::ImportError;
+use self::fault::{AGAIN, DOCUMENTS, OTHER, SAME};
 use self::lines::{Lines, Parsed, parse};
 use self::stories::Stories;
-use crate::copy::export::{End, Exported, FORMAT, Header, Resumed};
+use crate::copy::format::{End, Exported, FORMAT, Header, Resumed};
 use crate::journal::Journal;
 
 /// States of one append, and of one reading of what is there.
@@ -31,30 +33,6 @@ const PAGE: usize = 256;
 /// Sources that the end of an export tells checkpoints of. Each is an append of its own; nobody
 /// watches as many.
 const SOURCES: usize = 10_000;
-
-/// A line that cannot be taken in, and what to do.
-#[derive(Debug, Error)]
-pub enum ImportError {
-    #[error("line {line}: {reason}; nothing behind it was taken in: {hint}")]
-    Line { line: u64, reason: String, hint: &'static str },
-    #[error("reading line {line}: {error}; {GO_ON}")]
-    Read { line: u64, error: std::io::Error },
-    #[error("line {line}: {error}; {GO_ON}")]
-    Journal { line: u64, error: JournalError },
-    #[error(
-        "there are {0} states in this journal already, and no import that has yet to come to its end: import into an \
-         empty data folder or database"
-    )]
-    NotEmpty(u64),
-}
-
-const GO_ON: &str = "once that is mended, `journal import` of the same file with --continue goes on";
-const AGAIN: &str = "go on with --continue and an unchanged copy of the file, or throw away what was taken in with \
-                     `journal import --discard`, export again, and begin anew";
-const DOCUMENTS: &str = "export with --documents, and begin again";
-const OTHER: &str = "name a file that `kubewitness journal export` wrote";
-const SAME: &str = "go on with the very file that the import began with, or throw away what was taken in with \
-                    `journal import --discard`";
 
 /// What is collected for one append: states of one source and epoch that follow each other.
 #[derive(Default)]

@@ -25,10 +25,8 @@ use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::limits;
 use kubewitness_core::ports::Progress;
 
-use crate::append::plan::SEGMENT;
-
-/// What a row costs beside its document: its columns and its place in the index.
-pub(crate) const ROW_BYTES: u64 = 100;
+use crate::store::rows::SEGMENT;
+use crate::store::rows::removal::{End, Link, Tally};
 
 /// States behind those that a plugin saved as finished that it may have read: what its lanes hold,
 /// what it may read before it saves, and the reading on its way. It has never seen what is further.
@@ -55,39 +53,6 @@ impl Bounds {
             bytes: spec.size.map(|size| size.0),
         }
     }
-}
-
-/// A source's states in one segment of positions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub segment: u64,
-    pub states: u64,
-    pub bytes: u64,
-}
-
-/// One state, as far as it matters here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub seq: Seq,
-    /// The state before of the same object; 0 for the first that is kept.
-    pub before: Seq,
-    pub object: i64,
-    pub stream: i64,
-    pub observed_ms: u64,
-    pub bytes: u64,
-    /// Its version lies behind that from which its source's watch would be resumed.
-    pub settled: bool,
-    pub end: End,
-}
-
-/// How an object stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct End {
-    pub live: bool,
-    /// 0 where it has none.
-    pub newest: Seq,
-    /// Its last state, where it has ended.
-    pub tail: Seq,
 }
 
 /// In this segment only so much of the newest stays; below it, nothing.

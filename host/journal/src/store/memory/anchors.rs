@@ -8,7 +8,7 @@ use kubewitness_core::document;
 use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::ports::Witnessed;
 
-use crate::store::rows::Encoding;
+use crate::store::rows::{Encoding, both};
 
 /// A delta on the version before that is this short isn't worth a second try.
 const SHORT: usize = 112;
@@ -44,11 +44,6 @@ pub(crate) struct Anchors {
     documents: u32,
     bytes: usize,
     hardest: Option<(usize, Bytes)>,
-}
-
-/// What a delta on both is made against.
-pub(crate) fn both(anchor: &[u8], before: &[u8]) -> Vec<u8> {
-    [anchor, before].concat()
 }
 
 impl Anchors {

@@ -14,7 +14,7 @@ use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
 use crate::store::memory::anchors::Anchors;
 use crate::store::memory::tails::{Mark, Marks, Tail, Tails};
-use crate::store::{Answer, Stream, damaged};
+use crate::store::rows::{Answer, Stream, damaged};
 
 /// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
 /// that still change are looked up again, one query a batch.

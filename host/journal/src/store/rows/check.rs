@@ -5,9 +5,7 @@ use std::sync::Arc;
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{JournalError, Progress};
 
-use crate::store::rows::seal;
-use crate::store::rows::{Envelope, Flags, Key, ObjectRow};
-use crate::store::{Answer, Named, damaged};
+use crate::store::rows::{Answer, Envelope, Flags, Key, Named, ObjectRow, damaged, seal};
 
 /// seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums.
 pub(crate) type EnvelopeColumns =

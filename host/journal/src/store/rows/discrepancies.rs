@@ -7,7 +7,7 @@ use kubewitness_core::limits::DISCREPANCIES;
 use kubewitness_core::ports::{Discrepancies, JournalError};
 use kubewitness_core::views::DiscrepancyView;
 
-use crate::store::Answer;
+use crate::store::rows::Answer;
 
 /// What one append says that was found.
 #[derive(Clone, Debug, Default)]

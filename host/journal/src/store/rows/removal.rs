@@ -4,9 +4,40 @@ use std::collections::BTreeMap;
 
 use kubewitness_core::{Change, Seq, Version};
 
-use crate::append::plan::SEGMENT;
-use crate::retention::decide::{End, Link, ROW_BYTES};
-use crate::store::rows::{Flags, GapRow, Key, StateRow};
+use crate::store::rows::{Flags, GapRow, Key, ROW_BYTES, SEGMENT, StateRow};
+
+/// A source's states in one segment of positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub segment: u64,
+    pub states: u64,
+    pub bytes: u64,
+}
+
+/// One state, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub seq: Seq,
+    /// The state before of the same object; 0 for the first that is kept.
+    pub before: Seq,
+    pub object: i64,
+    pub stream: i64,
+    pub observed_ms: u64,
+    pub bytes: u64,
+    /// Its version lies behind that from which its source's watch would be resumed.
+    pub settled: bool,
+    pub end: End,
+}
+
+/// How an object stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    pub live: bool,
+    /// 0 where it has none.
+    pub newest: Seq,
+    /// Its last state, where it has ended.
+    pub tail: Seq,
+}
 
 /// A state as it was found, before it is known whether its watch could be resumed before it.
 #[derive(Clone, Debug)]

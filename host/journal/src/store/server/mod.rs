@@ -8,5 +8,5 @@ mod statements;
 mod writer;
 
 pub use connect::replicas::Sharing;
-pub(crate) use connect::server::Server;
-pub(crate) use open::{Store, discard, open_to_read};
+pub(super) use connect::server::Server;
+pub(super) use open::{Store, discard, open_to_read};

@@ -16,9 +16,10 @@ use super::connect::watches::Watches;
 use super::engine::dialect::Dialect;
 use super::schema;
 use super::writer::{Share, Writer};
-
 use crate::report::{OpenError, Replica};
-use crate::store::{self, Answer, marked, unmarked};
+use crate::store::format::{marked, unmarked};
+use crate::store::rows::Answer;
+use crate::store::{self, Opened};
 
 pub(crate) struct Store {
     readers: Arc<Pool>,
@@ -207,17 +208,14 @@ fn explained(error: OpenError, remedy: Option<&'static str>) -> OpenError {
     }
 }
 
-/// A connection that only reads a journal of this format, what that takes on disk, and whether it holds an
-/// import that has not come to its end.
-pub(crate) async fn open_to_read(
-    server: &Server,
-) -> Result<(Box<dyn store::Connection>, u64, bool), OpenError> {
+/// A journal of this format, and a connection that only reads.
+pub(crate) async fn open_to_read(server: &Server) -> Result<Opened, OpenError> {
     let place = server.to_string();
     let mut session = dial(server, &place).await?;
     match version(&mut session, &place).await? {
         Some((schema::VERSION, unfinished)) => {
             let bytes = bytes(&mut session).await.map_err(|error| open_error(&place, error))?;
-            Ok((Box::new(session), bytes, unfinished))
+            Ok(Opened { connection: Box::new(session), bytes, wal_bytes: 0, unfinished })
         }
         Some((found, _)) if found > 0 => {
             Err(OpenError::Older { path: place.into(), found, known: schema::VERSION })

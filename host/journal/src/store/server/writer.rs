@@ -14,11 +14,12 @@ use super::connect::session::Session;
 use super::connect::watches::{self, Edition, Watches};
 use super::schema;
 use super::statements::lookup;
-use crate::append::plan::{Known, Rows};
+use crate::report::LOST;
+use crate::store::format::marked;
 use crate::store::memory::{Found, Identity, Memory};
-use crate::store::rows::Key;
 use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::{Answer, Fetch, LOST, Replay, Turn, Writes, marked};
+use crate::store::rows::{Answer, Key, Known, Replay, Rows};
+use crate::store::{Fetch, Turn, Writes};
 
 const COMMIT: &str = "COMMIT";
 /// Where others have to learn of it.

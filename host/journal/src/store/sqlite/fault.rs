@@ -2,7 +2,7 @@
 
 use kubewitness_core::ports::JournalError;
 
-use crate::store::{DOUBTFUL, RESTORE};
+use crate::report::{DOUBTFUL, RESTORE};
 
 const BUSY: i64 = 5;
 const LOCKED: i64 = 6;

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use super::schema::VERSION;
 use super::statements::seals;
-use crate::store::marked;
+use crate::store::format::marked;
 
 /// `STEPS[n]` makes version `n + 2` of version `n + 1`.
 const STEPS: [&str; VERSION as usize - 1] = [

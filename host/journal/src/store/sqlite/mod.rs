@@ -1,6 +1,7 @@
 //! The journal in one SQLite file. The format is described in [`schema`].
 
 mod fault;
+mod files;
 mod migrate;
 mod open;
 mod schema;
@@ -8,4 +9,4 @@ mod scribe;
 mod statements;
 mod writer;
 
-pub(crate) use open::{Store, discard, open_to_verify, sizes};
+pub(super) use open::{Store, discard, open_to_read};

@@ -3,10 +3,9 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Read;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use async_trait::async_trait;
 use kubewitness_core::files;
 use kubewitness_core::ports::JournalError;
 use sqlx::sqlite::{
@@ -16,15 +15,16 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use super::fault;
+use super::files::{beside, bytes, expect_files, file_id, sizes, unavailable, wal_bytes};
 use super::migrate::migrate;
 use super::schema::{APPLICATION_ID, TABLES, VERSION};
-use super::scribe::Scribe;
+use super::scribe::{BUSY, Scribe};
+use super::statements::fetch;
 use super::writer::Writer;
 use crate::report::OpenError;
-use crate::store::unmarked;
-
-/// Only a tool that somebody runs on the file can hold its lock: the one writer is us.
-pub(super) const BUSY: Duration = Duration::from_secs(5);
+use crate::store::format::unmarked;
+use crate::store::rows::Answer;
+use crate::store::{self, Opened};
 
 /// Those that look up.
 const STATEMENTS: usize = 64;
@@ -36,10 +36,6 @@ const ROWS_IN_FLIGHT: usize = 512;
 /// default of 2 MiB would be 8 MiB for four readers.
 const READER_CACHE: &str = "-512";
 
-/// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
-/// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
-pub(super) const CHECKPOINT_PAGES: u32 = 4096;
-
 /// Whoever reads makes none.
 const NOTHING: &str = "there is no journal here: name the controller's data folder with --data";
 
@@ -47,13 +43,13 @@ const NOTHING: &str = "there is no journal here: name the controller's data fold
 const PAGES_BEFORE: Range<usize> = 16..20;
 
 pub(crate) struct Store {
-    pub(super) path: PathBuf,
-    pub(super) readers: SqlitePool,
-    pub(super) lock: Lock,
+    path: PathBuf,
+    readers: SqlitePool,
+    lock: Lock,
 }
 
 /// Held while the store is open; the system lets go of it when the process dies.
-pub(super) struct Lock(File);
+struct Lock(File);
 
 /// What a file is, before anything is written to it.
 enum Found {
@@ -71,44 +67,6 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .row_buffer_size(ROWS_IN_FLIGHT)
         .pragma("cell_size_check", "ON")
         .disable_statement_logging()
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
-fn bytes(path: &Path) -> u64 {
-    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
-}
-
-/// Which file a name leads to, told apart as SQLite does; `None` where it leads to none. The file is not
-/// opened: to close it again would let go of all locks that SQLite has on it.
-pub(super) fn file_id(path: &Path) -> std::io::Result<Option<u64>> {
-    match std::fs::metadata(path) {
-        Ok(found) => Ok(Some(found.ino())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-pub(super) fn wal_bytes(path: &Path) -> u64 {
-    bytes(&beside(path, "-wal"))
-}
-
-/// Of the file, and of its WAL.
-pub(crate) fn sizes(path: &Path) -> (u64, u64) {
-    (bytes(path), wal_bytes(path))
-}
-
-/// Of the file and its WAL.
-pub(super) fn all_bytes(path: &Path) -> u64 {
-    bytes(path) + wal_bytes(path)
-}
-
-fn unavailable(path: &Path, reason: impl std::fmt::Display) -> OpenError {
-    OpenError::Unavailable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
 /// An error of SQLite before the journal is open.
@@ -169,6 +127,25 @@ impl Store {
     }
 }
 
+#[async_trait]
+impl store::Store for Store {
+    async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
+        Ok(Box::new(fetch::Lent::new(self.readers.acquire().await.map_err(fault::classify)?)))
+    }
+
+    async fn bytes(&self) -> Answer<u64> {
+        let (file, wal) = sizes(&self.path);
+        Ok(file + wal)
+    }
+
+    async fn close(&self) -> Answer<()> {
+        self.readers.close().await;
+        let unlocked = self.lock.let_go();
+        unlocked
+            .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
+    }
+}
+
 impl Lock {
     fn of(path: &Path) -> Result<Self, OpenError> {
         let name = beside(path, ".lock");
@@ -181,7 +158,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn let_go(&self) -> std::io::Result<()> {
+    fn let_go(&self) -> std::io::Result<()> {
         self.0.unlock()
     }
 }
@@ -245,26 +222,18 @@ pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError
     options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
 }
 
-/// Whatever SQLite would open by these names is a regular file or not there, on a disk that answers.
-async fn expect_files(path: &Path) -> Result<(), OpenError> {
-    for suffix in ["", ".lock", "-wal", "-shm", "-journal"] {
-        let name = beside(path, suffix);
-        let asked = name.clone();
-        let looked = files::within(&name, files::ANSWER, move || files::look(&asked)).await;
-        looked.map_err(|error| unavailable(&name, error))?;
-    }
-    Ok(())
-}
-
-/// A connection for `verify`: of a journal of a known format, and unable to write. Whether it holds an
-/// import that has not come to its end.
-pub(crate) async fn open_to_verify(path: &Path) -> Result<(SqliteConnection, bool), OpenError> {
+/// A journal of this format, and a connection that is unable to write.
+pub(crate) async fn open_to_read(path: &Path) -> Result<Opened, OpenError> {
     expect_files(path).await?;
     if bytes(path) == 0 && wal_bytes(path) == 0 {
         return Err(unavailable(path, NOTHING));
     }
     match inspect(path).await? {
-        Found::Journal(VERSION, unfinished) => Ok((read_only(path).await?, unfinished)),
+        Found::Journal(VERSION, unfinished) => {
+            let connection = Box::new(read_only(path).await?);
+            let (bytes, wal_bytes) = sizes(path);
+            Ok(Opened { connection, bytes, wal_bytes, unfinished })
+        }
         Found::Journal(found, _) => Err(OpenError::Older { path: path.to_path_buf(), found, known: VERSION }),
         Found::Nothing => {
             let reason = "it is an empty database".into();

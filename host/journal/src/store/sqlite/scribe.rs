@@ -7,12 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::ports::JournalError;
-use rusqlite::{CachedStatement, Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use tokio::task::JoinError;
 
 use super::fault::classify_written;
-use super::open::{BUSY, CHECKPOINT_PAGES};
-use crate::store::{Answer, DOUBTFUL};
+use crate::report::DOUBTFUL;
+use crate::store::rows::Answer;
+
+/// Only a tool that somebody runs on the file can hold its lock: the one writer is us.
+pub(super) const BUSY: Duration = Duration::from_secs(5);
+
+/// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
+/// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
+const CHECKPOINT_PAGES: u32 = 4096;
 
 /// Statements that write, each for one row.
 const STATEMENTS: usize = 64;
@@ -132,19 +139,4 @@ impl Scribe {
     pub fn abandon(self) {
         std::mem::forget(self.connection);
     }
-}
-
-/// One statement for each of the rows.
-pub(super) fn each<T>(
-    connection: &Connection,
-    text: &str,
-    rows: impl IntoIterator<Item = T>,
-    run: impl Fn(&mut CachedStatement<'_>, T) -> rusqlite::Result<usize>,
-) -> rusqlite::Result<()> {
-    let mut rows = rows.into_iter().peekable();
-    if rows.peek().is_none() {
-        return Ok(());
-    }
-    let mut statement = connection.prepare_cached(text)?;
-    rows.try_for_each(|row| run(&mut statement, row).map(drop))
 }

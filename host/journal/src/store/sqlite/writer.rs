@@ -9,16 +9,16 @@ use kubewitness_core::ports::{JournalError, Save};
 use sqlx::{Connection as _, SqliteConnection};
 
 use super::fault::classify;
-use super::open::{self, Store};
+use super::files;
 use super::schema;
-use super::scribe::Scribe;
-use super::statements::{fetch, lookup, remove, write};
-
-use crate::append::plan::{Known, Rows};
+use super::scribe::{BUSY, Scribe};
+use super::statements::{lookup, remove, write};
+use crate::report::LOST;
+use crate::store::format::marked;
 use crate::store::memory::{Found, Identity, Memory};
-use crate::store::rows::Key;
 use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::{self, Answer, Fetch, LOST, Replay, Turn, Writes};
+use crate::store::rows::{Answer, Key, Known, Replay, Rows};
+use crate::store::{Fetch, Turn, Writes};
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
 /// for readers. SQLite's own checkpoints, every 1,000 pages, don't wait, so that a reader who is
@@ -66,7 +66,7 @@ impl Writer {
 
     /// SQLite goes on in a file that has no name any more, and all of it would be gone at the end.
     fn is_there(&self) -> Answer<()> {
-        match open::file_id(&self.path) {
+        match files::file_id(&self.path) {
             // What can't be asked now is no answer.
             Err(_) => Ok(()),
             Ok(found) if found == self.file => Ok(()),
@@ -126,7 +126,7 @@ impl Writes for Writer {
     }
 
     async fn mark(&mut self, unfinished: bool) -> Answer<()> {
-        let version = store::marked(schema::VERSION, unfinished);
+        let version = marked(schema::VERSION, unfinished);
         self.transaction(move |transaction| transaction.pragma_update(None, "user_version", version)).await
     }
 
@@ -187,7 +187,7 @@ impl Writes for Writer {
     /// Keeps the WAL bounded. That it can't now is no error: the next look tries again.
     async fn tend(&mut self) {
         self.transactions = self.transactions.wrapping_add(1);
-        if !self.transactions.is_multiple_of(WAL_LOOK) || open::wal_bytes(&self.path) <= WAL_BYTES {
+        if !self.transactions.is_multiple_of(WAL_LOOK) || files::wal_bytes(&self.path) <= WAL_BYTES {
             return;
         }
         if let Err(error) = self.scribe.fold(WAL_PATIENCE).await {
@@ -203,7 +203,7 @@ impl Writes for Writer {
         let asked = self.reader.close().await;
         // Readers are closed later and could not do it: the whole journal is in the one file then,
         // and a copy of that file is a copy of the journal.
-        self.scribe.fold(open::BUSY).await?;
+        self.scribe.fold(BUSY).await?;
         self.scribe.close().await?;
         asked.map_err(classify)
     }
@@ -220,23 +220,5 @@ impl Writes for Writer {
         let pages: i64 = pages.await.map_err(classify)?;
         self.scribe.most_pages = Some(more.map_or(i64::from(u32::MAX - 1), |more| pages + more));
         self.scribe.reopen().await
-    }
-}
-
-#[async_trait]
-impl store::Store for Store {
-    async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
-        Ok(Box::new(fetch::Lent::new(self.readers.acquire().await.map_err(classify)?)))
-    }
-
-    async fn bytes(&self) -> Answer<u64> {
-        Ok(open::all_bytes(&self.path))
-    }
-
-    async fn close(&self) -> Answer<()> {
-        self.readers.close().await;
-        let unlocked = self.lock.let_go();
-        unlocked
-            .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
     }
 }

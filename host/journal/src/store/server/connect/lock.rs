@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::session::Session;
-use crate::store::Answer;
+use crate::store::rows::Answer;
 use crate::store::server::engine::dialect::Dialect;
 
 /// A process that was killed a moment ago has let go of the lock by then.

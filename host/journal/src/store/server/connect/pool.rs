@@ -12,7 +12,8 @@ use tokio::time::{Instant, timeout};
 
 use super::server::Server;
 use super::session::Session;
-use crate::store::{Answer, Connection, Fetch};
+use crate::store::rows::Answer;
+use crate::store::{Connection, Fetch};
 
 /// A server that was restarted meanwhile has ended those that waited.
 const FRESH: Duration = Duration::from_secs(1);

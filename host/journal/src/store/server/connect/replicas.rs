@@ -6,7 +6,7 @@ use kubewitness_core::ports::JournalError;
 use super::lock::{self, Lock, Seat};
 use super::session::Session;
 use crate::report::Replica;
-use crate::store::Answer;
+use crate::store::rows::Answer;
 use crate::store::server::engine::dialect::Dialect;
 
 /// Replicas of one journal at most.

@@ -12,7 +12,7 @@ use sqlx::{ConnectOptions, Connection as _};
 use tokio::time::timeout;
 
 use super::session::Session;
-use crate::store::Answer;
+use crate::store::rows::Answer;
 use crate::store::server::engine::dialect::Dialect;
 use crate::store::server::engine::fault::{classify, remedy};
 

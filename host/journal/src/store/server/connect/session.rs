@@ -2,24 +2,21 @@
 
 use std::time::Duration;
 
-use kubewitness_core::ports::{JournalError, Save};
+use kubewitness_core::ports::JournalError;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-use crate::append::plan::Rows;
-use crate::store::rows::removal::{Removal, Sweep};
+use crate::store::rows::Answer;
 use crate::store::server::engine::dialect::Dialect;
 use crate::store::server::engine::fault::{classify, remedy};
 use crate::store::server::engine::link::{Link, Param, Row};
-use crate::store::server::statements::{remove, write};
-use crate::store::{Answer, Replay};
 
 /// A server that says nothing for so long is not waited for: its machine or the way to it may be
 /// gone, and no packet tells.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The same for all that one transaction writes, which may be many large documents.
-const WRITING: Duration = Duration::from_secs(120);
+pub(in crate::store::server) const WRITING: Duration = Duration::from_secs(120);
 
 pub(crate) struct Session {
     link: Box<dyn Link>,
@@ -82,8 +79,7 @@ impl Session {
         shared: &str,
         params: Vec<Param>,
     ) -> Answer<Vec<Row>> {
-        self.ask()?;
-        let done = timeout(PATIENCE, self.link.fetch(shared, params)).await;
+        let done = timeout(PATIENCE, self.ask()?.fetch(shared, params)).await;
         self.answered(done)
     }
 
@@ -93,46 +89,32 @@ impl Session {
 
     /// What statements without places, sent together, answer with.
     pub(in crate::store::server) async fn answers(&mut self, text: &str) -> Answer<Vec<Row>> {
-        self.ask()?;
-        let done = timeout(PATIENCE, self.link.script(text)).await;
+        let done = timeout(PATIENCE, self.ask()?.script(text)).await;
         self.answered(done)
     }
 
-    /// What one transaction writes.
-    pub async fn write(
+    /// The first column of each row.
+    pub(in crate::store::server) async fn numbers(
         &mut self,
-        rows: Option<Rows>,
-        saves: &[(&str, &Save)],
-        replays: &[Replay],
-    ) -> Answer<()> {
-        self.ask()?;
-        let done = timeout(WRITING, write::all(&mut *self.link, rows, saves, replays)).await;
-        self.answered(done)
+        text: &str,
+        params: Vec<Param>,
+    ) -> Answer<Vec<i64>> {
+        self.fetch(text, params).await?.into_iter().map(|row| row.int(0)).collect()
     }
 
-    /// What retention takes in one transaction.
-    pub async fn remove(&mut self, removal: &Removal) -> Answer<()> {
-        self.ask()?;
-        let done = timeout(WRITING, remove::remove(&mut *self.link, removal)).await;
-        self.answered(done)
-    }
-
-    /// Rows that nothing refers to.
-    pub async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
-        self.ask()?;
-        let done = timeout(WRITING, remove::sweep(&mut *self.link, sweep)).await;
-        self.answered(done)
-    }
-
-    fn ask(&mut self) -> Answer<()> {
+    /// The link, for one question, whose answer goes to [`answered`](Self::answered).
+    pub(in crate::store::server) fn ask(&mut self) -> Answer<&mut dyn Link> {
         if !self.is_clean {
             return Err(JournalError::Unavailable("the connection was given up".into()));
         }
         self.is_clean = false;
-        Ok(())
+        Ok(&mut *self.link)
     }
 
-    fn answered<T>(&mut self, done: Result<Result<T, sqlx::Error>, Elapsed>) -> Answer<T> {
+    pub(in crate::store::server) fn answered<T>(
+        &mut self,
+        done: Result<Result<T, sqlx::Error>, Elapsed>,
+    ) -> Answer<T> {
         let answer = done.map_err(|_| silent())?;
         let answer = answer.map_err(|error| {
             self.remedy = remedy(self.link.dialect(), &error);

@@ -11,7 +11,7 @@ use kubewitness_core::ports::JournalError;
 use super::lock::{Seat, holding_session};
 use super::replicas::is_stalled;
 use super::session::Session;
-use crate::store::Answer;
+use crate::store::rows::Answer;
 
 /// Counts the changes of what there is to tell.
 pub(in crate::store::server) type Edition = u64;

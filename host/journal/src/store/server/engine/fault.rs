@@ -3,7 +3,7 @@
 use kubewitness_core::ports::JournalError;
 
 use super::dialect::Dialect;
-use crate::store::{DOUBTFUL, LOST, RESTORE};
+use crate::report::{DOUBTFUL, LOST, RESTORE};
 
 /// Of PostgreSQL, whose codes' first two characters are a class.
 fn postgres(code: &str) -> Option<&'static str> {

@@ -5,8 +5,7 @@ use kubewitness_core::ports::JournalError;
 
 use super::dialect::Dialect;
 use super::table::{Batch, Delete, Insert, Update};
-use crate::store::Answer;
-use crate::store::rows::Key;
+use crate::store::rows::{Answer, Key};
 
 /// All that the journal's tables hold.
 pub(in crate::store::server) use crate::store::rows::seal::Cell as Value;
@@ -180,6 +179,14 @@ pub(in crate::store::server) trait Link: Send {
     async fn update(&mut self, update: &Update, rows: Batch) -> Result<(), sqlx::Error>;
 
     async fn delete(&mut self, delete: &Delete, rows: Batch) -> Result<(), sqlx::Error>;
+}
+
+pub(in crate::store::server) type Written = Result<(), sqlx::Error>;
+
+/// Numbers are ours: a sequence would also count what was there already.
+pub(in crate::store::server) async fn next(link: &mut dyn Link, text: &str) -> Result<i64, sqlx::Error> {
+    let rows = link.fetch(text, Vec::new()).await?;
+    rows.first().and_then(|row| row.int(0).ok()).ok_or(sqlx::Error::RowNotFound)
 }
 
 #[cfg(test)]

@@ -9,12 +9,10 @@ use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, StateId, calendar};
 
-use crate::append::plan::SEGMENT;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::check;
+use crate::store::rows::{Act, Answer, SEGMENT, Stream, check, damaged};
 use crate::store::server::connect::session::Session;
-use crate::store::server::engine::link::{Param, Row};
-use crate::store::{Act, Answer, Stream, damaged};
+use crate::store::server::engine::link::Row;
 
 /// Gaps of one question to the server, while those are looked for that fit.
 const PAGE: i64 = 1000;
@@ -46,15 +44,6 @@ fn fits(gap: &Gap, query: &GapQuery) -> bool {
 }
 
 impl Session {
-    /// The first column of each row.
-    pub(in crate::store::server) async fn numbers(
-        &mut self,
-        text: &str,
-        params: Vec<Param>,
-    ) -> Answer<Vec<i64>> {
-        self.fetch(text, params).await?.into_iter().map(|row| row.int(0)).collect()
-    }
-
     pub(super) async fn read_stats(&mut self, bytes: u64) -> Answer<JournalView> {
         let text = "SELECT (SELECT CAST(coalesce(sum(states), 0) AS @BIGINT) FROM kw_tallies), \
                     coalesce((SELECT min(seq) FROM kw_states), 0), coalesce((SELECT max(seq) FROM kw_states), 0), \

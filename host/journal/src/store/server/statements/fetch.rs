@@ -8,16 +8,15 @@ use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, Poi
 use kubewitness_core::{Gap, Seq};
 
 use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
-use crate::read::documents::Kept;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::seal::{Cell, Table};
-use crate::store::rows::{Envelope, Flags, SnapshotRow};
+use crate::store::rows::{
+    Answer, CurrentRow, EndRow, Envelope, Flags, Kept, KeptSnapshot, LiveRow, Named, SnapshotRow,
+    StoredDocument, StoredRow, Stream, Which, damaged,
+};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row};
-use crate::store::{
-    Answer, Connection, CurrentRow, EndRow, Fetch, KeptSnapshot, Link, LiveRow, Named, Past, StoredRow,
-    Stream, Which, damaged,
-};
+use crate::store::{Connection, Fetch, Past};
 
 #[async_trait]
 impl Connection for Session {
@@ -100,7 +99,7 @@ impl Fetch for Session {
         rows.into_iter().map(row).collect()
     }
 
-    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<Link>> {
+    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<StoredDocument>> {
         let text = "SELECT s.seq, s.flags, s.back, s.anchor, s.sums, s.document \
                     FROM @numbers @JOIN kw_states s ON s.seq = q.v";
         let seqs = seqs.iter().map(|seq| *seq as i64).collect();
@@ -110,7 +109,7 @@ impl Fetch for Session {
             let flags = flags.ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
             let (anchor, checksum) = (row.optional_int(3)?, row.int(4)? as u32);
             let kept = Kept { seq, encoding: flags.encoding, anchor, checksum };
-            Ok(Link { kept, before, stored: row.bytes(5)? })
+            Ok(StoredDocument { kept, before, stored: row.bytes(5)? })
         };
         self.fetch(text, vec![Param::Numbers(seqs)]).await?.into_iter().map(link).collect()
     }

@@ -7,13 +7,9 @@ use kubewitness_core::Change;
 use kubewitness_core::document::{checksum, unpack};
 
 use super::read::{AFTER_OBJECT, object, object_columns};
-use crate::append::plan::Known;
-use crate::store::Answer;
 use crate::store::memory::tails::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next, Source};
-use crate::store::rows::seal;
-use crate::store::rows::uid;
-use crate::store::rows::{Encoding, Flags, Key, parse_status};
+use crate::store::rows::{Answer, Encoding, Flags, Key, Known, parse_status, seal, uid};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row, key_bytes};
 

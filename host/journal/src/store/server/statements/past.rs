@@ -7,12 +7,11 @@ use kubewitness_core::Seq;
 use kubewitness_core::ports::{JournalError, Progress};
 
 use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
-use crate::retention::decide::{End, Tally};
-use crate::store::rows::Envelope;
-use crate::store::rows::removal::{LinkRow, References, SharedRows, Taken};
+use crate::store::rows::removal::{End, LinkRow, References, SharedRows, Taken, Tally};
+use crate::store::rows::{Act, Answer, Envelope};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row};
-use crate::store::{Act, Answer, Fetch, Past};
+use crate::store::{Fetch, Past};
 
 macro_rules! link_columns {
     () => {

@@ -1,10 +1,8 @@
 //! Rows of states, and of what they share, each compared with its sum.
 
-use crate::store::rows::check;
-use crate::store::rows::{Envelope, Key, ObjectRow};
+use crate::store::rows::{Answer, Envelope, Key, Named, ObjectRow, Stream, Which, check};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row, key_bytes};
-use crate::store::{Answer, Named, Stream, Which};
 
 /// The columns of [`envelope`].
 macro_rules! envelope_columns {

@@ -1,10 +1,12 @@
 //! What one transaction of retention writes.
 
-use super::write::{GAPS, STATES, Written, next, state_values};
-use crate::store::rows::GapRow;
+use tokio::time::timeout;
+
+use super::write::{GAPS, STATES, state_values};
 use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::rows::seal;
-use crate::store::server::engine::link::{Link, Param};
+use crate::store::rows::{Answer, GapRow, seal};
+use crate::store::server::connect::session::{Session, WRITING};
+use crate::store::server::engine::link::{Link, Param, Written, next};
 use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
 
 const TAKE: Delete = Delete { table: "kw_states", key: &[int("seq")] };
@@ -29,7 +31,21 @@ const TAKEN: Insert = Insert {
     conflict: Conflict::Merge(&[("finished", Merge::Sum), ("untold", Merge::Sum), ("sum", Merge::Sum)]),
 };
 
-pub(in crate::store::server) async fn remove(link: &mut dyn Link, removal: &Removal) -> Written {
+impl Session {
+    /// What retention takes in one transaction.
+    pub(in crate::store::server) async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+        let done = timeout(WRITING, remove(self.ask()?, removal)).await;
+        self.answered(done)
+    }
+
+    /// Rows that nothing refers to.
+    pub(in crate::store::server) async fn sweep(&mut self, unused: &Sweep) -> Answer<()> {
+        let done = timeout(WRITING, sweep(self.ask()?, unused)).await;
+        self.answered(done)
+    }
+}
+
+async fn remove(link: &mut dyn Link, removal: &Removal) -> Written {
     let taken = || removal.taken.iter();
     link.delete(&TAKE, Batch::of(taken(), |one| [(one.seq as i64).into()])).await?;
     link.delete(&TAKE_GAPS, Batch::of(taken(), |one| [one.stream.into(), (one.seq as i64).into()])).await?;
@@ -91,7 +107,7 @@ const BY_NUMBER: [Delete; 3] = [
     Delete { table: "kw_poison", key: &[int("id")] },
 ];
 
-pub(in crate::store::server) async fn sweep(link: &mut dyn Link, sweep: &Sweep) -> Written {
+async fn sweep(link: &mut dyn Link, sweep: &Sweep) -> Written {
     let owned = Batch::of(&sweep.owned, |(owner, object)| [(*owner).into(), (*object).into()]);
     link.delete(&OWNED, owned).await?;
     for (table, numbers) in BY_NUMBER.iter().zip([&sweep.statuses, &sweep.anchors, &sweep.poison]) {

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
 
-use super::write::{Written, next};
 use crate::store::rows::seal::{self, Letter};
-use crate::store::server::engine::link::{Link, Param};
+use crate::store::rows::{Act, Replay};
+use crate::store::server::engine::link::{Link, Param, Written, next};
 use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
-use crate::store::{Act, Replay};
 
 const PLUGINS: Insert = Insert {
     table: "kw_plugins",

@@ -1,10 +1,10 @@
 //! Rows with their sums, as a proof reads them and as a migration makes them.
 
 use crate::store::rows::seal::{Cell, TABLES, Table};
+use crate::store::rows::{Answer, EndRow};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::dialect::Dialect;
 use crate::store::server::engine::link::{Param, Row};
-use crate::store::{Answer, EndRow};
 
 /// Rows of one step of a migration, and owners of one.
 const PAGE: i64 = 512;

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use kubewitness_core::ports::{JournalError, Save};
+use tokio::time::timeout;
 
 use super::save::{replays, saves};
-use crate::append::plan::Rows;
-use crate::store::Replay;
 use crate::store::rows::discrepancies::{Change, Found};
-use crate::store::rows::seal;
-use crate::store::rows::uid;
-use crate::store::rows::{Outcome, StateRow, StreamRow};
-use crate::store::server::engine::link::{Link, Value};
+use crate::store::rows::{Answer, Outcome, Replay, Rows, StateRow, StreamRow, seal, uid};
+use crate::store::server::connect::session::{Session, WRITING};
+use crate::store::server::engine::link::{Link, Value, Written, next};
 use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, Update, bytes, int};
 
 const STREAMS: Insert = Insert {
@@ -145,9 +143,20 @@ const DISCREPANCIES: Insert = Insert {
 };
 const OUTDATED: Delete = Delete { table: "kw_discrepancies", key: &[int("stream"), int("number")] };
 
-pub(in crate::store::server) type Written = Result<(), sqlx::Error>;
+impl Session {
+    /// All that one transaction of appends and saves writes.
+    pub(in crate::store::server) async fn write(
+        &mut self,
+        rows: Option<Rows>,
+        saves: &[(&str, &Save)],
+        replays: &[Replay],
+    ) -> Answer<()> {
+        let done = timeout(WRITING, all(self.ask()?, rows, saves, replays)).await;
+        self.answered(done)
+    }
+}
 
-pub(in crate::store::server) async fn all(
+async fn all(
     link: &mut dyn Link,
     written: Option<Rows>,
     saved: &[(&str, &Save)],
@@ -277,12 +286,6 @@ pub(super) fn state_values(row: StateRow) -> [Value; 13] {
         e.sums().into(),
         row.document.into(),
     ]
-}
-
-/// Numbers are ours: a sequence would also count what was there already.
-pub(super) async fn next(link: &mut dyn Link, text: &str) -> Result<i64, sqlx::Error> {
-    let rows = link.fetch(text, Vec::new()).await?;
-    rows.first().and_then(|row| row.int(0).ok()).ok_or(sqlx::Error::RowNotFound)
 }
 
 /// Several appends of one batch may go to one stream: the last says how it is.

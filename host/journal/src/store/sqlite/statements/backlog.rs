@@ -6,10 +6,8 @@ use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
 use kubewitness_core::{Seq, StateId};
 use sqlx::SqliteConnection;
 
-use crate::append::plan::SEGMENT;
 use crate::report::ReplayRecord;
-use crate::store::Act;
-use crate::store::rows::check;
+use crate::store::rows::{Act, SEGMENT, check};
 use crate::store::sqlite::fault::classify;
 
 pub(super) async fn progress(

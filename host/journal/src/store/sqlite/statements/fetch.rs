@@ -11,13 +11,13 @@ use sqlx::{Sqlite, SqliteConnection};
 
 use super::{backlog, findings, proof, query, read, seals};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::Envelope;
 use crate::store::rows::seal::{Cell, Table};
-use crate::store::sqlite::fault::classify;
-use crate::store::{
-    Answer, Connection, CurrentRow, EndRow, Fetch, KeptSnapshot, Link, LiveRow, Named, Past, StoredRow,
-    Stream, Which,
+use crate::store::rows::{
+    Answer, CurrentRow, EndRow, Envelope, KeptSnapshot, LiveRow, Named, StoredDocument, StoredRow, Stream,
+    Which,
 };
+use crate::store::sqlite::fault::classify;
+use crate::store::{Connection, Fetch, Past};
 
 async fn begin(connection: &mut SqliteConnection) -> Answer<()> {
     sqlx::raw_sql("BEGIN").execute(connection).await.map(drop).map_err(classify)
@@ -128,7 +128,7 @@ impl Fetch for SqliteConnection {
         query::current(self, source, after, limit).await
     }
 
-    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<Link>> {
+    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<StoredDocument>> {
         query::links(self, seqs).await
     }
 

@@ -10,12 +10,9 @@ use serde_json::{Value, json};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{key, object, object_column, streams};
-use crate::append::plan::Known;
 use crate::store::memory::tails::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next, Source};
-use crate::store::rows::seal;
-use crate::store::rows::uid;
-use crate::store::rows::{Encoding, Flags, Key, parse_status};
+use crate::store::rows::{Encoding, Flags, Key, Known, parse_status, seal, uid};
 use crate::store::sqlite::fault::classify;
 
 /// Statuses that are known from the start; the rest come back as they are needed.

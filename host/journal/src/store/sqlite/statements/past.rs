@@ -10,11 +10,10 @@ use sqlx::{Row, SqliteConnection};
 
 use super::proof;
 use super::read::{envelope, envelope_column, key};
-use crate::retention::decide::{End, Tally};
-use crate::store::rows::Envelope;
-use crate::store::rows::removal::{LinkRow, Reference, References, SharedRows, Taken};
+use crate::store::Past;
+use crate::store::rows::removal::{End, LinkRow, Reference, References, SharedRows, Taken, Tally};
+use crate::store::rows::{Act, Answer, Envelope};
 use crate::store::sqlite::fault::classify;
-use crate::store::{Act, Answer, Past};
 
 fn json<T: serde::Serialize>(values: &[T]) -> String {
     serde_json::to_string(values).expect("numbers always serialize")

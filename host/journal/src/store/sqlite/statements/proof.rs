@@ -4,9 +4,8 @@ use kubewitness_core::Seq;
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{envelope, envelope_column, key};
-use crate::store::rows::SnapshotRow;
+use crate::store::rows::{Answer, EndRow, KeptSnapshot, LiveRow, SnapshotRow, StoredRow};
 use crate::store::sqlite::fault::classify;
-use crate::store::{Answer, EndRow, KeptSnapshot, LiveRow, StoredRow};
 
 /// Findings of SQLite's own check.
 const STORE_FINDINGS: u32 = 100;

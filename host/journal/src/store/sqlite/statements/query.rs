@@ -7,11 +7,9 @@ use sqlx::SqliteConnection;
 
 use super::findings::moment;
 use super::read::{envelope, envelope_column, json};
-use crate::read::documents::Kept;
 use crate::report::{PoisonRecord, SourceCounters};
-use crate::store::rows::{Envelope, Flags};
+use crate::store::rows::{CurrentRow, Envelope, Flags, Kept, StoredDocument, damaged};
 use crate::store::sqlite::fault::classify;
-use crate::store::{CurrentRow, Link, damaged};
 
 pub(super) async fn current(
     connection: &mut SqliteConnection,
@@ -40,7 +38,7 @@ pub(super) async fn current(
 pub(super) async fn links(
     connection: &mut SqliteConnection,
     seqs: &[Seq],
-) -> Result<Vec<Link>, JournalError> {
+) -> Result<Vec<StoredDocument>, JournalError> {
     type Columns = (i64, i64, i64, Option<i64>, i64, Vec<u8>);
     let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
     let text = "SELECT s.seq, s.flags, s.back, s.anchor, s.sums, s.document \
@@ -50,7 +48,7 @@ pub(super) async fn links(
         let seq = seq as u64;
         let flags = Flags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
         let kept = Kept { seq, encoding: flags.encoding, anchor, checksum: sums as u32 };
-        Ok(Link { kept, before: seq.saturating_sub(back as u64), stored })
+        Ok(StoredDocument { kept, before: seq.saturating_sub(back as u64), stored })
     };
     rows.into_iter().map(link).collect()
 }

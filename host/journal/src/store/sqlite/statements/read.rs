@@ -5,10 +5,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection, TypeInfo, ValueRef};
 
 use crate::store::rows::check::{self, EnvelopeColumns};
-use crate::store::rows::uid;
-use crate::store::rows::{Envelope, Key, ObjectRow};
+use crate::store::rows::{Answer, Envelope, Key, Named, ObjectRow, Stream, Which, uid};
 use crate::store::sqlite::fault::classify;
-use crate::store::{Answer, Named, Stream, Which};
 
 /// An envelope as one column. The driver's price is by row and column: a JSON array that SQLite
 /// puts together and serde takes apart costs a third of twelve columns.

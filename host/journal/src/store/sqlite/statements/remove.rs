@@ -3,11 +3,9 @@
 
 use rusqlite::Connection;
 
-use super::write::gaps;
-use crate::store::rows::StateRow;
+use super::write::{each, gaps};
 use crate::store::rows::removal::{Removal, Sweep, Taken};
-use crate::store::rows::seal;
-use crate::store::sqlite::scribe::each;
+use crate::store::rows::{StateRow, seal};
 
 const TAKE: &str = "DELETE FROM states WHERE seq = ?";
 const TAKE_GAP: &str = "DELETE FROM gaps WHERE seq > 0 AND stream = ? AND seq = ?";

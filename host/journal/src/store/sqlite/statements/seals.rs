@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection, TypeInfo, ValueRef};
 
-use crate::store::Answer;
+use crate::store::rows::Answer;
 use crate::store::rows::seal::{Cell, TABLES, Table};
 use crate::store::sqlite::fault::classify;
 

@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 
 use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
 use rusqlite::types::{ToSqlOutput, Value};
-use rusqlite::{Connection, ToSql, params};
+use rusqlite::{CachedStatement, Connection, ToSql, params};
 
-use crate::append::plan::Rows;
 use crate::store::rows::discrepancies::{Change, Found};
 use crate::store::rows::seal::{self, Letter};
-use crate::store::rows::uid;
-use crate::store::rows::{GapRow, Key, ObjectRow, Outcome, SnapshotRow, StateRow, StreamRow};
-use crate::store::sqlite::scribe::each;
-use crate::store::{Act, Replay};
+use crate::store::rows::{
+    Act, GapRow, Key, ObjectRow, Outcome, Replay, Rows, SnapshotRow, StateRow, StreamRow, uid,
+};
 
 // `OR FAIL`: the default may keep a journal of each statement, to undo it alone; here an error undoes the
 // whole transaction.
@@ -45,6 +43,21 @@ const DISCREPANCY: &str = "INSERT OR FAIL INTO discrepancies (stream, number, bo
 const OUTDATED: &str = "DELETE FROM discrepancies WHERE stream = ? AND number = ?";
 
 type Done = rusqlite::Result<()>;
+
+/// One statement for each of the rows.
+pub(super) fn each<T>(
+    connection: &Connection,
+    text: &str,
+    rows: impl IntoIterator<Item = T>,
+    run: impl Fn(&mut CachedStatement<'_>, T) -> rusqlite::Result<usize>,
+) -> rusqlite::Result<()> {
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    let mut statement = connection.prepare_cached(text)?;
+    rows.try_for_each(|row| run(&mut statement, row).map(drop))
+}
 
 impl ToSql for Key {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
