@@ -1,5 +1,6 @@
-//! How states get in: callers queue, one of them commits for all, and `plan` decides which rows a batch
-//! makes. Knows no SQL: a store is what `store` says.
+//! How states get into the journal. Callers queue their appends; `group` commits them together, and
+//! `plan` decides which rows they make. Reads nothing for callers, and knows no SQL: it writes through
+//! the traits of `store`.
 
 pub(crate) mod group;
 pub(crate) mod plan;

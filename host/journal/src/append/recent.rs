@@ -1,4 +1,4 @@
-//! The newest states, in memory: a dispatcher at the head of the journal never reads the disk.
+//! The newest states, in memory, so that a dispatcher at the end of the journal never reads the disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A journal out as lines of JSON, in the format that [`format`](super::format) describes. Reads one
-//! snapshot, and may run beside the process that writes.
+//! Writes a journal as lines of JSON; [`format`](super::format) describes them. Reads one snapshot, and
+//! may run beside the process that writes the journal.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! A journal as lines of JSON: out of one journal, and into an empty one.
+//! A journal as lines of JSON: `export` writes one, `import` reads one into an empty journal. Uses the
+//! journal as every other caller does, and knows no SQL.
 
 mod export;
 mod format;

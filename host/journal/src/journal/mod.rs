@@ -1,4 +1,5 @@
-//! The handle that everybody else holds.
+//! The handle of an open journal, which the rest of the program holds: it opens a store and joins
+//! appending and reading. Decides nothing about states or rows.
 
 mod ports;
 
@@ -106,19 +107,20 @@ impl Journal {
         closed.and(let_go)
     }
 
-    /// Makes this process the one that writes what plugins left, or ends that. From then on whoever was it
-    /// before writes nothing of it any more. A process that shares the journal with nobody always is.
+    /// Makes this process the leader, or ends that: only the leader writes what plugins save. The leader before
+    /// writes nothing of it once this returns. A process that shares the journal with nobody always leads.
     pub async fn lead(&self, leads: bool) -> Result<(), JournalError> {
         self.inner.group.submit(|answer| Work::Lead(leads, answer)).await
     }
 
-    /// By which Lease the replicas elect who does that, where it was made anew: who comes later has this one.
+    /// Names the Lease by which the replicas elect their leader, after it was made anew. A replica that comes
+    /// later has to use this one.
     pub async fn elect_by(&self, lease: String) -> Result<(), JournalError> {
         self.inner.group.submit(|answer| Work::ElectBy(lease, answer)).await
     }
 
-    /// What the processes that share it mean by a name: the first that says so decides, and is answered to
-    /// all. One that has the journal for itself decides alone.
+    /// What the processes that share the journal mean by a name: the first text that one of them gives is
+    /// returned to all. A process that has the journal for itself decides alone.
     pub async fn agree(&self, name: &str, text: &str) -> Result<String, JournalError> {
         match self.inner.is_shared {
             true => self.inner.store.agree(name, text).await,
@@ -131,8 +133,8 @@ impl Journal {
         self.inner.store.replicas().await
     }
 
-    /// Lets go of the states that are kept for those who read on at the end, where nothing has come behind
-    /// this position: who is behind reads the disk.
+    /// Forgets the newest states in memory if the journal still ends at this position: no reader at the end
+    /// needs them, and other readers read the disk.
     pub fn let_go_of_recent(&self, newest: Seq) {
         self.inner.group.let_go_of_recent(newest);
     }
@@ -221,7 +223,7 @@ impl Journal {
         self.reader().await?.gaps().await
     }
 
-    /// Those that a person asks for, newest first.
+    /// The gaps that a query selects, newest first.
     pub async fn gaps_of(&self, query: &GapQuery) -> Result<Vec<Gap>, JournalError> {
         self.reader().await?.gaps_of(query).await
     }

@@ -1,4 +1,4 @@
-//! What the watch, the dispatcher and the portal see of a journal: the traits of `core::ports`.
+//! The journal as the watch, the dispatcher and the portal see it: the traits of `core::ports`.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError};

@@ -1,5 +1,5 @@
-//! Documents back to their exact bytes: from a full one over its deltas, each result compared
-//! with the checksum that was taken of the original.
+//! Restores documents byte for byte: starts with a full document, applies the deltas, and compares each
+//! result with the checksum of the original.
 
 use bytes::Bytes;
 use kubewitness_core::document::{checksum, restore, unpack};
@@ -46,7 +46,7 @@ pub(crate) fn put_together(
         Encoding::Empty => Bytes::new(),
         Encoding::Full => unpack(stored).map_err(|error| damaged(seq, error))?,
         Encoding::Delta => {
-            let missing = || damaged(seq, "the state that its document is a delta of is not there");
+            let missing = || damaged(seq, "the state that its document is a delta on is missing");
             let base = base.ok_or_else(missing)?;
             let restored = match kept.anchor {
                 None => restore(base, stored),
@@ -58,7 +58,7 @@ pub(crate) fn put_together(
     };
     match checksum(&decoded) == kept.checksum {
         true => Ok(decoded),
-        false => Err(damaged(seq, "its document is not what was journaled")),
+        false => Err(damaged(seq, "its document differs from what was journaled")),
     }
 }
 

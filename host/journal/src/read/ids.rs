@@ -1,4 +1,4 @@
-//! Which states lie at positions that somebody kept elsewhere, such as in receipts.
+//! The ids of the states at given positions. Receipts in granted databases keep such positions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub struct Known {
 /// States that can't be read before no more are asked for, one by one.
 const UNREADABLE: usize = 256;
 
-/// The ids of states, for whoever kept positions of them elsewhere.
+/// The ids of the states at these positions.
 pub async fn ids_at(place: &Place, seqs: &[Seq]) -> Result<Known, OpenError> {
     let mut connection = place.open_to_read().await?.connection;
     let read = async {

@@ -1,4 +1,5 @@
-//! What rows mean to those who read them: states, documents, stories. No SQL.
+//! Makes states, documents and timelines of rows. Writes nothing, and knows no SQL: it reads through
+//! the traits of `store`.
 
 pub(crate) mod documents;
 mod ids;

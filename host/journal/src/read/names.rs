@@ -1,4 +1,5 @@
-//! Rows back into states: what they share (objects, statuses, streams) is read once and kept.
+//! Makes states of rows. Reads what many states share (objects, statuses, streams, anchors) once, and
+//! keeps it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,8 +70,9 @@ impl Names {
         }
         for (id, body, sum) in rows.statuses(missing).await? {
             let parsed = parse_status(&body).ok().filter(|_| seal::status(id, &body) == sum);
-            let status =
-                parsed.ok_or_else(|| JournalError::Fatal(format!("status {id}: not what was written")))?;
+            let status = parsed.ok_or_else(|| {
+                JournalError::Fatal(format!("status {id}: it differs from what was written"))
+            })?;
             self.lock().statuses.insert(id, Arc::new(status));
         }
         Ok(())
@@ -133,9 +135,8 @@ impl Names {
             let shared = self.lock();
             for envelope in chunk {
                 let state = shared.state(envelope);
-                states.push(
-                    state.ok_or_else(|| damaged(envelope.seq, "it points to rows that are not there"))?,
-                );
+                states
+                    .push(state.ok_or_else(|| damaged(envelope.seq, "it refers to rows that are missing"))?);
             }
         }
         Ok(states)

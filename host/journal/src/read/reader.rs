@@ -1,4 +1,4 @@
-//! One connection that reads, and everything that may be asked of it.
+//! One connection that reads, and every question that callers may ask it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ fn sees(seen: Option<Seq>, newest: Seq) -> Answer<()> {
         return Ok(());
     }
     Err(JournalError::Unavailable(format!(
-        "a reader doesn't see position {newest}, which is committed: the journal's address has to lead to the server \
-         that is written to, through nothing that sends what reads to a copy"
+        "a reader doesn't see position {newest}, which is committed: the journal's address has to lead to the \
+         primary, and not through a proxy that sends reads to a replica"
     )))
 }
 

@@ -1,4 +1,4 @@
-//! One object's story, and that of what it owns.
+//! The timeline of one object, and of the objects that it owns.
 
 use std::sync::Arc;
 

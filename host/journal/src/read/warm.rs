@@ -1,4 +1,4 @@
-//! What a source starts from: its live objects with their documents, and its checkpoint.
+//! What the watch of a source starts from: the live objects with their documents, and the checkpoint.
 //!
 //! An object's document is that of its newest state. It is its snapshot, or what the few deltas
 //! since its snapshot, or since the beginning of its chain, make of it. Objects are taken part by

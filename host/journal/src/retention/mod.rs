@@ -1,4 +1,5 @@
-//! What is kept of a source's history, and how the rest goes.
+//! Takes old states away, as far as the settings of a source and its plugins allow. `decide` chooses,
+//! `pass` asks the journal's writer to remove. Knows no SQL, and removes nothing itself.
 
 mod decide;
 mod pass;

@@ -1,6 +1,6 @@
-//! Retention of one source: pass by pass, segment by segment, in small transactions. What may go
-//! is decided in `retain`; here it is looked up, and handed to the writer with what it was decided
-//! on, so that the writer can refuse what is no longer so.
+//! Retention of one source: pass by pass, segment by segment, in small transactions. Looks up what
+//! `decide` needs, and hands its choice to the writer together with the facts behind it. The writer
+//! refuses a choice whose facts have changed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What a removal is decided on: how a source stands, what of a segment may go, and whether that is
-//! still so when its transaction begins.
+//! The facts behind a removal: how a source stands, which states of a segment may go, and whether both
+//! still hold when the transaction begins.
 
 use std::collections::{BTreeMap, HashMap};
 

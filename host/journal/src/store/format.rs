@@ -1,4 +1,4 @@
-//! The number of a journal's format, and the mark of an unfinished import in it.
+//! The number of a journal's format, in which an unfinished import is marked.
 
 /// Added to the number of a journal's format while it holds an import that has not come to its end.
 /// The mark stands there since every journal has that number, and since a program that knows of no

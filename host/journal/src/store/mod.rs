@@ -1,6 +1,6 @@
-//! What a store is: the statements under the journal, and nothing of what they mean. One writer
-//! is under group commit, and any number of connections read. What rows mean is decided in `plan`
-//! (before they are written) and in `read` and `verify` (after).
+//! The traits of a store. [`Writes`] is the one connection that writes, under group commit; any number
+//! of [`Connection`]s read. A store keeps rows and knows SQL. It does not know what rows mean: `append`
+//! decides that before they are written, `read` and `verify` after.
 
 pub(crate) mod format;
 pub(crate) mod memory;
@@ -56,14 +56,14 @@ pub(crate) trait Writes: Send {
     /// error.
     async fn begin(&mut self) -> Answer<Turn>;
 
-    /// Makes this process the one that writes what plugins left, or ends that. Whoever was it before
-    /// writes nothing of it any more once this returns.
+    /// Makes this process the leader, or ends that: only the leader writes what plugins save. The leader
+    /// before writes nothing of it once this returns.
     async fn lead(&mut self, leads: bool) -> Answer<()>;
 
     /// What the writer has to know before its first batch.
     async fn memory(&mut self) -> Answer<Memory>;
 
-    /// The replicas elect by another Lease than they did.
+    /// Notes that the replicas elect their leader by another Lease now.
     async fn elect_by(&mut self, lease: &str) -> Answer<()>;
 
     /// Marks the journal as one with an import that has not come to its end, or as a whole one.
@@ -72,7 +72,7 @@ pub(crate) trait Writes: Send {
     /// The rows of these objects, with the ends of their chains.
     async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>>;
 
-    /// Where these keys are, of those that are there.
+    /// The positions of those keys that the journal has.
     async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known>;
 
     /// Everything or nothing; durable once this returns.
@@ -88,8 +88,8 @@ pub(crate) trait Writes: Send {
     /// Rows that nothing refers to; owners only if that is still so. Everything or nothing.
     async fn sweep(&mut self, sweep: &Sweep) -> Answer<()>;
 
-    /// Ends a transaction that wrote nothing, once the store was found to be the one that was written
-    /// to. The others look as well.
+    /// Ends a transaction that wrote nothing, after a check that the store is still the same one. A
+    /// transaction that writes makes this check as well.
     async fn end(&mut self) -> Answer<()>;
 
     /// Between two transactions: what the store needs to stay in shape.
@@ -149,8 +149,8 @@ pub(crate) trait Past: Send {
     async fn tallies_of(&mut self, streams: &[i64]) -> Answer<Vec<Tally>>;
     /// Of all plugins that ever were.
     async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>>;
-    /// Positions of dead letters, whoever's, between two positions, both included; and whether all of a
-    /// position were dropped.
+    /// Positions of dead letters of any plugin between two positions, both included; and whether all
+    /// letters of a position were dropped.
     async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>>;
     /// States of these streams between two positions, both included, in order.
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>>;

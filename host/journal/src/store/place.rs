@@ -1,4 +1,5 @@
-//! Where a journal is.
+//! Where a journal lies: in a file or in a database of a server. Opens the store that belongs to the
+//! place.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Counts: of sources, of segments, and each plugin's observed = delivered + filtered + dead +
-//! waiting.
+//! Checks the counts of sources and segments, and for each plugin observed = delivered + filtered +
+//! dead + waiting.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -132,7 +132,7 @@ impl Accounts {
             before = Some((id, source));
         }
         for stream in totals.into_keys().filter(|stream| *stream != 0) {
-            findings.add(code::COUNT, None, format!("stream {stream} has states and no row"));
+            findings.add(code::COUNT, None, format!("stream {stream} has states, and its row is missing"));
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ async fn letters(rows: &mut dyn Fetch, plugin: &Plugin, findings: &mut Findings)
         findings.add(
             code::LETTER,
             Some(seq as u64),
-            format!("{name} has a dead letter of a state that is not there"),
+            format!("{name} has a dead letter of a state that is missing"),
         );
     }
     Ok(())

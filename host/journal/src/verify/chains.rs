@@ -1,4 +1,4 @@
-//! Order, chains and documents of each object, done over from the states alone.
+//! Checks the order, the chain and the documents of each object, from its states alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Chains {
         if envelope.back != expected {
             let (back, uid) = (envelope.back, &identity.object.uid);
             let text =
-                format!("the state before of {uid} lies {expected} positions back, and it says {back}");
+                format!("the state before of {uid} lies {expected} positions back, and the row says {back}");
             findings.add(code::CHAIN, Some(seq), text);
         }
     }
@@ -96,7 +96,7 @@ impl Chains {
         }
         let newest = self.epochs.entry(state.source.clone()).or_insert(state.epoch);
         if state.epoch < *newest {
-            let text = format!("epoch {} of {} was over: {newest} had begun", state.epoch, state.source);
+            let text = format!("epoch {} of {} follows epoch {newest}", state.epoch, state.source);
             findings.add(code::ORDER, seq, text);
         }
         *newest = state.epoch.max(*newest);

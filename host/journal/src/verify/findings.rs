@@ -1,4 +1,4 @@
-//! What a proof has found so far.
+//! The findings of a proof so far.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::JournalError;

@@ -1,6 +1,6 @@
-//! Proves a journal, or says what is wrong with it. Reads every row once, in order, and does
-//! over what the writer did: positions, chains, lateness, documents, counts, each plugin's
-//! accounts. Works beside a running writer, on one snapshot; while it reads, a WAL grows.
+//! Proves a journal, or says what is wrong with it. Reads every row once, in order, and repeats the
+//! writer's work: positions, chains, lateness, documents, counts, and the accounts of each plugin.
+//! Writes nothing. Works on one snapshot beside a running writer; as long as it reads, the WAL grows.
 //!
 //! Memory: about 200 bytes an object, and a bounded cache of documents.
 

@@ -1,6 +1,6 @@
-//! Group commit under every order of its callers: shuttle chooses who goes on wherever one waits.
-//! The store is one in memory, which goes on with a transaction although nobody waits for it any
-//! more, as a database does, and whose answer may be lost.
+//! Group commit under every order of its callers: shuttle chooses which task goes on wherever one
+//! waits. The store of these tests is in memory. Like a database, it finishes a transaction whose
+//! caller is gone, and its answer may be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
-//! Group commit without a task of its own: callers queue their work, and whoever gets the writer
-//! commits for all that are there. An idle journal commits at once, since the only thing that
-//! anybody ever waits for is the transaction before.
+//! Group commit without a task of its own. Callers queue their work, and the caller that gets the
+//! writer commits for all that wait. An idle journal commits at once: the only thing that a caller ever
+//! waits for is the transaction before its own.
 //!
 //! A caller may be dropped at any point, also while it commits for others. Its work then stays
 //! with the writer, and the next caller commits it again: everything here may be done twice.
@@ -75,7 +75,7 @@ impl Group {
         *self.newest.borrow()
     }
 
-    /// Where the journal still ends there, nobody at its end needs what is in memory.
+    /// If the journal still ends at this position, no reader at its end needs what is in memory.
     pub fn let_go_of_recent(&self, newest: Seq) {
         let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
         if self.newest_now() == newest {

@@ -1,4 +1,4 @@
-//! What the disk can do to a transaction.
+//! Group commit on a disk that is full or fails.
 
 use std::path::Path;
 

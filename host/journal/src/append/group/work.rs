@@ -1,4 +1,4 @@
-//! What callers want done, and what they are answered.
+//! The work that callers queue, and the answers that they get.
 
 use std::collections::VecDeque;
 
@@ -26,9 +26,9 @@ pub(crate) enum Work {
     Sweep(Box<Sweep>, Answer<bool>),
     /// Nothing is written: it is answered once everything before it is, and the store was looked at.
     Settle(Answer<()>),
-    /// Whether this process writes what plugins left.
+    /// Whether this process is the leader, which writes what plugins save.
     Lead(bool, Answer<()>),
-    /// By which Lease the replicas elect who does.
+    /// The Lease by which the replicas elect the leader.
     ElectBy(String, Answer<()>),
     /// Whether the journal holds an import that has not come to its end.
     Mark(bool, Answer<()>),
@@ -122,9 +122,9 @@ pub(super) fn answer(works: Vec<Work>, done: Done) {
     }
 }
 
-/// It passes where this process becomes the one that may.
+/// The error passes once this process becomes the leader.
 pub(super) fn not_mine() -> JournalError {
     JournalError::Unavailable(
-        "another replica hands states to plugins, and what they leave is its to write".into(),
+        "another replica is the leader: only the leader writes what plugins save".into(),
     )
 }

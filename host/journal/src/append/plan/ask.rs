@@ -1,5 +1,5 @@
-//! What must be known before a batch is planned: whether it may be journaled at all, which of
-//! its objects have to be looked up, and which of its keys may be there already.
+//! What a plan needs to know first: whether the journal accepts an append, which objects of a batch
+//! have to be looked up, and which of its keys may be in the journal already.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,5 @@
-//! What a batch of appends means: positions, duplicates, lateness, deltas, and which rows that
-//! makes. Touches no disk; what it must know from there is asked for first
-//! ([`strangers`], [`questions`]).
+//! What a batch of appends means: positions, duplicates, lateness, deltas, and the rows that follow
+//! from them. Touches no disk: the caller first reads what [`strangers`] and [`questions`] ask for.
 
 mod ask;
 mod placed;

@@ -1,11 +1,11 @@
-//! Where states went.
+//! The positions that the states of an append got.
 
 use kubewitness_core::Seq;
 
 /// What became of the states of one append.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
-    /// `None` for those that were there already.
+    /// `None` for a state that the journal had already.
     pub seqs: Vec<Option<Seq>>,
     /// The newest position of any of them.
     pub through: Seq,

@@ -1,4 +1,4 @@
-//! Lines of a file that somebody gave: bounded, counted, and each compared with its sum.
+//! Reads the lines of an export. Each line has a bound and a number, and its checksum must match.
 
 use std::io::{BufRead, Read as _};
 
@@ -64,15 +64,15 @@ impl<'a> Lines<'a> {
         }
         if self.buffer.pop_if(|byte| *byte == b'\n').is_none() {
             let reason = match read as u64 == self.most {
-                true => format!("it is longer than any that is exported ({} bytes)", self.most),
-                false => "it does not end".into(),
+                true => format!("it is longer than any line of an export ({} bytes)", self.most),
+                false => "it has no line break at its end".into(),
             };
             return Err(self.wrong(reason, AGAIN));
         }
         match std::str::from_utf8(&self.buffer) {
             Ok(line) => Ok(Some(line)),
             Err(_) => {
-                Err(ImportError::Line { line: self.number, reason: "it is no text".into(), hint: AGAIN })
+                Err(ImportError::Line { line: self.number, reason: "it is not UTF-8".into(), hint: AGAIN })
             }
         }
     }
@@ -80,9 +80,9 @@ impl<'a> Lines<'a> {
 
 pub(super) fn parse(line: &str) -> Result<Parsed, String> {
     let split = line.strip_prefix("{\"sum\":").and_then(|rest| rest.split_once(','));
-    let (sum, rest) = split.ok_or("it is neither a state nor the end")?;
+    let (sum, rest) = split.ok_or("it is neither a state nor the end of the export")?;
     if sum.parse() != Ok(checksum(rest.as_bytes())) {
-        return Err("it is not what was exported".into());
+        return Err("its checksum does not match: it was changed after the export".into());
     }
     let rest = format!("{{{rest}");
     let failed = |error| format!("it does not decode: {error}");
@@ -108,7 +108,7 @@ mod tests {
         let mut lines = Lines { most: 64 << 10, ..Lines::of(&mut endless) };
         let refused = lines.next().unwrap_err().to_string();
         assert!(
-            refused.starts_with("line 1: it is longer than any that is exported (65536 bytes)"),
+            refused.starts_with("line 1: it is longer than any line of an export (65536 bytes)"),
             "{refused}"
         );
         assert!(lines.buffer.len() <= 64 << 10);

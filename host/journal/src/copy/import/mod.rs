@@ -1,11 +1,11 @@
-//! Lines of JSON that [`export`](crate::copy::export) wrote, taken into an empty journal: the same ids,
-//! versions and documents in the same order, at positions of their own.
+//! Reads the lines of an export into an empty journal: the same ids, versions and documents in the same
+//! order, at new positions.
 //!
-//! From its first append until its end was taken in, the journal is marked [`UNFINISHED`]: it is
-//! neither run nor exported nor found to be whole. An import that failed, or was killed, leaves the
-//! states of the lines up to some line; each is compared with its line when the same import goes on.
+//! From the first append until the last line, the journal is marked [`UNFINISHED`]: `run` and `export`
+//! refuse it, and `verify` reports it. An import that failed or was killed leaves the states up to some
+//! line. When it goes on, each of these states is compared with its line.
 //!
-//! [`UNFINISHED`]: crate::store::UNFINISHED
+//! [`UNFINISHED`]: crate::store::format::UNFINISHED
 
 mod fault;
 mod lines;
@@ -59,7 +59,7 @@ impl Batch {
     }
 }
 
-/// What the import has left that goes on now: read page by page, and met again by the lines.
+/// The states that an earlier run of the import has left, read page by page and compared with the lines.
 struct There {
     page: VecDeque<(Arc<State>, u32)>,
     after: Seq,
@@ -76,7 +76,7 @@ struct Import<'a> {
 }
 
 impl Journal {
-    /// Takes in what [`export`](crate::copy::export) wrote. Where the journal was opened to continue an
+    /// Takes in what [`export`](crate::export) wrote. Where the journal was opened to continue an
     /// import, the lines are compared with what is there as long as there is any.
     pub async fn import(&self, input: &mut (dyn BufRead + Send)) -> Result<Exported, ImportError> {
         let failed = |error| ImportError::Journal { line: 0, error };
@@ -102,7 +102,7 @@ fn header(lines: &mut Lines<'_>) -> Result<Header, ImportError> {
             let reason = format!("its format is {}, and this program reads {FORMAT}", header.format);
             Err(lines.wrong(reason, "use the program that wrote it"))
         }
-        Some(header) if !header.documents => Err(lines.wrong("it is without documents", DOCUMENTS)),
+        Some(header) if !header.documents => Err(lines.wrong("the export has no documents", DOCUMENTS)),
         Some(header) => Ok(header),
     }
 }
@@ -111,7 +111,7 @@ impl Import<'_> {
     async fn run(mut self) -> Result<Exported, ImportError> {
         loop {
             let Some(line) = self.lines.next()? else {
-                return Err(self.lines.wrong("the file ends here, and the export did not", AGAIN));
+                return Err(self.lines.wrong("the file ends here, before the end of the export", AGAIN));
             };
             let parsed = parse(line);
             match parsed.map_err(|reason| self.lines.wrong(reason, AGAIN))? {
@@ -124,7 +124,7 @@ impl Import<'_> {
     async fn state(&mut self, state: State, document: Bytes) -> Result<(), ImportError> {
         let fits = self.stories.next(&state, &document);
         let may_be_told = fits.map_err(|contradiction| {
-            let reason = format!("it does not fit the story: {}", contradiction.text);
+            let reason = format!("its state contradicts the lines before: {}", contradiction.text);
             self.lines.wrong(reason, AGAIN)
         })?;
         if self.is_there(&state, &document).await? {
@@ -149,7 +149,8 @@ impl Import<'_> {
             *page = self.journal.told(*after, PAGE).await.map_err(failed)?.into();
         }
         let Some((there, sum)) = page.pop_front() else {
-            let reason = format!("the journal lacks what it had behind position {after}");
+            let reason =
+                format!("the journal lacks states after position {after} that the import had stored");
             return Err(self.lines.wrong(reason, SAME));
         };
         *after = there.seq;
@@ -158,7 +159,7 @@ impl Import<'_> {
         match is_it && sum == checksum(document) {
             true => Ok(true),
             false => {
-                let reason = format!("it is not the state that the journal has at position {after}");
+                let reason = format!("its state is not the one that the journal has at position {after}");
                 Err(self.lines.wrong(reason, SAME))
             }
         }
@@ -176,7 +177,7 @@ impl Import<'_> {
             None => Ok(()),
             Some(place) => Err(ImportError::Line {
                 line: batch.first_line + place as u64,
-                reason: "its id was there before".into(),
+                reason: "the journal has a state with its id already".into(),
                 hint: AGAIN,
             }),
         }
@@ -195,7 +196,7 @@ impl Import<'_> {
     async fn finish(mut self, end: End) -> Result<Exported, ImportError> {
         let states = self.stories.states();
         if end.states != states {
-            let reason = format!("it says that there are {} states, and {states} came", end.states);
+            let reason = format!("it counts {} states, and {states} came", end.states);
             return Err(self.lines.wrong(reason, AGAIN));
         }
         if self.there.states > states {
@@ -203,12 +204,12 @@ impl Import<'_> {
             return Err(self.lines.wrong(reason, SAME));
         }
         if end.sources.len() > SOURCES {
-            let reason = format!("it tells of more than {SOURCES} sources");
+            let reason = format!("it names more than {SOURCES} sources");
             return Err(self.lines.wrong(reason, AGAIN));
         }
         let number = self.lines.number();
         if self.lines.next()?.is_some() {
-            return Err(self.lines.wrong("something follows the end", AGAIN));
+            return Err(self.lines.wrong("the file goes on after the end of the export", AGAIN));
         }
         self.append().await?;
         let failed = |error| ImportError::Journal { line: number, error };

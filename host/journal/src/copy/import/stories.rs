@@ -1,5 +1,5 @@
-//! Whether the lines of an export tell one story: positions grow, ids name their states, and each
-//! state fits what was told of its object. Pure; keeps about 100 bytes an object.
+//! Checks that the lines of an export fit each other: positions grow, ids name their states, and each
+//! state fits the earlier states of its object. Does no I/O; keeps about 100 bytes for each object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,8 +48,10 @@ impl Stories {
     /// The next line. Whether only the store can say that it was not told before.
     pub fn next(&mut self, state: &State, document: &[u8]) -> Result<bool, Contradiction> {
         if state.seq <= self.last {
-            let text =
-                format!("its position, {}, does not lie behind {}, of the line before", state.seq, self.last);
+            let text = format!(
+                "its position, {}, is not after {}, the position of the line before",
+                state.seq, self.last
+            );
             return Err(Contradiction::new(code::SEQUENCE, text));
         }
         (self.last, self.states) = (state.seq, self.states + 1);
@@ -57,7 +59,7 @@ impl Stories {
         named(state, document)?;
         let epoch = self.epochs.entry(state.source.clone()).or_insert(state.epoch);
         if state.epoch < *epoch {
-            let text = format!("epoch {} of {} was over: {epoch} had begun", state.epoch, state.source);
+            let text = format!("epoch {} of {} follows epoch {epoch}", state.epoch, state.source);
             return Err(Contradiction::new(code::ORDER, text));
         }
         *epoch = state.epoch;

@@ -1,4 +1,4 @@
-//! What of a source's history may go. Decisions only: no SQL, no clock.
+//! Decides which states of a source may go. Pure: no I/O, no SQL, no clock.
 //!
 //! **Which states.** A state is expired once it is beyond the age, the count or the size that the
 //! operator set. It goes if nothing holds it: no plugin that has yet to finish it, no dead letter

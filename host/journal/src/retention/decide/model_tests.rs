@@ -1,4 +1,4 @@
-//! Any histories, bounds and holds against a model that looks at everything at once.
+//! Random histories, bounds and holds, compared with a model that looks at everything at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
-//! How a document is stored. Versions of one object are alike, and so are objects of one source:
-//! beside the version before, a delta may use the source's anchor, which is the document that
-//! was lately the hardest to tell from what was known.
+//! Decides how a document is stored. Versions of one object are alike, and so are objects of one
+//! source. So a delta may use the version before and also the source's anchor: the document that was
+//! hardest to compress lately.
 
 use bytes::Bytes;
 use kubewitness_core::Change;
@@ -50,6 +50,14 @@ impl Anchors {
     pub fn set(&mut self, id: i64, document: Bytes) {
         self.window = (self.window * 2).clamp(FIRST_WINDOW, LAST_WINDOW);
         self.anchor = Some(Anchor { id, document });
+    }
+
+    /// Takes in a row. A damaged one must not be built upon: a new one is made.
+    pub fn resume(&mut self, id: i64, sum: i64, packed: &[u8]) {
+        let document = document::unpack(packed).ok();
+        if let Some(document) = document.filter(|document| i64::from(document::checksum(document)) == sum) {
+            self.set(id, document);
+        }
     }
 
     /// `before`: the version before and how many deltas it is away from a full one. Also returns

@@ -1,6 +1,6 @@
-//! What the writer remembers between batches: the next numbers and, of each live object, where
-//! its chain ends. Everything here is also on disk; what is forgotten is looked up again, and
-//! after a failed transaction all of it is thrown away and loaded anew.
+//! What the writer remembers between batches: the next free numbers and, for each live object, the end
+//! of its chain. All of it is also on disk. The writer looks up again what it forgot, and after a
+//! failed transaction it reads everything anew.
 
 pub(crate) mod anchors;
 pub(crate) mod tails;
@@ -14,7 +14,7 @@ use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
 use crate::store::memory::anchors::Anchors;
 use crate::store::memory::tails::{Mark, Marks, Tail, Tails};
-use crate::store::rows::{Answer, Stream, damaged};
+use crate::store::rows::{Answer, Stream, damaged, parse_status, seal};
 
 /// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
 /// that still change are looked up again, one query a batch.
@@ -138,6 +138,22 @@ impl Memory {
         if self.statuses.len() > STATUSES {
             self.statuses.clear();
         }
+    }
+
+    /// Takes in a row of a status. A damaged one must not be referred to: a new one is made.
+    pub fn learn_status(&mut self, id: i64, body: &str, sum: i64) {
+        if let Some(status) = parse_status(body).ok().filter(|_| seal::status(id, body) == sum) {
+            self.statuses.insert(Arc::new(status), id);
+        }
+    }
+
+    /// The source and epoch of each stream, by its number.
+    pub fn streams(&self) -> HashMap<i64, (Arc<str>, u32)> {
+        let of = |(name, source): (&Arc<str>, &Source)| {
+            let name = name.clone();
+            source.streams.clone().into_iter().map(move |(epoch, id)| (i64::from(id), (name.clone(), epoch)))
+        };
+        self.sources.iter().flat_map(of).collect()
     }
 
     /// Takes in what was looked up: the newest epoch of an object is the object, and an older

@@ -1,5 +1,5 @@
-//! The ends of chains of the objects that the writer remembers: where each object's next state
-//! goes on. One of these is kept for each live object, so it is small.
+//! The ends of the chains of objects that the writer remembers: an object's next state continues there.
+//! The writer keeps one for each live object, so each is small.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};

@@ -1,11 +1,11 @@
-//! Columns into rows, each compared with the sum that was written with it.
+//! Makes rows of columns, and compares each row with the checksum that was written with it.
 
 use std::sync::Arc;
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{JournalError, Progress};
 
-use crate::store::rows::{Answer, Envelope, Flags, Key, Named, ObjectRow, damaged, seal};
+use crate::store::rows::{Answer, Envelope, Flags, Key, Named, ObjectRow, damaged, decoded, seal};
 
 /// seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums.
 pub(crate) type EnvelopeColumns =
@@ -33,14 +33,14 @@ pub(crate) fn envelope(columns: EnvelopeColumns) -> Answer<Envelope> {
     };
     match envelope.sums() == sums {
         true => Ok(envelope),
-        false => Err(damaged(seq, "its envelope is not what was written")),
+        false => Err(damaged(seq, "its envelope differs from what was written")),
     }
 }
 
 /// `kind`: group, version, name.
 pub(crate) fn object(row: ObjectRow, sum: i64, kind: (String, String, String)) -> Answer<(i64, Named)> {
     if i64::from(row.sum()) != sum {
-        return Err(JournalError::Fatal(format!("object {}: its row is not what was written", row.id)));
+        return Err(JournalError::Fatal(format!("object {}: its row differs from what was written", row.id)));
     }
     let ObjectRow { id, stream, namespace, name, uid, owner, .. } = row;
     let (group, version, kind) = kind;
@@ -51,8 +51,7 @@ pub(crate) fn object(row: ObjectRow, sum: i64, kind: (String, String, String)) -
 /// What a plugin saved.
 pub(crate) fn progress(plugin: &str, body: &str, sum: i64) -> Answer<Progress> {
     if seal::plugin(plugin, body) != sum {
-        return Err(JournalError::Fatal(format!("the progress of {plugin} is not what was written")));
+        return Err(JournalError::Fatal(format!("the progress of {plugin} differs from what was written")));
     }
-    let parsed = serde_json::from_str(body);
-    parsed.map_err(|error| JournalError::Fatal(format!("the progress of {plugin} does not decode: {error}")))
+    decoded(body, || format!("the progress of {plugin}"))
 }

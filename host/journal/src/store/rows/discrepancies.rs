@@ -1,13 +1,13 @@
-//! What audits found, as rows: of each stream the newest few, numbered from 1 on, so that the
-//! greatest number is the count of all that were ever found.
+//! The findings of audits, as rows. A stream keeps its newest few. They are numbered from 1 on, so the
+//! greatest number counts all that were ever found.
 
 use std::collections::BTreeMap;
 
 use kubewitness_core::limits::DISCREPANCIES;
-use kubewitness_core::ports::{Discrepancies, JournalError};
+use kubewitness_core::ports::Discrepancies;
 use kubewitness_core::views::DiscrepancyView;
 
-use crate::store::rows::Answer;
+use crate::store::rows::{Answer, decoded};
 
 /// What one append says that was found.
 #[derive(Clone, Debug, Default)]
@@ -59,9 +59,7 @@ pub(crate) fn read(rows: Vec<(i64, i64, String)>) -> Answer<Discrepancies> {
         *count = (*count).max(*number);
     }
     let decode = |(stream, number, body): (i64, i64, String)| {
-        serde_json::from_str(&body).map_err(|error| {
-            JournalError::Fatal(format!("discrepancy {number} of stream {stream} does not decode: {error}"))
-        })
+        decoded(&body, || format!("discrepancy {number} of stream {stream}"))
     };
     Ok(Discrepancies {
         count: counts.into_values().sum::<i64>() as u64,

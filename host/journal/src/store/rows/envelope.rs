@@ -1,4 +1,4 @@
-//! One state as its row holds it: the columns beside the document, and how the document is kept.
+//! The row of one state: its columns, and how its document is stored.
 
 use kubewitness_core::document::checksum;
 use kubewitness_core::{Change, Seq, Version};

@@ -1,4 +1,4 @@
-//! Rows as a store hands them out: what was found, before anybody says what it means.
+//! Rows as a store returns them.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Stream {
         let written = seal::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
         match written == *sum {
             true => Ok(()),
-            false => Err(JournalError::Fatal(format!("{source}: its row is not what was written"))),
+            false => Err(JournalError::Fatal(format!("{source}: its row differs from what was written"))),
         }
     }
 }

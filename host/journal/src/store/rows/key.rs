@@ -1,4 +1,4 @@
-//! A state's key: what tells it from the other states of its object.
+//! The key of a state, which is unique within its object.
 
 use std::fmt;
 

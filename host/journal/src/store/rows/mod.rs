@@ -1,4 +1,5 @@
-//! What a journal's rows hold, whatever store they lie in. Knows no SQL, no connection and no clock.
+//! The rows of a journal, whatever store they lie in: their columns, encodings and checksums. Knows no
+//! SQL, no connection and no clock.
 
 mod batch;
 pub(crate) mod check;
@@ -16,7 +17,7 @@ pub(crate) use batch::{
     AnchorRow, GapRow, Known, ObjectRow, Outcome, PoisonRow, ROW_BYTES, Rows, SEGMENT, SnapshotRow,
     StreamRow, parse_status, status_text,
 };
-pub(crate) use damage::{Answer, damaged};
+pub(crate) use damage::{Answer, damaged, decoded};
 pub(crate) use envelope::{Encoding, Envelope, Flags, StateRow, both};
 pub(crate) use found::{
     CurrentRow, EndRow, Kept, KeptSnapshot, LiveRow, Named, StoredDocument, StoredRow, Stream, Which,

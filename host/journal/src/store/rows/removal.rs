@@ -1,4 +1,4 @@
-//! One transaction of retention: what it takes, and what becomes of what stays.
+//! What one transaction of retention removes, and what it changes in the rows that stay.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(crate) struct Tally {
     pub bytes: u64,
 }
 
-/// One state, as far as it matters here.
+/// One state, as far as retention needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub seq: Seq,
@@ -136,7 +136,7 @@ pub(crate) enum SharedRows {
     Statuses,
     /// But for the newest of each stream, which the next states are stored against.
     Anchors,
-    /// Those of them that own nothing.
+    /// Owners that own nothing.
     Owners,
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct Removal {
     /// many bytes each grows.
     pub rebased: Vec<StateRow>,
     pub growth: Vec<(Seq, i64, i64)>,
-    /// Filled in by whoever knows what each plugin has finished.
+    /// What is taken of each plugin's states.
     pub plugins: BTreeMap<String, Taken>,
     pub gaps: Vec<GapRow>,
 }

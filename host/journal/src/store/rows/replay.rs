@@ -1,4 +1,4 @@
-//! What an operator does with dead letters.
+//! Dead letters that an operator replays or drops.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::DeadLetter;

@@ -1,5 +1,5 @@
-//! The sums that rows carry beside what they hold. A writer makes them, and a proof makes them once
-//! more: a row that somebody or something changed no longer has its own.
+//! The checksums of rows. The writer makes them, and `journal verify` makes them again: a row that
+//! somebody or something changed no longer matches its checksum.
 //!
 //! Each covers every column of its row, the number by which others refer to it included, but for
 //! numbers that the store itself gives. Figures that a store adds up have sums that add up with them.

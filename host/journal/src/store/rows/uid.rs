@@ -1,5 +1,5 @@
-//! Uids and names as they are stored: a UUID in 16 bytes, and an index over four bytes of any
-//! text instead of the text, which is compared afterwards.
+//! How uids and names are stored. A UUID takes 16 bytes. Indexes hold four bytes of a text's checksum
+//! instead of the text; the reader compares the text afterwards.
 
 use kubewitness_core::document::checksum;
 use uuid::Uuid;

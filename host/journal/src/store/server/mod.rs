@@ -1,4 +1,6 @@
-//! The journal in PostgreSQL, MySQL or MariaDB. The format is described in [`schema`].
+//! The journal in PostgreSQL, MySQL or MariaDB; [`schema`] describes the format. `engine` is below
+//! `connect`, `connect` below `statements`, and `writer` and `open` use all of them. Knows nothing of
+//! what rows mean.
 
 mod connect;
 mod engine;

@@ -1,4 +1,4 @@
-//! Opening a journal on a server: whether it is one, of which format, and that this process may have it.
+//! Opens a journal on a server: checks the format, takes the lock or a seat, and migrates.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ async fn take(
             return Err(explained(fail(error), remedy));
         }
     }
-    // One that was stopped may hold the row that says who writes.
+    // A replica that was stopped may hold the row of `kw_journal`.
     if format.is_some_and(|(format, _)| format >= schema::SHARED) {
         replicas::end_stalled(session, Seat::Whole).await.map_err(fail)?;
     }
@@ -87,7 +87,7 @@ async fn take(
     if let Lock::Others(holder) = lock.map_err(fail)? {
         return Err(held(server.dialect(), place, holder));
     }
-    // Another may have brought it here while this one waited.
+    // Another process may have migrated it while this one waited.
     let (format, is_unfinished) = version(session, place).await?.unwrap_or_default();
     if is_unfinished && !unfinished {
         return Err(OpenError::Unfinished { place: place.into() });
@@ -113,14 +113,14 @@ fn held(dialect: Dialect, place: &str, Holder { name, session }: Holder) -> Open
     OpenError::Held { place: place.into(), holder: name, how: session.map_or_else(String::new, end) }
 }
 
-/// Whether one that comes may come to those that are there.
+/// Whether a process may come to the replicas that share the journal.
 fn suits(place: &str, others: &[Seated], sharing: Option<&Sharing>, format: i64) -> Result<(), OpenError> {
     let remedy = match sharing {
         _ if others.is_empty() => return Ok(()),
-        None => "start this one with their --lease as well",
-        Some(_) if format < schema::VERSION => "let them be replaced: they are of an older version",
+        None => "start this process with their --lease as well",
+        Some(_) if format < schema::VERSION => "replace them first: they run an older version",
         Some(sharing) if others.iter().any(|other| other.lease != sharing.lease) => {
-            "give this one a journal of its own: they use another Lease, or one of another cluster"
+            "give this process a journal of its own: they use another Lease, or one of another cluster"
         }
         Some(_) => return Ok(()),
     };
@@ -171,7 +171,7 @@ async fn migrate(session: &mut Session, place: &str, from: i64, unfinished: bool
     let steps = (1..).zip(schema::STEPS).filter(|(version, _)| *version > from);
     for (version, step) in steps {
         if version > 1 {
-            tracing::info!(place, version, "the journal gets a newer format");
+            tracing::info!(place, version, "migrating the journal to a newer format");
         }
         for shared in step {
             make(session, shared).await?;

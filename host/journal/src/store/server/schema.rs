@@ -28,7 +28,7 @@
 //! writer takes its lock again before it reads anything: as long as its old session lives, that one
 //! has the lock, so once it is had, it is decided whether the last transaction was committed.
 //!
-//! **Unfinished imports** are marked in the number of the format ([`UNFINISHED`](crate::store::UNFINISHED)).
+//! **Unfinished imports** are marked in the number of the format ([`UNFINISHED`](crate::store::format::UNFINISHED)).
 //!
 //! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
 //! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,

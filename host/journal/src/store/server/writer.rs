@@ -1,4 +1,5 @@
-//! The one that writes: it holds the lock, knows its epoch, and compares it in every transaction.
+//! The one connection that writes. It holds a lock, and compares the journal's epoch in every
+//! transaction.
 
 use std::sync::Arc;
 
@@ -139,7 +140,9 @@ impl Writer {
         // As long as the old session lives, it is not decided what became of its transaction.
         let old = holding_session(session, self.seat()).await?;
         if old == Some(self.number) {
-            return Err(JournalError::Unavailable("the server still has the session that was lost".into()));
+            return Err(JournalError::Unavailable(
+                "the server has not ended the lost session of this process yet".into(),
+            ));
         }
         let Some(share) = &mut self.share else { return Ok(()) };
         let slot = replicas::sit(session, &share.sharing, share.term, self.clock.now_ms()).await?;
@@ -187,20 +190,18 @@ struct Fence {
     newest: Seq,
 }
 
-const AFTER_A_COPY: &str = "What is not in it is lost there; start again, which reads back what it lacks as far as \
-                            the cluster still has it";
+const AFTER_A_COPY: &str = "States that the journal there lacks are lost. Start again: the controller reads them from the \
+                            cluster, as far as the cluster still has them";
 
 fn emptied() -> JournalError {
-    JournalError::Fatal(format!(
-        "the row that says who writes was removed while the journal was in use: {LOST}"
-    ))
+    JournalError::Fatal(format!("somebody emptied `kw_journal` while the journal was in use: {LOST}"))
 }
 
 /// Of the same epoch: retention never takes the newest state.
 fn older_copy(newest: Seq, committed: Seq) -> JournalError {
     JournalError::Fatal(format!(
-        "the journal ends at position {newest}, and {committed} was committed: an older copy was put in its place \
-         while this process wrote. {AFTER_A_COPY}"
+        "the journal ends at position {newest}, and {committed} was committed: somebody put an older copy in its \
+         place while this process wrote. {AFTER_A_COPY}"
     ))
 }
 
@@ -208,8 +209,8 @@ fn older_copy(newest: Seq, committed: Seq) -> JournalError {
 fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
     if epoch < mine {
         return JournalError::Fatal(format!(
-            "the journal's epoch is {epoch}, and it was {mine}: an older copy was put in its place, or a new journal \
-             was begun there, while this process wrote. {AFTER_A_COPY}"
+            "the journal's epoch is {epoch}, and it was {mine}: somebody put an older copy in its place, or began a \
+             new journal there, while this process wrote. {AFTER_A_COPY}"
         ));
     }
     JournalError::Fatal(format!(

@@ -1,4 +1,4 @@
-//! What an error of SQLite means for the caller: try later, or stop.
+//! Classifies the errors of SQLite: the caller tries again, or the process stops.
 
 use kubewitness_core::ports::JournalError;
 
@@ -20,7 +20,7 @@ const IO_WRITE: i64 = IO | 3 << 8;
 /// No room for the shared memory beside the WAL.
 const IO_SHM_SIZE: i64 = IO | 19 << 8;
 const IO_NO_MEMORY: i64 = IO | 12 << 8;
-/// Who only reads can't undo a transaction that was cut off.
+/// A read-only connection can't undo a transaction that was cut off.
 const READ_ONLY_ROLLBACK: i64 = READ_ONLY | 3 << 8;
 
 /// The extended result code, where the error is SQLite's own.
@@ -57,12 +57,12 @@ fn by_code(code: i64, error: &dyn std::fmt::Display) -> JournalError {
         (IO_WRITE | IO_SHM_SIZE | IO_NO_MEMORY, _) => later(),
         (_, FULL) => JournalError::Unavailable(format!("the disk is full: {error}")),
         (_, READ_ONLY) => JournalError::Unavailable(format!(
-            "{error}: whoever runs this has no right to write the file, its folder or what lies beside it"
+            "{error}: this process's user has no right to write the file, its folder or the files beside it"
         )),
         (_, BUSY | LOCKED | NO_MEMORY | INTERRUPT | CANT_OPEN) => later(),
-        (_, CORRUPT | NOT_A_DATABASE) => {
-            JournalError::Fatal(format!("{error}: a page of the file is not what was written: {RESTORE}"))
-        }
+        (_, CORRUPT | NOT_A_DATABASE) => JournalError::Fatal(format!(
+            "{error}: a page of the file differs from what was written: {RESTORE}"
+        )),
         (_, IO) => JournalError::Fatal(format!(
             "{error}: the system could not sync or read the file, so the last write is in doubt; check the disk \
              and start again"

@@ -1,4 +1,5 @@
-//! The files of one journal: which there are, how large they are, and that nothing else lies there.
+//! The files of one journal: their names and sizes, and the check that each is a regular file or
+//! missing.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

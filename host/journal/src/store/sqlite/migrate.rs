@@ -1,4 +1,4 @@
-//! From older formats to the present one, a version at a time.
+//! Migrates older formats to the present one, a version at a time.
 //!
 //! A step is one transaction that also moves `user_version`: a process that is killed in between
 //! leaves the file as it was before the step, or as it is after it, and the next start goes on from
@@ -71,7 +71,7 @@ pub(super) async fn migrate(
     unfinished: bool,
 ) -> Result<(), sqlx::Error> {
     for (version, step) in (2..).zip(STEPS).filter(|(version, _)| *version > from) {
-        tracing::info!(path = %path.display(), version, "the journal gets a newer format");
+        tracing::info!(path = %path.display(), version, "migrating the journal to a newer format");
         let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
         let format = marked(version, unfinished);
         let text = format!("{step} PRAGMA user_version = {format};");

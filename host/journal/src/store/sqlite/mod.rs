@@ -1,4 +1,5 @@
-//! The journal in one SQLite file. The format is described in [`schema`].
+//! The journal in one SQLite file; [`schema`] describes the format. sqlx reads on its own threads, and
+//! rusqlite writes on a thread that may block. Knows nothing of what rows mean.
 
 mod fault;
 mod files;

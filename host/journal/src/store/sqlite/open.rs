@@ -1,4 +1,4 @@
-//! Opening: whose file it is, of which format, and that nobody else writes to it.
+//! Opens a file: checks that it is a journal of a known format and that no other process writes to it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Read;
@@ -26,7 +26,7 @@ use crate::store::format::unmarked;
 use crate::store::rows::Answer;
 use crate::store::{self, Opened};
 
-/// Those that look up.
+/// Prepared statements that a reader keeps.
 const STATEMENTS: usize = 64;
 
 /// Rows on their way from SQLite's thread to the reader.
@@ -36,7 +36,7 @@ const ROWS_IN_FLIGHT: usize = 512;
 /// default of 2 MiB would be 8 MiB for four readers.
 const READER_CACHE: &str = "-512";
 
-/// Whoever reads makes none.
+/// A reader makes no journal.
 const NOTHING: &str = "there is no journal here: name the controller's data folder with --data";
 
 /// Where a rollback journal says of how many pages the file was before the transaction.

@@ -47,7 +47,7 @@
 //! was not kept, up to version 5 only states, objects, documents and statuses had sums, and up to version
 //! 6 no document was kept as edits.
 //!
-//! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::UNFINISHED)), from the
+//! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::format::UNFINISHED)), from the
 //! first append of an import until its end was taken in.
 //!
 //! **Sums**: every row has one, or says nothing that others do not say too (`current` and `snapshots`

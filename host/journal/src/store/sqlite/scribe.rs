@@ -1,6 +1,6 @@
-//! The connection that writes, and the thread for it. A transaction is one hop to a thread that may
-//! block, however many statements it has: with a hop for each, threads would spend more time on waking
-//! each other than on rows.
+//! The connection that writes, and its thread. A whole transaction is one hop to a thread that may
+//! block: with one hop for each statement, threads would spend more time on waking each other than on
+//! rows.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -134,8 +134,8 @@ impl Scribe {
         done(closed)
     }
 
-    /// Whoever closes the last connection moves the log into the file and syncs both once more. As long
-    /// as this one is there, which is until the process ends, nobody is the last.
+    /// To close the last connection moves the log into the file and syncs both once more. This connection
+    /// is never closed, so no other one is the last.
     pub fn abandon(self) {
         std::mem::forget(self.connection);
     }

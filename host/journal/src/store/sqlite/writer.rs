@@ -1,4 +1,5 @@
-//! The one that writes to the file.
+//! The one writer of the file. Before and in each transaction it checks that the file is still the one
+//! that it opened, and that nothing committed is missing in it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,8 +60,8 @@ impl Writer {
     fn lost(&self, what: &str) -> JournalError {
         let path = self.path.display();
         JournalError::Fatal(format!(
-            "{path} was {what} while it was in use: {LOST}. Before a copy is put there, {path}-wal and {path}-shm have to \
-             be removed; where the very file is put back, they belong to it"
+            "{path} was {what} while it was in use: {LOST}. Before you put a copy there, remove {path}-wal and \
+             {path}-shm; keep them if you put the same file back"
         ))
     }
 

@@ -1,5 +1,5 @@
-//! Whether a state fits what was told of its object before. A pure machine that is fed with an
-//! object's states in the order of their positions: the proof of a journal and an import share it.
+//! Judges whether a state fits the earlier states of its object. Pure: it is given the states of an
+//! object in the order of their positions. `journal verify` and an import share it.
 //!
 //! | rule | because |
 //! |---|---|
@@ -89,11 +89,9 @@ impl Life {
         let fits = match state.change {
             Change::Present | Change::Left => self.version(state, order, is_whole),
             Change::Gone | Change::Gap if state.late => {
-                contradiction(code::ORDER, format!("what is marked late of {uid} is no version"))
+                contradiction(code::ORDER, format!("a state of {uid} is marked late and is no version"))
             }
-            Change::Gone if self.is_gone => {
-                contradiction(code::ORDER, format!("the end of {uid} was told before"))
-            }
+            Change::Gone if self.is_gone => contradiction(code::ORDER, format!("{uid} ends twice")),
             Change::Gap if state.previous.as_ref().is_some_and(|previous| *previous != state.status) => {
                 contradiction(code::GAP, format!("a gap changes the status of {uid}"))
             }

@@ -1,5 +1,5 @@
-//! Locks that a session holds on the server for as long as it lives: the journal's, and those of the
-//! replicas that share it.
+//! Advisory locks, which a session holds on the server as long as it lives: the journal's own, and one
+//! for each replica.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::store::server::engine::dialect::Dialect;
 const LOCK: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who may write. Beside the journal's own, which one process holds that has it for itself, and each
-/// replica for as long as it takes to come in, each replica has one of its own.
+/// A right that a lock stands for. A process that has the journal for itself holds the journal's own lock.
+/// A replica holds that one only while it comes in, and then one of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::server) enum Seat {
+pub(crate) enum Seat {
     Whole,
     Replica(u8),
 }
@@ -76,20 +76,20 @@ const CLASS: i64 = 1_263_291_953;
 
 /// Who holds the lock, as far as the server tells.
 #[derive(Debug)]
-pub(in crate::store::server) struct Holder {
+pub(crate) struct Holder {
     pub name: String,
     /// The server's number of its session; `None` where it has just ended.
     pub session: Option<i64>,
 }
 
 /// What came of asking for the lock.
-pub(in crate::store::server) enum Lock {
+pub(crate) enum Lock {
     Mine,
     Others(Holder),
 }
 
 /// For the row that says who writes.
-pub(in crate::store::server) fn myself() -> String {
+pub(crate) fn myself() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
     format!("process {} on {host}", std::process::id())
@@ -101,26 +101,23 @@ async fn number(session: &mut Session, text: &str) -> Answer<Option<i64>> {
 }
 
 /// Asks once.
-pub(in crate::store::server) async fn try_lock(session: &mut Session, seat: Seat) -> Answer<bool> {
+pub(crate) async fn try_lock(session: &mut Session, seat: Seat) -> Answer<bool> {
     let text = seat.lock(session.dialect());
     Ok(number(session, &text).await? == Some(1))
 }
 
-pub(in crate::store::server) async fn unlock(session: &mut Session, seat: Seat) -> Answer<()> {
+pub(crate) async fn unlock(session: &mut Session, seat: Seat) -> Answer<()> {
     let text = seat.unlock(session.dialect());
     number(session, &text).await.map(drop)
 }
 
 /// The server's number of the session that holds it.
-pub(in crate::store::server) async fn holding_session(
-    session: &mut Session,
-    seat: Seat,
-) -> Answer<Option<i64>> {
+pub(crate) async fn holding_session(session: &mut Session, seat: Seat) -> Answer<Option<i64>> {
     let text = seat.holder(session.dialect());
     number(session, &text).await
 }
 
-pub(in crate::store::server) async fn own_number(session: &mut Session) -> Answer<i64> {
+pub(crate) async fn own_number(session: &mut Session) -> Answer<i64> {
     let text = match session.dialect() {
         Dialect::Postgres => "SELECT pg_backend_pid()",
         Dialect::Mysql => "SELECT CAST(connection_id() AS SIGNED)",
@@ -128,8 +125,8 @@ pub(in crate::store::server) async fn own_number(session: &mut Session) -> Answe
     Ok(number(session, text).await?.unwrap_or_default())
 }
 
-/// Asks until it is had or the time is over.
-pub(in crate::store::server) async fn lock(session: &mut Session, seat: Seat) -> Answer<Lock> {
+/// Asks until this session has the lock, or the time is over.
+pub(crate) async fn lock(session: &mut Session, seat: Seat) -> Answer<Lock> {
     let deadline = Instant::now() + LOCK;
     loop {
         if try_lock(session, seat).await? {
@@ -148,15 +145,15 @@ pub(in crate::store::server) async fn lock(session: &mut Session, seat: Seat) ->
 
 /// Ends a session of our own that the server still keeps: until it is over, it is not decided what
 /// became of its transaction. It must hold the lock, so it can be nobody else's by now.
-pub(in crate::store::server) async fn end_own(session: &mut Session, seat: Seat, number: i64) -> Answer<()> {
+pub(crate) async fn end_own(session: &mut Session, seat: Seat, number: i64) -> Answer<()> {
     if holding_session(session, seat).await? != Some(number) {
         return Ok(());
     }
-    tracing::warn!("the server still has the session that was lost; it is ended there");
+    tracing::warn!("the server still has the lost session of this process: ending it");
     end_session(session, number).await
 }
 
-pub(in crate::store::server) async fn end_session(session: &mut Session, number: i64) -> Answer<()> {
+pub(crate) async fn end_session(session: &mut Session, number: i64) -> Answer<()> {
     match session.dialect() {
         Dialect::Postgres => {
             let text = "SELECT CASE WHEN pg_terminate_backend(CAST(? AS int)) THEN 1 ELSE 0 END";
@@ -166,8 +163,8 @@ pub(in crate::store::server) async fn end_session(session: &mut Session, number:
     }
 }
 
-/// What ends it, for whoever has to.
-pub(in crate::store::server) fn how_to_end(dialect: Dialect, number: i64) -> String {
+/// The statement by which an operator ends a session.
+pub(crate) fn how_to_end(dialect: Dialect, number: i64) -> String {
     match dialect {
         Dialect::Postgres => format!("SELECT pg_terminate_backend({number})"),
         Dialect::Mysql => format!("KILL {number}"),

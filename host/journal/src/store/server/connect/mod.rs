@@ -1,4 +1,5 @@
-//! Sessions with a server: how one begins, which locks it holds, and who else has one.
+//! Sessions with a server: how one begins, which locks it holds, and which other replicas have one.
+//! Knows no row of a state.
 
 pub(super) mod lock;
 pub(super) mod pool;

@@ -1,5 +1,5 @@
-//! The sessions that read. One that failed, or whose question was left unanswered, is not used
-//! again; one that lay idle is asked for a sign of life first.
+//! The sessions that read. A session that failed, or that has an unread answer, is closed. A session
+//! that was idle is tested first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +15,13 @@ use super::session::Session;
 use crate::store::rows::Answer;
 use crate::store::{Connection, Fetch};
 
-/// A server that was restarted meanwhile has ended those that waited.
+/// A session that was idle for longer is tested: a restarted server has ended it.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// How long a reader waits for another to be done.
 const WAIT: Duration = Duration::from_secs(30);
 
-pub(in crate::store::server) struct Pool {
+pub(crate) struct Pool {
     server: Server,
     idle: Mutex<Vec<(Instant, Session)>>,
     places: Arc<Semaphore>,
@@ -63,7 +63,7 @@ impl Pool {
     }
 }
 
-pub(in crate::store::server) struct Lent {
+pub(crate) struct Lent {
     session: Option<Session>,
     pool: Arc<Pool>,
     _place: OwnedSemaphorePermit,

@@ -1,5 +1,5 @@
-//! Replicas that share a journal: each has a seat, a lock on the server that ends with its session, and
-//! a row that says who sits there.
+//! Replicas that share a journal. Each has a seat: an advisory lock that ends with its session, and a
+//! row with its name.
 
 use kubewitness_core::ports::JournalError;
 
@@ -10,7 +10,7 @@ use crate::store::rows::Answer;
 use crate::store::server::engine::dialect::Dialect;
 
 /// Replicas of one journal at most.
-pub(in crate::store::server) const MOST: u8 = 16;
+pub(crate) const MOST: u8 = 16;
 
 /// A replica that holds the journal and says nothing to the server for so long has been stopped: the
 /// others don't wait for it any longer.
@@ -26,7 +26,7 @@ pub struct Sharing {
 }
 
 /// One that is there, and under which election.
-pub(in crate::store::server) struct Seated {
+pub(crate) struct Seated {
     pub replica: Replica,
     pub lease: String,
     /// The server's number of its session.
@@ -35,7 +35,7 @@ pub(in crate::store::server) struct Seated {
 }
 
 /// Those whose sessions live.
-pub(in crate::store::server) async fn seated(session: &mut Session) -> Answer<Vec<Seated>> {
+pub(crate) async fn seated(session: &mut Session) -> Answer<Vec<Seated>> {
     let text = "SELECT r.slot, r.name, r.lease, r.since_ms, r.term, j.term FROM kw_replicas r \
                 JOIN kw_journal j ON j.id = 1 ORDER BY r.slot";
     let rows = session.fetch(text, Vec::new()).await?;
@@ -54,9 +54,8 @@ pub(in crate::store::server) async fn seated(session: &mut Session) -> Answer<Ve
     Ok(seated)
 }
 
-/// Takes a seat that is free. Whoever asks holds the journal's own lock, so that nobody else does at the
-/// same time.
-pub(in crate::store::server) async fn sit(
+/// Takes a free seat. The caller holds the journal's own lock, so no other replica does at the same time.
+pub(crate) async fn sit(
     session: &mut Session,
     sharing: &Sharing,
     term: Option<i64>,
@@ -82,11 +81,11 @@ pub(in crate::store::server) async fn sit(
 /// Ends sessions of replicas that were stopped in the middle of a transaction: nobody else could write
 /// until the server gives them up, which one of them does after hours. One that is wrongly taken for
 /// stopped connects again.
-pub(in crate::store::server) async fn end_stalled(session: &mut Session, mine: Seat) -> Answer<()> {
+pub(crate) async fn end_stalled(session: &mut Session, mine: Seat) -> Answer<()> {
     for other in seated(session).await?.into_iter().filter(|other| other.seat != mine) {
         if is_stalled(session, other.session).await? {
             let replica = other.replica.name;
-            tracing::warn!(replica, "it holds the journal and does nothing: its session is ended");
+            tracing::warn!(replica, "a replica holds the journal and does nothing: ending its session");
             lock::end_session(session, other.session).await?;
         }
     }
@@ -94,7 +93,7 @@ pub(in crate::store::server) async fn end_stalled(session: &mut Session, mine: S
 }
 
 /// Nothing has come from it for a while. A replica that is well asks every second.
-pub(in crate::store::server) async fn is_stalled(session: &mut Session, number: i64) -> Answer<bool> {
+pub(crate) async fn is_stalled(session: &mut Session, number: i64) -> Answer<bool> {
     match session.dialect() {
         Dialect::Postgres => {
             let text = "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND state LIKE 'idle%' \
@@ -115,11 +114,11 @@ pub(in crate::store::server) async fn is_stalled(session: &mut Session, number: 
     }
 }
 
-/// How a replica is told that comes in, so that it is not taken for one that has the journal for itself.
+/// Marks the holder of the lock as a replica that comes in, and not as a process that has the journal for itself.
 const COMES_IN: &str = "a replica that comes in, ";
 
 /// Takes the journal's own lock for as long as it takes to come in.
-pub(in crate::store::server) async fn come_in(session: &mut Session, sharing: &Sharing) -> Answer<Lock> {
+pub(crate) async fn come_in(session: &mut Session, sharing: &Sharing) -> Answer<Lock> {
     let lock = lock::lock(session, Seat::Whole).await?;
     match &lock {
         Lock::Mine => {
@@ -132,7 +131,7 @@ pub(in crate::store::server) async fn come_in(session: &mut Session, sharing: &S
             if let Some(number) = holder.session
                 && is_stalled(session, number).await?
             {
-                tracing::warn!("{} does nothing: its session is ended", holder.name);
+                tracing::warn!("{} does nothing: ending its session", holder.name);
                 lock::end_session(session, number).await?;
             }
             return Err(had_by(&holder.name));
@@ -142,8 +141,8 @@ pub(in crate::store::server) async fn come_in(session: &mut Session, sharing: &S
     Ok(lock)
 }
 
-/// The first decides, and stays.
-pub(in crate::store::server) async fn agree(session: &mut Session, name: &str, text: &str) -> Answer<String> {
+/// The first text is stored, and returned to all.
+pub(crate) async fn agree(session: &mut Session, name: &str, text: &str) -> Answer<String> {
     let insert = match session.dialect() {
         Dialect::Postgres => "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
         Dialect::Mysql => {
@@ -160,25 +159,25 @@ pub(in crate::store::server) async fn agree(session: &mut Session, name: &str, t
     Ok(text.to_owned())
 }
 
-/// Whoever has this term is the one that writes what plugins left.
-pub(in crate::store::server) async fn begin_term(session: &mut Session, slot: u8, term: i64) -> Answer<()> {
+/// Makes the replica of this slot the leader: only the replica of the present term writes what plugins save.
+pub(crate) async fn begin_term(session: &mut Session, slot: u8, term: i64) -> Answer<()> {
     session.fetch("UPDATE kw_journal SET term = ? WHERE id = 1", vec![term.into()]).await?;
     let text = "UPDATE kw_replicas SET term = ? WHERE slot = ?";
     session.fetch(text, vec![term.into(), i64::from(slot).into()]).await.map(drop)
 }
 
-/// Who comes in is compared with it.
-pub(in crate::store::server) async fn elect_by(session: &mut Session, slot: u8, lease: &str) -> Answer<()> {
+/// A replica that comes in must use the same Lease.
+pub(crate) async fn elect_by(session: &mut Session, slot: u8, lease: &str) -> Answer<()> {
     let text = "UPDATE kw_replicas SET lease = ? WHERE slot = ?";
     session.fetch(text, vec![lease.into(), i64::from(slot).into()]).await.map(drop)
 }
 
-/// Nobody is until the next begins.
-pub(in crate::store::server) async fn end_term(session: &mut Session) -> Answer<()> {
+/// Until the next term begins, there is no leader.
+pub(crate) async fn end_term(session: &mut Session) -> Answer<()> {
     session.script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
 }
 
-/// Nobody else comes in until it is let go of.
-pub(in crate::store::server) fn had_by(holder: &str) -> JournalError {
+/// Another process holds the journal's lock, so no replica can come in.
+pub(crate) fn had_by(holder: &str) -> JournalError {
     JournalError::Unavailable(format!("{holder} has the journal's lock"))
 }

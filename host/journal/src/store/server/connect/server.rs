@@ -1,4 +1,4 @@
-//! Which server, and how a session with it begins.
+//! The address of a server, and the first statements of a session with it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,7 +56,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// For whoever tries again in any case: somebody may mend it meanwhile.
+    /// As one error, for a caller that tries again in any case.
     pub fn told(self) -> JournalError {
         match (self.error, self.remedy) {
             (JournalError::Unavailable(why), Some(remedy)) => {
@@ -129,7 +129,7 @@ impl Server {
         }
     }
 
-    /// A session that reads. A copy of the server would lag behind the one that is written to.
+    /// A session that reads, on the primary: a replica of the server would lag behind.
     pub async fn connect(&self) -> Answer<Session> {
         let mut session = self.dial().await.map_err(|refusal| refusal.error)?;
         let text = match self.dialect() {
@@ -141,12 +141,12 @@ impl Server {
             return Ok(session);
         }
         Err(JournalError::Unavailable(format!(
-            "{self} leads to a server that takes no writes, such as a copy of the one that is written to: the address \
-             has to lead to that one"
+            "{self} leads to a server that takes no writes, such as a replica of the primary: the address has to \
+             lead to the primary"
         )))
     }
 
-    /// The same, for whoever wants to know whether another try may end better.
+    /// A session, or why there is none and whether another try may end better.
     pub async fn dial(&self) -> Result<Session, Refusal> {
         let late = |_| JournalError::Unavailable(format!("{self} has not answered for {CONNECT:?}"));
         let refused = |error| {
@@ -207,7 +207,7 @@ impl Server {
                 let fsync = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
                 if fsync.as_deref() == Some("off") {
                     tracing::warn!(
-                        "{self} has `fsync = off`: what it says it has kept is lost when its machine dies"
+                        "{self} has `fsync = off`: commits that it confirmed are lost when its machine dies"
                     );
                 }
             }
@@ -224,7 +224,8 @@ impl Server {
                 ];
                 for (setting, _) in unsynced.into_iter().filter(|(_, is_unsynced)| *is_unsynced) {
                     tracing::warn!(
-                        "{self} has `{setting}` other than 1: what it says it has kept is lost when its machine dies"
+                        "{self} has `{setting}` other than 1: commits that it confirmed are lost when its machine \
+                         dies"
                     );
                 }
                 if row.int(1)? < LEAST_PACKET {

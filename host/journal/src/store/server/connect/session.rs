@@ -1,4 +1,4 @@
-//! A connection with what is known of it: how its server is spoken to, and whether it may be used.
+//! One session: sends statements with a time limit, and knows whether it may be used again.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::store::server::engine::link::{Link, Param, Row};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The same for all that one transaction writes, which may be many large documents.
-pub(in crate::store::server) const WRITING: Duration = Duration::from_secs(120);
+pub(crate) const WRITING: Duration = Duration::from_secs(120);
 
 pub(crate) struct Session {
     link: Box<dyn Link>,
@@ -33,7 +33,7 @@ fn silent() -> JournalError {
 }
 
 impl Session {
-    pub(in crate::store::server) fn new(link: Box<dyn Link>) -> Self {
+    pub(crate) fn new(link: Box<dyn Link>) -> Self {
         Self { link, is_clean: true, in_snapshot: false, remedy: None }
     }
 
@@ -74,11 +74,7 @@ impl Session {
         Ok(())
     }
 
-    pub(in crate::store::server) async fn fetch(
-        &mut self,
-        shared: &str,
-        params: Vec<Param>,
-    ) -> Answer<Vec<Row>> {
+    pub(crate) async fn fetch(&mut self, shared: &str, params: Vec<Param>) -> Answer<Vec<Row>> {
         let done = timeout(PATIENCE, self.ask()?.fetch(shared, params)).await;
         self.answered(done)
     }
@@ -88,22 +84,18 @@ impl Session {
     }
 
     /// What statements without places, sent together, answer with.
-    pub(in crate::store::server) async fn answers(&mut self, text: &str) -> Answer<Vec<Row>> {
+    pub(crate) async fn answers(&mut self, text: &str) -> Answer<Vec<Row>> {
         let done = timeout(PATIENCE, self.ask()?.script(text)).await;
         self.answered(done)
     }
 
     /// The first column of each row.
-    pub(in crate::store::server) async fn numbers(
-        &mut self,
-        text: &str,
-        params: Vec<Param>,
-    ) -> Answer<Vec<i64>> {
+    pub(crate) async fn numbers(&mut self, text: &str, params: Vec<Param>) -> Answer<Vec<i64>> {
         self.fetch(text, params).await?.into_iter().map(|row| row.int(0)).collect()
     }
 
     /// The link, for one question, whose answer goes to [`answered`](Self::answered).
-    pub(in crate::store::server) fn ask(&mut self) -> Answer<&mut dyn Link> {
+    pub(crate) fn ask(&mut self) -> Answer<&mut dyn Link> {
         if !self.is_clean {
             return Err(JournalError::Unavailable("the connection was given up".into()));
         }
@@ -111,10 +103,7 @@ impl Session {
         Ok(&mut *self.link)
     }
 
-    pub(in crate::store::server) fn answered<T>(
-        &mut self,
-        done: Result<Result<T, sqlx::Error>, Elapsed>,
-    ) -> Answer<T> {
+    pub(crate) fn answered<T>(&mut self, done: Result<Result<T, sqlx::Error>, Elapsed>) -> Answer<T> {
         let answer = done.map_err(|_| silent())?;
         let answer = answer.map_err(|error| {
             self.remedy = remedy(self.link.dialect(), &error);

@@ -1,6 +1,6 @@
-//! What replicas tell each other of their watches. What one that was away has missed, another has seen if
-//! its watch began before and has gone on since: the one that was away marks no gap then, but leaves it to
-//! that one.
+//! What replicas tell each other about their watches. A replica that was away asks whether another
+//! replica's watch began before the outage and still goes on. If so, that replica has seen what the
+//! first one missed, and no gap is recorded.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use super::session::Session;
 use crate::store::rows::Answer;
 
 /// Counts the changes of what there is to tell.
-pub(in crate::store::server) type Edition = u64;
+pub(crate) type Edition = u64;
 
 /// Epochs and versions by source.
 type Sources = BTreeMap<String, (u32, Version)>;
 
-/// Those of this replica. Each transaction tells what is new, and there is one every second.
-pub(in crate::store::server) struct Watches {
+/// The watches of this replica. Each transaction tells what is new, and there is one every second.
+pub(crate) struct Watches {
     mine: String,
     held: Mutex<Held>,
 }
@@ -100,7 +100,7 @@ fn parsed(replica: &str, text: &str) -> Answer<Sources> {
 }
 
 /// In place of what this replica told before.
-pub(in crate::store::server) async fn tell(session: &mut Session, slot: u8, text: &str) -> Answer<()> {
+pub(crate) async fn tell(session: &mut Session, slot: u8, text: &str) -> Answer<()> {
     let slot = i64::from(slot);
     session.fetch("DELETE FROM kw_watches WHERE slot = ?", vec![slot.into()]).await?;
     let insert = "INSERT INTO kw_watches (slot, sources) VALUES (?, ?)";

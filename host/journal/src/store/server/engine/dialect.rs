@@ -1,4 +1,4 @@
-//! What the two kinds of servers write differently, in texts that both share.
+//! One text for both kinds of servers: the tokens in it, and what each kind reads in their place.
 //!
 //! | in a text | PostgreSQL | MySQL and MariaDB |
 //! |---|---|---|

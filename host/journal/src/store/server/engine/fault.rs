@@ -1,4 +1,5 @@
-//! What an error of a server means for the caller: try later, or stop.
+//! Classifies the errors of a server: the caller tries again, a person mends something, or the process
+//! stops.
 
 use kubewitness_core::ports::JournalError;
 
@@ -10,9 +11,9 @@ fn postgres(code: &str) -> Option<&'static str> {
     match code {
         // What a transaction that met another, or a server that ends, is told.
         "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
-        "25006" => Some("the server only lets read"),
+        "25006" => Some("the server is read-only"),
         // As of a database that is told to take no connections.
-        "55000" => Some("the server takes nothing for now"),
+        "55000" => Some("the server takes no connections for now"),
         "57P01" | "57P02" | "57P03" | "57P05" => Some("the server is stopping or starting"),
         "53100" => Some("the server's disk is full"),
         "53300" => Some("the server has no connection left"),
@@ -34,7 +35,7 @@ fn mysql(number: &str) -> Option<&'static str> {
         1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 | 3100 | 3101 => {
             Some("the server gave up a transaction")
         }
-        1290 | 1792 | 1836 => Some("the server only lets read"),
+        1290 | 1792 | 1836 => Some("the server is read-only"),
         1047 | 1053 | 1077 | 1079 | 3168 => Some("the server is stopping or starting"),
         1021 | 1030 | 1114 | 1041 | 1037 | 1038 => Some("the server's disk or memory is full"),
         1026 => Some("the server's disk failed"),
@@ -45,7 +46,7 @@ fn mysql(number: &str) -> Option<&'static str> {
         1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
             Some("the server refuses the user or the password")
         }
-        3159 => Some("the server refuses whoever speaks without TLS"),
+        3159 => Some("the server refuses connections without TLS"),
         1049 => Some("the server has no such database"),
         1153 => Some("a row is larger than the server's max_allowed_packet: raise it"),
         1158..=1161 | 1152 | 1184 | 1927 | 3169 | 4031 => Some("the connection was lost"),
@@ -53,7 +54,7 @@ fn mysql(number: &str) -> Option<&'static str> {
     }
 }
 
-pub(in crate::store::server) fn passing(dialect: Dialect, code: &str) -> Option<&'static str> {
+pub(crate) fn passing(dialect: Dialect, code: &str) -> Option<&'static str> {
     match dialect {
         Dialect::Postgres => postgres(code),
         Dialect::Mysql => mysql(code),
@@ -78,7 +79,7 @@ fn is_gone(dialect: Dialect, code: &str) -> bool {
 }
 
 /// The code of an error as its server numbers it.
-pub(in crate::store::server) fn code(dialect: Dialect, error: &sqlx::Error) -> Option<String> {
+pub(crate) fn code(dialect: Dialect, error: &sqlx::Error) -> Option<String> {
     let told = error.as_database_error()?;
     match dialect {
         Dialect::Postgres => told.code().map(std::borrow::Cow::into_owned),
@@ -90,11 +91,11 @@ pub(in crate::store::server) fn code(dialect: Dialect, error: &sqlx::Error) -> O
 }
 
 /// What a person has to do about an error that no waiting changes; `None` where it may pass.
-pub(in crate::store::server) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static str> {
+pub(crate) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static str> {
     const CERTIFICATE: &str = "name the authority that vouches for the server in the address (`sslrootcert=` for \
         PostgreSQL, `ssl-ca=` for MySQL and MariaDB), and the name that its certificate has";
-    const LOGIN: &str =
-        "correct the user or the password in the journal's address, or what the server lets in";
+    const LOGIN: &str = "correct the user or the password in the journal's address, or the rules by which the \
+        server lets users in";
     const DATABASE: &str =
         "make the database or put a copy of it back, or name another one in the journal's address";
     const RIGHTS: &str = "grant that user the right to make, read and write tables there";
@@ -132,7 +133,7 @@ fn lacks_tls(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Configuration(why) if why.to_string().contains("RSA"))
 }
 
-pub(in crate::store::server) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
+pub(crate) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
     if let Some(code) = code(dialect, &error) {
         return match passing(dialect, &code) {
             Some(what) => JournalError::Unavailable(format!("{what}: {error}")),
@@ -140,7 +141,7 @@ pub(in crate::store::server) fn classify(dialect: Dialect, error: sqlx::Error) -
                 "{error}: what is on the server's disk is not what was written: {RESTORE}"
             )),
             None if is_gone(dialect, &code) => {
-                JournalError::Fatal(format!("{error}: a journal's tables are not there any more: {LOST}"))
+                JournalError::Fatal(format!("{error}: tables of the journal are missing: {LOST}"))
             }
             None => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
         };

@@ -1,4 +1,4 @@
-//! One connection to a server: texts and values in, rows out. It knows nothing of the journal.
+//! One connection to a server: takes texts and values, returns rows. Knows no table of the journal.
 
 use async_trait::async_trait;
 use kubewitness_core::ports::JournalError;
@@ -8,11 +8,11 @@ use super::table::{Batch, Delete, Insert, Update};
 use crate::store::rows::{Answer, Key};
 
 /// All that the journal's tables hold.
-pub(in crate::store::server) use crate::store::rows::seal::Cell as Value;
+pub(crate) use crate::store::rows::seal::Cell as Value;
 
 /// What a text is given for its places.
 #[derive(Clone, Debug)]
-pub(in crate::store::server) enum Param {
+pub(crate) enum Param {
     Int(i64),
     Bytes(Vec<u8>),
     /// For `@numbers`.
@@ -85,7 +85,7 @@ const NUMBER: u8 = 1;
 const TEXT: u8 = 2;
 
 /// In the order of the numbers, so that new versions go to the end of the index.
-pub(in crate::store::server) fn key_bytes(key: &Key) -> Vec<u8> {
+pub(crate) fn key_bytes(key: &Key) -> Vec<u8> {
     match key {
         Key::Number(number) => {
             let ordered = (*number as u64) ^ (1 << 63);
@@ -108,7 +108,7 @@ fn key_of(bytes: &[u8]) -> Option<Key> {
 
 /// One row of an answer. A column that is not what it has to be is damage.
 #[derive(Debug)]
-pub(in crate::store::server) struct Row(pub Vec<Value>);
+pub(crate) struct Row(pub Vec<Value>);
 
 fn malformed(column: usize) -> JournalError {
     JournalError::Fatal(format!("a row is not of this format: column {column} is something else"))
@@ -165,7 +165,7 @@ impl Row {
 
 /// A connection. After an error it is not used again: what it would answer next is not known.
 #[async_trait]
-pub(in crate::store::server) trait Link: Send {
+pub(crate) trait Link: Send {
     fn dialect(&self) -> Dialect;
 
     /// `shared` as [`Dialect::text`] takes it.
@@ -181,10 +181,10 @@ pub(in crate::store::server) trait Link: Send {
     async fn delete(&mut self, delete: &Delete, rows: Batch) -> Result<(), sqlx::Error>;
 }
 
-pub(in crate::store::server) type Written = Result<(), sqlx::Error>;
+pub(crate) type Written = Result<(), sqlx::Error>;
 
 /// Numbers are ours: a sequence would also count what was there already.
-pub(in crate::store::server) async fn next(link: &mut dyn Link, text: &str) -> Result<i64, sqlx::Error> {
+pub(crate) async fn next(link: &mut dyn Link, text: &str) -> Result<i64, sqlx::Error> {
     let rows = link.fetch(text, Vec::new()).await?;
     rows.first().and_then(|row| row.int(0).ok()).ok_or(sqlx::Error::RowNotFound)
 }

@@ -1,5 +1,5 @@
-//! MySQL and MariaDB: a batch is a statement of many rows. Statements are cut into powers of two,
-//! so that few texts serve every length, and below what the server takes in one packet.
+//! MySQL and MariaDB: one statement writes many rows. The number of rows is a power of two, so that few
+//! texts serve every length, and a statement stays below the server's limit for a packet.
 
 use async_trait::async_trait;
 use sqlx::mysql::{MySqlArguments, MySqlColumn, MySqlConnection, MySqlRow};

@@ -1,4 +1,4 @@
-//! PostgreSQL: a batch is an array a column, whatever its length, so that each write has one text.
+//! PostgreSQL: a batch is one array for each column, so that one text serves every length.
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};

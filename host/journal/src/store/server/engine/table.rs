@@ -1,37 +1,37 @@
-//! Writes, as data: each engine makes of them the statement that suits it.
+//! Writes as data: each engine turns them into its own statements.
 
 use super::link::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::server) enum Kind {
+pub(crate) enum Kind {
     Int,
     Bytes,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store::server) struct Column {
+pub(crate) struct Column {
     pub name: &'static str,
     pub kind: Kind,
 }
 
-pub(in crate::store::server) const fn int(name: &'static str) -> Column {
+pub(crate) const fn int(name: &'static str) -> Column {
     Column { name, kind: Kind::Int }
 }
 
-pub(in crate::store::server) const fn bytes(name: &'static str) -> Column {
+pub(crate) const fn bytes(name: &'static str) -> Column {
     Column { name, kind: Kind::Bytes }
 }
 
 /// What a column becomes where its row is there already.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store::server) enum Merge {
+pub(crate) enum Merge {
     New,
     Sum,
 }
 
 /// What happens to a row whose key is there already.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store::server) enum Conflict {
+pub(crate) enum Conflict {
     Refuse,
     Keep,
     Merge(&'static [(&'static str, Merge)]),
@@ -39,7 +39,7 @@ pub(in crate::store::server) enum Conflict {
 
 /// One row a key at most: PostgreSQL refuses to merge twice in one statement.
 #[derive(Debug)]
-pub(in crate::store::server) struct Insert {
+pub(crate) struct Insert {
     pub table: &'static str,
     pub columns: &'static [Column],
     pub key: &'static [&'static str],
@@ -48,21 +48,21 @@ pub(in crate::store::server) struct Insert {
 
 /// Sets columns of the rows with these keys. A batch has the key's columns first.
 #[derive(Debug)]
-pub(in crate::store::server) struct Update {
+pub(crate) struct Update {
     pub table: &'static str,
     pub key: &'static [Column],
     pub set: &'static [Column],
 }
 
 #[derive(Debug)]
-pub(in crate::store::server) struct Delete {
+pub(crate) struct Delete {
     pub table: &'static str,
     pub key: &'static [Column],
 }
 
 /// Rows of one width, one after the other.
 #[derive(Debug)]
-pub(in crate::store::server) struct Batch {
+pub(crate) struct Batch {
     pub width: usize,
     pub values: Vec<Value>,
 }
@@ -108,7 +108,7 @@ fn size_of(value: &Value) -> usize {
 }
 
 /// Rows that fit into so many bytes; one at least, however large it is.
-pub(in crate::store::server) fn fitting(values: &[Value], width: usize, limit: usize) -> usize {
+pub(crate) fn fitting(values: &[Value], width: usize, limit: usize) -> usize {
     let mut bytes = 0;
     let fitting = values.chunks(width).take_while(|row| {
         bytes += row.iter().map(size_of).sum::<usize>();
@@ -117,6 +117,6 @@ pub(in crate::store::server) fn fitting(values: &[Value], width: usize, limit: u
     fitting.count().max(1)
 }
 
-pub(in crate::store::server) fn names(columns: &[Column]) -> String {
+pub(crate) fn names(columns: &[Column]) -> String {
     columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,4 @@
-//! Figures, findings, and what plugins left.
+//! Reads figures, findings, and what plugins saved.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, Poi
 use kubewitness_core::{Gap, Seq, StateId, calendar};
 
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::{Act, Answer, SEGMENT, Stream, check, damaged};
+use crate::store::rows::{Act, Answer, SEGMENT, Stream, check, decoded};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::Row;
 
@@ -27,8 +27,7 @@ fn cut(limit: usize) -> i64 {
 }
 
 fn gap(id: i64, body: &str) -> Answer<Gap> {
-    serde_json::from_str(body)
-        .map_err(|error| JournalError::Fatal(format!("gap {id} does not decode: {error}")))
+    decoded(body, || format!("gap {id}"))
 }
 
 fn fits(gap: &Gap, query: &GapQuery) -> bool {
@@ -266,8 +265,7 @@ impl Session {
         };
         let letter = |mut row: Row| {
             let (seq, mark) = (row.int(1)? as u64, row.int(7)?);
-            let tries = serde_json::from_str(&row.text(8)?)
-                .map_err(|error| damaged(seq, format!("its dead letter does not decode: {error}")))?;
+            let tries = decoded(&row.text(8)?, || format!("letter {seq}"))?;
             Ok(DeadLetter {
                 plugin: row.text(0)?,
                 seq,
@@ -294,8 +292,7 @@ impl Session {
         };
         let record = |mut row: Row| {
             let number = row.int(0)?;
-            let seqs = serde_json::from_str(&row.text(4)?)
-                .map_err(|error| JournalError::Fatal(format!("replay {number} does not decode: {error}")))?;
+            let seqs = decoded(&row.text(4)?, || format!("replay {number}"))?;
             Ok(ReplayRecord {
                 number: number as u64,
                 plugin: row.text(1)?,

@@ -1,4 +1,4 @@
-//! The statements that read, by name.
+//! The trait `Fetch`: the statements that read, by name.
 
 use std::sync::Arc;
 

@@ -1,22 +1,22 @@
-//! What the writer asks before it plans a batch.
+//! Reads what the writer needs before it plans a batch.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kubewitness_core::Change;
-use kubewitness_core::document::{checksum, unpack};
+use kubewitness_core::ports::JournalError;
 
 use super::read::{AFTER_OBJECT, object, object_columns};
 use crate::store::memory::tails::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next, Source};
-use crate::store::rows::{Answer, Encoding, Flags, Key, Known, parse_status, seal, uid};
+use crate::store::rows::{Answer, Encoding, Flags, Key, Known, uid};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row, key_bytes};
 
 /// Statuses that are known from the start; the rest come back as they are needed.
 const STATUSES: i64 = 2048;
 
-pub(in crate::store::server) async fn memory(session: &mut Session) -> Answer<Memory> {
+pub(crate) async fn memory(session: &mut Session) -> Answer<Memory> {
     let mut memory = Memory { next: next(session).await?, ..Memory::default() };
     let kinds = session.fetch("SELECT id, api_group, version, kind FROM kw_kinds", Vec::new()).await?;
     for mut row in kinds {
@@ -24,11 +24,7 @@ pub(in crate::store::server) async fn memory(session: &mut Session) -> Answer<Me
     }
     let text = "SELECT id, body, sum FROM kw_statuses ORDER BY id DESC LIMIT ?";
     for mut row in session.fetch(text, vec![STATUSES.into()]).await? {
-        let (id, body, sum) = (row.int(0)?, row.text(1)?, row.int(2)?);
-        // A damaged one must not be referred to; a new one is made.
-        if let Some(status) = parse_status(&body).ok().filter(|_| seal::status(id, &body) == sum) {
-            memory.statuses.insert(Arc::new(status), id);
-        }
+        memory.learn_status(row.int(0)?, &row.text(1)?, row.int(2)?);
     }
     sources(session, &mut memory).await?;
     Ok(memory)
@@ -40,7 +36,7 @@ async fn next(session: &mut Session) -> Answer<Next> {
                 coalesce((SELECT max(id) FROM kw_streams), 0), coalesce((SELECT max(id) FROM kw_kinds), 0), \
                 coalesce((SELECT max(id) FROM kw_anchors), 0)";
     let rows = session.fetch(text, Vec::new()).await?;
-    let row = rows.first().ok_or_else(nothing)?;
+    let row = rows.first().ok_or_else(|| JournalError::Fatal("the server answered nothing".into()))?;
     Ok(Next {
         seq: row.int(0)? as u64 + 1,
         object: row.int(1)? + 1,
@@ -49,10 +45,6 @@ async fn next(session: &mut Session) -> Answer<Next> {
         kind: row.int(4)? + 1,
         anchor: row.int(5)? + 1,
     })
-}
-
-fn nothing() -> kubewitness_core::ports::JournalError {
-    kubewitness_core::ports::JournalError::Fatal("the server answered nothing".into())
 }
 
 async fn sources(session: &mut Session, memory: &mut Memory) -> Answer<()> {
@@ -68,17 +60,13 @@ async fn sources(session: &mut Session, memory: &mut Memory) -> Answer<()> {
         source.resume(stream)?;
         let Some(anchor) = newest.get(&number).copied() else { continue };
         let Some((sum, packed)) = session.read_anchor(anchor).await? else { continue };
-        // A damaged one must not be built upon; a new one is made.
-        let document = unpack(&packed).ok().filter(|document| i64::from(checksum(document)) == sum);
-        if let Some(document) = document {
-            source.anchors.set(anchor, document);
-        }
+        source.anchors.resume(anchor, sum, &packed);
     }
     Ok(())
 }
 
 /// The rows of these objects, with the ends of their chains.
-pub(in crate::store::server) async fn tails(
+pub(crate) async fn tails(
     session: &mut Session,
     memory: &Memory,
     strangers: Vec<Identity>,
@@ -99,20 +87,12 @@ pub(in crate::store::server) async fn tails(
          LEFT JOIN kw_states n ON n.seq = coalesce(c.newest, o.newest)"
     );
     let rows = session.fetch(text, vec![Param::Numbers(keys.into_iter().collect())]).await?;
-    let streams: HashMap<i64, (&Arc<str>, u32)> = memory
-        .sources
-        .iter()
-        .flat_map(|(name, source)| {
-            source.streams.iter().map(move |(epoch, id)| (i64::from(*id), (name, *epoch)))
-        })
-        .collect();
+    let streams = memory.streams();
     let mut found = Vec::new();
     for mut row in rows {
         let (id, named) = object(&mut row)?;
-        let (source, epoch) = match streams.get(&named.stream) {
-            Some((source, epoch)) => (Arc::clone(source), *epoch),
-            None => (Arc::from(""), 0),
-        };
+        let stream = streams.get(&named.stream).cloned();
+        let (source, epoch) = stream.unwrap_or_else(|| (Arc::from(""), 0));
         let identity = Identity { source, object: named.object };
         if strangers.contains(&identity) {
             let tail = tail(&mut row, Tail::of(id, named.stream as u32, named.owner))?;
@@ -141,11 +121,8 @@ fn tail(row: &mut Row, mut tail: Tail) -> Answer<Tail> {
     Ok(tail)
 }
 
-/// Where these keys are, of those that are there.
-pub(in crate::store::server) async fn keys(
-    session: &mut Session,
-    questions: Vec<(i64, Key)>,
-) -> Answer<Known> {
+/// The positions of those keys that the journal has.
+pub(crate) async fn keys(session: &mut Session, questions: Vec<(i64, Key)>) -> Answer<Known> {
     let mut known = Known::new();
     if questions.is_empty() {
         return Ok(known);

@@ -1,4 +1,5 @@
-//! The statements that a server is given. What they mean is decided above.
+//! The statements of the journal, in texts that every server understands. They know tables and columns,
+//! and nothing of locks, seats or what rows mean.
 
 mod answers;
 mod fetch;

@@ -1,14 +1,14 @@
-//! What retention asks about a source's history.
+//! The trait `Past`: what retention asks about the history of a source.
 
 use std::collections::{BTreeMap, HashMap};
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{JournalError, Progress};
+use kubewitness_core::ports::Progress;
 
 use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
 use crate::store::rows::removal::{End, LinkRow, References, SharedRows, Taken, Tally};
-use crate::store::rows::{Act, Answer, Envelope};
+use crate::store::rows::{Act, Answer, Envelope, decoded};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row};
 use crate::store::{Fetch, Past};
@@ -101,11 +101,9 @@ impl Past for Session {
     }
 
     async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>> {
-        let parse = |(plugin, body): (String, String)| match serde_json::from_str(&body) {
-            Ok(progress) => Ok((plugin, progress)),
-            Err(error) => {
-                Err(JournalError::Fatal(format!("the progress of {plugin} does not decode: {error}")))
-            }
+        let parse = |(plugin, body): (String, String)| {
+            let progress = decoded(&body, || format!("the progress of {plugin}"))?;
+            Ok((plugin, progress))
         };
         self.plugins().await?.into_iter().map(parse).collect()
     }

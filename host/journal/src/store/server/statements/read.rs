@@ -1,4 +1,4 @@
-//! Rows of states, and of what they share, each compared with its sum.
+//! Reads states and the rows that they share, and compares each with its checksum.
 
 use crate::store::rows::{Answer, Envelope, Key, Named, ObjectRow, Stream, Which, check};
 use crate::store::server::connect::session::Session;

@@ -1,4 +1,4 @@
-//! What one transaction of retention writes.
+//! Writes one transaction of retention.
 
 use tokio::time::timeout;
 
@@ -33,13 +33,13 @@ const TAKEN: Insert = Insert {
 
 impl Session {
     /// What retention takes in one transaction.
-    pub(in crate::store::server) async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+    pub(crate) async fn remove(&mut self, removal: &Removal) -> Answer<()> {
         let done = timeout(WRITING, remove(self.ask()?, removal)).await;
         self.answered(done)
     }
 
     /// Rows that nothing refers to.
-    pub(in crate::store::server) async fn sweep(&mut self, unused: &Sweep) -> Answer<()> {
+    pub(crate) async fn sweep(&mut self, unused: &Sweep) -> Answer<()> {
         let done = timeout(WRITING, sweep(self.ask()?, unused)).await;
         self.answered(done)
     }

@@ -1,4 +1,4 @@
-//! What plugins leave: progress, dead letters, keys, and who had letters tried again.
+//! Writes what plugins save: progress, dead letters, keys; and who replayed or dropped dead letters.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Rows with their sums, as a proof reads them and as a migration makes them.
+//! Reads rows with their checksums for `journal verify`, and fills them in for a migration.
 
 use crate::store::rows::seal::{Cell, TABLES, Table};
 use crate::store::rows::{Answer, EndRow};
@@ -83,7 +83,7 @@ impl Session {
     }
 
     /// Gives every row that has none its sum, as it is now. May be done twice.
-    pub(in crate::store::server) async fn fill(&mut self) -> Answer<()> {
+    pub(crate) async fn fill(&mut self) -> Answer<()> {
         let last = self.numbers("SELECT coalesce(max(owner), 0) FROM kw_owned", Vec::new()).await?;
         for from in (0..=last.first().copied().unwrap_or_default()).step_by(OWNERS as usize) {
             let text = "UPDATE kw_owned SET sum = 31 * owner + 17 * object WHERE owner >= ? AND owner < ?";
@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Whether a table of the journal has a column.
-    pub(in crate::store::server) async fn has_column(&mut self, table: &str, column: &str) -> Answer<bool> {
+    pub(crate) async fn has_column(&mut self, table: &str, column: &str) -> Answer<bool> {
         let schema = match self.dialect() {
             Dialect::Postgres => "current_schema()",
             Dialect::Mysql => "database()",

@@ -1,4 +1,4 @@
-//! What one transaction writes: each table gets one statement.
+//! Writes one transaction of appends, with one statement for each table.
 
 use std::collections::BTreeMap;
 
@@ -145,7 +145,7 @@ const OUTDATED: Delete = Delete { table: "kw_discrepancies", key: &[int("stream"
 
 impl Session {
     /// All that one transaction of appends and saves writes.
-    pub(in crate::store::server) async fn write(
+    pub(crate) async fn write(
         &mut self,
         rows: Option<Rows>,
         saves: &[(&str, &Save)],

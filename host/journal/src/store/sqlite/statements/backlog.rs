@@ -1,4 +1,4 @@
-//! Reading what plugins left: progress, dead letters, their keys; and counting.
+//! Reads what plugins saved (progress, dead letters, keys), and counts states.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use kubewitness_core::{Seq, StateId};
 use sqlx::SqliteConnection;
 
 use crate::report::ReplayRecord;
-use crate::store::rows::{Act, SEGMENT, check};
+use crate::store::rows::{Act, SEGMENT, check, decoded};
 use crate::store::sqlite::fault::classify;
 
 pub(super) async fn progress(
@@ -33,9 +33,7 @@ pub(super) async fn letters(
     let rows: Vec<Letter> =
         sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
     let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): Letter| {
-        let tries = serde_json::from_str(&tries).map_err(|error| {
-            JournalError::Fatal(format!("the tries of letter {seq} do not decode: {error}"))
-        })?;
+        let tries = decoded(&tries, || format!("letter {seq}"))?;
         Ok(DeadLetter {
             plugin,
             seq: seq as u64,
@@ -69,8 +67,7 @@ pub(super) async fn replays(
     let rows: Vec<Record> =
         sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
     let record = |(number, plugin, what, who, why, seqs, at_ms): Record| {
-        let seqs = serde_json::from_str(&seqs)
-            .map_err(|error| JournalError::Fatal(format!("replay {number} does not decode: {error}")))?;
+        let seqs = decoded(&seqs, || format!("replay {number}"))?;
         Ok(ReplayRecord { number: number as u64, plugin, what, who, why, seqs, at_ms: at_ms as u64 })
     };
     rows.into_iter().map(record).collect()

@@ -1,4 +1,4 @@
-//! The statements that read, by name.
+//! The trait `Fetch`: the statements that read, by name.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ async fn end(connection: &mut SqliteConnection) -> Answer<()> {
 }
 
 /// Of the pool.
-pub(in crate::store::sqlite) struct Lent {
+pub(crate) struct Lent {
     connection: PoolConnection<Sqlite>,
     in_snapshot: bool,
 }

@@ -1,4 +1,4 @@
-//! What did not go as it should: holes, bytes that did not decode, histories that were replaced.
+//! Reads gaps, poison messages, findings of audits, and replaced histories.
 
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
@@ -7,6 +7,7 @@ use kubewitness_core::views::{EpochView, GapQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, calendar};
 use sqlx::SqliteConnection;
 
+use crate::store::rows::decoded;
 use crate::store::sqlite::fault::classify;
 
 /// Bytes of a poison state that a list shows of it: a line of a terminal and a half.
@@ -29,8 +30,7 @@ pub(super) async fn gaps(
         asked.bind(&query.name).bind(cut(fetched)).fetch_all(connection).await.map_err(classify)?;
     let mut gaps = Vec::new();
     for (id, body) in rows {
-        let gap: Gap = serde_json::from_str(&body)
-            .map_err(|error| JournalError::Fatal(format!("gap {id} does not decode: {error}")))?;
+        let gap: Gap = decoded(&body, || format!("gap {id}"))?;
         let fits = |kind: &String| gap.object.as_ref().is_some_and(|o| is_kind(&o.group, &o.kind, kind));
         if query.kind.as_ref().is_none_or(fits) {
             gaps.push(gap);

@@ -1,10 +1,9 @@
-//! What the writer asks before it plans a batch: everything at the start, then the ends of
-//! chains that it doesn't remember and keys that may be there already.
+//! Reads what the writer needs before it plans a batch: everything at the start; later the ends of
+//! chains that it forgot, and keys that may be in the journal already.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kubewitness_core::document::{checksum, unpack};
 use kubewitness_core::ports::JournalError;
 use serde_json::{Value, json};
 use sqlx::{Row, SqliteConnection};
@@ -12,15 +11,13 @@ use sqlx::{Row, SqliteConnection};
 use super::read::{key, object, object_column, streams};
 use crate::store::memory::tails::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next, Source};
-use crate::store::rows::{Encoding, Flags, Key, Known, parse_status, seal, uid};
+use crate::store::rows::{Encoding, Flags, Key, Known, uid};
 use crate::store::sqlite::fault::classify;
 
 /// Statuses that are known from the start; the rest come back as they are needed.
 const STATUSES: i64 = 2048;
 
-pub(in crate::store::sqlite) async fn memory(
-    connection: &mut SqliteConnection,
-) -> Result<Memory, JournalError> {
+pub(crate) async fn memory(connection: &mut SqliteConnection) -> Result<Memory, JournalError> {
     let mut memory = Memory { next: next(connection).await?, ..Memory::default() };
     let kinds: Vec<(i64, String, String, String)> =
         sqlx::query_as("SELECT id, api_group, version, kind FROM kinds")
@@ -34,12 +31,7 @@ pub(in crate::store::sqlite) async fn memory(
             .fetch_all(&mut *connection)
             .await
             .map_err(classify)?;
-    // A damaged one must not be referred to; a new one is made.
-    for (id, body, _) in statuses.into_iter().filter(|(id, body, sum)| seal::status(*id, body) == *sum) {
-        if let Ok(status) = parse_status(&body) {
-            memory.statuses.insert(Arc::new(status), id);
-        }
-    }
+    statuses.iter().for_each(|(id, body, sum)| memory.learn_status(*id, body, *sum));
     sources(connection, &mut memory).await?;
     Ok(memory)
 }
@@ -78,17 +70,13 @@ async fn sources(connection: &mut SqliteConnection, memory: &mut Memory) -> Resu
                 .fetch_one(&mut *connection)
                 .await
                 .map_err(classify)?;
-        // A damaged one must not be built upon; a new one is made.
-        let document = unpack(&packed).ok().filter(|document| i64::from(checksum(document)) == sum);
-        if let Some(document) = document {
-            source.anchors.set(anchor, document);
-        }
+        source.anchors.resume(anchor, sum, &packed);
     }
     Ok(())
 }
 
 /// The rows of these objects, with the ends of their chains.
-pub(in crate::store::sqlite) async fn tails(
+pub(crate) async fn tails(
     connection: &mut SqliteConnection,
     memory: &Memory,
     strangers: Vec<Identity>,
@@ -110,20 +98,12 @@ pub(in crate::store::sqlite) async fn tails(
          LEFT JOIN states n ON n.seq = coalesce(c.newest, o.newest)"
     );
     let rows = sqlx::query(text).bind(keys).fetch_all(connection).await.map_err(classify)?;
-    let streams: HashMap<i64, (&Arc<str>, u32)> = memory
-        .sources
-        .iter()
-        .flat_map(|(name, source)| {
-            source.streams.iter().map(move |(epoch, id)| (i64::from(*id), (name, *epoch)))
-        })
-        .collect();
+    let streams = memory.streams();
     let mut found = Vec::new();
     for row in &rows {
         let (id, known) = object(row.try_get(0).map_err(classify)?)?;
-        let (source, epoch) = match streams.get(&known.stream) {
-            Some((source, epoch)) => (Arc::clone(source), *epoch),
-            None => (Arc::from(""), 0),
-        };
+        let stream = streams.get(&known.stream).cloned();
+        let (source, epoch) = stream.unwrap_or_else(|| (Arc::from(""), 0));
         let identity = Identity { source, object: known.object };
         if strangers.contains(&identity) {
             let tail = tail(row, id, known.stream as u32, known.owner).map_err(classify)?;
@@ -153,8 +133,8 @@ fn tail(row: &sqlx::sqlite::SqliteRow, object: i64, stream: u32, owner: i64) -> 
     Ok(tail)
 }
 
-/// Where these keys are, of those that are there.
-pub(in crate::store::sqlite) async fn keys(
+/// The positions of those keys that the journal has.
+pub(crate) async fn keys(
     connection: &mut SqliteConnection,
     questions: Vec<(i64, Key)>,
 ) -> Result<Known, JournalError> {

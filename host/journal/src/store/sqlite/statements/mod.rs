@@ -1,4 +1,5 @@
-//! The statements that the file is given. What they mean is decided above.
+//! The statements of the journal. They know tables and columns, and nothing of files, locks or what
+//! rows mean.
 
 mod backlog;
 pub(super) mod fetch;

@@ -1,10 +1,10 @@
-//! What retention asks about a source.
+//! The trait `Past`: what retention asks about the history of a source.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{JournalError, Progress};
+use kubewitness_core::ports::Progress;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -12,7 +12,7 @@ use super::proof;
 use super::read::{envelope, envelope_column, key};
 use crate::store::Past;
 use crate::store::rows::removal::{End, LinkRow, Reference, References, SharedRows, Taken, Tally};
-use crate::store::rows::{Act, Answer, Envelope};
+use crate::store::rows::{Act, Answer, Envelope, decoded};
 use crate::store::sqlite::fault::classify;
 
 fn json<T: serde::Serialize>(values: &[T]) -> String {
@@ -246,11 +246,9 @@ impl Past for SqliteConnection {
     }
 
     async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>> {
-        let parse = |(plugin, body): (String, String)| match serde_json::from_str(&body) {
-            Ok(progress) => Ok((plugin, progress)),
-            Err(error) => {
-                Err(JournalError::Fatal(format!("the progress of {plugin} does not decode: {error}")))
-            }
+        let parse = |(plugin, body): (String, String)| {
+            let progress = decoded(&body, || format!("the progress of {plugin}"))?;
+            Ok((plugin, progress))
         };
         proof::plugins(self).await?.into_iter().map(parse).collect()
     }

@@ -1,4 +1,4 @@
-//! What a proof reads: rows as they lie there, and SQLite's own check of the file.
+//! Reads rows for `journal verify`, and runs SQLite's own check of the file.
 
 use kubewitness_core::Seq;
 use sqlx::{Row, SqliteConnection};

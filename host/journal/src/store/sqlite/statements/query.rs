@@ -1,4 +1,4 @@
-//! What people ask: one object's story, figures, holes; and what a source or a resync starts from.
+//! Reads what people ask for (timelines, figures, gaps), and what a watch or a resync starts from.
 
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::JournalView;
@@ -8,7 +8,7 @@ use sqlx::SqliteConnection;
 use super::findings::moment;
 use super::read::{envelope, envelope_column, json};
 use crate::report::{PoisonRecord, SourceCounters};
-use crate::store::rows::{CurrentRow, Envelope, Flags, Kept, StoredDocument, damaged};
+use crate::store::rows::{CurrentRow, Envelope, Flags, Kept, StoredDocument, damaged, decoded};
 use crate::store::sqlite::fault::classify;
 
 pub(super) async fn current(
@@ -34,7 +34,7 @@ pub(super) async fn current(
     rows.into_iter().map(row).collect()
 }
 
-/// Without their seals: whoever puts the documents together compares those with their checksums.
+/// Envelopes are not checked here: the caller compares each restored document with its checksum.
 pub(super) async fn links(
     connection: &mut SqliteConnection,
     seqs: &[Seq],
@@ -96,10 +96,7 @@ pub(super) async fn gaps(connection: &mut SqliteConnection) -> Result<Vec<Gap>, 
         .fetch_all(connection)
         .await
         .map_err(classify)?;
-    let parse = |(id, body): (i64, String)| {
-        serde_json::from_str(&body)
-            .map_err(|error| JournalError::Fatal(format!("gap {id} does not decode: {error}")))
-    };
+    let parse = |(id, body): (i64, String)| decoded(&body, || format!("gap {id}"));
     rows.into_iter().map(parse).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Rows of states, and of what they share. Each is compared with its sum.
+//! Reads states and the rows that they share, and compares each with its checksum.
 
 use kubewitness_core::ports::JournalError;
 use sqlx::sqlite::SqliteRow;

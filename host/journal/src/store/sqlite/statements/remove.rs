@@ -1,5 +1,4 @@
-//! What retention takes, and rows that nothing refers to any more: statements of one transaction, each
-//! for one row.
+//! Writes one transaction of retention, with one statement for each row.
 
 use rusqlite::Connection;
 
@@ -26,7 +25,7 @@ const GAP: &str = "INSERT OR FAIL INTO gaps (stream, seq, key, body, sum) VALUES
 type Done = rusqlite::Result<()>;
 
 /// The whole removal, within a transaction.
-pub(in crate::store::sqlite) fn remove(connection: &Connection, removal: &Removal) -> Done {
+pub(crate) fn remove(connection: &Connection, removal: &Removal) -> Done {
     let taken = &removal.taken;
     each(connection, TAKE, taken, |statement, link| statement.execute((link.seq as i64,)))?;
     each(connection, TAKE_GAP, taken, |statement, link| statement.execute((link.stream, link.seq as i64)))?;
@@ -66,7 +65,7 @@ const SWEEP_OWNER: &str = "DELETE FROM objects WHERE stream = 0 AND id = ? \
 const SWEEP_POISON: &str = "DELETE FROM poison WHERE id = ?";
 
 /// Within a transaction.
-pub(in crate::store::sqlite) fn sweep(connection: &Connection, sweep: &Sweep) -> Done {
+pub(crate) fn sweep(connection: &Connection, sweep: &Sweep) -> Done {
     each(connection, SWEEP_OWNED, &sweep.owned, |statement, owned| statement.execute(*owned))?;
     let by_number = [
         (SWEEP_STATUS, &sweep.statuses),

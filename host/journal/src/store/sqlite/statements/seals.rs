@@ -1,4 +1,4 @@
-//! Rows with their sums, as a proof reads them and as a migration makes them.
+//! Reads rows with their checksums for `journal verify`, and fills them in for a migration.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection, TypeInfo, ValueRef};
@@ -49,7 +49,7 @@ pub(super) async fn sealed(
 }
 
 /// Gives every row its sum, as it is now.
-pub(in crate::store::sqlite) async fn fill(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+pub(crate) async fn fill(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     for table in &TABLES {
         let mut after = 0;
         loop {

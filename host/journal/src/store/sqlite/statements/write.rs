@@ -1,4 +1,4 @@
-//! The statements of one transaction, each for one row. Rows come from `plan`, progress from dispatch.
+//! Writes one transaction of appends and saves, with one statement for each row.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ impl ToSql for Key {
     }
 }
 
-pub(in crate::store::sqlite) fn rows(connection: &Connection, rows: Rows) -> Done {
+pub(crate) fn rows(connection: &Connection, rows: Rows) -> Done {
     shared(connection, &rows)?;
     each(connection, STREAM, &rows.streams, |statement, row| {
         let StreamRow { id, source, epoch, checkpoint, states, last_event_ms } = row;
@@ -210,7 +210,7 @@ const NO_KEY: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
 /// Progress, dead letters and keys of several plugins, on their way to the thread that writes.
 #[derive(Default)]
-pub(in crate::store::sqlite) struct Saved {
+pub(crate) struct Saved {
     progress: Vec<(String, String)>,
     revived: Vec<(String, i64)>,
     parked: Vec<(String, DeadLetter)>,
@@ -263,7 +263,7 @@ fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> Done {
 }
 
 /// Marks dead letters as taken back or dropped, and records who did it and why.
-pub(in crate::store::sqlite) fn marks(connection: &Connection, replay: &Replay) -> Done {
+pub(crate) fn marks(connection: &Connection, replay: &Replay) -> Done {
     let Replay { act, plugin, seqs, who, why, at_ms } = replay;
     each(connection, MARK, seqs, |statement, seq| statement.execute((plugin, *seq as i64, act.mark())))?;
     let (what, at_ms) = (act.as_str(), *at_ms as i64);
