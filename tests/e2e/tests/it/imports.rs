@@ -129,7 +129,7 @@ async fn an_import_that_was_killed_is_told_by_every_command_and_goes_on_or_is_th
         let other = scratch.folder("other")?;
         killed(&other, &text).await?;
         let folder = other.to_string_lossy().into_owned();
-        says(&["journal", "import", "--discard", "--data", &folder], 0, &["thrown away"]).await?;
+        says(&["journal", "import", "--discard", "--data", &folder], 0, &["is discarded"]).await?;
         says(&["journal", "import", &file, "--data", &folder], 0, &["2000 states"]).await?;
         says(&["journal", "verify", "--data", &folder], 0, &[]).await
     })
