@@ -1,5 +1,5 @@
-//! The engine that all plugins of this process share. It compiles, caches, and gives the ticks at which guests give
-//! way.
+//! The engine: what every plugin of this process shares. Compiles, caches, and gives the ticks by
+//! which guests give way.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -56,23 +56,17 @@ impl Snapshot {
     pub fn host(&self) -> Result<&Entry, Problem> {
         match self.hosts.as_slice() {
             [host] => Ok(host),
-            [] => Err(Problem {
-                place: "configuration".into(),
-                line: None,
-                field: String::new(),
-                message: "has no host document: add a ConfigMap labelled `kubewitness.dev/host: \"true\"` \
-                          with the key `host.yaml`, or in a folder a document of the kind `Host`"
-                    .into(),
-            }),
-            [first, second, ..] => Err(Problem {
-                place: second.origin.place.clone(),
-                line: Some(second.origin.first_line),
-                field: String::new(),
-                message: format!(
-                    "is a second host document; the first is in {}: keep one",
-                    first.origin.place
-                ),
-            }),
+            [] => Err(Problem::of(
+                "configuration",
+                None,
+                "has no host document: add a ConfigMap labelled `kubewitness.dev/host: \"true\"` \
+                 with the key `host.yaml`, or in a folder a document of the kind `Host`",
+            )),
+            [first, second, ..] => Err(Problem::of(
+                &second.origin.place,
+                Some(second.origin.first_line),
+                format!("is a second host document; the first is in {}: keep one", first.origin.place),
+            )),
         }
     }
 }

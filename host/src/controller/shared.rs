@@ -39,6 +39,13 @@ pub struct PluginState {
     pub handle: Option<DispatchHandle>,
 }
 
+impl PluginState {
+    /// A plugin that does not run in this process.
+    pub fn idle(phase: Phase, message: Option<String>) -> Self {
+        Self { phase, digest: String::new(), message, handle: None }
+    }
+}
+
 /// States of a source that are beyond its bounds, and since when something keeps some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableWrite};
 
-use super::guard::{MAX_BINDS, OWN_PREFIX, Statement};
+use super::guard::{MAX_BINDS, OWN_PREFIX, Statement, invalid};
 use super::values::size;
 
 /// Rows of one statement. Beyond it the cost of a statement no longer matters.
@@ -29,10 +29,6 @@ pub struct Plan {
     /// The column that says which row is newer, where rows are replaced.
     newer: Option<usize>,
     pub rows: Vec<Vec<SqlValue>>,
-}
-
-fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
-    Err(GrantError::Invalid(message.into()))
 }
 
 /// The database's own tables and the host's are not for plugins.

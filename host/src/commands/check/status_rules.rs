@@ -445,7 +445,7 @@ mod tests {
             Some("Running"),
         );
         assert!(text.starts_with("Thing.example.dev a: Unknown   ✗ Running was expected\n"), "{text}");
-        assert!(text.contains("✓ nothing is asked"), "{text}");
+        assert!(text.contains("✓ no test"), "{text}");
     }
 
     #[test]

@@ -184,12 +184,7 @@ fn snapshot(listing: &Listing, texts: Vec<io::Result<String>>) -> Snapshot {
     if more > 0 {
         snapshot.problems.truncate(PROBLEMS);
         let message = format!("has {more} more faults than these {PROBLEMS}");
-        snapshot.problems.push(Problem {
-            place: "configuration".into(),
-            line: None,
-            field: String::new(),
-            message,
-        });
+        snapshot.problems.push(Problem::of("configuration", None, message));
     }
     for (path, why) in &listing.others {
         snapshot.pass_over(problem(path, None, (*why).to_owned()));
@@ -223,7 +218,7 @@ fn unread(path: &Path, error: &io::Error) -> Problem {
 }
 
 fn problem(path: &Path, line: Option<usize>, message: String) -> Problem {
-    Problem { place: path.display().to_string(), line, field: String::new(), message }
+    Problem::of(path.display().to_string(), line, message)
 }
 
 #[cfg(test)]

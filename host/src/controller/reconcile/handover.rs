@@ -84,9 +84,7 @@ impl Control {
             self.shared.remove_plugin(&gone);
         }
         for name in names {
-            let state =
-                PluginState { phase: Phase::Standby, digest: String::new(), message: None, handle: None };
-            self.shared.set_plugin(&name, state);
+            self.shared.set_plugin(&name, PluginState::idle(Phase::Standby, None));
         }
     }
 }

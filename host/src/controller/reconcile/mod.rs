@@ -427,15 +427,7 @@ impl Control {
         let phase = if self.plugins.is_running(name) { Phase::Degraded } else { Phase::Failed };
         match phase {
             Phase::Degraded => self.shared.set_phase(name, phase, Some(message.clone())),
-            _ => {
-                let state = PluginState {
-                    phase,
-                    digest: String::new(),
-                    message: Some(message.clone()),
-                    handle: None,
-                };
-                self.shared.set_plugin(name, state);
-            }
+            _ => self.shared.set_plugin(name, PluginState::idle(phase, Some(message.clone()))),
         }
         self.tell(name, &entry.config_map, phase, Some(message)).await;
     }

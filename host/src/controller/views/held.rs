@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn plugin(phase: Phase) -> PluginState {
-        PluginState { phase, digest: String::new(), message: Some("no such table".into()), handle: None }
+        PluginState::idle(phase, Some("no such table".into()))
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct RowInsert<'a> {
     pub tail: &'a str,
 }
 
-fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
+pub fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
     Err(GrantError::Invalid(message.into()))
 }
 
