@@ -246,8 +246,7 @@ fn agreeable(entry: &Entry) -> HostSpec {
             .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into() })
             .collect(),
         keys: grants.keys.into_iter().map(|g| KeySpec { name: g.key, value_from: secret() }).collect(),
-        streams: Vec::new(),
-        status_rules: Vec::new(),
+        ..HostSpec::default()
     }
 }
 

@@ -22,6 +22,7 @@ mod resync;
 mod retention;
 mod rules;
 mod run;
+mod secrets;
 mod signals;
 mod simulator;
 mod sources;
