@@ -1,4 +1,4 @@
-//! Names that point nowhere, lists that are empty, numbers that mean nothing.
+//! Checks a configuration: names that point nowhere, lists that are empty, numbers out of range.
 
 use super::{
     DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef, streams,
@@ -9,11 +9,11 @@ use crate::model::fault::Fault;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;
 
-/// More a second than any plugin takes; beyond it a rate is no bound.
+/// No plugin takes more states a second; a higher rate bounds nothing.
 pub(super) const RATE_MOST: u32 = 1_000_000;
-/// More would not make one database faster, and every plugin of the cluster may want some.
+/// More connections do not make one database faster, and every plugin of the cluster may want some.
 pub(super) const CONNECTIONS_MOST: u32 = 64;
-/// One call holds all of its states in the memory of host and plugin at once.
+/// The host and the plugin hold all states of a call in memory at once.
 pub(super) const BATCH_MOST: u32 = 1024;
 
 pub(super) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -99,7 +99,7 @@ fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>)
     }
 }
 
-/// Of an address, which may hold a password.
+/// Checks the reference to a secret. The secret is an address that may hold a password.
 pub(super) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<Fault>) {
     let (SecretRef::Env(name) | SecretRef::File(name)) = reference;
     if name.is_empty() {
@@ -219,7 +219,7 @@ impl HostSpec {
         faults
     }
 
-    /// The rules for the status of every kind: those that are built in, with these in their place.
+    /// The status rules of every kind: the built-in ones, except where these replace them.
     pub fn rules(&self) -> Result<Rules, Vec<Fault>> {
         let placed = |found: Fault| fault(format!("spec.statusRules{}", found.field), found.message);
         Rules::with(&self.status_rules).map_err(|faults| faults.into_iter().map(placed).collect())
@@ -239,7 +239,7 @@ fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<Fault>) {
 }
 
 impl PluginSpec {
-    /// Checks the names against the host's; the component itself is checked by the sandbox.
+    /// Checks the names against the host's settings. The sandbox checks the component itself.
     pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
         let mut faults = Vec::new();
         match (&self.module.file, &self.module.config_map_key) {
@@ -278,7 +278,7 @@ impl PluginSpec {
         faults
     }
 
-    /// What does no harm and can't be what was meant.
+    /// Settings that do no harm but can't be meant.
     pub fn warnings(&self, host: &HostSpec) -> Vec<Fault> {
         let never = |source: &str| host.sources.iter().any(|s| s.name == source && s.resync.is_none());
         let asks = self.subscribe.iter().enumerate().filter(|(_, s)| s.resync && never(&s.source));
@@ -293,7 +293,7 @@ impl PluginSpec {
         asks.map(warning).collect()
     }
 
-    /// What fits, and is probably not what was meant, beside another plugin.
+    /// Settings that are valid but probably not meant beside this other plugin.
     pub fn warnings_beside(&self, name: &str, other: &Self) -> Vec<Fault> {
         let is_shared = |ledger: &str| other.grants.ledger.iter().any(|theirs| theirs.ledger == ledger);
         let shared = self.grants.ledger.iter().enumerate().filter(|(_, own)| is_shared(&own.ledger));

@@ -1,4 +1,4 @@
-//! Streams between hosts: who hands what to one, and who reads which part of it.
+//! Streams between hosts: which sources a host carries to a stream, and which partitions a host reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,11 +7,11 @@ use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::carry::PARTITIONS;
 use crate::model::fault::Fault;
 
-/// Less would not hold one large object and what comes with it.
+/// A smaller stream would not hold one large object and its other messages.
 const BYTES_LEAST: u64 = 64 << 20;
-/// A server refuses more copies.
+/// A NATS server refuses more copies.
 const REPLICAS_MOST: u32 = 5;
-/// A server refuses a shorter one.
+/// A NATS server refuses a shorter window.
 const WINDOW_LEAST: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// The part of a stream that is read here.
@@ -88,7 +88,7 @@ fn two_minutes() -> Duration {
 }
 
 impl FromSpec {
-    /// Of a stream with so many partitions.
+    /// The partitions that this host reads, of a stream that has `all` partitions.
     pub fn partitions(&self, all: u32) -> Vec<u32> {
         match self.partitions.as_slice() {
             [] => (0..all).collect(),

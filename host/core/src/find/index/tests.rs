@@ -129,7 +129,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// `serde_json`'s own pointers are the model.
+    /// The model is `serde_json`'s own pointers.
     #[test]
     fn a_pointer_finds_what_the_standard_says(
         inner in value(),
