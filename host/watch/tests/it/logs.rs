@@ -1,4 +1,4 @@
-//! What a source says of itself, one line each.
+//! Tests of the log lines of a source.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -27,13 +27,13 @@ impl Write for OfThread {
     }
 }
 
-/// The lines that were logged on this thread from now on.
+/// Collects the lines that this thread logs from now on.
 struct Lines;
 
 impl Lines {
     fn taken() -> Self {
-        // One for all threads: what a line means to a subscriber of one thread may be decided by
-        // another thread, which has none.
+        // One subscriber for all threads: tracing may decide on another thread, which has none, whether a
+        // line is wanted.
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             tracing_subscriber::fmt().with_ansi(false).with_writer(|| OfThread).init();
@@ -77,7 +77,7 @@ async fn a_list_reading_back_and_the_first_gaps_are_said_and_the_others_counted(
     for _ in 0..2 {
         names.iter().for_each(|name| world.update(name));
     }
-    // The first update of each is lost.
+    // The first update of each object is lost.
     world.compact();
     names.iter().for_each(|name| world.update(name));
     world.forget();
@@ -85,7 +85,7 @@ async fn a_list_reading_back_and_the_first_gaps_are_said_and_the_others_counted(
     settled(&world, &memory).await;
     until("the end", || !lines.with("is read back").is_empty()).await;
     running.stop().await;
-    // Of those who came and went before the compaction nothing is known.
+    // Nothing is known of the objects that came and went before the compaction.
     assert_eq!((memory.object_gaps().len(), memory.source_gaps().len()), (25, 1));
     has(&lines.one("the source has a gap"), &["after=125", "before=", "reason=Compacted"]);
     has(&lines.with(" listing ")[1], &["reason=Expired", "after=125"]);

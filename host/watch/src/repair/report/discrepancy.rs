@@ -1,4 +1,4 @@
-//! What the watch did not bring, said and kept.
+//! Describes what the watch did not bring: logs it, and makes the entry that the journal keeps.
 
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
@@ -6,7 +6,7 @@ use kubewitness_core::views::DiscrepancyView;
 
 use crate::source::parts::Parts;
 
-/// Says what was missed. `listed`: `None` where it was not listed, or came with its end.
+/// Logs what was missed. `listed` is `None` if the object was not listed, or arrived with its end.
 pub(crate) fn discrepancy(
     parts: &Parts,
     object: &ObjectRef,
