@@ -1,4 +1,4 @@
-//! What a call came to: verdicts into the lanes, failures into halves or back-off.
+//! Applies the result of a call: verdicts go to the lanes, failed batches are halved or backed off.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl Run {
         settled
     }
 
-    /// The states go first in line again, in their order, and no try is counted.
+    /// Puts the states first in line again, in their order. It counts no try.
     fn give_back(&mut self, batch: &[Delivery], now: Now) {
         let before = self.lanes.stats().superseded;
         for delivery in batch.iter().rev() {
