@@ -106,7 +106,7 @@ fn what_would_take_too_long_is_not_begun() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is written in a manifest: an answer or a fault, and no panic.
+    /// Any text in a manifest gives a filter or a fault, and never a panic.
     #[test]
     fn any_text_is_judged(text in "[ -~\n]{0,60}") {
         if let Ok(filter) = Filter::compile(&text) {
