@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A destination that answers in the order of the list, then with 200.
+/// A destination that gives the answers of a list, then 200.
 #[derive(Default)]
 struct Destination {
     answers: RefCell<Vec<Result<u16, Error>>>,
