@@ -14,7 +14,7 @@ fn whole(life: &mut Life) -> Vec<Step> {
     steps
 }
 
-/// What an API server would hold, with the rules that a write must keep.
+/// The objects that an API server would hold, with the rules for writes.
 #[derive(Default)]
 struct Model {
     job: bool,
