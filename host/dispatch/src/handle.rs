@@ -162,7 +162,7 @@ impl DispatchHandle {
     pub fn resync(&self, source: &str) {
         let Some(source) = self.resyncs.iter().find(|asked| &***asked == source) else { return };
         if self.commands.try_send(Command::Resync(Arc::clone(source))).is_err() {
-            tracing::debug!(source = &**source, "a plugin that is too busy or ended misses a resync");
+            tracing::debug!(source = &**source, "the plugin is too busy or has ended: it misses a resync");
         }
     }
 }

@@ -327,7 +327,7 @@ impl Run {
         // Published before the answer, so that the caller sees the effect.
         self.publish();
         if reply.send(answer).is_err() {
-            tracing::debug!(plugin = self.parts.options.plugin, "nobody waits for the replay any more");
+            tracing::debug!(plugin = self.parts.options.plugin, "the caller of the replay has gone");
         }
         end
     }

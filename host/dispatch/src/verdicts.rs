@@ -85,7 +85,7 @@ impl Run {
         if settled == Settled::Dropped {
             let (plugin, id) = (&self.parts.options.plugin, delivery.state.id.as_str());
             let failed = self.lanes.stats().resync_failed;
-            tracing::warn!(plugin, id, failed, "a resync of this state failed and is let go");
+            tracing::warn!(plugin, id, failed, "a resync of this state failed and is dropped");
         }
         settled
     }

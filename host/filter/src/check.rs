@@ -90,9 +90,10 @@ impl Walk<'_> {
                 }
                 EntryExpr::StructField(field) => self.expression(&field.value),
             }),
-            Expr::Struct(made) => {
-                Err(self.fault(&made.type_name, "makes a message: filters know none".into()))
-            }
+            Expr::Struct(made) => Err(self.fault(
+                &made.type_name,
+                "builds a message: a filter can use only values of `state` and `object`".into(),
+            )),
             Expr::Comprehension(each) => {
                 self.expression(&each.iter_range)?;
                 self.depth += 1;
@@ -115,7 +116,7 @@ impl Walk<'_> {
         if is_known || self.names.iter().any(|known| known == name) {
             return Ok(());
         }
-        Err(self.fault(name, format!("`{name}` is no name: there are `state` and `object`")))
+        Err(self.fault(name, format!("`{name}` is not known: use `state` or `object`")))
     }
 
     fn field(&mut self, operand: &Expression, field: &str) -> Result<(), Fault> {

@@ -58,20 +58,17 @@ impl Filter {
             return Err(at_start("is empty: leave it out for every state".into()));
         }
         if text.len() > TEXT_BYTES {
-            let message = format!("has {} bytes; the most are {TEXT_BYTES}", text.len());
+            let message = format!("has {} bytes; at most {TEXT_BYTES} are allowed", text.len());
             return Err(at_start(message));
         }
         let parser = || Parser::new().max_recursion_depth(DEPTH).error_recovery_limit(1);
         let parsed = catch_unwind(AssertUnwindSafe(|| parser().parse(text)));
         let expression = parsed
-            .map_err(|_| at_start("can't be read: write it in another way".into()))?
+            .map_err(|_| at_start("can't be parsed: write it in another way".into()))?
             .map_err(|errors| first_of(&errors))?;
         let found = check::check(text, &expression)?;
         if found.loops > LOOPS {
-            return Err(at_start(format!(
-                "has {} loops within each other; the most are {LOOPS}",
-                found.loops
-            )));
+            return Err(at_start(format!("nests {} loops; at most {LOOPS} are allowed", found.loops)));
         }
         let check::Found { parts, loops, needs_document } = found;
         Ok(Self { text: text.to_owned(), expression, parts, loops, needs_document })
@@ -105,7 +102,7 @@ impl Filter {
         match catch_unwind(AssertUnwindSafe(evaluate)) {
             Ok(Ok(Value::Bool(wants))) => Ok(wants),
             Ok(Ok(other)) => {
-                Err(format!("the filter answers {}, neither true nor false", cut(&format!("{other:?}"))))
+                Err(format!("the filter returns {}, neither true nor false", cut(&format!("{other:?}"))))
             }
             Ok(Err(error)) => Err(cut(&error.to_string())),
             Err(_) => Err("the filter can't be evaluated for this state".into()),
@@ -120,7 +117,7 @@ impl Filter {
         match steps {
             Some(steps) if steps <= STEPS || self.loops == 0 => Ok(()),
             _ => Err(format!(
-                "the filter goes {} deep through a list or map of up to {longest}: that is too much",
+                "the filter nests {} loops over a list or map of up to {longest} entries: that is too much",
                 self.loops
             )),
         }

@@ -72,9 +72,7 @@ fn a_fault_says_where_it_is_and_what_there_is() {
     assert_eq!((unknown.line, unknown.column), (2, 9));
     assert!(unknown.message.contains("no `phaze`; it has source, epoch"), "{unknown}");
     assert!(fault("state.previous.kind == 'x'").message.contains("no `kind`"));
-    assert!(
-        fault("status.phase == 'x'").message.contains("`status` is no name: there are `state` and `object`")
-    );
+    assert!(fault("status.phase == 'x'").message.contains("`status` is not known: use `state` or `object`"));
     assert!(fault("launch(state)").message.contains("no function `launch`"));
     assert_eq!(fault("state.phase == ").line, 1);
     assert!(fault(" ").message.contains("is empty"));

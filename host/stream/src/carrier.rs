@@ -174,7 +174,7 @@ impl Carrier {
                 if self.went_back(&held).await? {
                     tracing::warn!(
                         stream = spec.name,
-                        "the journal was put back to an older copy: it is carried as another"
+                        "the journal was restored from an older copy: it is carried under a new name"
                     );
                     kept.begin_anew().await?;
                     is = Carries { line: kept.line.to_string(), sources: is.sources, ..Carries::default() };
@@ -182,11 +182,11 @@ impl Carrier {
             }
             Some((held, _)) if spec.take_over.as_ref() != Some(&held.line) => {
                 let why = format!(
-                    "the journal `{0}` does: give each host that witnesses a stream of its own; if that journal is \
-                     gone for good, say `takeOver: {0}` here, and let its readers begin with empty data folders",
+                    "`{0}`; give each host that witnesses a stream of its own; if that journal is gone for \
+                     good, write `takeOver: {0}` here, and let its readers begin with empty data folders",
                     held.line
                 );
-                return Err(self.server.away("another carries to it", why).into());
+                return Err(self.server.away("another journal carries to it", why).into());
             }
             _ => {}
         }
@@ -215,7 +215,7 @@ impl Carrier {
         tracing::warn!(
             stream = self.server.spec.name,
             states,
-            "its server has forgotten what it had acknowledged: what may be of it is handed over again"
+            "its server has lost states that it had acknowledged: they are sent again"
         );
         self.show(&kept.progress);
         Ok(())
@@ -227,7 +227,9 @@ impl Carrier {
         let first = publisher.look().await?;
         let (made, last) = publisher.found();
         if kept.acked.clone().found(&made, last).is_some() {
-            return Err(self.server.away("its server went back", "it is looked at again"));
+            return Err(self
+                .server
+                .away("its server has lost what it had acknowledged", "the carrier connects again"));
         }
         kept.acked.read_below(first);
         Ok(())

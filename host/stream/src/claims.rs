@@ -55,7 +55,8 @@ impl Claims {
             ..Config::default()
         };
         let stream = context.get_or_create_stream(config).await;
-        let stream = stream.map_err(|error| server.away("who carries and reads it can't be found", error))?;
+        let stream = stream
+            .map_err(|error| server.away("its carrier and readers can't be read from its server", error))?;
         Ok(Self { server: server.clone(), context: context.clone(), stream })
     }
 
@@ -66,13 +67,16 @@ impl Claims {
                 Ok(Some(Found { text, sequence: found.sequence }))
             }
             Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
-            Err(error) => Err(self.server.away("who carries and reads it can't be found", error)),
+            Err(error) => {
+                Err(self.server.away("its carrier and readers can't be read from its server", error))
+            }
         }
     }
 
     /// Writes a claim only if the one that was found is still there.
     async fn put(&self, subject: String, text: String, found: u64) -> Result<u64, Away> {
-        let failed = |error: String| self.server.away("it can't be told who carries and reads it", error);
+        let failed =
+            |error: String| self.server.away("its carrier and readers can't be written to its server", error);
         let claim = PublishMessage::build().payload(text.into()).expected_last_subject_sequence(found);
         let sent =
             self.context.send_publish(subject, claim).await.map_err(|error| failed(error.to_string()))?;
@@ -94,10 +98,10 @@ impl Claims {
             Some(Found { text, .. }) if text == reader => return Ok(()),
             Some(Found { text: holder, .. }) if Some(holder.as_str()) != take_over => {
                 let why = format!(
-                    "partition {partition} of `{source}` is read by another host, `{holder}`: give each partition to \
-                     one host; if that one no longer reads it, say `takeOver: {holder}` here"
+                    "partition {partition} of `{source}` is read by `{holder}`: give each partition to one \
+                     host; if that one no longer reads it, write `takeOver: {holder}` here"
                 );
-                return Err(self.server.away("it is not for this host", why));
+                return Err(self.server.away("another host reads it", why));
             }
             _ => {}
         }

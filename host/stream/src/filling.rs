@@ -92,9 +92,8 @@ impl<'a> Filling<'a> {
             }
             Taken::Over(gap) => self.batch.append.gaps.push(*gap),
             Taken::Foreign => {
-                let why = "empty the data folder of this host, so that it begins with what is carried now";
-                let what =
-                    "what it brings comes from a journal that was begun anew, in an epoch that is over here";
+                let why = "empty the data folder of this host, so that it begins with the new journal";
+                let what = "it carries a new journal, in an epoch that has ended here";
                 return Err(self.session.away(what, why));
             }
             Taken::Repeat => self.batch.repeats += 1,

@@ -75,7 +75,7 @@ impl Parts {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Option<(Stood, State, Bytes)>, Garbled> {
-        let stood = stood(headers).ok_or_else(|| Garbled("a message does not say where it stood".into()))?;
+        let stood = stood(headers).ok_or_else(|| Garbled("a message does not say its position".into()))?;
         // A later state proves that the rest will never come. The incomplete one must not hold up reading.
         let is_behind = |of: &Stood| of.line != stood.line || of.position < stood.position;
         if self.of.as_ref().is_some_and(is_behind) {

@@ -71,7 +71,7 @@ impl Publisher {
     /// Looks at the stream. Returns the number of the first message that it still has.
     pub async fn look(&mut self) -> Result<u64, Away> {
         let info = self.link.stream.info().await;
-        let info = info.map_err(|error| self.server.away("it can't be looked at", error))?;
+        let info = info.map_err(|error| self.server.away("its state can't be read", error))?;
         Ok(info.state.first_sequence)
     }
 
@@ -139,13 +139,15 @@ impl Publisher {
         match error.kind() {
             _ if code(error) == Some(ErrorCode::STREAM_STORE_FAILED) => {
                 let most = server.spec.max_bytes.0 >> 20;
-                let why = "what comes waits in the journal until its readers have read";
+                let why = "new states wait in the journal until its readers have read";
                 server.away(&format!("it is full ({most} MiB, or the server's disk)"), why)
             }
             PublishErrorKind::WrongLastSequence => {
-                server.away("something was written to it meanwhile", "it is looked at again")
+                server.away("another client has written to it", "the carrier connects again")
             }
-            PublishErrorKind::TimedOut => server.away("its server does not acknowledge", "it is asked again"),
+            PublishErrorKind::TimedOut => {
+                server.away("its server does not acknowledge a message", "the carrier connects again")
+            }
             _ => match std::error::Error::source(error) {
                 Some(source) => server.away("its server does not take it", format!("{error}: {source}")),
                 None => server.away("its server does not take it", error),

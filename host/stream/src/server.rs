@@ -80,8 +80,7 @@ impl Server {
         let client = connecting.await.map_err(late)?;
         let client = client.map_err(|error| match error.kind() {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
-                let why =
-                    "look at the user and the password in what `urlFrom` names, or at `credentialsFrom`";
+                let why = "check the user and the password in the secret of `urlFrom`, or `credentialsFrom`";
                 self.away("its server does not let this host in", why)
             }
             _ => self.away("its server can't be reached", error),
@@ -95,7 +94,7 @@ impl Server {
         let options = ConnectOptions::new();
         if let Some(credentials) = &self.credentials {
             let text = credentials().await.map_err(|error| self.away("its credentials", error))?;
-            let form = |_| self.away("its credentials", "they are not what a `.creds` file holds");
+            let form = |_| self.away("its credentials", "they are not the content of a `.creds` file");
             return options.credentials(&text).map_err(form);
         }
         let plain = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
@@ -112,7 +111,7 @@ impl Server {
         let (client, context) = self.connect().await?;
         let stream = context.get_stream(self.name()).await.map_err(|error| {
             let what =
-                "it can't be had from its server (is JetStream on?); the host that carries it makes it";
+                "it can't be opened on its server (is JetStream on?); the host that carries to it creates it";
             self.away(what, error)
         })?;
         self.check(stream.cached_info())?;
@@ -129,9 +128,9 @@ impl Server {
             Err(error) if matches!(error.kind(), JetStream(e) if e.error_code() == ErrorCode::STREAM_NOT_FOUND) =>
             {
                 let made = context.create_stream(config.clone()).await;
-                made.map_err(|error| self.away("it can't be made on its server", error))?
+                made.map_err(|error| self.away("it can't be created on its server", error))?
             }
-            Err(error) => return Err(self.away("it can't be had from its server (is JetStream on?)", error)),
+            Err(error) => return Err(self.away("it can't be opened on its server (is JetStream on?)", error)),
         };
         self.check(stream.cached_info())?;
         let is = &stream.cached_info().config;

@@ -182,7 +182,7 @@ impl Session {
     /// Finds how far each partition was read. If the server has nothing more of it, it was read to the
     /// stream's end.
     pub async fn look(&mut self, intake: &mut Intake) -> Result<(), Away> {
-        let failed = |error: String| self.server.away("it can't be looked at", error);
+        let failed = |error: String| self.server.away("its state can't be read", error);
         // The end comes first, then what is there: messages in between lie behind the end.
         let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.stash.is_none()) {
@@ -233,7 +233,9 @@ impl Session {
             let subject = self.server.subject(&self.source, lane.partition);
             let purging = self.link.stream.purge().filter(subject).sequence(lane.durable + 1);
             let done = purging.await;
-            done.map_err(|error| self.server.away("what was read can't be taken from it", error))?;
+            done.map_err(|error| {
+                self.server.away("messages that were read can't be removed from it", error)
+            })?;
             lane.purged = lane.durable;
         }
         Ok(())

@@ -99,8 +99,8 @@ fn fuzz(folder: &Path, built: &Path, program: &Path, target: &str, time: Duratio
         .with_context(|| format!("starting {}", program.display()))?;
     if !status.success() {
         bail!(
-            "`{target}` does not hold for an input that was written to {}; what is above says why.\n\
-             Once it is mended, keep the input: copy it to {} under a name that says what it is.",
+            "`{target}` fails for an input that was written to {}; the output above says why.\n\
+             After the repair, keep the input: copy it to {} under a name that says what it is.",
             failed.display(),
             folder.join("corpus").join(target).display()
         );

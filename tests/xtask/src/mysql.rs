@@ -39,7 +39,7 @@ pub fn ensure() -> bool {
     for left in (0..TRIES).rev() {
         match unpack() {
             Ok(()) => break,
-            Err(why) => eprintln!("xtask: MySQL can't be had: {why:#}"),
+            Err(why) => eprintln!("xtask: MySQL can't be fetched: {why:#}"),
         }
         if left > 0 {
             std::thread::sleep(PAUSE);

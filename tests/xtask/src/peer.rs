@@ -38,7 +38,7 @@ pub fn client_go() -> Option<PathBuf> {
     match built() {
         Ok(program) => Some(program),
         Err(why) => {
-            eprintln!("xtask: no peer on client-go: {why:#}");
+            eprintln!("xtask: the peer on client-go can't be built: {why:#}");
             None
         }
     }

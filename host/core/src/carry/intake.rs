@@ -140,9 +140,9 @@ impl Intake {
 
     fn missing(&self, Arrival { partition, stood, .. }: &Arrival, after: Seq, through: Seq) -> String {
         format!(
-            "the stream `{}` no longer has what stood behind position {after} and up to {through} of partition \
-             {partition} in the journal `{}`, from which it comes; there, `kubewitness journal export --source {} \
-             --after {after} --through {through}` shows it",
+            "the stream `{}` lost states of partition {partition}: those after position {after} and up to \
+             {through} of the journal `{}`, from which they come; there, `kubewitness journal export \
+             --source {} --after {after} --through {through}` shows them",
             self.stream, stood.line, self.source
         )
     }
@@ -166,8 +166,8 @@ impl Intake {
 /// The text of a gap before a new journal: nobody knows what the former journal still had to say.
 fn begun_anew(before: &Place, stood: &Stood) -> String {
     format!(
-        "what is carried comes from another journal now, `{}` and no longer `{}`: what that had behind its position \
-         {} may be missing",
+        "the stream now comes from the journal `{}` and no longer from `{}`: states that the former journal \
+         had after position {} may be missing",
         stood.line, before.line, before.position
     )
 }

@@ -64,7 +64,7 @@ pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), Garbled> {
     let whole = document::unpack(packed).map_err(|error| garbled(&error.to_string()))?;
     let (sum, rest) = whole.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
     if u32::from_le_bytes(*sum) != checksum(rest) {
-        return Err(garbled("its sum does not fit"));
+        return Err(garbled("its checksum does not match"));
     }
     let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
     let (head, document) = rest

@@ -39,14 +39,17 @@ fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mu
                 format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes"),
             ));
         } else if !seen.insert(name) {
-            faults.push(fault(field, format!("`{name}` is there twice: names of one list are unique")));
+            faults.push(fault(
+                field,
+                format!("`{name}` occurs twice: give each entry of the list a name of its own"),
+            ));
         }
     }
 }
 
 fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<Fault>) {
     if indexes.len() > NAMED {
-        faults.push(fault(list, format!("has {} indexes; the most are {NAMED}", indexes.len())));
+        faults.push(fault(list, format!("has {} indexes; at most {NAMED} are allowed", indexes.len())));
     }
     let mut seen = std::collections::HashSet::new();
     for (place, index) in indexes.iter().enumerate() {
@@ -62,7 +65,7 @@ fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<Fault>) {
                 Some(format!("every source has an index `{name}`: take another name"))
             }
             () if !seen.insert(name) => {
-                Some(format!("`{name}` is there twice: names of one list are unique"))
+                Some(format!("`{name}` occurs twice: give each entry of the list a name of its own"))
             }
             () => None,
         };
@@ -108,7 +111,8 @@ pub(super) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<
     } else if name.contains("://") {
         faults.push(fault(
             field,
-            "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) that holds it",
+            "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) that \
+             holds it",
         ));
     }
 }
@@ -178,14 +182,14 @@ impl HostSpec {
                 let least = RESYNC_LEAST.as_secs();
                 faults.push(fault(
                     format!("spec.sources[{index}].resync"),
-                    format!("is shorter than {least}s, the least; leave it out for none"),
+                    format!("is less than {least}s: write {least}s or more, or leave it out for none"),
                 ));
             }
             if !source.audit.0.is_zero() && source.audit.0 < AUDIT_LEAST {
                 let least = AUDIT_LEAST.as_secs();
                 faults.push(fault(
                     format!("spec.sources[{index}].audit"),
-                    format!("is shorter than {least}s, the least; 0s is for never"),
+                    format!("is less than {least}s: write {least}s or more, or 0s for never"),
                 ));
             }
             if let Some(message) = source.retention.as_ref().and_then(wrong_retention) {
@@ -259,7 +263,7 @@ impl PluginSpec {
             ("spec.limits.hostCalls", self.limits.host_calls),
         ] {
             if value == 0 {
-                faults.push(fault(field, "is 0: the least is 1"));
+                faults.push(fault(field, "is 0: write 1 or more"));
             }
         }
         let delivery = &self.delivery;
@@ -333,13 +337,13 @@ impl PluginSpec {
         if grants.sql.len() > 1 {
             faults.push(fault(
                 "spec.grants.sql",
-                "has more than one database: rows and receipt commit together in one only",
+                "has more than one database: keep one, because rows and receipts commit together",
             ));
         }
         if grants.ledger.len() > 1 {
             faults.push(fault(
                 "spec.grants.ledger",
-                "has more than one ledger: records and receipt are kept together in one only",
+                "has more than one ledger: keep one, because records and receipts are kept together",
             ));
         }
         let destinations: Vec<_> = host.destinations.iter().map(|s| s.name.as_str()).collect();

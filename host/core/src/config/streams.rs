@@ -117,11 +117,11 @@ fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut 
             None => faults.push(fault(field, unknown("source", name, &sources))),
             Some(source) if source.from.is_some() => {
                 let message =
-                    format!("`{name}` is not witnessed here: the host that witnesses it carries it");
+                    format!("`{name}` is not witnessed here: carry it from the host that witnesses it");
                 faults.push(fault(field, message));
             }
             Some(_) if stream.carry[..index].contains(name) => {
-                faults.push(fault(field, format!("`{name}` is there twice")));
+                faults.push(fault(field, format!("`{name}` occurs twice: keep one")));
             }
             Some(_) => {}
         }
@@ -131,10 +131,10 @@ fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut 
         faults.push(fault(format!("{place}.partitions"), message));
     }
     if stream.max_bytes.0 < BYTES_LEAST {
-        faults.push(fault(format!("{place}.maxBytes"), "is less than 64Mi, the least"));
+        faults.push(fault(format!("{place}.maxBytes"), "is less than 64Mi: write 64Mi or more"));
     }
     if stream.window.0 < WINDOW_LEAST {
-        faults.push(fault(format!("{place}.window"), "is shorter than 100ms, the least"));
+        faults.push(fault(format!("{place}.window"), "is less than 100ms: write 100ms or more"));
     }
     if !(1..=REPLICAS_MOST).contains(&stream.replicas) {
         let message = format!("is {}: use 1 to {REPLICAS_MOST}", stream.replicas);
@@ -163,10 +163,10 @@ fn check_from(
             let last = stream.partitions.saturating_sub(1);
             faults.push(fault(field, format!("is {partition}: the stream has 0 to {last}")));
         } else if from.partitions[..index].contains(partition) {
-            faults.push(fault(field, format!("{partition} is there twice")));
+            faults.push(fault(field, format!("{partition} occurs twice: keep one")));
         }
     }
-    let witness = "is the business of the host that witnesses it: leave it out here";
+    let witness = "belongs to the host that witnesses the source: leave it out here";
     let not_here = [
         ("namespace", source.namespace.is_some()),
         ("matchLabels", !source.match_labels.is_empty()),

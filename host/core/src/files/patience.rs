@@ -122,7 +122,7 @@ impl Places {
         let silent = known.values().filter(|place| place.has_been_silent(self.silence)).count();
         if silent >= self.left_behind {
             let message =
-                format!("{silent} other files have not answered: mend the network mount that they lie on");
+                format!("{silent} other files do not answer: repair the network mount that holds them");
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
         Ok(known.entry(path.to_path_buf()).or_default().clone())
@@ -149,12 +149,12 @@ fn begin(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 fn silent(limit: Duration) -> io::Error {
     let message =
-        format!("it has not answered for {} s: does it lie on a network mount that hangs?", limit.as_secs());
+        format!("it has not answered for {} s: check the network mount that holds it", limit.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
 fn broken_off() -> io::Error {
-    io::Error::other("reading it broke off")
+    io::Error::other("its reading was interrupted")
 }
 
 #[cfg(test)]
@@ -246,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_is_an_error_and_frees_its_path() {
         let broken: io::Result<()> = within(Path::new("panics"), WORK, || panic!("a test's own")).await;
-        assert!(broken.unwrap_err().to_string().contains("broke off"));
+        assert!(broken.unwrap_err().to_string().contains("interrupted"));
         within(Path::new("panics"), WORK, || Ok(())).await.unwrap();
     }
 

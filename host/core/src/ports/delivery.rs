@@ -44,7 +44,7 @@ pub enum CallError {
     Timeout { limit_ms: u64 },
     #[error("the plugin wanted more memory than its limit of {limit_bytes} bytes")]
     Memory { limit_bytes: u64 },
-    #[error("the plugin answered wrongly: {0}")]
+    #[error("the plugin's answer is invalid: {0}")]
     Protocol(String),
     /// The store refused the call's writes because of their content.
     #[error("{0}")]

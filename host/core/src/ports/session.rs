@@ -88,11 +88,16 @@ impl TableCopy {
     pub fn places(&self, write: &TableWrite) -> Result<Vec<usize>, GrantError> {
         let rows = write.rows.len();
         if let Some(place) = self.without.iter().find(|place| **place >= rows) {
-            return Err(GrantError::Invalid(format!("the copy leaves out row {place} of {rows}")));
+            return Err(GrantError::Invalid(format!(
+                "the copy leaves out row {place}, but the write has {rows} rows"
+            )));
         }
         let place = |name: &String| {
-            let missing =
-                || GrantError::Invalid(format!("the copy's column `{name}` is none of the write's"));
+            let missing = || {
+                GrantError::Invalid(format!(
+                    "the copy names the column `{name}`, which the write does not have"
+                ))
+            };
             write.columns.iter().position(|column| column == name).ok_or_else(missing)
         };
         self.columns.iter().map(place).collect()

@@ -218,7 +218,7 @@ pub trait Witness: Send + Sync {
     ) -> Result<Option<String>, JournalError> {
         Ok(None)
     }
-    /// The fate of an object that does not exist, from what was witnessed. A store that can't tell returns
+    /// The fate of an object that does not exist, from the witnessed states. A store that can't tell returns
     /// `Unknown`: the history is then told again, with the same ids.
     async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<Fate, JournalError> {
         Ok(Fate::Unknown)
@@ -230,6 +230,6 @@ pub trait Witness: Send + Sync {
         _epoch: u32,
         _within: RangeInclusive<u64>,
     ) -> Result<Option<Former>, JournalError> {
-        Err(JournalError::Invalid("what was witnessed is not found by its version here".into()))
+        Err(JournalError::Invalid("this journal does not find states by their version".into()))
     }
 }

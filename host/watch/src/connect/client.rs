@@ -66,7 +66,7 @@ pub(crate) fn client(config: &Config, keep_alive: &KeepAlive) -> Result<kube::Cl
         }
         Some("socks5") => over(SocksV5::new(proxy.clone(), direct), config, keep_alive),
         scheme => Err(format!(
-            "a proxy by `{}` is not known; http, https and socks5 are",
+            "a proxy of the scheme `{}` is not supported: use http, https or socks5",
             scheme.unwrap_or("no scheme")
         )
         .into()),

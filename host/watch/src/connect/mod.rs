@@ -82,7 +82,7 @@ impl Connection {
         serde_json::from_slice::<Version>(&body).map(|version| version.git_version).map_err(|error| {
             ConnectError::Unreachable {
                 server: self.server.clone(),
-                why: format!("/version is not understood: {error}"),
+                why: format!("its answer to /version can't be parsed: {error}"),
             }
         })
     }
@@ -182,7 +182,7 @@ async fn aside<T: Send + 'static>(
     let answered = match timeout(TELL, &mut answer).await {
         Ok(answered) => answered,
         Err(_) => {
-            tracing::warn!("{what} has not ended yet; it has {} s in all", limit.as_secs());
+            tracing::warn!("{what} is still running; it is given up after {} s", limit.as_secs());
             answer.await
         }
     };

@@ -41,7 +41,7 @@ pub(crate) enum Failure {
     Transport(String),
     #[error("no answer within {} s", .0.as_secs())]
     TimedOut(Duration),
-    #[error("the answer is not understood: {0}")]
+    #[error("the answer can't be parsed: {0}")]
     Answer(String),
 }
 

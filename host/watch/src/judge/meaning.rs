@@ -120,7 +120,7 @@ fn present(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
     }
 }
 
-/// What an item of a list means, compared with what was witnessed before the list.
+/// What an item of a list means, compared with the witnessed states before the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compared {
     Same,

@@ -65,7 +65,7 @@ impl Reader {
         if self.streams && asked.base.is_none() {
             match self.streamed(&asked).await {
                 Err(Broken::NotStreamed(why)) => {
-                    tracing::info!(source = %self.parts.spec.name, "lists are not streamed but paged: {why}");
+                    tracing::info!(source = %self.parts.spec.name, "lists are paged, because the server does not stream them: {why}");
                     (self.streams, self.refuses_streams) = (false, true);
                 }
                 listed => {
@@ -74,7 +74,7 @@ impl Reader {
                         || matches!(&listed, Err(Broken::Failed(failure)) if self.is_listing(failure).await);
                     self.cut_short = if is_cut { self.cut_short + 1 } else { 0 };
                     if self.cut_short >= STREAMED_TRIES {
-                        tracing::info!(source = %self.parts.spec.name, "lists are paged: streamed ones don't end");
+                        tracing::info!(source = %self.parts.spec.name, "lists are paged, because streamed lists do not reach their end");
                         (self.streams, self.cut_short) = (false, 0);
                     }
                     return Self::listed(action, listed);
@@ -119,7 +119,7 @@ impl Reader {
             return Ok(None);
         }
         let why =
-            "the server's history was replaced: what it has in common with the one before is looked for";
+            "the server's history was replaced: the newest version that both histories have is searched for";
         self.parts.shared.set_condition(Some(why.to_string()));
         self.looked_since.get_or_insert_with(Instant::now);
         while self.based < BASED_TRIES {
@@ -143,7 +143,7 @@ impl Reader {
             standing = &mut settled => return standing,
             () = sleep(UNSAID) => {}
         }
-        let why = "before it is listed again, what was missed is read back, which takes long";
+        let why = "the next list waits until missed versions are read back, which takes long";
         self.parts.shared.set_condition(Some(why.to_string()));
         settled.await
     }

@@ -188,7 +188,7 @@ impl Reader {
         }
         if self.is_contradicted(&standing, &server).await {
             let source = &self.parts.spec.name;
-            tracing::warn!(%source, "the server has what the watch never brought: it is read back");
+            tracing::warn!(%source, "the server has objects that the watch never sent: they are read back");
             return Ok(NextAction::doubted());
         }
         self.is_unsure = false;
@@ -203,7 +203,7 @@ impl Reader {
             Ok(Some(standing)) => standing,
             Ok(None) => return Ok(()),
             Err(error) => {
-                tracing::warn!(%source, "how far other witnesses are can't be read: {error}");
+                tracing::warn!(%source, "the progress of other witnesses can't be read: {error}");
                 return Ok(());
             }
         };

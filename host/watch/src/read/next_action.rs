@@ -92,7 +92,7 @@ pub(crate) struct NextAction {
 }
 
 impl NextAction {
-    /// The resource is known. What follows depends on what was witnessed.
+    /// The resource is known. What follows depends on the witnessed states.
     pub fn resolved(checkpoint: Option<&Version>, epoch: u32) -> Step {
         at_once(if checkpoint.is_some() { Action::Probe } else { Action::List(Self::list_reason(epoch)) })
     }

@@ -1,4 +1,4 @@
-//! Gets a list page by page, and passes it on for the comparison with what was witnessed.
+//! Gets a list page by page, and passes it on for the comparison with the witnessed states.
 
 use std::sync::Arc;
 

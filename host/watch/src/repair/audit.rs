@@ -1,4 +1,4 @@
-//! Audits a source: compares a consistent list with what was witnessed while the watch goes on. Some
+//! Audits a source: compares a consistent list with the witnessed states while the watch goes on. Some
 //! differences remain once the watch has passed the list's version. Those versions were lost or never sent,
 //! so they are read back, journaled and counted.
 
@@ -130,17 +130,17 @@ impl Auditor {
                 }
                 Err(Broken::Closed) => return,
                 Err(Broken::NotWatching) => {
-                    tracing::info!(source = %self.parts.spec.name, "not audited: it is not watched now");
+                    tracing::info!(source = %self.parts.spec.name, "not audited, because the source is not watched now");
                 }
                 Err(Broken::OtherHistory) => {
                     let source = &self.parts.spec.name;
-                    tracing::warn!(%source, "not audited: the server's history is another one than a moment ago");
+                    tracing::warn!(%source, "not audited, because the server's history was replaced meanwhile");
                 }
                 Err(Broken::Failed(failure)) => {
                     failures += 1;
-                    tracing::warn!(source = %self.parts.spec.name, failures, "not audited, the next one will tell: {failure}");
+                    tracing::warn!(source = %self.parts.spec.name, failures, "the audit failed and runs again at its next time: {failure}");
                     if failures >= FAILURES {
-                        let why = format!("the last one with: {failure}");
+                        let why = format!("the last one failed with: {failure}");
                         self.parts.shared.set_limitation(Limit::Audits, Some(&why));
                     }
                 }

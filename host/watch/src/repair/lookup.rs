@@ -25,7 +25,7 @@ pub(crate) async fn fate(parts: &Parts, epoch: u32, uid: &str) -> Fate {
     let fate = parts.witness.fate(&parts.spec.name, epoch, uid).await;
     // If the journal can't be asked, the history is told again, with the same states.
     fate.unwrap_or_else(|error| {
-        tracing::debug!(source = %parts.spec.name, uid, "asked in vain what was witnessed of it: {error}");
+        tracing::debug!(source = %parts.spec.name, uid, "the journal can't say how the object ended: {error}");
         Fate::Unknown
     })
 }
@@ -38,7 +38,7 @@ pub(crate) async fn fate_now(parts: &Parts, object: &ObjectRef) -> Fate {
 
 pub(crate) fn say_revived(parts: &Parts, object: &ObjectRef) {
     let (source, ObjectRef { namespace, name, uid, .. }) = (&parts.spec.name, object);
-    tracing::warn!(%source, %namespace, %name, %uid, "it is there, though its end was witnessed");
+    tracing::warn!(%source, %namespace, %name, %uid, "an object exists although its end was witnessed");
 }
 
 /// Asks for an object by name, because a list had unreadable items, or to be sure.

@@ -3,7 +3,7 @@
 //!
 //! | module | what it handles |
 //! |---|---|
-//! | `compare` | a list differs from what was witnessed |
+//! | `compare` | a list differs from the witnessed states |
 //! | `walk_back` | versions of one object are missing |
 //! | `sweep` | objects came and went while nobody watched |
 //! | `history` | the server may have another history: landmarks, census, newest common version |

@@ -63,7 +63,7 @@ impl RoundWorker {
             let worked = tokio::select! {
                 () = cancel.cancelled() => {
                     let source = &self.parts.spec.name;
-                    tracing::warn!(%source, "reading back is given up: the history is another one");
+                    tracing::warn!(%source, "reading back is abandoned, because the server's history was replaced");
                     Ok(())
                 }
                 worked = self.round(round) => worked,
@@ -80,7 +80,7 @@ impl RoundWorker {
         let jobs = std::mem::take(&mut round.jobs);
         let objects = jobs.len();
         let (source, swept) = (&self.parts.spec.name, round.sweep.is_some());
-        tracing::info!(%source, objects, swept, "reading back what was missed");
+        tracing::info!(%source, objects, swept, "reading missed versions back");
         let before = self.counted();
         let others = OtherWitnesses::of(&self.parts, &round);
         let mut reporter = Reporter::new(&self.parts, &self.inputs, round.id, objects, others);
@@ -102,7 +102,7 @@ impl RoundWorker {
         let after = self.counted();
         let [requests, versions, gaps] = std::array::from_fn(|at| after[at].saturating_sub(before[at]));
         let took = begun.elapsed();
-        tracing::info!(%source, objects, requests, versions, gaps, ?took, "what was missed is read back");
+        tracing::info!(%source, objects, requests, versions, gaps, ?took, "missed versions are read back");
         Ok(())
     }
 

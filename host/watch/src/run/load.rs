@@ -63,7 +63,7 @@ async fn remember_discrepancies(parts: &Parts) {
         Ok(before) => parts.shared.differed(before),
         // Only people read these, so watching does not wait for them.
         Err(error) => {
-            tracing::warn!(source = %parts.spec.name, "what audits found before can't be read: {error}");
+            tracing::warn!(source = %parts.spec.name, "the results of earlier audits can't be read: {error}");
         }
     }
 }

@@ -205,7 +205,7 @@ impl Shared {
         let mut live = self.live();
         live.last_audit_ms = Some(now_ms);
         if agrees && std::mem::take(&mut live.disagrees) {
-            tracing::info!(source = %self.name, "the audit found nothing to differ any more");
+            tracing::info!(source = %self.name, "the audit found no difference any more");
         }
     }
 
@@ -220,7 +220,7 @@ impl Shared {
                 live.limitations.insert(limit, text);
             }
             None if held => {
-                tracing::info!(source = %self.name, "no longer so: {}", limit.text());
+                tracing::info!(source = %self.name, "this has passed: {}", limit.text());
                 live.limitations.remove(&limit);
             }
             _ => {}
@@ -241,9 +241,9 @@ impl Limit {
     fn text(self) -> &'static str {
         match self {
             Self::Exact => "missed versions can't be read back",
-            Self::Counts => "what came and went unseen can't be found",
+            Self::Counts => "objects that came and went unseen can't be found",
             Self::Order => "missed versions can't be told apart",
-            Self::Audits => "audits fail, so that what the watch never brought is not found",
+            Self::Audits => "audits fail, so losses of the watch are not found",
         }
     }
 }

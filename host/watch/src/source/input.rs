@@ -89,7 +89,7 @@ pub(crate) struct Standing {
     /// The newest version seen of the server, which can't be behind it.
     pub newest: Option<Version>,
     pub epoch: u32,
-    /// Whether nothing is being read back, so that the cache holds exactly what was witnessed.
+    /// Whether nothing is being read back, so that the cache holds exactly the witnessed states.
     pub settled: bool,
     /// The ERROR frame that ended the last watch.
     pub told: Option<Failure>,

@@ -1,4 +1,4 @@
-//! Values that describe what was read back of an object.
+//! Values that describe the versions of an object that were read back.
 
 use bytes::Bytes;
 use kubewitness_core::Version;

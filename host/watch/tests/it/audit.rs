@@ -1,4 +1,4 @@
-//! Tests of the audit: a list is compared with what was witnessed while the watch goes on.
+//! Tests of the audit: a list is compared with the witnessed states while the watch goes on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

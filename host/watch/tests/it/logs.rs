@@ -83,15 +83,15 @@ async fn a_list_reading_back_and_the_first_gaps_are_said_and_the_others_counted(
     world.forget();
     level(&world, &memory).await;
     settled(&world, &memory).await;
-    until("the end", || !lines.with("is read back").is_empty()).await;
+    until("the end", || !lines.with("missed versions are read back").is_empty()).await;
     running.stop().await;
     // Nothing is known of the objects that came and went before the compaction.
     assert_eq!((memory.object_gaps().len(), memory.source_gaps().len()), (25, 1));
     has(&lines.one("the source has a gap"), &["after=125", "before=", "reason=Compacted"]);
     has(&lines.with(" listing ")[1], &["reason=Expired", "after=125"]);
     has(&lines.with(" listed ")[1], &["reason=Expired", "items=25", "states=0", "to_read_back=25", "took="]);
-    has(&lines.one("reading back what was missed"), &["objects=25", "swept=true"]);
-    has(&lines.one("what was missed is read back"), &["objects=25", "requests=", "versions=25", "gaps=26"]);
+    has(&lines.one("reading missed versions back"), &["objects=25", "swept=true"]);
+    has(&lines.one("missed versions are read back"), &["objects=25", "requests=", "versions=25", "gaps=26"]);
     let gaps = lines.with("an object has a gap");
     assert_eq!(gaps.len(), 10);
     has(&gaps[0], &["WARN", "name=n-", "uid=uid-", "after=125", "before=", "reason=Compacted"]);
@@ -121,7 +121,7 @@ async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions(
     let gaps = lines.with("the source has a gap");
     has(&gaps[0], &["epoch=0", "after=103", "before= ", "reason=HistoryReplaced"]);
     has(&gaps[1], &["epoch=1", "after= ", "before=102", "reason=HistoryReplaced"]);
-    lines.one("what the new history has in common with the one before can't be told");
+    lines.one("the newest version that both histories have can't be found");
 }
 
 #[tokio::test]

@@ -206,7 +206,7 @@ async fn a_list_that_waits_for_what_is_read_back_says_so() {
     world.forget();
     world.cut();
     let condition = || running.handle.view().condition.unwrap_or_default();
-    until("it is said", || condition().contains("what was missed is read back")).await;
+    until("it is said", || condition().contains("missed versions are read back")).await;
     busy.store(false, Ordering::SeqCst);
     level(&world, &memory).await;
     running.watching(&world).await;

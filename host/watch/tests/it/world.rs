@@ -1,5 +1,5 @@
 //! A small API server with one kind. A test can replace each of its answers. It keeps its whole history, so
-//! that a test can compare it with what was witnessed.
+//! that a test can compare it with the witnessed states.
 
 mod http;
 

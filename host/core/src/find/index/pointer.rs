@@ -24,7 +24,7 @@ impl Pointer {
         })?;
         match tokens.len() <= TOKENS {
             true => Ok(Self(tokens)),
-            false => Err(format!("has {} levels; the most are {TOKENS}", tokens.len())),
+            false => Err(format!("has {} levels; at most {TOKENS} are allowed", tokens.len())),
         }
     }
 

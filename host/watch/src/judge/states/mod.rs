@@ -150,7 +150,7 @@ impl StateMaker {
             cut -= 1;
         }
         let error = error[..cut].to_string();
-        tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "kept as poison: {error}");
+        tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "a poison message is kept: {error}");
         self.batch.poison.push(Poison { raw, error, observed_ms: self.parts.clock.now_ms() });
     }
 

@@ -1,4 +1,4 @@
-//! Compares a list with what was witnessed. New objects go on at once. Objects that differ, or that are
+//! Compares a list with the witnessed states. New objects go on at once. Objects that differ, or that are
 //! missing from the list, become jobs of a round. It asks the server only whether an object exists.
 
 pub(crate) mod asked;
@@ -237,7 +237,7 @@ impl Comparison {
         });
         if is_late {
             let (source, name) = (&self.parts.spec.name, &envelope.name);
-            tracing::info!(%source, %name, "the list shows what is over: the server lags behind another one");
+            tracing::info!(%source, %name, "the list is outdated, because the server lags behind another one");
         }
         Ok(is_late)
     }

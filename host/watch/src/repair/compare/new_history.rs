@@ -117,7 +117,7 @@ impl Comparison {
 
     fn baseless(&self, object: &ObjectRef) -> Broken {
         let (source, namespace, name) = (&self.parts.spec.name, &object.namespace, &object.name);
-        tracing::warn!(%source, %namespace, name, "it is there, but was not where both histories part: what is there now is listed");
+        tracing::warn!(%source, %namespace, name, "an object exists that did not exist where the histories parted: the present objects are listed instead");
         Broken::Baseless
     }
 
@@ -128,7 +128,7 @@ impl Comparison {
         if is_looked_through || self.came_later(base, object) {
             return None;
         }
-        let why = "the new history may have had it, and where is not known";
+        let why = "the new history may have had the object, at an unknown version";
         between(&base.at, &version(base.edge + 1), reason::BUDGET, why)
     }
 
@@ -218,7 +218,7 @@ async fn bearers(
     while at > lowest + 1 {
         if *left == 0 {
             let ObjectRef { namespace, name, .. } = &next.object;
-            tracing::warn!(%namespace, name, below = at, "who had this name before may be told after it");
+            tracing::warn!(%namespace, name, below = at, "former objects of this name may be told after it");
             break;
         }
         (at, *left) = (at - 1, *left - 1);
@@ -274,8 +274,8 @@ impl Base {
             before: after(at),
             reason: reason::COMPACTED,
             message: format!(
-                "the server's history was replaced, and can be read from version {at} on: who came and went in \
-                 it before that is not known"
+                "the server's history was replaced, and can be read from version {at} on: objects that came \
+                 and went before that are not known"
             ),
         })
     }
@@ -289,7 +289,7 @@ fn replaced(listed: &Version) -> Hole {
         reason: reason::REPLACED,
         message: format!(
             "the server's history was replaced: its versions up to {listed} were not watched, and can't be \
-             told from those of the old one, or not be read"
+             read or can't be told from those of the old history"
         ),
     }
 }

@@ -52,7 +52,7 @@ struct Listed {
 struct Untold;
 
 impl Census<'_> {
-    /// Whether the server has something else at the checkpoint than what was witnessed.
+    /// Whether the server has something else at the checkpoint than the witnessed states.
     pub async fn is_contradicted(&self) -> bool {
         self.compared().await.unwrap_or(false)
     }
@@ -91,7 +91,7 @@ impl Census<'_> {
         if is_there { Ok(bytes) } else { Err(Untold) }
     }
 
-    /// Whether what was witnessed rules out that the object existed there.
+    /// Whether the witnessed states rule out that the object existed there.
     async fn is_strange(&self, item: &[u8], listed: &mut Listed) -> bool {
         let Ok(envelope) = project::envelope(item) else {
             listed.has_poison = true;

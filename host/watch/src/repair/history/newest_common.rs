@@ -102,10 +102,10 @@ impl NewestCommon {
                 %source, %common, "the new history is read from version {at} on"
             ),
             Err(Untold::Now) => {
-                tracing::info!(%source, "the new history was compacted while it was asked for: it is asked again");
+                tracing::info!(%source, "the new history was compacted during the search: the search begins again");
             }
             Err(Untold::Ever) => {
-                tracing::info!(%source, "what the new history has in common with the one before can't be told");
+                tracing::info!(%source, "the newest version that both histories have can't be found");
             }
         }
         base
@@ -213,7 +213,7 @@ impl NewestCommon {
         let former = self.parts.witness.former(&self.parts.spec.name, epoch, within).await;
         let former = former.map_err(|error| {
             let source = &self.parts.spec.name;
-            tracing::warn!(%source, "what the history before had can't be read: {error}");
+            tracing::warn!(%source, "the former history can't be read: {error}");
             Untold::Ever
         })?;
         Ok(former.and_then(|former| Some((former.version.number()?, former))))

@@ -6,7 +6,7 @@ use kubewitness_core::views::DiscrepancyView;
 
 use crate::source::parts::Parts;
 
-/// Logs what was missed. `listed` is `None` if the object was not listed, or arrived with its end.
+/// Logs a missed version or deletion. `listed` is `None` if the object was not listed, or arrived with its end.
 pub(crate) fn discrepancy(
     parts: &Parts,
     object: &ObjectRef,
@@ -19,7 +19,7 @@ pub(crate) fn discrepancy(
     let what = if is_end { "its deletion was missed" } else { "a version was missed" };
     let ObjectRef { namespace, name, uid, .. } = object;
     let source = &parts.spec.name;
-    tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the watch has not brought all: {what}");
+    tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the watch has lost something: {what}");
     let (object, found_ms) = (object.clone(), parts.clock.now_ms());
     DiscrepancyView { object, witnessed, listed, found_ms }
 }

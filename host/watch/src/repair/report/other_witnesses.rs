@@ -60,13 +60,13 @@ impl OtherWitnesses {
                     return Waited::Seen(why);
                 }
                 Ok(Look::Watched(other)) if torn && looks >= LOOKS_AT_TORN => {
-                    tracing::info!(%source, %listed, other, "it brings nothing of what the server has: those objects wait no longer");
+                    tracing::info!(%source, %listed, other, "another witness does not bring what the server has: the objects wait no longer");
                     return Waited::Behind;
                 }
                 Ok(Look::Watched(other)) => {
                     alone = 0;
                     if waited_for.as_ref() != Some(&other) {
-                        tracing::info!(%source, %listed, other, "what was missed and can't be read back is left to another witness, whose watch goes on");
+                        tracing::info!(%source, %listed, other, "versions that were missed and can't be read back are left to another witness, whose watch goes on");
                         waited_for = Some(other);
                     }
                 }
@@ -74,7 +74,7 @@ impl OtherWitnesses {
                 Ok(Look::Nobody) => alone += 1,
                 // Nothing can be written meanwhile, and the writer reports that.
                 Err(error) => {
-                    tracing::debug!(%source, "what other witnesses have seen can't be read: {error}");
+                    tracing::debug!(%source, "the progress of other witnesses can't be read: {error}");
                 }
             }
             sleep(parts.tuning.others_every).await;

@@ -11,7 +11,7 @@ use crate::source::hole::{Hole, reason};
 use crate::source::life::Life;
 use crate::version::number;
 
-const COMPACTED: &str = "compaction has removed what would tell";
+const COMPACTED: &str = "compaction has removed the versions that would show them";
 
 /// What is known of one object within the outage.
 #[derive(Clone, Debug, Default)]

@@ -322,10 +322,7 @@ impl<'a> Sweep<'a> {
                 read => return read,
             }
         }
-        Err(Miss::Over(
-            reason::UNREADABLE,
-            format!("version {at} is said to be compacted, and can be read all the same"),
-        ))
+        Err(Miss::Over(reason::UNREADABLE, format!("version {at} is reported as compacted, but can be read")))
     }
 
     async fn request(&self, address: &Address) -> Result<Bytes, Miss> {

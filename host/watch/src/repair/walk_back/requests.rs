@@ -31,7 +31,7 @@ impl OldVersions {
                 answer => return answer,
             }
         }
-        Answer::Refused(format!("version {at} is said to be compacted, and can be read all the same"))
+        Answer::Refused(format!("version {at} is reported as compacted, but can be read"))
     }
 
     async fn ask_once(&self, object: &ObjectRef, at: &Version) -> Answer {
