@@ -1,3 +1,5 @@
+//! Tests of filters: what they accept, what they refuse, and what they cost.
+
 use std::sync::Arc;
 
 use kubewitness_core::state::{Change, ObjectRef, StateId, Status};

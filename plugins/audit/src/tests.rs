@@ -1,3 +1,5 @@
+//! Tests of the trail against a ledger in memory.
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

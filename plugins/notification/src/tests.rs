@@ -1,3 +1,5 @@
+//! Tests of requests and verdicts against a scripted destination.
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -1,3 +1,5 @@
+//! Tests of statements and verdicts against a scripted database.
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

@@ -1,3 +1,5 @@
+//! Tests of the cache against a model.
+
 use std::collections::BTreeMap;
 
 use kubewitness_core::Version;

@@ -1,3 +1,5 @@
+//! Tests of pointers and indexes, against the pointers of `serde_json`.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,3 +1,5 @@
+//! Tests of the lanes: order, fairness, rates, dead letters, and the past.
+
 mod model;
 use std::sync::Arc;
 

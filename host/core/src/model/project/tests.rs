@@ -1,3 +1,5 @@
+//! Tests of the scanner and of what is read from frames and pages.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,3 +1,5 @@
+//! Tests of the store, against lists of what existed at each version.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

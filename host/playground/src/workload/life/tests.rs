@@ -1,3 +1,5 @@
+//! Tests of a job's life against the rules of an API server.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of walks, searches and compaction without a server.
+
 use bytes::Bytes;
 use kubewitness_core::Version;
 use proptest::prelude::*;
