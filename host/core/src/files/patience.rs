@@ -215,7 +215,7 @@ mod tests {
         }
         assert_eq!(tries.load(Ordering::SeqCst), 2);
         let told = places.within(Path::new("c"), SHORT, || Ok(())).await.unwrap_err().to_string();
-        assert!(told.contains("2 other files have not answered"), "{told}");
+        assert!(told.contains("2 other files do not answer"), "{told}");
     }
 
     #[tokio::test]

@@ -59,7 +59,7 @@ fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning()
     let mut anew = arrival(0, 2, 1, 0, 0);
     anew.stood.line = "b".into();
     let Taken::New(Some(gap)) = intake.offer(&anew, 1) else { panic!("nothing is said of it") };
-    assert!(gap.message.contains("`b` and no longer `a`"), "{}", gap.message);
+    assert!(gap.message.contains("`b` and no longer from `a`"), "{}", gap.message);
     assert_eq!(intake.places().of[&0].position, 1);
     let mut later = Intake::new("jobs".into(), "platform".into(), &[0], Some(0), intake.places().clone());
     for (position, before) in [(400, 0), (500, 400)] {
