@@ -1,4 +1,4 @@
-//! What is on its way while the other side does not answer: bounded in number and in size.
+//! Tests of what is in flight while the other side does not answer: its number and size are bounded.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn a_server_that_acknowledges_nothing_is_sent_no_more_than_256_messages_an
         let after = stream(&world).await?.get_info().await?.state;
         let messages = after.messages - before.messages;
         assert!((2..=256).contains(&messages) && messages < states, "{messages} messages");
-        // The bound is looked at behind each message.
+        // The bound is checked after each message.
         let most = MEBIBYTES_8 + 2 * LARGE as u64;
         assert!(after.bytes - before.bytes <= most, "{} bytes", after.bytes - before.bytes);
         carrier.stop().await?;
@@ -66,7 +66,7 @@ async fn a_reader_that_takes_nothing_is_sent_two_requests_of_128_messages_and_8_
         tokio::time::sleep(Duration::from_secs(2)).await;
         let consumers: Vec<_> = stream(&world).await?.consumers().try_collect().await?;
         let delivered: u64 = consumers.iter().map(|consumer| consumer.delivered.consumer_sequence).sum();
-        // The client library asks for the next before the last was read to its end.
+        // The client library sends its next request before the last one is used up.
         let bound = given + 2 * most * consumers.len();
         assert!(!consumers.is_empty() && delivered as usize <= bound, "{delivered} of at most {bound}");
         assert!(delivered < states, "all {states} were sent: the bound was never met");

@@ -1,4 +1,5 @@
-//! What a process needs of the cluster beside its sources: its configuration and the Lease of the leader.
+//! Reads what a process needs of the cluster beside its sources: its configuration and the Lease of the
+//! leader.
 //!
 //! Uses `connect` alone, and knows nothing about sources, the cache or the journal.
 

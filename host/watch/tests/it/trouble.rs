@@ -1,4 +1,4 @@
-//! Servers, journals and objects that are not as they should be.
+//! Tests of servers, journals and objects that misbehave.
 
 use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::JournalError;
@@ -213,7 +213,7 @@ async fn an_object_whose_version_no_journal_takes_is_poison_and_ends_no_source()
     assert_eq!(memory.story_of("a").len(), 2);
 }
 
-/// ConfigMaps of the small server, which has none.
+/// The ConfigMaps of the small server, which has none.
 async fn followed(world: &World, tuning: Tuning) -> (watch::Receiver<Snapshot>, CancellationToken) {
     let client = connected(world).await.client;
     let maps = ConfigMaps::new(client, "ml", &["kubewitness.dev/plugin=true"]).with_tuning(tuning);

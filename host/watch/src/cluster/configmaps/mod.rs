@@ -1,5 +1,5 @@
-//! ConfigMaps as configuration: all that carry one of a few labels, as whole snapshots. Small and
-//! decoded in full, unlike a source: what counts here is the latest state, and only that.
+//! Watches ConfigMaps that hold configuration. It selects them by label and delivers whole snapshots. Unlike
+//! a source, it decodes objects in full, and only the latest state counts.
 
 mod records;
 
