@@ -21,18 +21,18 @@
 //! [`Session`]: kubewitness_core::ports::Session
 
 mod bindings;
-mod cache;
 mod capability;
 mod clock;
+mod compile;
 mod component;
 mod engine;
 mod error;
 mod guest;
 mod instance;
 mod plugin;
-mod shape;
 mod stderr;
 
+pub use compile::{Bounds, Compiler, compile_here};
 pub use component::{Component, Description};
 pub use engine::{Engine, EngineOptions};
 pub use error::SandboxError;

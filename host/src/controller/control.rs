@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::Capabilities;
-use kubewitness_core::config::{Fault, HostSpec, SourceSpec, is_name};
+use kubewitness_core::config::{Fault, HostLimitsSpec, HostSpec, SourceSpec, is_name};
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::status::Rules;
 use tokio::sync::watch;
@@ -444,7 +444,8 @@ impl Control {
         let Some(good) = self.good_plugins.get(name) else { return Ok(()) };
         let parsed = parse_plugin(&good.entry, host).map_err(|problems| texts(&problems).join("; "))?;
         let component = good.component.clone();
-        let candidate = super::plugins::examine_component(&self.plugins.engine, parsed, component)
+        let limits = &host.limits.components;
+        let candidate = super::plugins::examine_component(&self.plugins.engine, parsed, component, limits)
             .await
             .map_err(|problems| texts(&problems).join("; "))?;
         let taken = self.plugins.take(candidate, capabilities).await;
@@ -523,9 +524,11 @@ fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) 
     wanted.iter().enumerate().filter(|(_, source)| changed(source)).map(fault).collect()
 }
 
-/// What plugins are given: all but what is witnessed, and how.
+/// What plugins are given: all but what is witnessed, and how, and what a component is held against before
+/// it runs.
 fn for_plugins(spec: &HostSpec) -> HostSpec {
-    HostSpec { sources: Vec::new(), streams: Vec::new(), status_rules: Vec::new(), ..spec.clone() }
+    let (sources, streams, status_rules) = (Vec::new(), Vec::new(), Vec::new());
+    HostSpec { sources, streams, status_rules, limits: HostLimitsSpec::default(), ..spec.clone() }
 }
 
 #[cfg(test)]

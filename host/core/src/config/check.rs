@@ -1,7 +1,8 @@
 //! Names that point nowhere, lists that are empty, numbers that mean nothing.
 
 use super::{
-    DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef, streams,
+    DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef,
+    components, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
@@ -215,6 +216,7 @@ impl HostSpec {
                 ));
             }
         }
+        components::check(&self.limits, &mut faults);
         faults.extend(self.rules().err().unwrap_or_default());
         faults
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
-use super::{Bytes, Duration, FromSpec, StreamSpec};
+use super::{Bytes, Duration, FromSpec, HostLimitsSpec, StreamSpec};
 use crate::find::index::IndexSpec;
 #[cfg(test)]
 use crate::find::index::NAMED;
@@ -39,6 +39,9 @@ pub struct HostSpec {
     /// Rules that derive the status of a kind. They replace the built-in rules of the same kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub status_rules: Vec<RuleSpec>,
+    /// The limits of everything that plugins bring, whatever their manifests say.
+    #[serde(default)]
+    pub limits: HostLimitsSpec,
 }
 
 /// One watched resource.

@@ -2,6 +2,7 @@
 //! hold what is wrong in shape; names that point nowhere are found by [`check`](HostSpec::check).
 
 mod check;
+mod components;
 mod host;
 mod plugin;
 mod quantity;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
 pub use check::is_name;
+pub use components::{ComponentsSpec, HostLimitsSpec};
 pub use host::*;
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};
