@@ -76,8 +76,9 @@ async fn how_a_process_ended_is_told_in_plain_words_with_the_setting_that_raises
 async fn a_process_that_fails_without_a_word_of_the_component_says_nothing_about_it() {
     let error = answer(9, ComponentsSpec::default()).await.unwrap_err();
     assert!(matches!(&error, NoCode::Broken(why) if why.contains("exit status: 1")), "{error:?}");
-    let missing = compile(Path::new("/nonexistent"), vec![].into(), &ComponentsSpec::default(), |_| Ok(()));
-    assert!(matches!(missing.await, Err(NoCode::Broken(why)) if why.contains("starting")));
+    let limits = ComponentsSpec::default();
+    let missing = compile(Path::new("/nonexistent"), vec![].into(), &limits, |_| Ok(())).await;
+    assert!(matches!(missing, Err(NoCode::Broken(why)) if why.contains("starting")));
 }
 
 #[tokio::test]
