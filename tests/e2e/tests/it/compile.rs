@@ -53,7 +53,7 @@ fn bomb(functions: u32, locals: u32, loops: u32) -> Component {
 /// Looks like a plugin to whoever reads no further than the names.
 fn as_plugin(component: &mut Component) {
     let (mut instances, mut exports) = (ComponentInstanceSection::new(), ComponentExportSection::new());
-    instances.export_items::<[(&str, ComponentExportKind, u32); 0], &str>([]);
+    instances.export_items([] as [(&str, ComponentExportKind, u32); 0]);
     exports.export("kubewitness:plugin/handler@1.0.0", ComponentExportKind::Instance, 0, None);
     component.section(&instances).section(&exports);
 }
@@ -295,7 +295,7 @@ async fn a_controller_that_is_killed_leaves_no_process_that_compiles() {
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         let pid = kubewitness.process().pid()?;
         let compiling = until(WITHIN, "the process that compiles", async || {
-            Ok(children(pid)?.into_iter().find(|pid| matches!(is_confined(*pid), Some(_))))
+            Ok(children(pid)?.into_iter().find(|pid| is_confined(*pid).is_some()))
         });
         let compiling = compiling.await?;
         kubewitness.kill().await?;
