@@ -102,7 +102,7 @@ async fn a_compile_bomb_is_refused_by_check_before_it_is_compiled() {
         let (code, said) = check(&path).await?;
         ensure!(code == Some(3), "{code:?} {said}");
         ensure!(
-            said.contains("function 0 of part 1 has 20000 local variables: the most are 5000")
+            said.contains("function 0 of part 1 has 20000 local variables: the limit is 5000")
                 && said.contains("spec.limits.components.locals"),
             "{said}"
         );
@@ -117,9 +117,9 @@ async fn a_compile_bomb_within_raised_limits_ends_at_the_bound_of_memory_of_proc
     in_scratch("compile", async |scratch| {
         let path = component_file(scratch, &known_bomb())?;
         for (limits, said_of) in [
-            ("compileMemory: 256Mi", "too much memory: the most are 256Mi"),
-            ("compileMemory: 64Gi, compileCpu: 1s", "too much processor time: the most are 1s"),
-            ("compileMemory: 64Gi, compileTime: 1s", "too much time: the most are 1s"),
+            ("compileMemory: 256Mi", "too much memory: the limit is 256Mi"),
+            ("compileMemory: 64Gi, compileCpu: 1s", "too much processor time: the limit is 1s"),
+            ("compileMemory: 64Gi, compileTime: 1s", "too much time: the limit is 1s"),
         ] {
             host_with(scratch.path(), &format!("locals: 50000, loops: 50000, {limits}"))?;
             let (code, said) = check(&path).await?;
@@ -253,7 +253,7 @@ async fn a_compile_bomb_beside_a_plugin_at_work_takes_no_memory_of_the_controlle
             let status = kubewitness.status().await?;
             let persistence = plugin(&status, "persistence").context("the other plugin")?;
             ensure!(persistence.state == "active", "{persistence:?}");
-            Ok(is_refused(&status, "too much memory: the most are 384Mi").then_some(()))
+            Ok(is_refused(&status, "too much memory: the limit is 384Mi").then_some(()))
         })
         .await?;
         ensure!(confined && jobs > 0, "the process that compiles was never seen");

@@ -211,14 +211,14 @@ fn within(what: &str, found: u64, most: u32, field: &str) -> Result<(), SandboxE
 
 /// How every error of a limit ends.
 pub fn raise(most: impl Display, field: &str) -> String {
-    format!("the most are {most} (`spec.limits.components.{field}` of the host's settings)")
+    format!("the limit is {most} (`spec.limits.components.{field}` of the host's settings)")
 }
 
 fn short(name: &str) -> Result<String, SandboxError> {
     match name.len() <= NAME_BYTES {
         true => Ok(name.to_owned()),
         false => Err(SandboxError::Unfit(format!(
-            "the component has a name of {} bytes: the most are {NAME_BYTES}",
+            "the component has a name of {} bytes: the limit is {NAME_BYTES}",
             name.len()
         ))),
     }

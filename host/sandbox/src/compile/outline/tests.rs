@@ -96,14 +96,14 @@ fn each_limit_of_a_function_is_named_with_what_was_found_and_whose_it_is() {
         assert!(why.starts_with(&format!("{whose}{found}")), "{why}");
         assert!(
             why.ends_with(&format!(
-                "the most are {most} (`spec.limits.components.{field}` of the host's settings)"
+                "the limit is {most} (`spec.limits.components.{field}` of the host's settings)"
             )),
             "{why}"
         );
     }
     let small = ComponentsSpec { function_size: Bytes(20), ..limits.clone() };
     let why = refused(&Shape { nesting: 20, ..PLAIN }.component(), &small);
-    assert!(why.contains(" bytes: the most are 20 (`spec.limits.components.functionSize`"), "{why}");
+    assert!(why.contains(" bytes: the limit is 20 (`spec.limits.components.functionSize`"), "{why}");
     let most = Shape { locals: 5000, loops: 1000, nesting: 5000, ..PLAIN };
     assert!(read(&most.component(), &limits).is_ok(), "the limit itself is allowed");
 }
@@ -136,22 +136,22 @@ fn what_is_counted_is_summed_over_all_parts() {
         (
             Shape { functions: 3, ..PLAIN },
             ComponentsSpec { functions: 5, ..limits.clone() },
-            "6 functions: the most are 5 ",
+            "6 functions: the limit is 5 ",
         ),
         (
             Shape { types: 3, ..PLAIN },
             ComponentsSpec { types: 5, ..limits.clone() },
-            "6 types: the most are 5 ",
+            "6 types: the limit is 5 ",
         ),
         (
             Shape { data: 3, ..PLAIN },
             ComponentsSpec { data_segments: 5, ..limits.clone() },
-            "6 data segments: the most are 5 ",
+            "6 data segments: the limit is 5 ",
         ),
         (
             PLAIN,
             ComponentsSpec { parts: 1, ..limits.clone() },
-            "2 modules and components within it: the most are 1 ",
+            "2 modules and components within it: the limit is 1 ",
         ),
     ] {
         let why = refused(&of(shape), &limits);
@@ -164,7 +164,7 @@ fn what_is_counted_is_summed_over_all_parts() {
     }
     component.section(&types);
     let why = refused(&component.finish(), &ComponentsSpec { types: 2, ..limits });
-    assert!(why.contains("3 types: the most are 2 "), "{why}");
+    assert!(why.contains("3 types: the limit is 2 "), "{why}");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn components_within_each_other_are_read_to_their_limit_and_no_deeper() {
     }
     let why = refused(&component.finish(), &ComponentsSpec::default());
     assert!(
-        why.starts_with("the component has 9 levels of components and modules: the most are 8 "),
+        why.starts_with("the component has 9 levels of components and modules: the limit is 8 "),
         "{why}"
     );
 }
@@ -211,9 +211,9 @@ fn exports_are_those_of_the_component_itself_and_their_number_and_length_are_bou
 
     let two = ComponentsSpec { names: 2, ..ComponentsSpec::default() };
     let why = refused(&with(&["a", "b", "c"]).finish(), &two);
-    assert!(why.contains("3 imports and exports: the most are 2 "), "{why}");
+    assert!(why.contains("3 imports and exports: the limit is 2 "), "{why}");
     let why = refused(&with(&[&"a".repeat(257)]).finish(), &two);
-    assert!(why.contains("a name of 257 bytes: the most are 256"), "{why}");
+    assert!(why.contains("a name of 257 bytes: the limit is 256"), "{why}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ async fn a_process_that_does_not_end_in_its_time_is_ended() {
     let why = refused(2, limits).await;
     assert_eq!(
         why,
-        "compiling the component takes too much time: the most are 200ms (`spec.limits.components.compileTime` of the \
+        "compiling the component takes too much time: the limit is 200ms (`spec.limits.components.compileTime` of the \
          host's settings)"
     );
     assert!(since.elapsed() < Duration::from_secs(30), "the process would sleep for a minute");
@@ -55,15 +55,15 @@ async fn a_process_that_does_not_end_in_its_time_is_ended() {
 async fn code_without_end_is_taken_up_to_its_bound() {
     let limits = ComponentsSpec { code: Bytes(3 << 20), ..Default::default() };
     let why = refused(3, limits).await;
-    assert!(why.contains("too much code: the most are 3Mi (`spec.limits.components.code`"), "{why}");
+    assert!(why.contains("too much code: the limit is 3Mi (`spec.limits.components.code`"), "{why}");
 }
 
 #[tokio::test]
 async fn how_a_process_ended_is_told_in_plain_words_with_the_setting_that_raises_the_bound() {
     for (what, words) in [
         (4, "the component can't be compiled: the type is wrong"),
-        (5, "too much memory: the most are 5 (`spec.limits.components.compileMemory`"),
-        (6, "too much processor time: the most are 120s (`spec.limits.components.compileCpu`"),
+        (5, "too much memory: the limit is 5 (`spec.limits.components.compileMemory`"),
+        (6, "too much processor time: the limit is 120s (`spec.limits.components.compileCpu`"),
         (7, "killed from outside, most likely since the machine or the container has no memory left"),
         (8, "nested so deeply that compiling it needs more stack"),
     ] {
