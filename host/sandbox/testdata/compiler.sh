@@ -11,4 +11,6 @@ case "$3" in
 8) echo "thread 'main' has overflowed its stack" >&2; kill -ABRT $$ ;;
 9) exit 1 ;;
 10) cat >/dev/null; head -c 1000000 /dev/zero | tr '\0' 'e' >&2; printf code ;;
+11) echo 'unreachable code' >&2; exit 101 ;;
+12) kill -BUS $$ ;;
 esac

@@ -347,7 +347,7 @@ impl Control {
             if stop.is_cancelled() {
                 return None;
             }
-            self.fall_back(&name, entry, message, host, capabilities).await;
+            self.fall_back(&name, entry, message, host, capabilities, stop).await;
         }
         Some(kept)
     }
@@ -409,14 +409,18 @@ impl Control {
         message: String,
         host: &HostSpec,
         capabilities: &Capabilities,
+        stop: &CancellationToken,
     ) {
         // What is so is told when what ran has drained: until then the last good one can't be started.
         if self.plugins.is_draining(name) {
             return;
         }
         if !self.plugins.is_running(name)
-            && let Err(error) = self.start_last_good(name, host, capabilities).await
+            && let Err(error) = self.start_last_good(name, host, capabilities, stop).await
         {
+            if stop.is_cancelled() {
+                return;
+            }
             warn!(plugin = name, "the last good version can't be started: {error}");
         }
         let phase = if self.plugins.is_running(name) { Phase::Degraded } else { Phase::Failed };
@@ -440,14 +444,16 @@ impl Control {
         name: &str,
         host: &HostSpec,
         capabilities: &Capabilities,
+        stop: &CancellationToken,
     ) -> Result<(), String> {
         let Some(good) = self.good_plugins.get(name) else { return Ok(()) };
         let parsed = parse_plugin(&good.entry, host).map_err(|problems| texts(&problems).join("; "))?;
         let component = good.component.clone();
         let limits = &host.limits.components;
-        let candidate = super::plugins::examine_component(&self.plugins.engine, parsed, component, limits)
-            .await
-            .map_err(|problems| texts(&problems).join("; "))?;
+        let examining = super::plugins::examine_component(&self.plugins.engine, parsed, component, limits);
+        // It may have to be compiled, which takes a while.
+        let examined = stop.run_until_cancelled(examining).await.ok_or("stopped before it was checked")?;
+        let candidate = examined.map_err(|problems| texts(&problems).join("; "))?;
         let taken = self.plugins.take(candidate, capabilities).await;
         taken.map(drop).map_err(|error| format!("{error:#}"))
     }

@@ -29,7 +29,6 @@ const LARGE: &[(&str, usize)] = &[
     ("host/journal/src/server", 24),
     ("host/journal/src/sqlite", 17),
     ("host/portal/src", 15),
-    ("host/sandbox/src", 13),
     ("host/src", 16),
     ("host/src/commands", 14),
     ("host/src/controller", 17),

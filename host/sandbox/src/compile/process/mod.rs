@@ -15,6 +15,8 @@ use super::outline::raise;
 
 /// The command of the program that compiles.
 pub const COMMAND: &str = "compile-component";
+/// How Rust's own programs end that panic.
+const PANICKED: i32 = 101;
 /// What is read of the code at once.
 const CHUNK: usize = 64 << 10;
 /// What the process says of a fault is one line of the compiler's. More of it is not kept.
@@ -130,9 +132,18 @@ async fn hear(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
 
 /// What a process that ended without code means.
 fn told(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
-    let is_refused = ended.code() == Some(REFUSED.into());
+    match ended.code() {
+        Some(code) if code == i32::from(REFUSED) => {
+            return NoCode::Refused(format!("the component can't be compiled: {said}"));
+        }
+        Some(PANICKED) => {
+            return NoCode::Refused(format!("the compiler has a fault that the component meets: {said}"));
+        }
+        Some(_) => return NoCode::Broken(format!("the process that compiles ended with {ended}: {said}")),
+        None => {}
+    }
     // The standard library's words, before it ends the process.
-    if said.contains("memory allocation of") || said.contains("Cannot allocate memory") {
+    if said.contains("memory allocation of") {
         return NoCode::Refused(over("memory", &limits.compile_memory, "compileMemory"));
     }
     if said.contains("overflowed its stack") {
@@ -141,7 +152,6 @@ fn told(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
         );
     }
     match ended.signal() {
-        _ if is_refused => NoCode::Refused(format!("the component can't be compiled: {said}")),
         Some(libc::SIGXCPU) => {
             NoCode::Refused(over("processor time", &limits.compile_cpu, "compileCpu"))
         }
@@ -151,10 +161,9 @@ fn told(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
              `spec.limits.components.compileMemory` of the host's settings"
                 .into(),
         ),
-        Some(signal) => NoCode::Refused(format!(
-            "the process that compiled the component was ended by signal {signal}: {said}"
-        )),
-        None => NoCode::Broken(format!("the process that compiles ended with {ended}: {said}")),
+        _ => {
+            NoCode::Refused(format!("the process that compiled the component ended with {ended}: {said}"))
+        }
     }
 }
 

@@ -63,8 +63,10 @@ async fn how_a_process_ended_is_told_in_plain_words_with_the_setting_that_raises
     for (what, words) in [
         (4, "the component can't be compiled: the type is wrong"),
         (5, "too much memory: the limit is 5 (`spec.limits.components.compileMemory`"),
-        (6, "too much processor time: the limit is 120s (`spec.limits.components.compileCpu`"),
+        (6, "too much processor time: the limit is 60s (`spec.limits.components.compileCpu`"),
         (7, "killed from outside, most likely since the machine or the container has no memory left"),
+        (11, "the compiler has a fault that the component meets: unreachable code"),
+        (12, "the process that compiled the component ended with signal: 7 (SIGBUS)"),
         (8, "nested so deeply that compiling it needs more stack"),
     ] {
         let why = refused(what, ComponentsSpec::default()).await;
