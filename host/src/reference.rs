@@ -1,5 +1,5 @@
-//! The pages of the reference that the binary knows: commands, codes, interfaces. A test makes them and
-//! compares them with `docs/reference`.
+//! The pages of the reference that the binary knows: commands, codes, interfaces. Tests generate them and compare
+//! them with `docs/reference`.
 
 use std::fmt::Write;
 
@@ -8,8 +8,7 @@ use kubewitness_core::words::Word;
 use kubewitness_core::{state, status};
 use kubewitness_harness::{GENERATED, cell, reference};
 
-use crate::audit::Broken;
-use crate::commands::End;
+use crate::commands::{Broken, End};
 use crate::controller::Phase;
 
 /// Every command shows these, and says itself what they do.

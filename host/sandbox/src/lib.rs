@@ -22,7 +22,6 @@
 
 mod bindings;
 mod capability;
-mod clock;
 mod compile;
 mod component;
 mod engine;
@@ -30,7 +29,6 @@ mod error;
 mod guest;
 mod instance;
 mod plugin;
-mod stderr;
 
 pub use compile::{Bounds, Compiler, compile_here};
 pub use component::{Component, Description};

@@ -1,15 +1,15 @@
-//! From a text to a checked manifest, or to every fault of it with file, line and field.
+//! Turns a text into a checked manifest, or into all of its faults with file, line and field.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
+use kubewitness_filter::Filter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::tree::Tree;
-use crate::controller::filters;
 
 /// Where a manifest was found, as a person would look for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,13 @@ pub struct Problem {
     pub message: String,
 }
 
+impl Problem {
+    /// A fault of a whole place or line, not of one field.
+    pub fn of(place: impl Into<String>, line: Option<usize>, message: impl Into<String>) -> Self {
+        Self { place: place.into(), line, field: String::new(), message: message.into() }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place)?;
@@ -98,15 +105,25 @@ pub fn parse_host(entry: &Entry) -> Result<Parsed<HostSpec>, Vec<Problem>> {
 pub fn parse_plugin(entry: &Entry, host: &HostSpec) -> Result<Parsed<PluginSpec>, Vec<Problem>> {
     let parsed = parse::<PluginSpec>(entry, "Plugin")?;
     let mut faults = parsed.spec.check(host);
-    faults.extend(filters::check(&parsed.spec));
+    faults.extend(filter_faults(&parsed.spec));
     if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
+}
+
+/// The faults of a plugin's filters.
+fn filter_faults(spec: &PluginSpec) -> Vec<Fault> {
+    let filters =
+        spec.subscribe.iter().enumerate().filter_map(|(index, s)| Some((index, s.filter.as_deref()?)));
+    let fault = |(index, text)| {
+        let fault = Filter::compile(text).err()?;
+        Some(Fault { field: format!("spec.subscribe[{index}].filter"), message: fault.to_string() })
+    };
+    filters.filter_map(fault).collect()
 }
 
 fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spec>, Vec<Problem>> {
     let origin = &entry.origin;
     let whole = |line: usize, message: String| {
-        let line = Some(origin.first_line + line - 1);
-        vec![Problem { place: origin.place.clone(), line, field: String::new(), message }]
+        vec![Problem::of(&origin.place, Some(origin.first_line + line - 1), message)]
     };
     let mut trees = Tree::parse(&entry.text).map_err(|error| whole(error.line.max(1), error.message))?;
     let tree = match trees.len() {
@@ -151,6 +168,13 @@ pub fn claimed_name(entry: &Entry) -> Option<String> {
     let tree = Tree::parse(&entry.text).ok()?.into_iter().next()?;
     let name = tree.get("metadata")?.get("name")?.text()?;
     is_name(name).then(|| name.to_string())
+}
+
+/// Whether a document is meant as a rule: with `cases`, or at least with a `group` and a `kind`, and of
+/// no version that a cluster knows.
+pub(super) fn is_rule(tree: &Tree) -> bool {
+    let has = |field: &str| tree.get(field).is_some();
+    (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
 pub(super) fn located(origin: &Origin, tree: &Tree, field: String, message: String) -> Problem {

@@ -1,19 +1,12 @@
-//! The controller: opens the journal, watches its configuration, and runs what it names.
-//! One line a stage; the stages themselves are crates.
+//! The controller: opens the journal, follows the configuration, and runs what it names. It wires the stages, one
+//! line a stage; what a stage does is in its crate.
 
-mod calls;
-mod control;
-pub mod filters;
-pub mod modules;
-mod office;
+mod election;
 mod opening;
 pub mod plugins;
-mod report;
-mod resync;
-mod retention;
+mod reconcile;
 mod shared;
 mod sources;
-mod streams;
 mod views;
 
 use std::net::SocketAddr;
@@ -38,12 +31,12 @@ use tracing::warn;
 
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
-use crate::handles;
+use crate::process::file_handles;
 use crate::tasks::{Fate, Tasks, or_overdue};
-use control::Control;
-use office::{Election, Office};
+use election::{Election, Office};
 use opening::Opening;
-use report::{Cluster, Reporter};
+use reconcile::Control;
+use reconcile::report::{Cluster, Reporter};
 #[cfg(test)]
 pub use shared::Phase;
 use shared::Shared;
@@ -61,7 +54,7 @@ pub struct Options {
     pub config: ConfigFrom,
     pub data: PathBuf,
     pub journal: Place,
-    /// Bound by whoever starts it, who may have to know that the address is free beforehand.
+    /// Bound by the caller, who may have to know beforehand that the address is free.
     pub listener: TcpListener,
     pub health_listen: Option<SocketAddr>,
     pub plugin_folders: Vec<PathBuf>,
@@ -232,7 +225,7 @@ async fn look_at_others(journal: Journal, election: Election, stop: Cancellation
             match now.clone().filter(|_| now != told) {
                 // It was deleted and made anew.
                 Some(lease) => journal.elect_by(lease).await.is_ok(),
-                // That it can't be looked at is told by whoever writes to it.
+                // An error is reported by the tasks that write to the journal.
                 None => journal.settle().await.is_ok(),
             }
         };
@@ -256,7 +249,7 @@ fn serve(
     after: &CancellationToken,
     abort: &CancellationToken,
 ) -> Result<()> {
-    let (bounds, health_bounds) = handles::for_clients();
+    let (bounds, health_bounds) = file_handles::for_clients();
     let options = PortalOptions { bounds, abort: abort.clone(), ..PortalOptions::default() };
     let health_options = PortalOptions { bounds: health_bounds, ..options.clone() };
     let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());

@@ -1,5 +1,4 @@
-//! What stands before the journal is open: it is waited for where its server is away, and who asks
-//! meanwhile is told so.
+//! Opens the journal, and waits while its server is away. Until then, the portal answers that it waits, and why.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,13 +15,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::office::Election;
+use super::election::Election;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How late a server that is back may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Answers that it waits until there is somebody who knows more.
+/// Answers that the host waits, until the real views are there.
 pub struct Opening {
     views: OnceLock<Arc<dyn Views>>,
     why: RwLock<String>,

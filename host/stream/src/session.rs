@@ -16,7 +16,8 @@ use crate::claims::Claims;
 use crate::message::Parts;
 use crate::server::{Away, Link, Server};
 
-/// Messages that the server sends ahead, of each partition.
+/// Messages that the server sends ahead at a request, of each partition. The client library has two
+/// requests at most.
 const AHEAD: usize = 128;
 const AHEAD_BYTES: usize = 8 << 20;
 /// How soon a server that fell silent is noticed.

@@ -3,6 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -78,8 +80,11 @@ pub fn cargo() -> Command {
     command
 }
 
+/// Says what begins, and how long all before it took.
 pub fn step(text: &str) {
-    eprintln!("\x1b[1m==>\x1b[0m {text}");
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let seconds = BEGUN.elapsed().as_secs();
+    eprintln!("\x1b[1m==>\x1b[0m {text} ({}:{:02})", seconds / 60, seconds % 60);
 }
 
 /// Runs to the end and says which command failed.
@@ -101,6 +106,16 @@ pub fn everything(host: Host) -> Result<()> {
     let mut command = cargo();
     command.args(["build", "--locked", "--package", "kubewitness"]).args(host.arguments());
     // The binary carries the plugins, so that `kubewitness playground` needs nothing beside it.
+    check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
+}
+
+/// All that `cargo test` runs, and the programs that tests start. Built in one command, they share every
+/// dependency; the host built alone has others of their features, which takes minutes more.
+pub fn tests() -> Result<()> {
+    plugins()?;
+    step("building the host and the tests");
+    let mut command = cargo();
+    command.args(["build", "--locked", "--workspace", "--bins", "--tests"]);
     check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
 }
 

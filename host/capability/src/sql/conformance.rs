@@ -6,12 +6,14 @@ use kubewitness_core::config::{DatabaseSpec, SecretRef, ServerSpec};
 use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::{Service, shared_server};
 
-use super::claims::{Claim, Claims};
 use super::mysql::Mysql;
 use super::postgres::Postgres;
 use super::proof::{DatabaseProof, ReceiptProof};
+use super::receipt::Receipt;
+use super::receipt::claims::{Claim, Claims};
 use super::remote::Remote;
 use super::sqlite::Sqlite;
+use super::values::QUERY_ROWS;
 use super::*;
 
 /// A database of one test's own; without a server it is SQLite.

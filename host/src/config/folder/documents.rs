@@ -1,4 +1,4 @@
-//! The documents of one file: hosts and plugins, in a ConfigMap as a cluster has them or as they are.
+//! Reads the documents of one file: hosts and plugins, bare or inside a ConfigMap.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::path::Path;
 use kubewitness_core::config::{HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, is_name};
 
 use super::problem;
-use crate::config::manifest::{Entry, Origin, Problem};
+use crate::config::manifest::{Entry, Origin, Problem, is_rule};
 use crate::config::tree::Tree;
-use crate::config::{Snapshot, decode_base64, rules};
+use crate::config::{Snapshot, decode_base64};
 
 /// Of a document that is in no ConfigMap: it is one of ours, whatever its version.
 const GROUP: &str = "kubewitness.dev/";
@@ -42,7 +42,7 @@ impl Source<'_> {
         let text = |field: &str| document.get(field).and_then(Tree::text);
         let is_ours = text("apiVersion").is_none_or(|version| version.starts_with(GROUP));
         match text("kind") {
-            _ if rules::is_rule(document) => {
+            _ if is_rule(document) => {
                 let told =
                     "a status rule works as an item of spec.statusRules in the host's settings, and not here";
                 snapshot.problems.push(self.problem(document.line, told.to_owned()));
@@ -146,7 +146,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// One that has what a labelled one has is probably meant to be taken.
+    /// A ConfigMap with the keys of a labelled one probably lacks its label by mistake.
     fn pass_over_config_map(&self, document: &Tree, snapshot: &mut Snapshot) {
         let has = |key: &str| document.get("data").is_some_and(|data| data.get(key).is_some());
         let slip = [(HOST_KEY, HOST_LABEL), (PLUGIN_KEY, PLUGIN_LABEL)].into_iter().find(|(key, _)| has(key));

@@ -1,5 +1,6 @@
 //! A carrier and readers with a real server and real journals between them.
 
+mod ahead;
 mod support;
 
 use anyhow::Result;

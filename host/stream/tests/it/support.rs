@@ -154,36 +154,46 @@ impl World {
     }
 }
 
-/// States of as many objects as it takes, each with a document that hardly packs.
+/// One state after the other, of as many objects as it takes, each with a document that hardly packs.
 pub async fn sent(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
     for number in numbers {
-        let name = format!("job-{}", number % 16);
-        let object = ObjectRef {
-            group: "batch".into(),
-            version: "v1".into(),
-            kind: "Job".into(),
-            namespace: "ml".into(),
-            uid: format!("uid-{name}"),
-            name,
-        };
-        let version = Version::new(&(u64::from(epoch) * 10_000 + number + 1).to_string());
-        let state = Witnessed {
-            id: StateId::of("jobs", epoch, &object, Change::Present, &version, None),
-            change: Change::Present,
-            object: Arc::new(object),
-            owner: None,
-            controller: None,
-            resource_version: version,
-            status: Arc::default(),
-            previous: None,
-            observed_ms: 1,
-            document: noise(number, bytes),
-            base: None,
-        };
-        let append = Append { source: "jobs".into(), epoch, states: vec![state], ..Append::default() };
-        journal.append(append).await?;
+        sent_at_once(journal, epoch, number..number + 1, bytes).await?;
     }
     Ok(())
+}
+
+/// The same in one append.
+pub async fn sent_at_once(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
+    let states = numbers.map(|number| state(epoch, number, bytes)).collect();
+    let append = Append { source: "jobs".into(), epoch, states, ..Append::default() };
+    journal.append(append).await?;
+    Ok(())
+}
+
+fn state(epoch: u32, number: u64, bytes: usize) -> Witnessed {
+    let name = format!("job-{}", number % 16);
+    let object = ObjectRef {
+        group: "batch".into(),
+        version: "v1".into(),
+        kind: "Job".into(),
+        namespace: "ml".into(),
+        uid: format!("uid-{name}"),
+        name,
+    };
+    let version = Version::new(&(u64::from(epoch) * 10_000 + number + 1).to_string());
+    Witnessed {
+        id: StateId::of("jobs", epoch, &object, Change::Present, &version, None),
+        change: Change::Present,
+        object: Arc::new(object),
+        owner: None,
+        controller: None,
+        resource_version: version,
+        status: Arc::default(),
+        previous: None,
+        observed_ms: 1,
+        document: noise(number, bytes),
+        base: None,
+    }
 }
 
 fn noise(seed: u64, bytes: usize) -> Bytes {

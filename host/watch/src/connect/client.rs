@@ -132,3 +132,21 @@ fn secured<C>(connector: C, config: &Config) -> Result<HttpsConnector<C>, BoxErr
     }
     Ok(builder.enable_http1().enable_http2().wrap_connector(connector))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_handshake_that_nobody_answers_ends_with_the_time_for_connecting() {
+        // It takes connections, and says nothing on them.
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("https://{}", server.local_addr().unwrap());
+        let mut config = Config::new(address.parse().unwrap());
+        assert_eq!(config.connect_timeout, Some(Duration::from_secs(30)));
+        config.connect_timeout = Some(Duration::from_millis(100));
+        let client = client(&config, &KeepAlive::default()).unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(20), client.apiserver_version()).await;
+        assert!(asked.expect("it is given up").is_err());
+    }
+}

@@ -236,6 +236,33 @@ async fn a_frame_of_configmaps_that_is_too_large_is_a_condition_and_they_are_wat
 }
 
 #[tokio::test]
+async fn more_configmaps_than_the_bound_are_a_condition_and_those_that_are_known_stay() {
+    let world = World::start().await;
+    let (mut seen, stop) = followed(&world, tuning()).await;
+    let map = |number: u32| {
+        let (name, uid) = (format!("map-{number}"), format!("uid-{number}"));
+        let meta =
+            json!({"name": name, "namespace": "ml", "uid": uid, "resourceVersion": number.to_string()});
+        format!("{}\n", json!({"type": "ADDED", "object": {"metadata": meta}}))
+    };
+    world.send(&(1..=2_000).map(map).collect::<String>());
+    until("2,000 ConfigMaps", || seen.borrow().maps.len() == 2_000).await;
+    assert_eq!(seen.borrow_and_update().condition, None);
+    world.send(&map(2_001));
+    let told = async |seen: &mut watch::Receiver<Snapshot>| {
+        let told = seen.wait_for(|seen| seen.condition.is_some()).await.unwrap();
+        (told.condition.clone().unwrap_or_default(), told.maps.len())
+    };
+    let (condition, known) = tokio::time::timeout(Duration::from_secs(20), told(&mut seen)).await.unwrap();
+    assert!(
+        condition.contains("more than 2000 ConfigMaps carry the label kubewitness.dev/plugin=true"),
+        "{condition}"
+    );
+    assert!(known >= 2_000);
+    stop.cancel();
+}
+
+#[tokio::test]
 async fn a_watch_of_configmaps_that_falls_silent_is_opened_anew() {
     let world = World::start().await;
     let (seen, stop) = followed(&world, Tuning { idle: Duration::from_millis(50), ..tuning() }).await;

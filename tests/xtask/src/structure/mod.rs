@@ -23,39 +23,13 @@ const ENTRIES: usize = 12;
 const SHOWN: usize = 8;
 
 /// Folders that still have more, and how many: no more than that, and each line goes once it may.
-const LARGE: &[(&str, usize)] = &[
-    ("host/capability/src", 16),
-    ("host/journal/src", 29),
-    ("host/journal/src/server", 24),
-    ("host/journal/src/sqlite", 17),
-    ("host/portal/src", 15),
-    ("host/src", 16),
-    ("host/src/commands", 14),
-    ("host/src/controller", 17),
-    ("tests/harness/src", 15),
-];
+const LARGE: &[(&str, usize)] = &[("host/portal/src", 15)];
 
 /// Circles of folders that are still there, and why: no other may come, and each line goes with its circle.
-const CIRCLES: &[(&str, &str)] = &[
-    ("host/capability/src/sql: claims.rs, guard, mod.rs, write.rs", "from before this was counted"),
-    ("host/capability/src/sql: mysql, postgres, proof.rs, remote, sqlite", "from before this was counted"),
-    (
-        "host/journal/src: differences.rs, memory.rs, plan, plan.rs, read, removal.rs, report.rs, retain.rs, rows.rs, seal.rs, store.rs",
-        "from before this was counted",
-    ),
-    (
-        "host/portal/src: api.rs, app.rs, events.rs, guard.rs, health.rs, lib.rs, pages, params.rs, problem.rs, scope.rs",
-        "from before this was counted",
-    ),
-    ("host/journal/src: import, import.rs", "what a line is stands beside how lines are taken in"),
-    (
-        "host/src/config: folder, folder.rs, rules.rs",
-        "bare documents and ConfigMaps are read by one another's means",
-    ),
-    ("host/src: config, controller", "from before this was counted"),
-    ("host/src/controller: views, views.rs", "from before this was counted"),
-    ("tests/faults/src: oracle, oracle.rs", "from before this was counted"),
-];
+const CIRCLES: &[(&str, &str)] = &[(
+    "host/portal/src: api.rs, app.rs, events.rs, guard.rs, health.rs, lib.rs, pages, params.rs, problem.rs, scope.rs",
+    "from before this was counted",
+)];
 
 struct Found {
     /// By folder that holds Rust: how many entries.

@@ -1,0 +1,132 @@
+//! The HTTP client of the commands: it asks a running controller, with bounds on time, and turns a refusal into an
+//! error that says what to do.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::commands::Usage;
+use crate::commands::print::clean;
+
+/// Longer than a controller takes to say that it can't answer.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
+const SILENCE: Duration = Duration::from_secs(50);
+
+pub struct Client {
+    base: Url,
+    http: reqwest::Client,
+}
+
+impl Client {
+    pub fn new(server: &str) -> Result<Self> {
+        let base = Url::parse(server).map_err(|error| {
+            Usage::error(format!(
+                "`{server}` is not an address: write one such as http://127.0.0.1:8787: {error}"
+            ))
+        })?;
+        if !matches!(base.scheme(), "http" | "https") {
+            return Err(Usage::error(format!("`{server}` is neither http nor https")));
+        }
+        let http = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .no_proxy()
+            .build()
+            .context("making an HTTP client")?;
+        Ok(Self { base, http })
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
+        self.send(Method::GET, path, |request| request.query(query)).await
+    }
+
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
+        self.send(Method::POST, path, |request| request.json(body)).await
+    }
+
+    /// The bytes of an answer, as they are.
+    pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
+        let answer = self.answer(self.http.get(self.url(path)?)).await?;
+        Ok(answer.bytes().await.context("reading the controller's answer")?.to_vec())
+    }
+
+    /// An answer that does not end by itself.
+    pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
+        let http = reqwest::Client::builder().no_proxy().read_timeout(SILENCE).connect_timeout(TIMEOUT);
+        let http = http.build().context("making an HTTP client")?;
+        self.answer(http.get(self.url(path)?).query(query)).await
+    }
+
+    fn url(&self, path: &str) -> Result<Url> {
+        self.base.join(path).with_context(|| format!("joining {} and {path}", self.base))
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
+    ) -> Result<T> {
+        let answer = self.answer(with(self.http.request(method, self.url(path)?))).await?;
+        let body = answer.bytes().await.context("reading the controller's answer")?;
+        serde_json::from_slice(&body)
+            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.base))
+    }
+
+    /// Sends it; a refusal is an error in the controller's words.
+    async fn answer(&self, request: RequestBuilder) -> Result<Response> {
+        let answer = request.send().await.map_err(|error| {
+            let what = match error.is_timeout() && !error.is_connect() {
+                true => format!(
+                    "the controller at {} has not answered in time: its log says what it waits for",
+                    self.base
+                ),
+                false => format!(
+                    "no controller answers at {}: start one with `kubewitness run` or `kubewitness playground`, \
+                     or name another with --server",
+                    self.base
+                ),
+            };
+            anyhow!(error).context(what)
+        })?;
+        let status = answer.status();
+        if !status.is_success() {
+            let body = answer.bytes().await.context("reading the controller's answer")?;
+            let refusal = refusal(status, &body);
+            // The controller looks at what was typed, such as a selector.
+            return Err(if status == StatusCode::BAD_REQUEST {
+                Usage::error(refusal)
+            } else {
+                anyhow!(refusal)
+            });
+        }
+        Ok(answer)
+    }
+}
+
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    match (json["error"]["message"].as_str(), json["error"]["hint"].as_str()) {
+        (Some(message), Some(hint)) => format!("{}\n{}", clean(message), clean(hint)),
+        (Some(message), None) => clean(message).into_owned(),
+        _ => format!("the controller answered {status}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_the_controllers_words() {
+        let body = br#"{"error":{"message":"no such plugin","hint":"`kubewitness plugins` lists them"}}"#;
+        assert_eq!(refusal(StatusCode::NOT_FOUND, body), "no such plugin\n`kubewitness plugins` lists them");
+        let hostile = br#"{"error":{"message":"a\u001b[2Jb","hint":"c\u202ed"}}"#;
+        assert_eq!(refusal(StatusCode::NOT_FOUND, hostile), "a\u{b7}[2Jb\nc\u{b7}d");
+        assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the controller answered 502 Bad Gateway");
+    }
+}

@@ -1,0 +1,492 @@
+//! `kubewitness gaps` and `kubewitness poison`: the versions that were not witnessed, with their bounds, and the
+//! frames that did not decode.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::{Result, bail};
+use kubewitness_core::views::{DiscrepancyView, PoisonView, SourceView, StatusView, TimelineView};
+use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
+
+use super::client::Client;
+use super::status::{blind, plural, source_remarks};
+use crate::cli::{GapsArgs, PoisonArgs};
+use crate::commands::print::{self, Table, clean, remarks};
+use crate::commands::{End, Ended, Usage};
+
+type Parameters = Vec<(&'static str, String)>;
+
+/// Differences of audits that are shown for each source; the figures count them all.
+const DIFFERENCES: usize = 10;
+
+/// As many rows as the API gives.
+const MOST: usize = 10_000;
+
+// ---- gaps --------------------------------------------------------------------------------
+
+pub async fn gaps(args: GapsArgs) -> Ended {
+    let client = Client::new(&args.query.server)?;
+    let (mut parameters, about) = asked(&args)?;
+    parameters.push(("limit", args.limit.to_string()));
+    let gaps: Vec<Gap> = client.get("api/v1/gaps", &parameters).await?;
+    if gaps.is_empty() && is_one_object(&parameters) {
+        was_witnessed(&client, &parameters, &about).await?;
+    }
+    let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
+    let sources: Vec<_> = status.sources.iter().filter(|source| is_asked(&parameters, source)).collect();
+    let narrowed = parameters.iter().any(|(name, _)| !matches!(*name, "source" | "limit"));
+    // A hole of a whole source may lie in the story of each of its objects.
+    let whole = if narrowed { whole(&client, &sources).await? } else { Vec::new() };
+    let cut = gaps.len() >= args.limit;
+    print::wide(args.query.output, &gaps, |gaps, wide| {
+        let mut text = match (gaps.is_empty(), whole.is_empty()) {
+            (true, true) => none(&about, &status, &sources),
+            (true, false) => format!("no gap {}, for itself\n", clean(&about)),
+            (false, _) => table(gaps, wide),
+        };
+        if cut {
+            text.push_str(&format!("only the newest {} are shown: --limit shows more\n", args.limit));
+        }
+        if !whole.is_empty() {
+            text.push_str(&format!("\nof the whole source, which may concern it:\n{}", table(&whole, wide)));
+        }
+        if narrowed { text } else { text + &beside(&sources) }
+    })?;
+    Ok(End::Fine)
+}
+
+/// Whether a source has anything to do with the question.
+fn is_asked(parameters: &Parameters, source: &SourceView) -> bool {
+    let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
+    parameters.iter().all(|(name, value)| match *name {
+        "source" => *value == source.name,
+        "kind" => kinds::is_kind(group, &source.kind, value),
+        _ => true,
+    })
+}
+
+async fn whole(client: &Client, sources: &[&SourceView]) -> Result<Vec<Gap>> {
+    let all: Vec<Gap> = client.get("api/v1/gaps", &[("limit", MOST)]).await?;
+    let of_those = |gap: &Gap| sources.iter().any(|source| source.name == gap.source);
+    Ok(all.into_iter().filter(|gap| gap.object.is_none() && of_those(gap)).collect())
+}
+
+/// What the API is asked for, and the same in words.
+fn asked(args: &GapsArgs) -> Result<(Parameters, String)> {
+    let mut parameters = Parameters::new();
+    let mut words = Vec::new();
+    match args.object.as_deref().map(|object| object.split_once('/').ok_or(object)) {
+        Some(Ok((kind, name))) if !kind.is_empty() && !name.is_empty() => {
+            parameters.extend([("kind", kind.to_owned()), ("name", name.to_owned())]);
+            words.push(format!("of {kind}/{name}"));
+        }
+        Some(Err(uid)) if is_uid(uid) => {
+            parameters.push(("uid", uid.to_owned()));
+            words.push(format!("of {uid}"));
+        }
+        Some(Err(kind)) if !kind.is_empty() => {
+            parameters.push(("kind", kind.to_owned()));
+            words.push(format!("of any {kind}"));
+        }
+        None => {}
+        Some(_) => {
+            return Err(Usage::error(format!(
+                "`{}` names no object: write KIND/NAME, such as job/train-7, a KIND or a uid",
+                args.object.as_deref().unwrap_or_default()
+            )));
+        }
+    }
+    if let Some(namespace) = &args.namespace {
+        parameters.push(("namespace", namespace.clone()));
+        words.push(format!("in namespace {namespace}"));
+    }
+    if let Some(source) = &args.source {
+        parameters.push(("source", source.clone()));
+        words.push(format!("of source {source}"));
+    }
+    Ok((parameters, words.join(" ")))
+}
+
+/// As the API server makes them. A kind has no digits between hyphens.
+fn is_uid(text: &str) -> bool {
+    let parts: Vec<_> = text.split('-').map(str::len).collect();
+    parts == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
+fn is_one_object(parameters: &Parameters) -> bool {
+    parameters.iter().any(|(name, _)| matches!(*name, "uid" | "name"))
+}
+
+/// That an object has no gap can only be said of one that was seen.
+async fn was_witnessed(client: &Client, parameters: &Parameters, about: &str) -> Result<()> {
+    let known = |name: &str| matches!(name, "uid" | "kind" | "namespace" | "name");
+    let mut asked: Parameters = parameters.iter().filter(|(name, _)| known(name)).cloned().collect();
+    asked.push(("limit", "1".into()));
+    let story: TimelineView = client.get("api/v1/timeline", &asked).await?;
+    if story.states.is_empty() {
+        bail!("nothing was witnessed {about}: `kubewitness get all` lists what is there now");
+    }
+    Ok(())
+}
+
+/// "Every version" is said only while every source that was asked about sees what happens.
+fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
+    let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
+    let since = match &status.journal.oldest_at {
+        Some(at) => format!("the journal begins at {}", clean(at)),
+        None => "the journal has no state yet".into(),
+    };
+    if sources.is_empty() || !status.problems.is_empty() {
+        return format!(
+            "no gap{about} so far, but not all is watched: `kubewitness status` tells why ({since})\n"
+        );
+    }
+    let named = |of: &dyn Fn(&SourceView) -> bool| {
+        let of = sources.iter().filter(|source| of(source));
+        of.map(|source| clean(&source.name).to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let blind = named(&|source| blind(source).is_some());
+    if !blind.is_empty() {
+        return format!(
+            "no gap{about} so far, but not all is seen now: `kubewitness status` tells what holds up {blind} ({since})\n"
+        );
+    }
+    let doubted = named(&|source| source.doubt.is_some());
+    if !doubted.is_empty() {
+        return format!("no gap{about} is known, but events of {doubted} get lost ({since})\n");
+    }
+    format!(
+        "no gap{about}: every version since the first list was witnessed, as far as can be told ({since})\n"
+    )
+}
+
+fn table(gaps: &[Gap], wide: bool) -> String {
+    let mut header = vec!["RECORDED", "SOURCE", "SCOPE", "AFTER", "BEFORE", "REASON"];
+    if wide {
+        header.extend(["EPOCH", "UID", "MESSAGE"]);
+    }
+    let mut table = Table::new(&header);
+    for gap in gaps {
+        let (date, time) = calendar::parts(gap.recorded_ms);
+        let mut row = vec![
+            format!("{date}T{time}Z"),
+            gap.source.clone(),
+            scope(gap),
+            bound(&gap.after),
+            bound(&gap.before),
+            gap.reason.clone(),
+        ];
+        if wide {
+            row.push(gap.epoch.to_string());
+            row.push(gap.object.as_ref().map(|object| object.uid.clone()).unwrap_or_default());
+            row.push(gap.message.clone());
+        }
+        table.row(row);
+    }
+    let count = gaps.len() as u64;
+    format!(
+        "{}{count} {}: versions strictly between AFTER and BEFORE were not witnessed\n{}",
+        table.render(),
+        plural(count, "gap", "gaps"),
+        if wide { String::new() } else { reasons(gaps) }
+    )
+}
+
+/// Each reason once, in the words of the newest gap that has it: a column would be too wide. What
+/// it means for a whole source is something else than for an object.
+fn reasons(gaps: &[Gap]) -> String {
+    let mut words: BTreeMap<(&str, bool), &str> = BTreeMap::new();
+    for gap in gaps {
+        words.entry((&gap.reason, gap.object.is_none())).or_insert(&gap.message);
+    }
+    let told = words.into_iter().filter(|(_, message)| !message.is_empty());
+    remarks(told.map(|((reason, whole), message)| {
+        (if whole { format!("{reason}, of a source") } else { reason.to_owned() }, message)
+    }))
+}
+
+fn scope(gap: &Gap) -> String {
+    gap.object.as_ref().map_or_else(|| "the whole source".into(), of)
+}
+
+fn of(object: &ObjectRef) -> String {
+    match object.namespace.as_str() {
+        "" => format!("{}/{}", object.kind, object.name),
+        namespace => format!("{}/{} in {namespace}", object.kind, object.name),
+    }
+}
+
+/// An empty bound is not known: before the first list, or until now.
+fn bound(version: &str) -> String {
+    if version.is_empty() { "open".into() } else { version.into() }
+}
+
+/// What else a source can't or did not see as it should have.
+fn beside(sources: &[&SourceView]) -> String {
+    let mut told = Vec::new();
+    for source in sources {
+        let counts = &source.counts;
+        let name = source.name.as_str();
+        if !source.synced && source.condition.is_none() {
+            told.push((name, "its first list is not complete: its gaps are not known yet".to_owned()));
+        }
+        told.extend(source_remarks(source));
+        if source.poison > 0 {
+            let states = plural(source.poison, "state was", "states were");
+            let text =
+                format!("{} {states} no object of its kind: `kubewitness poison` lists them", source.poison);
+            told.push((name, text));
+        }
+        if counts.walk_back_requests > 0 {
+            let versions = plural(counts.walked_back, "version was", "versions were");
+            let requests = counts.walk_back_requests;
+            let what = match counts.walked_back {
+                0 => "missed versions were looked for".to_string(),
+                count => format!("{count} missed {versions} read back"),
+            };
+            told.push((name, format!("{what}, in {requests} requests")));
+        }
+        told.extend(source.discrepancies.iter().take(DIFFERENCES).map(|found| (name, differed(found))));
+        let more = source.differed.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);
+        if more > 0 {
+            let objects = plural(more, "object", "objects");
+            told.push((name, format!("{more} more {objects} differed from what was witnessed")));
+        }
+    }
+    remarks(told)
+}
+
+/// What was found of one object; `-o json` of the status has them all.
+fn differed(found: &DiscrepancyView) -> String {
+    let DiscrepancyView { object, witnessed, listed, found_ms } = found;
+    let (date, time) = calendar::parts(*found_ms);
+    let what = match (witnessed.as_str(), listed.as_str()) {
+        ("", "") => "was not known, and its deletion came".to_string(),
+        ("", listed) => format!("was not known, and listed at version {listed}"),
+        (witnessed, "") => format!("was last witnessed at version {witnessed}, and no longer listed"),
+        (witnessed, listed) => format!("was last witnessed at version {witnessed}, and listed at {listed}"),
+    };
+    format!("found at {date}T{time}Z: {} {what}: it is read back, or lies in a gap", of(object))
+}
+
+// ---- poison ------------------------------------------------------------------------------
+
+pub async fn poison(args: PoisonArgs) -> Ended {
+    let client = Client::new(&args.query.server)?;
+    if let Some(number) = args.number {
+        raw(&client.bytes(&format!("api/v1/poison/{number}/raw")).await?)?;
+        return Ok(End::Fine);
+    }
+    let mut parameters: Parameters = vec![("limit", args.limit.to_string())];
+    parameters.extend(args.source.clone().map(|source| ("source", source)));
+    let poison: Vec<PoisonView> = client.get("api/v1/poison", &parameters).await?;
+    print::wide(args.query.output, &poison, |poison, wide| {
+        poison_text(poison, wide, args.source.as_deref())
+    })?;
+    Ok(End::Fine)
+}
+
+fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str>) -> String {
+    if poison.is_empty() {
+        let of = source.map(|name| format!(" of source {}", clean(name))).unwrap_or_default();
+        return format!("no poison{of}: every frame was an object of its kind\n");
+    }
+    let mut header = vec!["NUMBER", "OBSERVED", "SOURCE", "BYTES", "ERROR"];
+    if wide {
+        header.extend(["EPOCH", "BEGINS"]);
+    }
+    let mut table = Table::new(&header);
+    for view in poison {
+        let (date, time) = calendar::parts(view.observed_ms);
+        let mut row = vec![
+            view.number.to_string(),
+            format!("{date}T{time}Z"),
+            view.source.clone(),
+            view.bytes.to_string(),
+            view.error.clone(),
+        ];
+        if wide {
+            row.extend([view.epoch.to_string(), view.excerpt.clone()]);
+        }
+        table.row(row);
+    }
+    table.render() + "`kubewitness poison NUMBER` prints one as it came\n"
+}
+
+/// As they came into a file or a pipe; a terminal gets what it can't obey.
+fn raw(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let written = match out.is_terminal() {
+        true => {
+            drop(out);
+            let text = String::from_utf8_lossy(bytes);
+            return print::text(&format!("{}\n", clean(&text)));
+        }
+        false => out.write_all(bytes).and_then(|()| out.flush()),
+    };
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use kubewitness_core::views::{JournalView, SourceCounts};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parsed(arguments: &[&str]) -> Result<(Parameters, String)> {
+        let line = ["kubewitness", "gaps"].iter().chain(arguments);
+        let Command::Gaps(args) = Cli::parse_from(line).command else {
+            unreachable!("the command is `gaps`")
+        };
+        asked(&args)
+    }
+
+    #[test]
+    fn gaps_are_asked_for_by_object_uid_kind_namespace_and_source() {
+        let (parameters, about) = parsed(&["job/train", "-n", "a", "--source", "jobs"]).unwrap();
+        let told: Vec<_> = parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        assert_eq!(told, [("kind", "job"), ("name", "train"), ("namespace", "a"), ("source", "jobs")]);
+        assert_eq!(about, "of job/train in namespace a of source jobs");
+        let uid = "0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10";
+        assert_eq!(parsed(&[uid]).unwrap().0, [("uid", uid.to_owned())]);
+        assert_eq!(parsed(&["pods"]).unwrap().0, [("kind", "pods".to_owned())]);
+        assert_eq!(parsed(&[]).unwrap().0, []);
+        for wrong in ["job/", "/x", ""] {
+            assert!(parsed(&[wrong]).unwrap_err().to_string().contains("KIND/NAME"), "{wrong}");
+        }
+    }
+
+    fn gap(object: Option<ObjectRef>, after: &str, before: &str, message: &str) -> Gap {
+        Gap {
+            source: "jobs".into(),
+            object,
+            epoch: 1,
+            after: after.into(),
+            before: before.into(),
+            reason: "Compacted".into(),
+            message: message.into(),
+            recorded_ms: 1_795_182_311_250,
+        }
+    }
+
+    #[test]
+    fn a_gap_has_scope_bounds_and_reason_in_its_row_and_its_message_once() {
+        let train = ObjectRef {
+            kind: "Job".into(),
+            namespace: "a".into(),
+            name: "train".into(),
+            uid: "u1".into(),
+            ..ObjectRef::default()
+        };
+        let gaps =
+            [gap(Some(train), "7", "12", "compaction\u{1b} came first"), gap(None, "3", "", "older words")];
+        let text = table(&gaps, false);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[1], "2026-11-20T13:45:11Z   jobs     Job/train in a     7       12       Compacted");
+        assert_eq!(lines[2], "2026-11-20T13:45:11Z   jobs     the whole source   3       open     Compacted");
+        assert_eq!(lines[3], "2 gaps: versions strictly between AFTER and BEFORE were not witnessed");
+        assert_eq!(lines[4..], ["Compacted: compaction· came first", "Compacted, of a source: older words"]);
+        let wide = table(&gaps, true);
+        assert!(wide.contains("EPOCH") && wide.contains("u1") && wide.contains("older words"), "{wide}");
+    }
+
+    #[test]
+    fn a_question_concerns_the_sources_of_its_kind() {
+        let source = |name: &str, api_version: &str, kind: &str| SourceView {
+            name: name.into(),
+            api_version: api_version.into(),
+            kind: kind.into(),
+            ..SourceView::default()
+        };
+        let sources = [source("jobs", "batch/v1", "Job"), source("pods", "v1", "Pod")];
+        let asked = |parameters: &[(&'static str, &str)]| {
+            let parameters = parameters.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+            let of = sources.iter().filter(|source| is_asked(&parameters, source));
+            of.map(|source| source.name.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&[("limit", "5")]), ["jobs", "pods"]);
+        assert_eq!(asked(&[("kind", "jobs.batch"), ("name", "x")]), ["jobs"]);
+        assert_eq!(asked(&[("source", "pods"), ("uid", "x")]), ["pods"]);
+    }
+
+    #[test]
+    fn nothing_found_is_said_with_since_when_and_with_what_may_still_come() {
+        let journal =
+            JournalView { oldest_at: Some("2026-11-20T11:00:00.000Z".into()), ..JournalView::default() };
+        let status = StatusView { journal, ..StatusView::default() };
+        let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
+        let text = none("of job/x", &status, &[&seen]);
+        assert!(
+            text.starts_with("no gap of job/x: every version since the first list was witnessed"),
+            "{text}"
+        );
+        assert!(text.contains("2026-11-20T11:00:00.000Z"), "{text}");
+        let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
+        let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
+        let unseen = SourceView { synced: false, ..seen.clone() };
+        let refused = StatusView { problems: vec!["two hosts".into()], ..status.clone() };
+        for text in [none("", &refused, &[&seen]), none("", &status, &[])] {
+            assert!(text.starts_with("no gap so far, but not all is watched"), "{text}");
+        }
+        let text = none("", &status, &[&doubted]);
+        assert!(text.starts_with("no gap is known, but events of jobs get lost ("), "{text}");
+        for blind in [held_up, unseen, SourceView { walking: 1, ..seen }] {
+            let text = none("", &status, &[&blind]);
+            assert!(
+                text.starts_with("no gap so far, but not all is seen now") && text.contains("jobs"),
+                "{text}"
+            );
+        }
+        let source = SourceView {
+            name: "jobs".into(),
+            poison: 2,
+            counts: SourceCounts { walk_back_requests: 3, walked_back: 1, ..Default::default() },
+            differed: 3,
+            discrepancies: vec![
+                DiscrepancyView {
+                    object: ObjectRef { kind: "Job".into(), name: "x".into(), ..ObjectRef::default() },
+                    witnessed: "7".into(),
+                    listed: "9".into(),
+                    found_ms: 1_795_182_311_250,
+                },
+                DiscrepancyView { witnessed: "7".into(), ..DiscrepancyView::default() },
+            ],
+            ..SourceView::default()
+        };
+        let lines = beside(&[&source]);
+        for part in [
+            "its first list is not complete",
+            "2 states were no object of its kind",
+            "1 missed version was read back, in 3 requests",
+            "found at 2026-11-20T13:45:11Z: Job/x was last witnessed at version 7, and listed at 9: it is read back, or lies in a gap",
+            "and no longer listed: it is read back, or lies in a gap",
+            "1 more object differed",
+        ] {
+            assert!(lines.contains(part), "{part} is not in\n{lines}");
+        }
+        assert_eq!(beside(&[&SourceView { synced: true, ..SourceView::default() }]), "");
+    }
+
+    #[test]
+    fn poison_is_shown_so_that_no_terminal_obeys_it() {
+        let view = PoisonView {
+            number: 7,
+            source: "jobs".into(),
+            error: "bad\nline".into(),
+            excerpt: "\u{1b}[2J".into(),
+            bytes: 4,
+            ..PoisonView::default()
+        };
+        let text = poison_text(&[view], true, None);
+        assert!(text.contains("bad·line") && text.contains("·[2J") && !text.contains('\u{1b}'), "{text}");
+        assert_eq!(
+            poison_text(&[], false, Some("pods")),
+            "no poison of source pods: every frame was an object of its kind\n"
+        );
+    }
+}

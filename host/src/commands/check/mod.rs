@@ -1,0 +1,446 @@
+//! `kubewitness check`: the checks of run time, made beforehand on files. It writes nothing, and asks neither a
+//! controller nor a cluster.
+
+mod status_rules;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::config::{
+    DatabaseSpec, DestinationSpec, Duration, Fault, HostLimitsSpec, HostSpec, KeySpec, LedgerSpec, Manifest,
+    PluginSpec, SecretRef, SourceSpec, SqliteSpec,
+};
+use kubewitness_sandbox::Engine;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::cli::{CheckArgs, Output};
+use crate::commands::print::{self, clean, mark};
+use crate::commands::{End, Ended, Usage};
+use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
+use crate::config::{Snapshot, component, folder, rules};
+use crate::controller::{self, plugins};
+
+/// What was looked at, and what does not fit.
+#[derive(Serialize)]
+pub(super) struct Finding {
+    what: String,
+    ok: bool,
+    detail: String,
+    problems: Vec<String>,
+    /// What fits, and is probably not what was meant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    /// What is nobody's fault, and good to know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+}
+
+pub async fn check(args: CheckArgs) -> Ended {
+    if args.object.is_some() || args.list_rules {
+        return status_rules::ask(&args);
+    }
+    let Some(path) = args.path else { return Err(Usage::error("name a folder, a manifest or a component")) };
+    let engine = controller::engine(None)?;
+    let folders = component::default_folders(args.plugins.plugins.clone());
+    let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
+        vec![check_component(&engine, &path).await?]
+    } else {
+        match read(&path)? {
+            Read::Rules(read) => {
+                vec![Finding::new(format!("status rules {}", path.display()), String::new(), faults(read))]
+            }
+            Read::Manifests(snapshot) => check_snapshot(&engine, &path, &snapshot, &folders).await,
+        }
+    };
+    tell(args.output, &findings)
+}
+
+pub(super) fn tell(output: Output, findings: &Vec<Finding>) -> Ended {
+    let ok = findings.iter().all(|finding| finding.ok);
+    let end = match findings.iter().any(|finding| !finding.warnings.is_empty()) {
+        _ if !ok => End::Failed,
+        true => End::Warned,
+        false => End::Fine,
+    };
+    print::value(output, findings, |findings| findings.iter().map(Finding::text).collect())?;
+    Ok(end)
+}
+
+fn faults<T>(read: Result<T, Vec<Problem>>) -> Vec<String> {
+    read.err().map(|problems| texts(&problems)).unwrap_or_default()
+}
+
+impl Finding {
+    pub(super) fn new(what: String, detail: String, problems: Vec<String>) -> Self {
+        Self { what, ok: problems.is_empty(), detail, problems, warnings: Vec::new(), notes: Vec::new() }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{} {}", mark(self.ok), clean(&self.what));
+        if !self.detail.is_empty() {
+            text.push_str(&format!(" ({})", clean(&self.detail)));
+        }
+        text.push('\n');
+        for problem in &self.problems {
+            text.push_str(&format!("    {}\n", clean(problem)));
+        }
+        for warning in &self.warnings {
+            text.push_str(&format!("    ! {}\n", clean(warning)));
+        }
+        for note in &self.notes {
+            text.push_str(&format!("    - {}\n", clean(note)));
+        }
+        text
+    }
+}
+
+enum Read {
+    Rules(Result<rules::PlacedRules, Vec<Problem>>),
+    Manifests(Snapshot),
+}
+
+/// A file is read once: it may be a pipe.
+fn read(path: &Path) -> Result<Read> {
+    let told = |problem: Problem| anyhow::anyhow!("{}", clean(&problem.to_string()));
+    let snapshot = if path.is_dir() {
+        folder::read(path).map_err(told)?
+    } else {
+        let text = folder::text(path).map_err(told)?;
+        if let Some(rules) = rules::of_text(path, &text) {
+            return Ok(Read::Rules(rules));
+        }
+        folder::of_text(path, &text)
+    };
+    if snapshot.has_nothing() {
+        let untaken: String =
+            snapshot.untaken().iter().map(|told| format!("\n    {}", clean(told))).collect();
+        bail!(
+            "{} has no host and no plugin: no ConfigMap labelled kubewitness.dev/host or kubewitness.dev/plugin: \
+             \"true\", and no document of the kind Host or Plugin{untaken}",
+            path.display()
+        );
+    }
+    Ok(Read::Manifests(snapshot))
+}
+
+/// What is not taken, and why. What a cluster would take has its place in a folder: that is no fault.
+fn untaken(snapshot: &Snapshot) -> Option<Finding> {
+    let (warnings, notes) = (texts(&snapshot.slips), snapshot.untaken());
+    let is_any = !warnings.is_empty() || !notes.is_empty();
+    is_any.then(|| Finding { warnings, notes, ..Finding::new("not taken".into(), String::new(), Vec::new()) })
+}
+
+/// The settings that a plugin's names are held against, and what to say about them.
+struct Against {
+    host: Option<HostSpec>,
+    /// Empty where the host document is among what is checked.
+    detail: String,
+}
+
+async fn check_snapshot(
+    engine: &Engine,
+    path: &Path,
+    snapshot: &Snapshot,
+    folders: &[PathBuf],
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !snapshot.problems.is_empty() {
+        let problems = snapshot.problems.iter().map(ToString::to_string).collect();
+        findings.push(Finding::new("files".into(), String::new(), problems));
+    }
+    let against = if snapshot.hosts.is_empty() && !path.is_dir() {
+        beside(path)
+    } else {
+        let (finding, host) = check_host(snapshot);
+        findings.push(finding);
+        let detail = if host.is_some() { "" } else { "the host's names are not checked" };
+        Against { host, detail: detail.into() }
+    };
+    let mut names = BTreeMap::new();
+    for entry in &snapshot.plugins {
+        findings.push(check_plugin(engine, entry, &against, folders, &mut names).await);
+    }
+    findings.extend(untaken(snapshot));
+    findings
+}
+
+fn check_host(snapshot: &Snapshot) -> (Finding, Option<HostSpec>) {
+    match snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host) {
+        Ok(host) => {
+            let HostSpec { sources, databases, status_rules, .. } = &host.spec;
+            let mut detail = format!("{} sources, {} databases", sources.len(), databases.len());
+            if !status_rules.is_empty() {
+                detail.push_str(&format!(", {} status rules", status_rules.len()));
+            }
+            let what = format!("host {}", host.entry.shown());
+            (Finding::new(what, detail, Vec::new()), Some(host.spec))
+        }
+        Err(problems) => {
+            let problems = problems.iter().map(ToString::to_string).collect();
+            (Finding::new("host".into(), String::new(), problems), None)
+        }
+    }
+}
+
+/// The host document in the folder of a file that has none. What is wrong with it is no fault of
+/// the file.
+fn beside(path: &Path) -> Against {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
+    let unchecked = |why: &str| Against {
+        host: None,
+        detail: format!("the host's names are not checked: {why} in {}", folder.display()),
+    };
+    let Ok(snapshot) = folder::read(folder) else { return unchecked("nothing can be read") };
+    match snapshot.hosts.as_slice() {
+        [] => unchecked("there is no host document"),
+        [entry] => match parse_host(entry) {
+            Ok(host) => Against {
+                detail: format!("against the host in {}", host.entry.origin.place),
+                host: Some(host.spec),
+            },
+            Err(_) => unchecked("the host document has faults"),
+        },
+        _ => unchecked("there are several host documents"),
+    }
+}
+
+/// A host that has whatever the plugin names, so that everything else of it can be checked. A text
+/// that does not parse names nothing, and is refused for that before its names are looked at.
+fn agreeable(entry: &Entry) -> HostSpec {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&entry.text).unwrap_or_default();
+    let document = documents.into_iter().find(|document| !document.is_null()).unwrap_or_default();
+    let Ok(manifest) = serde_json::from_value::<Manifest<PluginSpec>>(document) else {
+        return HostSpec::default();
+    };
+    let PluginSpec { subscribe, grants, .. } = manifest.spec;
+    let sources = subscribe.into_iter().map(|s| s.source).chain(grants.lister);
+    let secret = || SecretRef::Env("UNCHECKED".into());
+    HostSpec {
+        sources: sources.map(|name| source(&name)).collect(),
+        databases: grants
+            .sql
+            .into_iter()
+            .map(|g| DatabaseSpec {
+                name: g.database,
+                sqlite: Some(SqliteSpec { path: "unchecked.db".into() }),
+                ..DatabaseSpec::default()
+            })
+            .collect(),
+        destinations: grants
+            .http
+            .into_iter()
+            .map(|g| DestinationSpec {
+                name: g.destination,
+                url: "http://unchecked.invalid".into(),
+                headers: Vec::new(),
+                rate: None,
+                timeout: Duration(std::time::Duration::from_secs(1)),
+            })
+            .collect(),
+        ledgers: grants
+            .ledger
+            .into_iter()
+            .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into() })
+            .collect(),
+        keys: grants.keys.into_iter().map(|g| KeySpec { name: g.key, value_from: secret() }).collect(),
+        streams: Vec::new(),
+        status_rules: Vec::new(),
+        limits: HostLimitsSpec::default(),
+    }
+}
+
+fn source(name: &str) -> SourceSpec {
+    SourceSpec::of(name, "v1", "Unchecked")
+}
+
+/// `names` are the plugins so far, each with its place and what it says.
+async fn check_plugin(
+    engine: &Engine,
+    entry: &Entry,
+    against: &Against,
+    folders: &[PathBuf],
+    names: &mut BTreeMap<String, (String, PluginSpec)>,
+) -> Finding {
+    let what = format!("plugin {}", entry.shown());
+    let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
+    let parsed = match parse_plugin(entry, &host) {
+        Ok(parsed) => parsed,
+        Err(problems) => return Finding::new(what, against.detail.clone(), texts(&problems)),
+    };
+    let beside = names.iter().flat_map(|(name, (_, other))| parsed.spec.warnings_beside(name, other));
+    let mut warnings: Vec<_> = beside.collect();
+    let mut problems = Vec::new();
+    match names.get(&parsed.name) {
+        Some((first, _)) => {
+            let message = format!("`{}` is the plugin of {first} already: rename one", parsed.name);
+            let fault = Fault { field: "metadata.name".into(), message };
+            problems.extend(texts(&parsed.problems(vec![fault])));
+        }
+        None => {
+            let place = format!("{}:{}", entry.origin.place, entry.origin.first_line);
+            names.insert(parsed.name.clone(), (place, parsed.spec.clone()));
+        }
+    }
+    warnings.extend(against.host.iter().flat_map(|host| parsed.spec.warnings(host)));
+    let warnings = texts(&parsed.problems(warnings));
+    let examined = async {
+        let bytes = component::find(&parsed, folders).await?;
+        plugins::examine_component(engine, parsed, bytes, &host.limits.components).await
+    };
+    let mut details = Vec::new();
+    match examined.await {
+        Ok(candidate) => {
+            let digest: String = candidate.component.digest().chars().take(12).collect();
+            details.push(format!("component {digest}"));
+        }
+        Err(found) => problems.extend(texts(&found)),
+    }
+    details.extend(Some(against.detail.clone()).filter(|detail| !detail.is_empty()));
+    Finding { warnings, ..Finding::new(what, details.join("; "), problems) }
+}
+
+pub(super) fn texts(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
+/// A component alone is held against the limits of the host document beside it, or against the defaults.
+async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
+    let bytes = folder::bytes(path, component::COMPONENT_BYTES)
+        .with_context(|| format!("reading {}", path.display()))?;
+    let what = path.display().to_string();
+    let against = beside(path);
+    let limits = against.host.unwrap_or_default().limits.components;
+    let component = match engine.load(&bytes.into(), &limits).await {
+        Ok(component) => component,
+        Err(error) => return Ok(Finding::new(what, String::new(), vec![error.to_string()])),
+    };
+    Ok(match component.describe().await {
+        Ok(description) => {
+            let needs =
+                if description.needs.is_empty() { "nothing".into() } else { description.needs.join(", ") };
+            let detail = format!("{} {}, needs {needs}", description.name, description.version);
+            Finding::new(what, detail, Vec::new())
+        }
+        Err(error) => Finding::new(what, String::new(), vec![error.to_string()]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_sandbox::{Compiler, EngineOptions};
+
+    use super::*;
+
+    const HOST: &str = "kind: ConfigMap\nmetadata: {name: host, labels: {kubewitness.dev/host: \"true\"}}\ndata:\n  host.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Host\n    metadata: {name: host}\n    spec:\n      sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]\n";
+
+    /// The component is missing, so that one problem is always there once the manifest is fine.
+    fn plugin(config_map: &str, spec: &str) -> String {
+        format!(
+            "kind: ConfigMap\nmetadata: {{name: {config_map}, labels: {{kubewitness.dev/plugin: \"true\"}}}}\ndata:\n  plugin.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Plugin\n    metadata: {{name: notify}}\n    spec:\n      module: {{file: absent.wasm}}\n{spec}"
+        )
+    }
+
+    const SPEC: &str = "      subscribe: [{source: pods}]\n      grants:\n        sql: [{name: a, database: b}]\n        http: [{name: a, destination: c}]\n        ledger: [{name: a, ledger: d}]\n        keys: [{name: a, key: e}]\n        lister: [nodes]\n";
+
+    async fn findings(path: &Path) -> Vec<Finding> {
+        let options = EngineOptions { cache: None, compiler: Compiler::InProcess };
+        let engine = Engine::new(options).unwrap();
+        let Read::Manifests(snapshot) = read(path).unwrap() else { panic!("rules") };
+        check_snapshot(&engine, path, &snapshot, &[]).await
+    }
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        folder
+    }
+
+    #[tokio::test]
+    async fn a_plugin_alone_is_checked_but_for_the_names_of_the_host() {
+        let folder = folder(&[("p.yaml", &plugin("p", SPEC))]);
+        let found = findings(&folder.path().join("p.yaml")).await;
+        let [plugin] = found.as_slice() else { panic!("{} findings", found.len()) };
+        assert!(
+            plugin.detail.contains("names are not checked: there is no host document"),
+            "{}",
+            plugin.detail
+        );
+        let [problem] = plugin.problems.as_slice() else { panic!("{:?}", plugin.problems) };
+        assert!(problem.contains("p.yaml:9: spec.module.file: `absent.wasm` is not there"), "{problem}");
+    }
+
+    #[tokio::test]
+    async fn a_fault_of_a_plugin_alone_is_told_as_what_it_is() {
+        let folder = folder(&[("p.yaml", &plugin("p", "      subscribe: []\n      colour: red\n"))]);
+        let found = findings(&folder.path().join("p.yaml")).await;
+        assert!(found[0].problems[0].contains("unknown field `colour`"), "{:?}", found[0].problems);
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_checked_against_the_host_beside_it() {
+        let folder = folder(&[("host.yaml", HOST), ("p.yaml", &plugin("p", SPEC))]);
+        let found = findings(&folder.path().join("p.yaml")).await;
+        assert_eq!(found.len(), 1, "the host itself was not asked for");
+        assert!(found[0].detail.contains("against the host in") && found[0].detail.contains("host.yaml"));
+        assert!(found[0].problems[0].contains("the host has no source `pods`"), "{:?}", found[0].problems);
+    }
+
+    #[tokio::test]
+    async fn a_host_with_faults_hides_none_of_the_plugins() {
+        let folder = folder(&[
+            ("host.yaml", &HOST.replace("kind: Job", "kind: \"\"")),
+            ("p.yaml", &plugin("p", SPEC)),
+        ]);
+        let found = findings(folder.path()).await;
+        assert_eq!((found.len(), found[0].ok), (2, false));
+        assert!(found[1].problems[0].contains("absent.wasm"), "{:?}", found[1].problems);
+        let alone = findings(&folder.path().join("p.yaml")).await;
+        assert!(alone[0].detail.contains("the host document has faults"), "{}", alone[0].detail);
+    }
+
+    #[tokio::test]
+    async fn the_second_manifest_of_a_plugin_is_at_fault() {
+        let spec = "      subscribe: [{source: jobs}]\n";
+        let folder =
+            folder(&[("host.yaml", HOST), ("a.yaml", &plugin("a", spec)), ("b.yaml", &plugin("b", spec))]);
+        let found = findings(folder.path()).await;
+        let twice =
+            |finding: &Finding| finding.problems.iter().any(|p| p.contains("metadata.name: `notify`"));
+        assert_eq!(found.iter().map(twice).collect::<Vec<_>>(), [false, false, true]);
+        assert!(found[2].problems[0].contains("a.yaml:5 already"), "{:?}", found[2].problems);
+    }
+
+    #[tokio::test]
+    async fn what_is_probably_not_meant_is_a_warning_at_its_line() {
+        let spec = "      subscribe: [{source: jobs, resync: true}]\n";
+        let folder = folder(&[("host.yaml", HOST), ("p.yaml", &plugin("p", spec))]);
+        let found = findings(folder.path()).await;
+        let [warning] = found[1].warnings.as_slice() else { panic!("{:?}", found[1].warnings) };
+        assert!(warning.contains("p.yaml:10: spec.subscribe[0].resync: is true, but"), "{warning}");
+        assert!(found[1].text().contains("    ! "), "{}", found[1].text());
+    }
+
+    #[tokio::test]
+    async fn a_ledger_of_two_plugins_is_a_warning_to_the_second() {
+        let host = format!("{HOST}      ledgers: [{{name: trail, path: trail.jsonl}}]\n");
+        let spec =
+            "      subscribe: [{source: jobs}]\n      grants: {ledger: [{name: main, ledger: trail}]}\n";
+        let other = plugin("b", spec).replace("name: notify", "name: other");
+        let folder = folder(&[("host.yaml", &host), ("a.yaml", &plugin("a", spec)), ("b.yaml", &other)]);
+        let found = findings(folder.path()).await;
+        assert_eq!(found[1].warnings, [""; 0]);
+        let [warning] = found[2].warnings.as_slice() else { panic!("{:?}", found[2].problems) };
+        assert!(warning.contains("which `notify` writes as well"), "{warning}");
+    }
+
+    #[test]
+    fn a_finding_cannot_forge_another() {
+        let hostile = Finding::new("plugin p".into(), "d\x1b[1A".into(), vec!["no\n✓ plugin q".into()]);
+        assert!(hostile.text().ends_with("plugin p (d·[1A)\n    no·✓ plugin q\n"), "{}", hostile.text());
+    }
+}

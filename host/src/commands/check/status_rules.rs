@@ -1,0 +1,456 @@
+//! `kubewitness check --object` shows the status of an object, and the line of the rule that decides it.
+//! `kubewitness check --list-rules` lists the rules in force.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::state::{Change, ObjectRef, State, StateId, Status};
+use kubewitness_core::status::{CaseSpec, Explanation, Origin, RuleSpec, Tested};
+use kubewitness_core::version::Version;
+use kubewitness_filter::Filter;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Finding, tell, texts};
+use crate::cli::{CheckArgs, Output};
+use crate::commands::print::{self, Table, clean, sign};
+use crate::commands::{End, Ended};
+use crate::config::rules::{self, PlacedRules};
+use crate::config::tree::Tree;
+
+/// Objects are at most a few MB each; more is no object, and reading it would only take memory.
+const OBJECT_BYTES: u64 = 64 << 20;
+
+pub fn ask(args: &CheckArgs) -> Ended {
+    let read = args.path.as_deref().map_or_else(|| Ok(PlacedRules::builtin()), rules::read);
+    let placed = match read {
+        Ok(placed) => placed,
+        Err(problems) => {
+            let finding = Finding::new("status rules".into(), String::new(), texts(&problems));
+            return tell(args.output, &vec![finding]);
+        }
+    };
+    let filter = match args.filter.as_deref().map(Filter::compile).transpose() {
+        Ok(filter) => filter,
+        Err(fault) => {
+            let finding = Finding::new("filter".into(), String::new(), vec![fault.to_string()]);
+            return tell(args.output, &vec![finding]);
+        }
+    };
+    match &args.object {
+        Some(path) => explain(&placed, path, args.expect.as_deref(), filter.as_ref(), args.output),
+        None => list(&placed, args.output),
+    }
+}
+
+// ---- one object --------------------------------------------------------------------------
+
+/// What is told of one object.
+#[derive(Serialize)]
+struct Told<'r> {
+    object: Named,
+    status: &'r Status,
+    /// Whether it is what was expected.
+    ok: bool,
+    rule: RuleOf<'r>,
+    /// The case that decided, counted from 1, and where it stands.
+    case: usize,
+    cases: usize,
+    place: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    about: &'r str,
+    held: &'r [Tested],
+    before: Vec<Before<'r>>,
+    reason_from: Option<&'r str>,
+    message_from: Option<&'r str>,
+    /// What the filter says: `wanted`, `filtered`, or why it can't be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter: Option<String>,
+}
+
+#[derive(Clone, Serialize)]
+struct Named {
+    kind: String,
+    group: String,
+    namespace: String,
+    name: String,
+}
+
+#[derive(Serialize)]
+struct RuleOf<'r> {
+    origin: Origin,
+    group: &'r str,
+    kind: &'r [String],
+}
+
+#[derive(Serialize)]
+struct Shown<'r> {
+    origin: Origin,
+    #[serde(flatten)]
+    spec: &'r RuleSpec,
+}
+
+/// A case before the one that decided, with the first of its tests that did not hold.
+#[derive(Serialize)]
+struct Before<'r> {
+    case: usize,
+    phase: &'r str,
+    place: String,
+    #[serde(flatten)]
+    failed: &'r Tested,
+}
+
+fn explain(
+    placed: &PlacedRules,
+    path: &Path,
+    expect: Option<&str>,
+    filter: Option<&Filter>,
+    output: Output,
+) -> Ended {
+    let objects = read_objects(path).with_context(|| format!("reading {}", path.display()))?;
+    let mut explained = Vec::new();
+    for object in &objects {
+        let named = named(object)?;
+        let told = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes());
+        let told = told.with_context(|| format!("{} is not an object", named.text()))?;
+        let said = filter.map(|filter| filter_says(filter, &named, object, &told.status));
+        explained.push((named, told, said));
+    }
+    let told: Vec<Told<'_>> = explained
+        .iter()
+        .map(|(named, found, said)| Told {
+            filter: said.clone(),
+            ..Told::new(placed, named.clone(), found, expect)
+        })
+        .collect();
+    print::value(output, &told, |told| {
+        told.iter().map(|told| told.text(expect)).collect::<Vec<_>>().join("\n")
+    })?;
+    Ok(if told.iter().all(|told| told.ok) { End::Fine } else { End::Failed })
+}
+
+/// What a filter says of an object as it is here, seen for the first time.
+fn filter_says(filter: &Filter, named: &Named, object: &Value, status: &Status) -> String {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let version = text("/apiVersion").rsplit('/').next().unwrap_or_default();
+    let seen = ObjectRef {
+        group: named.group.clone(),
+        version: version.to_owned(),
+        kind: named.kind.clone(),
+        namespace: named.namespace.clone(),
+        name: named.name.clone(),
+        uid: text("/metadata/uid").to_owned(),
+    };
+    let resource_version = Version::new(text("/metadata/resourceVersion"));
+    let state = State {
+        id: StateId::of("", 0, &seen, Change::Present, &resource_version, None),
+        seq: 0,
+        source: "".into(),
+        epoch: 0,
+        change: Change::Present,
+        object: Arc::new(seen),
+        owner: None,
+        resource_version,
+        status: Arc::new(status.clone()),
+        previous: None,
+        observed_ms: 0,
+        late: false,
+    };
+    match filter.wants(&state, Some(object.to_string().as_bytes())) {
+        Ok(true) => "wanted".to_owned(),
+        Ok(false) => "filtered".to_owned(),
+        Err(why) => format!("handed over, since the filter can't judge it: {why}"),
+    }
+}
+
+impl<'r> Told<'r> {
+    fn new(placed: &PlacedRules, object: Named, found: &'r Explanation<'_>, expect: Option<&str>) -> Self {
+        let case = |index: usize| found.rule.cases.get(index).unwrap_or(&NO_CASE);
+        let before = found.before.iter().enumerate().map(|(index, failed)| Before {
+            case: index + 1,
+            phase: &case(index).phase,
+            place: placed.place(found.origin, &failed.field),
+            failed,
+        });
+        Self {
+            object,
+            status: &found.status,
+            ok: expect.is_none_or(|phase| phase == found.status.phase),
+            rule: RuleOf { origin: found.origin, group: &found.rule.group, kind: &found.rule.kind.0 },
+            case: found.case + 1,
+            cases: found.rule.cases.len(),
+            place: placed.place(found.origin, &format!("cases[{}]", found.case)),
+            about: &case(found.case).about,
+            held: &found.held,
+            before: before.collect(),
+            reason_from: found.reason_from.as_deref(),
+            message_from: found.message_from.as_deref(),
+            filter: None,
+        }
+    }
+
+    fn text(&self, expect: Option<&str>) -> String {
+        let status = self.status;
+        let mut text = format!("{}: {}", clean(&self.object.text()), status.phase);
+        if status.terminal {
+            text.push_str(" (terminal)");
+        }
+        if let (Some(phase), false) = (expect, self.ok) {
+            text.push_str(&format!("   {} {phase} was expected", sign(false)));
+        }
+        text.push('\n');
+        let from =
+            |from: Option<&str>| from.map(|from| format!("   from {}", clean(from))).unwrap_or_default();
+        for (name, value, from) in [
+            ("reason", &status.reason, from(self.reason_from)),
+            ("message", &status.message, from(self.message_from)),
+        ] {
+            if !value.is_empty() {
+                text.push_str(&format!("  {name:<8} {}{from}\n", clean(value)));
+            }
+        }
+        text.push_str(&format!(
+            "  {:<8} attempt {}, ready {} of {}",
+            "figures", status.attempt, status.ready, status.total
+        ));
+        if let Some(code) = status.exit_code {
+            text.push_str(&format!(", exit code {code}"));
+        }
+        let builtin = if matches!(self.rule.origin, Origin::Builtin(_)) { "built-in " } else { "" };
+        let Self { place, case, cases, .. } = self;
+        text.push_str(&format!("\n  {:<8} {builtin}{place}, case {case} of {cases}", "decided"));
+        if !self.about.is_empty() {
+            text.push_str(&format!(": {}", clean(self.about)));
+        }
+        text.push('\n');
+        if let Some(said) = &self.filter {
+            text.push_str(&format!("  {:<8} {}\n", "filter", clean(said)));
+        }
+        for tested in self.held {
+            text.push_str(&format!("           {} {}\n", sign(true), tested_text(tested)));
+        }
+        if self.held.is_empty() {
+            text.push_str(&format!(
+                "           {} no test: it holds where no earlier case does\n",
+                sign(true)
+            ));
+        }
+        if !self.before.is_empty() {
+            text.push_str("  earlier cases that do not hold, each with its first failed test:\n");
+        }
+        for before in &self.before {
+            let (place, failed) = (&before.place, tested_text(before.failed));
+            text.push_str(&format!(
+                "  {:>4} {:<10} {} {failed}   {place}\n",
+                before.case,
+                before.phase,
+                sign(false)
+            ));
+        }
+        text
+    }
+}
+
+static NO_CASE: CaseSpec = CaseSpec {
+    about: String::new(),
+    when: Vec::new(),
+    phase: String::new(),
+    terminal: false,
+    reason: Vec::new(),
+    message: Vec::new(),
+};
+
+fn tested_text(tested: &Tested) -> String {
+    let found = if tested.found.is_empty() { "nothing there".into() } else { tested.found.join(", ") };
+    format!("{} ({})", clean(&tested.test), clean(&found))
+}
+
+impl Named {
+    fn text(&self) -> String {
+        let namespace =
+            if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
+        let group = if self.group.is_empty() { String::new() } else { format!(".{}", self.group) };
+        format!("{}{group} {namespace}{}", self.kind, self.name)
+    }
+}
+
+fn named(object: &Value) -> Result<Named> {
+    let text =
+        |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_string();
+    let (kind, api_version) = (text("/kind"), text("/apiVersion"));
+    ensure!(
+        !kind.is_empty() && !api_version.is_empty(),
+        "an object has no `kind` or no `apiVersion`: give it whole, as `kubectl get -o yaml` prints it"
+    );
+    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group).to_string();
+    Ok(Named { kind, group, namespace: text("/metadata/namespace"), name: text("/metadata/name") })
+}
+
+/// Of YAML or JSON, of several documents, of a list or of a watch's events.
+fn read_objects(path: &Path) -> Result<Vec<Value>> {
+    let mut text = String::new();
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(path)?)
+    };
+    input.take(OBJECT_BYTES + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= OBJECT_BYTES, "it has more than {} MiB", OBJECT_BYTES >> 20);
+    let mut objects = Vec::new();
+    documents(&text)?.into_iter().for_each(|document| flatten(document, &mut objects));
+    if objects.is_empty() {
+        bail!("it has no object");
+    }
+    Ok(objects)
+}
+
+fn documents(text: &str) -> Result<Vec<Value>> {
+    // YAML refuses tabs, which JSON may be indented by.
+    if text.trim_start().starts_with(['{', '['])
+        && let Ok(values) = serde_json::Deserializer::from_str(text).into_iter().collect()
+    {
+        return Ok(values);
+    }
+    let trees =
+        Tree::parse(text).map_err(|error| anyhow::anyhow!("line {}: {}", error.line, error.message))?;
+    Ok(trees.iter().map(Tree::to_json).collect())
+}
+
+fn flatten(document: Value, objects: &mut Vec<Value>) {
+    match document {
+        Value::Array(items) => items.into_iter().for_each(|item| flatten(item, objects)),
+        Value::Object(mut map) if map.contains_key("items") && !map.contains_key("spec") => {
+            if let Some(items) = map.remove("items") {
+                flatten(items, objects);
+            }
+        }
+        Value::Object(mut map) if map.contains_key("type") && map.contains_key("object") => {
+            objects.extend(map.remove("object"));
+        }
+        other => objects.push(other),
+    }
+}
+
+// ---- the rules that there are ------------------------------------------------------------
+
+fn list(placed: &PlacedRules, output: Output) -> Ended {
+    let all = placed.rules.all();
+    let shown: Vec<_> = all.iter().map(|(origin, spec)| Shown { origin: *origin, spec }).collect();
+    print::value(output, &shown, |shown| {
+        let mut table = Table::new(&["GROUP", "KIND", "CASES", "RULE", "ABOUT"]);
+        for rule in shown {
+            let spec = rule.spec;
+            let about = spec.about.split_inclusive(". ").next().unwrap_or_default();
+            table.row([
+                spec.group.clone(),
+                spec.kind.0.join(","),
+                spec.cases.len().to_string(),
+                placed.place(rule.origin, "cases"),
+                about.trim_end().to_string(),
+            ]);
+        }
+        table.render()
+    })?;
+    Ok(End::Fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<String>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("o");
+        std::fs::write(&path, text).unwrap();
+        read_objects(&path)?.iter().map(|object| Ok(named(object)?.text())).collect()
+    }
+
+    #[test]
+    fn objects_are_read_as_kubectl_prints_them() {
+        let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: batch/v1, kind: Job, metadata: {name: a, namespace: t}}\n- {apiVersion: v1, kind: Node, metadata: {name: b}}\n";
+        assert_eq!(read(list).unwrap(), ["Job.batch t/a", "Node b"]);
+        let stream = "{\"kind\":\"Pod\",\n\t\"apiVersion\":\"v1\"}\n{\"type\":\"ADDED\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"c\"}}}";
+        assert_eq!(read(stream).unwrap(), ["Pod ", "Pod c"]);
+        assert_eq!(
+            read("apiVersion: v1\nkind: Pod\n---\napiVersion: g/v1\nkind: K\n").unwrap(),
+            ["Pod ", "K.g "]
+        );
+        for (text, why) in
+            [("", "no object"), ("a: [1\n", "line"), ("kind: Pod\n", "give it whole"), ("7", "give it whole")]
+        {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    /// A fenced block of the page on status rules, from the line after its first.
+    fn shown(begins: &str) -> &'static str {
+        let page = include_str!("../../../../docs/how-to/status-rules.md");
+        let block = page.split("```").find(|block| block.lines().nth(1) == Some(begins));
+        let block = block.unwrap_or_else(|| panic!("the page has no block that begins with {begins}"));
+        block.split_once('\n').unwrap().1
+    }
+
+    #[test]
+    fn the_rule_on_its_page_says_what_the_page_says_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("experiment.yaml"), shown("# experiment.yaml")).unwrap();
+        std::fs::write(path("one.yaml"), shown("# one.yaml")).unwrap();
+        let placed = rules::read(&path("experiment.yaml")).ok().unwrap();
+        let object = read_objects(&path("one.yaml")).unwrap().remove(0);
+        let named = named(&object).unwrap();
+        let found = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes()).unwrap();
+        let told = Told::new(&placed, named, &found, Some("Running")).text(Some("Running"));
+        let told = told.replace(&format!("{}/", folder.path().display()), "");
+        let command = "$ kubewitness check experiment.yaml --object one.yaml --expect Running";
+        assert_eq!(format!("{command}\n{told}"), shown(command));
+    }
+
+    fn told(text: &str, expect: Option<&str>) -> String {
+        let placed = PlacedRules::builtin();
+        let object: Value = serde_json::from_str(text).unwrap();
+        let named = named(&object).unwrap();
+        let found = placed.rules.explain(&named.group, &named.kind, text.as_bytes()).unwrap();
+        Told::new(&placed, named, &found, expect).text(expect)
+    }
+
+    #[test]
+    fn a_status_is_told_with_the_line_that_decided_and_what_kept_the_others_from_it() {
+        let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train-0","namespace":"team"},"spec":{"containers":[{}]},"status":{"phase":"Failed","reason":"Evicted","message":"low on\u001b[2Jmemory"}}"#;
+        let text = told(pod, None);
+        assert!(text.starts_with("Pod team/train-0: Preempted (terminal)\n  reason   Evicted   from @status.reason\n  message  low on·[2Jmemory"), "{text}");
+        let decided = text.lines().find(|line| line.contains("decided")).unwrap();
+        assert!(decided.contains("pod.json:") && decided.contains("case 3 of 15"), "{decided}");
+        assert!(text.contains("✓ status.phase is Failed (\"Failed\")\n"), "{text}");
+        assert!(
+            text.contains("   1 Succeeded  ✗ status.phase is Succeeded (\"Failed\")   pod.json:"),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "   2 Preempted  ✗ status.conditions[type=DisruptionTarget].status is True (nothing there)"
+            ),
+            "{text}"
+        );
+        assert!(!text.contains("was expected"));
+    }
+
+    #[test]
+    fn another_phase_than_expected_is_told() {
+        let text = told(
+            r#"{"apiVersion":"example.dev/v1","kind":"Thing","metadata":{"name":"a"}}"#,
+            Some("Running"),
+        );
+        assert!(text.starts_with("Thing.example.dev a: Unknown   ✗ Running was expected\n"), "{text}");
+        assert!(text.contains("✓ no test"), "{text}");
+    }
+
+    #[test]
+    fn objects_without_an_end_are_refused_at_their_bound() {
+        let told = read_objects(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert_eq!(told, "it has more than 64 MiB");
+    }
+}

@@ -1,0 +1,264 @@
+//! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import
+//! writes. It asks no controller.
+
+mod receipts;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::config::{HostSpec, RetentionSpec};
+use kubewitness_journal::{
+    ExportError, ExportQuery, JournalOptions, JournalStats, Place, RetentionStats, SourceStats,
+};
+
+use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output};
+use crate::commands::print::{self, Table, clean, mark};
+use crate::commands::{End, Ended, Usage};
+use crate::config::last_good::LastGood;
+use crate::config::manifest::parse_host;
+use crate::journal_place::{EMBEDDED, place};
+
+pub async fn journal(command: Journal) -> Ended {
+    match command {
+        Journal::Verify { data, journal, output } => verify(&place(&journal, &data)?, &data, output).await,
+        Journal::Stats { data, journal, output } => stats(&place(&journal, &data)?, &data, output).await,
+        Journal::Export(args) => export(args).await,
+        Journal::Import(args) => import(args).await,
+    }
+}
+
+fn hint(what: &str, place: &Place) -> String {
+    match place.kind() {
+        EMBEDDED => format!("{what} {place}"),
+        _ => format!("{what} the journal"),
+    }
+}
+
+async fn verify(place: &Place, data: &Path, output: Output) -> Ended {
+    let report = kubewitness_journal::verify_at(place).await;
+    let mut report = report.with_context(|| hint("verifying", place))?;
+    if let Some(host) = host_of(data)? {
+        receipts::check(&mut report, place, &host, data).await;
+    }
+    let ok = report.ok;
+    print::value(output, &report, |report| {
+        let mut text = format!("{} {}: {} states checked\n", mark(ok), place, report.states_checked);
+        if report.receipts_checked > 0 {
+            let (receipts, rows) = (report.receipts_checked, report.rows_checked);
+            text.push_str(&format!("  {receipts} receipts in granted databases, {rows} of their rows\n"));
+        }
+        for reason in &report.not_checked {
+            text.push_str(&format!("  not checked: {}\n", clean(reason)));
+        }
+        for problem in &report.problems {
+            let seq = problem.seq.map(|seq| format!(" at {seq}")).unwrap_or_default();
+            text.push_str(&format!("  {}{seq}: {}\n", problem.code, clean(&problem.message)));
+        }
+        if report.problems_left_out > 0 {
+            text.push_str(&format!("  and {} more like these\n", report.problems_left_out));
+        }
+        text
+    })?;
+    Ok(if ok { End::Fine } else { End::Failed })
+}
+
+// ---- stats -------------------------------------------------------------------------------
+
+async fn stats(place: &Place, data: &Path, output: Output) -> Ended {
+    let retention = retention_of(data)?;
+    let now_ms = SystemClock::default().now_ms();
+    let stats = kubewitness_journal::stats(place, &retention, now_ms).await;
+    let stats = stats.with_context(|| hint("reading", place))?;
+    print::value(output, &stats, stats_text)?;
+    Ok(End::Fine)
+}
+
+/// The settings that were taken last; `None` where there are none.
+fn host_of(data: &Path) -> Result<Option<HostSpec>> {
+    if !data.join("last-good").is_dir() {
+        return Ok(None);
+    }
+    let kept = LastGood::open(data).and_then(|last_good| last_good.host());
+    let Some(entry) = kept.context("reading the settings that were taken last")? else { return Ok(None) };
+    // What an older program took may not parse any more; that is not the question here.
+    Ok(parse_host(&entry).ok().map(|parsed| parsed.spec))
+}
+
+/// By source.
+fn retention_of(data: &Path) -> Result<BTreeMap<String, RetentionSpec>> {
+    let sources = host_of(data)?.map(|host| host.sources).unwrap_or_default();
+    Ok(sources.into_iter().filter_map(|source| Some((source.name, source.retention?))).collect())
+}
+
+/// Before all figures: they are of a part.
+const UNFINISHED: &str = "an import into this journal has not come to its end: `kubewitness journal import FILE --continue` \
+                          goes on with it, `kubewitness journal import --discard` throws it away\n";
+
+fn kib(bytes: u64) -> String {
+    format!("{} KiB", bytes.div_ceil(1024))
+}
+
+fn stats_text(stats: &JournalStats) -> String {
+    let disk = match stats.wal_bytes + stats.free_bytes {
+        // Also where a server keeps these to itself.
+        0 => format!("{} on disk", kib(stats.bytes)),
+        _ => format!(
+            "{} on disk, {} of them free, and {} of WAL",
+            kib(stats.bytes),
+            kib(stats.free_bytes),
+            kib(stats.wal_bytes)
+        ),
+    };
+    let JournalStats { states, oldest_seq, newest_seq, .. } = stats;
+    let mut text = format!("{states} states at positions {oldest_seq} to {newest_seq}; {disk}\n\n");
+    if stats.unfinished {
+        text.insert_str(0, UNFINISHED);
+    }
+    let mut table = Table::new(&[
+        "SOURCE",
+        "STATES",
+        "OBJECTS",
+        "LIVE",
+        "BYTES",
+        "DOCUMENTS",
+        "PER STATE",
+        "TAKEN",
+        "OLDEST",
+        "NEWEST",
+    ]);
+    for source in &stats.sources {
+        table.row([
+            source.source.clone(),
+            source.states.to_string(),
+            source.objects.to_string(),
+            source.live_objects.to_string(),
+            kib(source.bytes),
+            kib(source.document_bytes),
+            format!("{:.0} B", source.bytes_per_state),
+            source.taken.to_string(),
+            source.oldest_at.clone().unwrap_or_else(|| "-".into()),
+            source.newest_at.clone().unwrap_or_else(|| "-".into()),
+        ]);
+    }
+    text.push_str(&table.render());
+    text.push_str(&print::remarks(
+        stats.sources.iter().map(|source| (&source.source, retention_text(source))),
+    ));
+    let lost = stats.plugins.iter().filter(|plugin| plugin.untold > 0);
+    text.push_str(&print::remarks(lost.map(|plugin| {
+        (&plugin.plugin, format!("{} states were removed before the plugin got them", plugin.untold))
+    })));
+    text
+}
+
+fn retention_text(source: &SourceStats) -> String {
+    let Some(RetentionStats { beyond, may_go, may_go_bytes, held, more, .. }) = &source.retention else {
+        return "everything is kept".into();
+    };
+    let more = if *more { " at least" } else { "" };
+    let mut text =
+        format!("{beyond} states{more} are beyond its bounds: {may_go} may go ({})", kib(*may_go_bytes));
+    for (holder, states) in held {
+        text.push_str(&format!(", {states} held by {holder}"));
+    }
+    text
+}
+
+// ---- export and import -------------------------------------------------------------------
+
+fn moment_ms(moment: Moment) -> u64 {
+    match moment {
+        Moment::At(ms) => ms,
+        Moment::Ago(ago) => SystemClock::default().now_ms().saturating_sub(ago.0.as_millis() as u64),
+    }
+}
+
+async fn export(args: ExportArgs) -> Ended {
+    let place = place(&args.journal, &args.data)?;
+    let query = ExportQuery {
+        source: args.source,
+        namespace: args.namespace,
+        kind: args.kind,
+        name: args.name,
+        uid: args.uid,
+        since_ms: args.since.map(moment_ms),
+        until_ms: args.until.map(moment_ms),
+        after: args.after,
+        through: args.through,
+        documents: args.documents,
+    };
+    let mut out: Box<dyn Write + Send> = match &args.file {
+        None => Box::new(BufWriter::new(io::stdout())),
+        // What is there may be the only copy of something.
+        Some(file) => Box::new(BufWriter::new(
+            File::create_new(file).with_context(|| format!("creating {}", file.display()))?,
+        )),
+    };
+    match kubewitness_journal::export(&place, &query, &mut *out).await {
+        Ok(done) => {
+            eprintln!("{} states", done.states);
+            Ok(End::Fine)
+        }
+        // A reader that has left (`| head`) is not an error.
+        Err(ExportError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(End::Fine),
+        Err(error) => Err(error).with_context(|| hint("exporting", &place)),
+    }
+}
+
+/// Where an import goes: nowhere by default, since what is there must be empty.
+fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
+    let is_embedded = journal.journal_file.is_none() && journal.place.0 == EMBEDDED;
+    let Some(data) = data else {
+        return match is_embedded {
+            true => Err(Usage::error(
+                "no destination is given: name an empty data folder with --data, or a database with --journal",
+            )),
+            false => place(journal, Path::new("")),
+        };
+    };
+    if is_embedded && data.extension().is_some_and(|extension| extension == "db") {
+        return Ok(Place::file(&data));
+    }
+    if is_embedded {
+        std::fs::create_dir_all(&data).with_context(|| format!("making {}", data.display()))?;
+    }
+    place(journal, &data)
+}
+
+async fn import(args: ImportArgs) -> Ended {
+    let place = destination(&args.journal, args.data)?;
+    if args.discard {
+        kubewitness_journal::discard(&place).await?;
+        eprintln!("the unfinished import in {place} is discarded");
+        return Ok(End::Fine);
+    }
+    let Some(file) = args.file else {
+        return Err(Usage::error("no file is given: name one that `journal export` wrote"));
+    };
+    let options = JournalOptions { continues_import: args.goes_on, ..JournalOptions::default() };
+    take_in(&file, &place, options).await
+}
+
+async fn take_in(file: &Path, place: &Place, options: JournalOptions) -> Ended {
+    let mut input: Box<dyn io::BufRead + Send> = if file.as_os_str() == "-" {
+        Box::new(BufReader::new(io::stdin()))
+    } else {
+        let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
+        Box::new(BufReader::new(opened))
+    };
+    let journal = kubewitness_journal::Journal::open_at(place, options).await?;
+    let done = journal.import(&mut *input).await;
+    let closed = journal.close().await;
+    match done {
+        Ok(done) => {
+            closed.context("closing the journal")?;
+            eprintln!("{} states, in {place}", done.states);
+            Ok(End::Fine)
+        }
+        Err(error) => bail!("importing {}: {error}", file.display()),
+    }
+}

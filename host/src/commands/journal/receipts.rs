@@ -1,0 +1,203 @@
+//! Compares the receipts in granted databases with the states of the journal, for `journal verify`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use kubewitness_capability::{DatabaseProof, ReceiptProof, fingerprint, prove_receipts};
+use kubewitness_core::Seq;
+use kubewitness_core::config::HostSpec;
+use kubewitness_journal::{Known, Place, VerifyReport, code, ids_at};
+
+/// States whose ids are held at once.
+const STATES: usize = 64 * 1024;
+
+/// Positions that are named of many findings that say the same: enough to look at some.
+const EXAMPLES: usize = 3;
+
+/// Adds what is found to the report. Receipts are read before the states: what has a receipt was
+/// journaled before.
+pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, data: &Path) {
+    for proof in prove_receipts(host, data).await {
+        let DatabaseProof { database, receipts, rows, problems, unread } = proof;
+        report.receipts_checked += receipts.len() as u64;
+        report.rows_checked += rows;
+        for problem in problems {
+            report.add(code::RECEIPT, None, format!("{database}: {problem}"));
+        }
+        if let Some(why) = unread {
+            report.not_checked.push(format!("the receipts in the database `{database}`: {why}"));
+        }
+        // A receipt has at most as many states as a batch.
+        let (mut left, mut tally) = (&receipts[..], Tally::default());
+        while !left.is_empty() {
+            let mut states = 0;
+            let fits = |one: &&ReceiptProof| {
+                states += one.marks.len();
+                states <= STATES
+            };
+            let count = left.iter().take_while(fits).count().max(1);
+            let (part, rest) = left.split_at(count);
+            left = rest;
+            let seqs: Vec<_> = part.iter().flat_map(|one| &one.marks).map(|(seq, _)| *seq).collect();
+            let known = match ids_at(place, &seqs).await {
+                Ok(known) => known,
+                Err(error) => {
+                    report.not_checked.push(format!("the receipts in the database `{database}`: {error}"));
+                    break;
+                }
+            };
+            for receipt in part {
+                tally.add(receipt, &known);
+            }
+        }
+        for (seq, message) in tally.told() {
+            report.add(code::RECEIPT, Some(seq), format!("{database}: {message}"));
+        }
+    }
+}
+
+/// How a receipt does not fit the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Misfit {
+    Another,
+    Beyond,
+    Missing,
+    Orphaned,
+}
+
+fn misfit(seq: Seq, print: u32, known: &Known) -> Option<Misfit> {
+    match known.ids.get(&seq) {
+        Some(id) if fingerprint(id.as_str()) == print => None,
+        Some(_) => Some(Misfit::Another),
+        None if seq > known.newest => Some(Misfit::Beyond),
+        None if known.retained || known.unreadable.contains(&seq) => None,
+        None => Some(Misfit::Missing),
+    }
+}
+
+/// What was found in one database: another journal's receipts are many, and each says the same.
+#[derive(Default)]
+struct Tally {
+    found: BTreeMap<(String, Misfit), Found>,
+    newest: Seq,
+}
+
+#[derive(Default)]
+struct Found {
+    receipts: u64,
+    first: BTreeSet<Seq>,
+}
+
+impl Tally {
+    fn add(&mut self, receipt: &ReceiptProof, known: &Known) {
+        self.newest = known.newest;
+        let mut kinds = BTreeMap::new();
+        for (seq, print) in &receipt.marks {
+            if let Some(kind) = misfit(*seq, *print, known) {
+                kinds.entry(kind).or_insert(*seq);
+            }
+        }
+        // A progress is saved before the first call.
+        let has_progress = known.plugins.as_ref().is_none_or(|plugins| plugins.contains(&receipt.plugin));
+        if let (false, Some((seq, _))) = (has_progress, receipt.marks.first()) {
+            kinds.insert(Misfit::Orphaned, *seq);
+        }
+        for (kind, seq) in kinds {
+            let found = self.found.entry((receipt.plugin.clone(), kind)).or_default();
+            found.receipts += 1;
+            found.first.insert(seq);
+            if found.first.len() > EXAMPLES {
+                found.first.pop_last();
+            }
+        }
+    }
+
+    /// Each once, with the first position.
+    fn told(&self) -> Vec<(Seq, String)> {
+        let told = |((plugin, kind), found): (&(String, Misfit), &Found)| {
+            let newest = self.newest;
+            let (receipts, places) = match found.receipts {
+                1 => (format!("a receipt of {plugin} is"), String::new()),
+                count => (format!("{count} receipts of {plugin} are"), format!(" ({})", found.places())),
+            };
+            let text = match kind {
+                Misfit::Another => format!(
+                    "{receipts} of another state than the journal's{places}: written for another journal?"
+                ),
+                Misfit::Beyond => {
+                    format!(
+                        "{receipts} of a state that the journal does not have{places}: it ends at {newest}"
+                    )
+                }
+                Misfit::Missing => format!("{receipts} of a state that is not there{places}"),
+                Misfit::Orphaned => {
+                    format!(
+                        "{receipts} there{places}, and the journal has no progress of it: it would begin anew"
+                    )
+                }
+            };
+            Some((*found.first.first()?, text))
+        };
+        self.found.iter().filter_map(told).collect()
+    }
+}
+
+impl Found {
+    fn places(&self) -> String {
+        let first: Vec<_> = self.first.iter().map(ToString::to_string).collect();
+        let more = if self.receipts > self.first.len() as u64 { " and more" } else { "" };
+        format!("at {}{more}", first.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubewitness_core::StateId;
+
+    fn id(seq: Seq) -> StateId {
+        StateId::parse(&format!("jobs/0/batch/Job/u/{seq}"))
+    }
+
+    fn known() -> Known {
+        Known { newest: 3, ids: [(1, id(1)), (3, id(3))].into(), ..Known::default() }
+    }
+
+    /// Of one position, given for the state of another.
+    fn receipt(seq: Seq, of: Seq) -> ReceiptProof {
+        ReceiptProof { plugin: "audit".into(), marks: vec![(seq, fingerprint(id(of).as_str()))] }
+    }
+
+    fn told(receipts: &[ReceiptProof], known: &Known) -> Vec<(Seq, String)> {
+        let mut tally = Tally::default();
+        for receipt in receipts {
+            tally.add(receipt, known);
+        }
+        tally.told()
+    }
+
+    #[test]
+    fn a_receipt_fits_the_states_that_it_was_given_for_and_no_others() {
+        let misfit = |seq, of| told(&[receipt(seq, of)], &known());
+        assert_eq!(misfit(1, 1), []);
+        assert!(misfit(1, 2)[0].1.contains("a receipt of audit is of another state"));
+        assert!(misfit(4, 4)[0].1.contains("it ends at 3"));
+        assert!(misfit(2, 2)[0].1.contains("not there"));
+        assert_eq!(told(&[receipt(2, 2)], &Known { retained: true, ..known() }), []);
+        assert_eq!(told(&[receipt(2, 2)], &Known { unreadable: [2].into(), ..known() }), []);
+        let plugins = |name: &str| Known { plugins: Some([name.to_owned()].into()), ..known() };
+        assert_eq!(told(&[receipt(1, 1)], &plugins("audit")), []);
+        assert!(told(&[receipt(1, 1)], &plugins("other"))[0].1.contains("has no progress of it"));
+    }
+
+    #[test]
+    fn receipts_of_another_journal_are_told_once_with_their_number_and_the_first_positions() {
+        let of_several = ReceiptProof { marks: vec![(9, 0), (8, 0)], ..receipt(9, 9) };
+        let others: Vec<_> =
+            (10..10_000).rev().map(|seq| receipt(seq, seq)).chain([of_several, receipt(1, 2)]).collect();
+        let told = told(&others, &known());
+        let [(1, other), (9, beyond)] = &told[..] else { panic!("{told:?}") };
+        assert!(other.contains("a receipt of audit is of another state"), "{other}");
+        assert!(beyond.contains("9991 receipts of audit are") && beyond.contains("(at 9, 10, 11 and more)"));
+    }
+}

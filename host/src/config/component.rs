@@ -1,0 +1,143 @@
+//! Finds the component of a plugin: beside its manifest, in the plugin folders, or in this binary.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kubewitness_core::config::{Fault, PluginSpec};
+use kubewitness_core::files;
+use ring::digest::SHA256;
+
+use super::manifest::{Parsed, Problem};
+
+include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// A component larger than this is a mistake: the shipped ones are under 1 MiB.
+pub const COMPONENT_BYTES: u64 = 64 << 20;
+
+/// Where an installed binary looks by itself: the image's folder, and those of a checkout.
+pub fn default_folders(named: Option<PathBuf>) -> Vec<PathBuf> {
+    let mut folders: Vec<_> = named.into_iter().collect();
+    if let Some(beside) = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf())) {
+        folders.push(beside.join("plugins"));
+        folders.push(beside.join("..").join("plugins"));
+    }
+    folders.push(PathBuf::from("/usr/share/kubewitness/plugins"));
+    folders
+}
+
+/// The component's bytes, with the digest that the manifest asks for.
+pub async fn find(parsed: &Parsed<PluginSpec>, folders: &[PathBuf]) -> Result<Vec<u8>, Vec<Problem>> {
+    let module = &parsed.spec.module;
+    let bytes = match (&module.file, &module.config_map_key) {
+        (Some(file), _) => asked(file, parsed.entry.origin.folder.as_deref(), folders)
+            .await
+            .map_err(|message| parsed.problems(vec![Fault { field: "spec.module.file".into(), message }]))?,
+        (None, Some(key)) => parsed.entry.binary.get(key).cloned().ok_or_else(|| {
+            let keys: Vec<_> = parsed.entry.binary.keys().map(String::as_str).collect();
+            let message = format!("the ConfigMap's binaryData has no `{key}`; it has [{}]", keys.join(", "));
+            parsed.problems(vec![Fault { field: "spec.module.configMapKey".into(), message }])
+        })?,
+        (None, None) => Vec::new(),
+    };
+    let digest = digest(&bytes);
+    match &module.sha256 {
+        Some(wanted) if !wanted.eq_ignore_ascii_case(&digest) => {
+            let message = format!("the component that was found has the digest {digest}");
+            Err(parsed.problems(vec![Fault { field: "spec.module.sha256".into(), message }]))
+        }
+        _ => Ok(bytes),
+    }
+}
+
+pub fn digest(bytes: &[u8]) -> String {
+    hex::encode(ring::digest::digest(&SHA256, bytes))
+}
+
+/// Of folders that may not answer.
+async fn asked(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
+    let path = beside.unwrap_or(Path::new("")).join(file);
+    let (file, beside, folders) = (file.to_owned(), beside.map(Path::to_path_buf), folders.to_vec());
+    let looked = looked_in(&each_of(beside.as_deref(), &folders));
+    let reading = move || Ok(read_file(&file, beside.as_deref(), &folders));
+    let read = files::within(&path, files::ANSWER, reading).await;
+    read.unwrap_or_else(|error| Err(format!("looking for it in {looked}: {error}")))
+}
+
+fn each_of<'a>(beside: Option<&'a Path>, folders: &'a [PathBuf]) -> Vec<&'a Path> {
+    beside.into_iter().chain(folders.iter().map(PathBuf::as_path)).collect()
+}
+
+fn looked_in(folders: &[&Path]) -> String {
+    let folders: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    folders.join(", ")
+}
+
+fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
+    let candidates = each_once(each_of(beside, folders).into_iter());
+    for folder in &candidates {
+        let path = folder.join(file);
+        // A folder that can't be looked into has nothing for us.
+        if path.metadata().is_ok() {
+            let read = files::read(&path, COMPONENT_BYTES);
+            return read.map_err(|error| format!("{} can't be read: {error}", path.display()));
+        }
+    }
+    let name = file.strip_suffix(".wasm").unwrap_or(file);
+    if let Some((_, bytes)) = EMBEDDED.iter().find(|(embedded, _)| *embedded == name) {
+        return Ok(bytes.to_vec());
+    }
+    let looked = looked_in(&candidates);
+    Err(format!("`{file}` is not there; looked in {looked}. Name its folder with --plugins"))
+}
+
+/// A program may be started from where its plugins lie, or be told a folder that it knows.
+fn each_once<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
+    let (mut known, mut once) = (BTreeSet::new(), Vec::new());
+    for folder in folders {
+        // `bin/../plugins` and `plugins` are the same; what isn't there has no other name.
+        if known.insert(folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())) {
+            once.push(folder);
+        }
+    }
+    once
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifests_own_folder_comes_first_and_a_missing_file_says_where_it_was_looked_for() {
+        let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(far.path().join("p.wasm"), b"far").unwrap();
+        let folders = [far.path().to_path_buf()];
+        assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"far");
+        std::fs::write(near.path().join("p.wasm"), b"near").unwrap();
+        assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"near");
+        let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
+        assert!(error.contains(&far.path().display().to_string()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_regular_file_is_no_component_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("p.wasm");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::fs::create_dir(folder.path().join("d.wasm")).unwrap();
+        for (file, kind) in [("p.wasm", "it is a pipe"), ("d.wasm", "it is a folder")] {
+            let told = asked(file, Some(folder.path()), &[]).await.unwrap_err();
+            assert!(told.contains(&format!("{file} can't be read: {kind}")), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_named_twice_is_looked_in_and_told_once() {
+        let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (same, gone) = (near.path().join("."), far.path().join("gone"));
+        let folders = [near.path().to_path_buf(), same, gone.clone(), gone.clone()];
+        let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
+        for folder in [near.path(), &gone] {
+            assert_eq!(error.matches(&folder.display().to_string()).count(), 1, "{error}");
+        }
+    }
+}

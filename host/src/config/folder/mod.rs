@@ -1,0 +1,225 @@
+//! Reads the configuration from a folder, and follows it: ConfigMaps as `kubectl apply` takes them, or the bare
+//! documents. A file that is not taken is named with the reason. It writes nothing.
+
+mod documents;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use kubewitness_core::files;
+use ring::digest::{Context, SHA256};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::Snapshot;
+use super::manifest::Problem;
+
+/// How often a folder is looked at. A person who saved a file waits no longer than this.
+const POLL: Duration = Duration::from_secs(1);
+/// A folder larger than this is not one of manifests; reading it would only take memory.
+const FILES: usize = 1000;
+/// Faults that are kept: what a person mends first shows the rest.
+const PROBLEMS: usize = 200;
+/// With whatever else lies beside them.
+const ENTRIES: usize = 10_000;
+const FILE_BYTES: u64 = 16 << 20;
+/// Of all manifests together: they are held in memory, and read each second.
+const FOLDER_BYTES: usize = 64 << 20;
+
+/// A folder's files, by what they are to us.
+#[derive(Default)]
+struct Listing {
+    manifests: Vec<PathBuf>,
+    components: Vec<PathBuf>,
+    others: Vec<(PathBuf, &'static str)>,
+}
+
+/// A folder as it was read: not understood yet, since most looks find what the last one has found.
+struct Look {
+    listing: Listing,
+    texts: Vec<io::Result<String>>,
+    fingerprint: Vec<u8>,
+}
+
+/// Reads every `.yaml`, `.yml` and `.json` file directly in the folder. A file that can't be
+/// read is a problem of that file and hides none of the others.
+pub fn read(folder: &Path) -> Result<Snapshot, Problem> {
+    let listing = list(folder).map_err(|error| unlisted(folder, &error))?;
+    let texts: Vec<_> = listing.manifests.iter().map(|path| files::text(path, FILE_BYTES)).collect();
+    Ok(snapshot(&listing, texts))
+}
+
+/// Follows the folder until `stop`. Polled, because a mounted ConfigMap is swapped by links that file
+/// events miss. A disk that does not answer is told, and asked again once it has.
+pub async fn follow(
+    folder: PathBuf,
+    sender: watch::Sender<Option<Snapshot>>,
+    stop: CancellationToken,
+) -> Result<()> {
+    let mut seen = None;
+    let mut interval = tokio::time::interval(POLL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let next = async |interval: &mut tokio::time::Interval| {
+        interval.tick().await;
+        look(&folder).await
+    };
+    while let Some(looked) = stop.run_until_cancelled(next(&mut interval)).await {
+        let found = match looked {
+            Ok(look) if seen.as_ref() == Some(&look.fingerprint) => continue,
+            Ok(look) => {
+                seen = Some(look.fingerprint.clone());
+                Snapshot { fingerprint: Some(look.fingerprint), ..snapshot(&look.listing, look.texts) }
+            }
+            // It is looked at again each time, and told once.
+            Err(problem) => {
+                seen = None;
+                Snapshot { problems: vec![problem], ..Snapshot::default() }
+            }
+        };
+        if sender.borrow().as_ref() != Some(&found) {
+            sender.send_replace(Some(found));
+        }
+    }
+    Ok(())
+}
+
+/// Each file has its own time: one that hangs holds up the others once, and is passed over after that.
+async fn look(folder: &Path) -> Result<Look, Problem> {
+    let asked = folder.to_owned();
+    let listing = files::within(folder, files::ANSWER, move || list(&asked)).await;
+    let listing = listing.map_err(|error| unlisted(folder, &error))?;
+    let mut print = Context::new(&SHA256);
+    // A new build of a component is a change.
+    for path in &listing.components {
+        let asked = path.clone();
+        let stat =
+            move || asked.metadata().map(|found| format!("{} {:?}", found.len(), found.modified().ok()));
+        let stat = files::within(path, files::ANSWER, stat).await;
+        print.update(path.as_os_str().as_encoded_bytes());
+        print.update(stat.unwrap_or_else(|error| error.to_string()).as_bytes());
+    }
+    for (path, _) in &listing.others {
+        print.update(path.as_os_str().as_encoded_bytes());
+    }
+    let mut texts = Vec::new();
+    for path in &listing.manifests {
+        let asked = path.clone();
+        let text = files::within(path, files::ANSWER, move || files::text(&asked, FILE_BYTES)).await;
+        print.update(path.as_os_str().as_encoded_bytes());
+        match &text {
+            Ok(text) => print.update(text.as_bytes()),
+            Err(error) => print.update(error.to_string().as_bytes()),
+        }
+        texts.push(text);
+    }
+    Ok(Look { listing, texts, fingerprint: print.finish().as_ref().to_vec() })
+}
+
+fn list(folder: &Path) -> io::Result<Listing> {
+    let mut listing = Listing::default();
+    for (count, entry) in std::fs::read_dir(folder)?.enumerate() {
+        let entry = entry?;
+        if count >= ENTRIES {
+            return Err(io::Error::other(format!(
+                "it has more than {ENTRIES} entries: a folder of manifests has fewer"
+            )));
+        }
+        let (path, name) = (entry.path(), entry.file_name());
+        // A mounted ConfigMap has links of such names, and editors leave files of such names.
+        if name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        match path.extension().and_then(|ending| ending.to_str()) {
+            _ if entry.file_type()?.is_dir() => {
+                listing
+                    .others
+                    .push((path, "is a folder: only files directly in the configured folder are read"));
+            }
+            Some("wasm") => listing.components.push(path),
+            _ if matches!(
+                name.to_str(),
+                Some("kustomization.yaml" | "kustomization.yml" | "Kustomization")
+            ) =>
+            {
+                listing.others.push((path, "is for `kubectl apply -k`: its changes are not applied here"));
+            }
+            Some("yaml" | "yml" | "json") => listing.manifests.push(path),
+            _ => {
+                listing
+                    .others
+                    .push((path, "is not named as a manifest: manifests end with .yaml, .yml or .json"));
+            }
+        }
+    }
+    if listing.manifests.len() > FILES {
+        return Err(io::Error::other(format!("it has more than {FILES} manifests")));
+    }
+    listing.manifests.sort();
+    listing.components.sort();
+    listing.others.sort();
+    Ok(listing)
+}
+
+fn snapshot(listing: &Listing, texts: Vec<io::Result<String>>) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let mut left = FOLDER_BYTES;
+    for (path, text) in listing.manifests.iter().zip(texts) {
+        let text = text.and_then(|text| match left.checked_sub(text.len()) {
+            Some(rest) => {
+                left = rest;
+                Ok(text)
+            }
+            None => Err(io::Error::other(format!("all manifests have more than {} MiB", FOLDER_BYTES >> 20))),
+        });
+        match text {
+            Ok(text) => documents::read(path, &text, &mut snapshot),
+            Err(error) => snapshot.problems.push(unread(path, &error)),
+        }
+    }
+    let more = snapshot.problems.len().saturating_sub(PROBLEMS);
+    if more > 0 {
+        snapshot.problems.truncate(PROBLEMS);
+        let message = format!("has {more} more faults than these {PROBLEMS}");
+        snapshot.problems.push(Problem::of("configuration", None, message));
+    }
+    for (path, why) in &listing.others {
+        snapshot.pass_over(problem(path, None, (*why).to_owned()));
+    }
+    snapshot
+}
+
+/// The documents of one file, whatever its ending.
+pub fn of_text(path: &Path, text: &str) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    documents::read(path, text, &mut snapshot);
+    snapshot
+}
+
+/// The bytes of a file that the command line names. A pipe from a shell is read to its end, and a device
+/// up to the bound.
+pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    files::read_from(File::open(path)?, most)
+}
+
+pub fn text(path: &Path) -> Result<String, Problem> {
+    bytes(path, FILE_BYTES).and_then(files::into_text).map_err(|error| unread(path, &error))
+}
+
+fn unlisted(folder: &Path, error: &io::Error) -> Problem {
+    problem(folder, None, format!("is not a folder that can be read: {error}"))
+}
+
+fn unread(path: &Path, error: &io::Error) -> Problem {
+    problem(path, None, format!("can't be read: {error}"))
+}
+
+fn problem(path: &Path, line: Option<usize>, message: String) -> Problem {
+    Problem::of(path.display().to_string(), line, message)
+}
+
+#[cfg(test)]
+mod tests;

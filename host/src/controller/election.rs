@@ -1,0 +1,139 @@
+//! Decides whether this process hands states to plugins. A process with its own journal always does. A replica does
+//! while it holds the Lease and has begun a term in the journal.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::views::ReplicaView;
+use kubewitness_journal::Journal;
+use kubewitness_watch::election::{Leadership, LeaseRole};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+/// How long the journal is told that this one leads no more: the process may be ending.
+const LEAVING: Duration = Duration::from_secs(3);
+/// Before the journal is told again who leads.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// The election that a replica takes part in.
+#[derive(Clone)]
+pub struct Election {
+    pub leadership: Leadership,
+    /// `NAMESPACE/NAME` of the Lease.
+    pub lease: String,
+}
+
+impl Election {
+    fn term(&self) -> Option<u64> {
+        match self.leadership.role() {
+            LeaseRole::Held { term } => Some(term),
+            LeaseRole::Unknown { .. } | LeaseRole::Standby { .. } => None,
+        }
+    }
+
+    /// What tells the Lease from any other of its name; `None` until it was read.
+    pub fn told_apart(&self) -> Option<String> {
+        let uid = self.leadership.standing().lease_uid?;
+        Some(format!("{} ({uid})", self.lease))
+    }
+
+    /// By the clock of now: a process that was stopped for a while begins nothing any more.
+    pub fn is_held(&self) -> bool {
+        self.leadership.is_held()
+    }
+
+    pub async fn view(&self, journal: &Journal) -> Result<ReplicaView, JournalError> {
+        let replicas = journal.replicas().await?;
+        let dispatcher = replicas.iter().find(|replica| replica.dispatches);
+        let name = self.leadership.identity().to_owned();
+        Ok(ReplicaView {
+            dispatches: self.is_held() && dispatcher.is_some_and(|replica| replica.name == name),
+            dispatcher: dispatcher.map(|replica| replica.name.clone()),
+            lease: self.lease.clone(),
+            replicas: replicas.into_iter().map(|replica| replica.name).collect(),
+            condition: self.leadership.standing().condition,
+            name,
+        })
+    }
+}
+
+pub struct Office {
+    election: Option<Election>,
+    journal: Journal,
+    /// The Lease's term in which the journal takes what plugins leave from here.
+    term: Option<u64>,
+    again_at: Instant,
+}
+
+impl Office {
+    pub fn new(election: Option<Election>, journal: Journal) -> Self {
+        Self { election, journal, term: None, again_at: Instant::now() }
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.election.is_none() || self.term.is_some()
+    }
+
+    /// Others may hold it.
+    pub fn is_shared(&self) -> bool {
+        self.election.is_some()
+    }
+
+    /// As what this process reads receipts, where others may hand states to the same plugins.
+    pub fn reader(&self) -> Option<String> {
+        let identity = self.election.as_ref()?.leadership.identity();
+        // What is random of it tells it apart.
+        Some(identity.rsplit_once('_').map_or(identity, |(_, random)| random).to_owned())
+    }
+
+    /// Until it is another's, or this one's, than it was.
+    pub async fn changed(&mut self) {
+        let Some(election) = &mut self.election else { return std::future::pending().await };
+        if election.term() != self.term {
+            // The last try to take the office may have failed a moment ago. The caller's wait begins
+            // again whenever something else happens.
+            return sleep_until(self.again_at).await;
+        }
+        while election.term() == self.term {
+            election.leadership.changed().await;
+        }
+    }
+
+    /// Whether what is done in it has to end, since it is not held any more or was lost in between.
+    pub fn is_over(&self) -> bool {
+        self.term.is_some() && self.election.as_ref().is_some_and(|election| election.term() != self.term)
+    }
+
+    /// From now on the journal takes nothing from the plugins of this process.
+    pub async fn leave(&mut self) {
+        if self.term.take().is_none() {
+            return;
+        }
+        // Where it can't be told, the next one's term ends it as well.
+        match timeout(LEAVING, self.journal.lead(false)).await {
+            Ok(Ok(())) => info!("this replica is no longer the leader; another one may be elected"),
+            Ok(Err(error)) => {
+                warn!("the journal can't record that this replica is no longer the leader: {error}");
+            }
+            Err(_) => warn!("the journal could not record in time that this replica is no longer the leader"),
+        }
+    }
+
+    /// Begins a term in the journal where the Lease is held.
+    pub async fn enter(&mut self) -> Result<()> {
+        let Some(term) = self.election.as_ref().and_then(Election::term) else { return Ok(()) };
+        match self.journal.lead(true).await {
+            Ok(()) => {
+                info!("this replica is the leader now, and hands states to plugins");
+                self.term = Some(term);
+            }
+            Err(JournalError::Fatal(reason)) => bail!("becoming the leader: {reason}"),
+            Err(error) => {
+                warn!("this replica can't become the leader yet: {error}");
+                self.again_at = Instant::now() + AGAIN;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Runs each call of a plugin as a task of its own. So the dispatcher, other calls and the journal share the
+//! processors, instead of taking turns on one.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use async_trait::async_trait;
+use kubewitness_core::ports::{CallError, Delivery, Handler, Outcome};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use crate::controller::election::Election;
+use crate::tasks::{Fate, Tasks};
+
+/// Clone freely: all clones are about the same plugin's calls.
+#[derive(Clone)]
+pub struct Calls {
+    name: Arc<str>,
+    handler: Arc<dyn Handler>,
+    tasks: Tasks,
+    running: TaskTracker,
+    election: Option<Election>,
+}
+
+impl Calls {
+    pub fn new(plugin: &str, handler: Arc<dyn Handler>, tasks: Tasks, election: Option<Election>) -> Self {
+        let name = format!("a call of {plugin}").into();
+        Self { name, handler, tasks, running: TaskTracker::new(), election }
+    }
+
+    /// Waits until no call is under way. The plugin's states may not be handed over before that: a call that
+    /// was given up may commit while it ends, and the next one reads what it has done.
+    pub async fn ended(&self) {
+        self.running.close();
+        self.running.wait().await;
+    }
+}
+
+#[async_trait]
+impl Handler for Calls {
+    /// Dropped, it gives the call up, which ends where it waits next.
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        // A process that was stopped past its Lease sees it here first.
+        if self.election.as_ref().is_some_and(|election| !election.is_held()) {
+            return Err(CallError::Unavailable("another replica is the leader now".into()));
+        }
+        let (mut reply, answer) = oneshot::channel();
+        let (handler, batch) = (Arc::clone(&self.handler), batch.to_vec());
+        let call = self.running.track_future(async move {
+            let called = tokio::select! {
+                biased;
+                () = reply.closed() => return Ok(()),
+                called = handler.handle(&batch) => called,
+            };
+            // Given up at the last moment: what it has done is told by its receipt.
+            reply.send(called).ok();
+            Ok(())
+        });
+        self.tasks.spawn(&*self.name, Fate::Finite, call);
+        let gone = |_| CallError::Unavailable("the call ended without an answer".to_string());
+        answer.await.map_err(gone)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::Semaphore;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    /// Answers when it may; counts the calls under way.
+    struct Slow {
+        may: Semaphore,
+        now: AtomicUsize,
+    }
+
+    struct Under<'a>(&'a AtomicUsize);
+
+    impl Drop for Under<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[async_trait]
+    impl Handler for Slow {
+        async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+            self.now.fetch_add(1, Ordering::SeqCst);
+            let _under = Under(&self.now);
+            self.may.acquire().await.unwrap().forget();
+            Err(CallError::Protocol(format!("{} states", batch.len())))
+        }
+    }
+
+    fn calls() -> (Arc<Slow>, Calls, Tasks) {
+        let slow = Arc::new(Slow { may: Semaphore::new(0), now: AtomicUsize::new(0) });
+        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+        (slow.clone(), Calls::new("p", slow, tasks.clone(), None), tasks)
+    }
+
+    async fn until(slow: &Slow, calls: usize) {
+        let reached = async {
+            while slow.now.load(Ordering::SeqCst) != calls {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), reached).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_call_goes_on_while_nobody_looks_and_its_answer_waits() {
+        let (slow, calls, _) = calls();
+        let mut call = calls.handle(&[]);
+        assert!(futures::poll!(&mut call).is_pending());
+        slow.may.add_permits(1);
+        calls.ended().await;
+        assert_eq!(call.await.unwrap_err(), CallError::Protocol("0 states".into()));
+    }
+
+    #[tokio::test]
+    async fn nobody_goes_on_before_a_call_that_was_given_up_has_ended() {
+        let (slow, calls, tasks) = calls();
+        let mut call = calls.handle(&[]);
+        assert!(futures::poll!(&mut call).is_pending());
+        until(&slow, 1).await;
+        drop(call);
+        assert_eq!(slow.now.load(Ordering::SeqCst), 1, "it ends by itself");
+        calls.ended().await;
+        assert_eq!(slow.now.load(Ordering::SeqCst), 0);
+        tasks.finish().await.unwrap();
+    }
+}

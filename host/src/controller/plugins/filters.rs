@@ -1,0 +1,36 @@
+//! Compiles the filters of subscriptions, and gives them the documents that they read.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::State;
+use kubewitness_core::ports::{Documents, FilterError, StateFilter};
+use kubewitness_filter::Filter;
+
+/// A filter that passed the check of its manifest; `None` for a text that would not pass.
+pub fn of(text: &str, documents: Arc<dyn Documents>) -> Option<Arc<dyn StateFilter>> {
+    let filter = Filter::compile(text).ok()?;
+    Some(Arc::new(WithDocuments { filter, documents }))
+}
+
+struct WithDocuments {
+    filter: Filter,
+    documents: Arc<dyn Documents>,
+}
+
+impl std::fmt::Debug for WithDocuments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.filter.fmt(f)
+    }
+}
+
+#[async_trait]
+impl StateFilter for WithDocuments {
+    async fn wants(&self, state: &State) -> Result<bool, FilterError> {
+        let document = match self.filter.needs_document() {
+            true => self.documents.document(state.seq).await?,
+            false => None,
+        };
+        self.filter.wants(state, document.as_deref()).map_err(FilterError::Unclear)
+    }
+}

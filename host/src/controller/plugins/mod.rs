@@ -1,0 +1,375 @@
+//! The plugins that run, and how one version replaces another. A change is parsed, checked and compiled before it is
+//! taken. Then the old version drains, and the new one goes on from the cursor. A change that fails a check leaves
+//! the running version as it is. It decides nothing about configuration: `reconcile` does.
+
+mod calls;
+mod filters;
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures::FutureExt;
+use kubewitness_capability::{Backing, Capabilities};
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::{ComponentsSpec, HostSpec, PluginSpec};
+use kubewitness_core::limits;
+use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
+use kubewitness_journal::Journal;
+use kubewitness_sandbox::{Component, Engine, Plugin};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::election::Election;
+use super::shared::{Phase, PluginState, Shared};
+use crate::config::component;
+use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
+use crate::tasks::{Fate, Tasks};
+use calls::Calls;
+
+/// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// A configuration that passed every check, ready to run.
+#[derive(Clone)]
+pub struct Candidate {
+    pub parsed: Parsed<PluginSpec>,
+    pub component: Component,
+    pub bytes: Arc<[u8]>,
+    /// Told once it is taken.
+    pub warnings: Vec<Problem>,
+}
+
+struct Running {
+    candidate: Candidate,
+    plugin: Arc<Plugin>,
+    drain: CancellationToken,
+    abort: CancellationToken,
+    task: JoinHandle<()>,
+    handle: DispatchHandle,
+}
+
+struct Draining {
+    candidate: Candidate,
+    task: JoinHandle<()>,
+}
+
+pub struct Plugins {
+    pub engine: Engine,
+    pub journal: Journal,
+    pub clock: Arc<dyn Clock>,
+    pub shared: Arc<Shared>,
+    pub tasks: Tasks,
+    pub folders: Vec<std::path::PathBuf>,
+    /// Stops calls at once, in whichever plugin drains.
+    pub abort: CancellationToken,
+    /// By which calls are made, where replicas share the journal.
+    election: Option<Election>,
+    running: BTreeMap<String, Running>,
+    /// Plugins with calls that have not ended. Until they have, no other version gets the plugin's states.
+    draining: BTreeMap<String, Draining>,
+    /// What ran of those that have drained since, and wait for what comes after it.
+    drained: BTreeMap<String, Candidate>,
+    damage: Option<String>,
+}
+
+impl Plugins {
+    pub fn new(
+        engine: Engine,
+        journal: Journal,
+        clock: Arc<dyn Clock>,
+        shared: Arc<Shared>,
+        tasks: Tasks,
+        folders: Vec<std::path::PathBuf>,
+        abort: CancellationToken,
+    ) -> Self {
+        let (running, draining, drained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self {
+            engine,
+            journal,
+            clock,
+            shared,
+            tasks,
+            folders,
+            abort,
+            election: None,
+            running,
+            draining,
+            drained,
+            damage: None,
+        }
+    }
+
+    /// Of a replica: calls are made only while it is elected.
+    pub fn elected_by(self, election: Option<Election>) -> Self {
+        Self { election, ..self }
+    }
+
+    /// Parses, finds, compiles and checks. Nothing that runs is touched.
+    pub async fn examine(&self, entry: &Entry, host: &HostSpec) -> Result<Candidate, Vec<Problem>> {
+        let parsed = parse_plugin(entry, host)?;
+        let bytes = component::find(&parsed, &self.folders).await?;
+        let warnings = parsed.problems(parsed.spec.warnings(host));
+        let limits = &host.limits.components;
+        let candidate = examine_component(&self.engine, parsed, bytes, limits).await?;
+        Ok(Candidate { warnings, ..candidate })
+    }
+
+    pub fn is_running(&self, name: &str) -> bool {
+        self.running.contains_key(name)
+    }
+
+    pub fn is_draining(&self, name: &str) -> bool {
+        self.draining.contains_key(name)
+    }
+
+    /// The ConfigMap whose version of the plugin runs.
+    pub fn config_map(&self, name: &str) -> Option<String> {
+        self.running.get(name).map(|running| running.candidate.parsed.entry.config_map.clone())
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.running.keys().cloned().collect()
+    }
+
+    pub fn digest(&self, name: &str) -> String {
+        self.running
+            .get(name)
+            .map(|running| running.candidate.component.digest().to_string())
+            .unwrap_or_default()
+    }
+
+    pub fn runs(&self, candidate: &Candidate) -> bool {
+        self.running.get(&candidate.parsed.name).is_some_and(|running| {
+            running.candidate.parsed.spec == candidate.parsed.spec
+                && running.candidate.component.digest() == candidate.component.digest()
+        })
+    }
+
+    /// Takes the candidate. If it can't be started after all, what ran before runs again. `false`: what
+    /// ran before has not drained yet, and the candidate has to be brought again once it has.
+    pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<bool> {
+        let name = candidate.parsed.name.clone();
+        let before = match self.stop(&name).await {
+            Stopped::NotYet => return Ok(false),
+            Stopped::Drained(before) => Some(*before),
+            Stopped::NotThere => None,
+        };
+        // The drain took a while. What is stopped now starts nothing that would have to drain as well.
+        if self.tasks.is_stopping() {
+            return Ok(true);
+        }
+        let Err(error) = self.start(candidate, capabilities).await else { return Ok(true) };
+        if let Some(before) = before {
+            self.start(before, capabilities).await.with_context(|| {
+                format!("and the version before can't be started again (first: {error:#})")
+            })?;
+        }
+        Err(error)
+    }
+
+    /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes
+    /// would go to a disk that can't be trusted.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
+    async fn start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+        let started = self.try_to_start(candidate, capabilities).await;
+        if let Err(error) = &started
+            && error.chain().any(|cause| matches!(cause.downcast_ref(), Some(JournalError::Fatal(_))))
+        {
+            self.damage.get_or_insert_with(|| format!("{error:#}"));
+        }
+        started
+    }
+
+    async fn try_to_start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+        let (name, spec) = (candidate.parsed.name.clone(), &candidate.parsed.spec);
+        let others = self.running.iter().filter(|(other, _)| **other != name);
+        let beside = others.flat_map(|(other, it)| spec.warnings_beside(other, &it.candidate.parsed.spec));
+        for warning in candidate.warnings.iter().chain(&candidate.parsed.problems(beside.collect())) {
+            warn!("{warning}");
+        }
+        self.journal.settle().await.context("waiting for earlier writes to the journal")?;
+        let progress = self.journal.progress(&name).await.context("reading its progress")?;
+        let backing = Backing {
+            documents: Arc::new(self.journal.clone()),
+            lister: Arc::new(self.shared.listers.clone()),
+            clock: self.clock.clone(),
+            kv: self.journal.kv(&name).await.context("reading its kv")?,
+            cursor: progress.map_or(0, |progress| progress.cursor),
+            newest: *self.journal.newest().borrow(),
+        };
+        let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
+        let plugin = candidate.component.plugin(&name, &spec.limits, grants);
+        let plugin = Arc::new(plugin.context("instantiating it")?);
+        let options = DispatchOptions {
+            plugin: name.clone(),
+            subscriptions: subscriptions(spec, &self.journal),
+            delivery: spec.delivery.clone(),
+            concurrency: spec.limits.concurrency,
+        };
+        let calls = Calls::new(&name, plugin.clone(), self.tasks.clone(), self.election.clone());
+        let (dispatcher, handle) = Dispatcher::new(
+            options,
+            Arc::new(self.journal.clone()),
+            Arc::new(calls.clone()),
+            self.clock.clone(),
+        );
+        let (drain, abort) = (CancellationToken::new(), self.abort.child_token());
+        let (drained, aborted, task_name) = (drain.clone(), abort.clone(), name.clone());
+        let task = self.tasks.spawn(format!("plugin {name}"), Fate::Finite, async move {
+            let ended = dispatcher.run(drained, aborted).await;
+            calls.ended().await;
+            ended.with_context(|| format!("dispatching to `{task_name}`"))
+        });
+        self.shared.set_plugin(
+            &name,
+            PluginState {
+                phase: Phase::Active,
+                digest: candidate.component.digest().to_string(),
+                message: None,
+                handle: Some(handle.clone()),
+            },
+        );
+        self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle });
+        Ok(())
+    }
+
+    /// Drains one plugin. The next version goes on from its cursor, with the states that it did not finish. A
+    /// plugin that drains slowly goes on beside everything else; the caller stops it again once it has drained.
+    pub async fn stop(&mut self, name: &str) -> Stopped {
+        if self.is_draining(name) {
+            return Stopped::NotYet;
+        }
+        if let Some(candidate) = self.drained.remove(name) {
+            return Stopped::Drained(candidate.into());
+        }
+        let Some(running) = self.running.remove(name) else { return Stopped::NotThere };
+        self.shared.set_phase(name, Phase::Draining, None);
+        let (candidate, draining) = (running.candidate.clone(), drain(name.to_owned(), running));
+        let mut task = self.tasks.spawn(format!("draining {name}"), Fate::Finite, async {
+            draining.await;
+            Ok(())
+        });
+        if tokio::time::timeout(WAIT, &mut task).await.is_ok() {
+            return Stopped::Drained(candidate.into());
+        }
+        let why = "its calls have not ended yet: the next version waits for them".to_owned();
+        self.shared.set_phase(name, Phase::Draining, Some(why));
+        self.draining.insert(name.to_owned(), Draining { candidate, task });
+        Stopped::NotYet
+    }
+
+    /// Until one that was left draining has drained.
+    pub async fn has_drained(&mut self) {
+        let name = poll_fn(|context| {
+            let ended = self.draining.iter_mut().find_map(|(name, draining)| {
+                draining.task.poll_unpin(context).is_ready().then(|| name.clone())
+            });
+            ended.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
+        if let Some(Draining { candidate, .. }) = self.draining.remove(&name) {
+            self.drained.insert(name, candidate);
+        }
+    }
+
+    /// The versions that have drained and were not replaced.
+    pub fn take_drained(&mut self) -> Vec<Candidate> {
+        std::mem::take(&mut self.drained).into_values().collect()
+    }
+
+    /// Ends all without draining: another replica may go on with them already.
+    pub async fn give_up(&mut self) {
+        for running in self.running.values() {
+            running.abort.cancel();
+        }
+        self.shut_down().await;
+        self.drained.clear();
+    }
+
+    pub async fn shut_down(&mut self) {
+        let all = std::mem::take(&mut self.running);
+        for (name, running) in &all {
+            self.shared.set_phase(name, Phase::Draining, None);
+            running.drain.cancel();
+        }
+        futures::future::join_all(all.into_iter().map(|(name, running)| drain(name, running))).await;
+        for left in std::mem::take(&mut self.draining).into_values() {
+            left.task.await.ok();
+        }
+    }
+
+    /// What a burst needed is not kept where it is quiet.
+    pub fn let_go_of_idle(&self) {
+        let now = Instant::now();
+        for running in self.running.values() {
+            running.plugin.let_go_of_idle(now);
+        }
+    }
+
+    /// Where each plugin's cursor durably is: what lies behind it needs no receipts.
+    pub fn cursors(&self) -> Vec<(String, kubewitness_core::Seq)> {
+        self.running.iter().map(|(name, running)| (name.clone(), running.handle.saved_cursor())).collect()
+    }
+}
+
+/// What came of stopping a plugin.
+pub enum Stopped {
+    Drained(Box<Candidate>),
+    /// Its calls have not ended yet.
+    NotYet,
+    NotThere,
+}
+
+async fn drain(name: String, running: Running) {
+    let Running { drain, abort, mut task, .. } = running;
+    drain.cancel();
+    if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {
+        warn!(plugin = name, "did not drain within {} s: its calls are stopped", limits::DRAIN.as_secs());
+        abort.cancel();
+        // How it ended was told to the supervisor.
+        task.await.ok();
+    }
+    info!(plugin = name, "drained");
+}
+
+fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {
+    let filter = |text: &str| filters::of(text, Arc::new(journal.clone()));
+    let subscription = |s: &kubewitness_core::config::SubscribeSpec| Subscription {
+        source: s.source.as_str().into(),
+        mode: s.mode,
+        filter: s.filter.as_deref().and_then(filter),
+        replay_rate: s.replay_rate,
+        start: s.start,
+        resync: s.resync,
+    };
+    spec.subscribe.iter().map(subscription).collect()
+}
+
+/// The one judge of a component: `kubewitness check` asks it too.
+pub async fn examine_component(
+    engine: &Engine,
+    parsed: Parsed<PluginSpec>,
+    bytes: Vec<u8>,
+    limits: &ComponentsSpec,
+) -> Result<Candidate, Vec<Problem>> {
+    let bytes: Arc<[u8]> = bytes.into();
+    let refused = |message: String| {
+        let fault = kubewitness_core::config::Fault { field: "spec.module".into(), message };
+        parsed.problems(vec![fault])
+    };
+    let component = engine.load(&bytes, limits).await.map_err(|error| refused(error.to_string()))?;
+    let faults = component.check(&parsed.spec).await.map_err(|error| refused(error.to_string()))?;
+    if !faults.is_empty() {
+        return Err(parsed.problems(faults));
+    }
+    Ok(Candidate { parsed, component, bytes, warnings: Vec::new() })
+}

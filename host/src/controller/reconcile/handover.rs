@@ -1,0 +1,90 @@
+//! What a replica begins when it becomes the leader, and ends when another one does.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use kubewitness_core::config::{HostSpec, SourceSpec};
+use kubewitness_core::status::Rules;
+use tracing::warn;
+
+use super::Control;
+use crate::config::Snapshot;
+use crate::config::manifest::claimed_name;
+use crate::controller::shared::{Phase, PluginState};
+
+impl Control {
+    /// Whatever ran in a term that is over ends before the next one begins: what it writes afterwards
+    /// would be taken for the next one's.
+    pub(super) async fn change_office(&mut self) -> Result<()> {
+        if self.office.is_over() {
+            self.give_up().await;
+        }
+        self.office.enter().await
+    }
+
+    /// The next one may have begun: nothing is waited for that is not under way.
+    async fn give_up(&mut self) {
+        warn!("this replica no longer holds the Lease: its plugins are stopped, and it goes on witnessing");
+        self.resyncs.shut_down();
+        self.retentions.shut_down();
+        self.plugins.give_up().await;
+        self.streams.reconcile(&[]).await;
+        self.office.leave().await;
+        self.capabilities = None;
+        if let Some(host) = self.host.clone() {
+            let rules = host.rules().unwrap_or_else(|_| Rules::builtin());
+            self.reconcile_sources(&host, rules).await;
+        }
+    }
+
+    /// What the replicas witness under each source's name, as the first replica recorded it in the journal: a
+    /// pod has no data folder that remembers it.
+    pub(super) async fn agreed(&self, spec: &HostSpec) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
+        let mut agreed = BTreeMap::new();
+        if !self.office.is_shared() {
+            return Ok(agreed);
+        }
+        for source in &spec.sources {
+            let own = serde_json::to_string(source).map_err(|error| vec![error.to_string()])?;
+            let journal = &self.plugins.journal;
+            let text = journal.agree(&format!("source {}", source.name), &own).await;
+            let text =
+                text.map_err(|error| vec![format!("what other replicas witness can't be read: {error}")])?;
+            let agreed_on = serde_json::from_str(&text)
+                .map_err(|error| vec![format!("what other replicas witness is not understood: {error}")])?;
+            agreed.insert(source.name.clone(), agreed_on);
+        }
+        Ok(agreed)
+    }
+
+    /// What lies beside one replica is not there for the next.
+    pub(super) fn warn_of_files(&self, spec: &HostSpec) {
+        if !self.office.is_shared() {
+            return;
+        }
+        let files = spec.databases.iter().filter(|database| database.sqlite.is_some());
+        let files = files.map(|database| format!("the database `{}`", database.name));
+        let ledgers = spec.ledgers.iter().map(|ledger| format!("the ledger `{}`", ledger.name));
+        for what in files.chain(ledgers) {
+            warn!(
+                "{what} is a file of this replica: the next leader has it only if all replicas share the volume of \
+                 that file"
+            );
+        }
+    }
+
+    /// What people see of plugins that another replica runs.
+    pub(super) fn stand_by(&mut self, snapshot: &Snapshot) {
+        let names: Vec<_> = snapshot
+            .plugins
+            .iter()
+            .map(|entry| claimed_name(entry).unwrap_or_else(|| entry.config_map.clone()))
+            .collect();
+        for gone in self.shared.plugins().into_keys().filter(|name| !names.contains(name)) {
+            self.shared.remove_plugin(&gone);
+        }
+        for name in names {
+            self.shared.set_plugin(&name, PluginState::idle(Phase::Standby, None));
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Work that is repeated every few seconds, whether or not anything changes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kubewitness_core::ports::{Backlog, JournalError};
+use tracing::warn;
+
+use super::{Control, unreadable};
+use crate::config::Snapshot;
+
+/// Removing old receipts of one plugin may take this long.
+const PRUNE: Duration = Duration::from_secs(2);
+/// Looking at the journal may take this long: changes of the configuration wait for it.
+const LOOK: Duration = Duration::from_secs(2);
+
+impl Control {
+    /// Once each, for as long as it lies there.
+    pub(super) fn tell_of_untaken(&mut self, snapshot: &Snapshot) {
+        let untaken: BTreeSet<_> =
+            snapshot.slips.iter().map(ToString::to_string).chain(snapshot.untaken()).collect();
+        for told in untaken.difference(&self.untaken) {
+            warn!("not taken: {told}");
+        }
+        self.untaken = untaken;
+    }
+
+    /// Finds a journal that is gone even while no state comes, so that an operator can put a copy back soon.
+    pub(super) async fn look_at_journal(&mut self) -> Result<()> {
+        let has_states = *self.plugins.journal.newest().borrow() > 0;
+        if let Err(error) = self.last_good.ask(move |kept| kept.witnessed(has_states)).await {
+            warn!("{}", unreadable(&error));
+        }
+        let trouble = match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
+            Ok(Err(error @ JournalError::Fatal(_))) => {
+                return Err(error).context("reading the figures of the journal");
+            }
+            Ok(Err(error)) => Some(format!("it can't be looked at: {error}")),
+            Ok(Ok(())) => None,
+            Err(_) => Some(format!("it has not answered for {LOOK:?}")),
+        };
+        if let Some(trouble) = &trouble {
+            warn!("the journal: {trouble}");
+        }
+        // A journal that is only busy answers the next time.
+        let lasts = self.journal_was_in_trouble && trouble.is_some();
+        self.journal_was_in_trouble = trouble.is_some();
+        self.shared.set_journal_trouble(trouble.filter(|_| lasts));
+        Ok(())
+    }
+
+    pub(super) async fn prune(&self) {
+        let Some(capabilities) = &self.capabilities else { return };
+        for (name, cursor) in self.plugins.cursors() {
+            // A database that is slow or away is asked again the next time: changes don't wait for it.
+            match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    warn!(plugin = name, "receipts behind its cursor can't be removed yet: {error}");
+                }
+                Err(_) => warn!(plugin = name, "receipts behind its cursor could not be removed in time"),
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Reports the result of each change of a plugin: in the log, and in the cluster as a status ConfigMap for each plugin
+//! and an Event on the operator's ConfigMap.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kubewitness_core::config::STATUS_LABEL;
+use kubewitness_watch::Connection;
+use kubewitness_watch::configmaps::{self, ConfigMapDoc, RecordType};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use crate::config::cluster::Maps;
+use crate::controller::shared::Phase;
+
+/// Statuses are not watched, so each is read this often to find one that was deleted or edited: one request
+/// a plugin.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// What became of one plugin's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub plugin: String,
+    pub config_map: String,
+    pub phase: Phase,
+    pub digest: String,
+    pub message: Option<String>,
+}
+
+/// Where reports go beside the log.
+#[derive(Clone)]
+pub struct Cluster {
+    pub connection: Connection,
+    pub namespace: String,
+    pub maps: Maps,
+}
+
+pub struct Reporter {
+    cluster: Option<Cluster>,
+    /// The last reports. A report that could not be written to the cluster is not in `written`.
+    told: BTreeMap<String, Report>,
+    written: BTreeMap<String, Report>,
+    looked: Instant,
+}
+
+impl Reporter {
+    pub fn new(cluster: Option<Cluster>) -> Self {
+        Self { cluster, told: BTreeMap::new(), written: BTreeMap::new(), looked: Instant::now() }
+    }
+
+    pub async fn tell(&mut self, report: Report) {
+        if self.told.insert(report.plugin.clone(), report.clone()).as_ref() != Some(&report) {
+            log(&report);
+        }
+        self.write(&report).await;
+    }
+
+    /// The plugin was taken out: so is its status.
+    pub async fn forget(&mut self, plugin: &str) {
+        self.told.remove(plugin);
+        self.written.remove(plugin);
+        info!(plugin, "removed");
+        let Some(cluster) = &self.cluster else { return };
+        let name = status_name(plugin);
+        if let Err(error) =
+            configmaps::delete_status(&cluster.connection.client, &cluster.namespace, &name).await
+        {
+            warn!(plugin, "its status ConfigMap {name} can't be deleted: {error}");
+        }
+    }
+
+    /// Writes again what could not be written, and repairs statuses that were changed in the cluster.
+    pub async fn catch_up(&mut self) {
+        let look = self.looked.elapsed() >= LOOK_AGAIN;
+        if look {
+            self.looked = Instant::now();
+        }
+        for report in self.told.values().cloned().collect::<Vec<_>>() {
+            match self.written.get(&report.plugin) == Some(&report) {
+                true if look => self.restore(&report).await,
+                true => {}
+                false => self.write(&report).await,
+            }
+        }
+    }
+
+    async fn restore(&mut self, report: &Report) {
+        let Some(cluster) = &self.cluster else { return };
+        let plugin = &report.plugin;
+        match write_status(cluster, report).await {
+            Ok(false) => {}
+            Ok(true) => warn!(plugin, "its status was deleted or changed in the cluster: writing it again"),
+            Err(error) => {
+                warn!(plugin, "its status can't be written, trying again: {error}");
+                self.written.remove(plugin);
+            }
+        }
+    }
+
+    async fn write(&mut self, report: &Report) {
+        let Some(cluster) = &self.cluster else { return };
+        if self.written.get(&report.plugin) == Some(report) {
+            return;
+        }
+        match write_status(cluster, report).await {
+            Ok(_) => {
+                if let Some(about) = cluster.maps.get(&report.config_map) {
+                    emit(cluster, &about, report).await;
+                }
+                self.written.insert(report.plugin.clone(), report.clone());
+            }
+            Err(error) => warn!(plugin = report.plugin, "its status can't be written, trying again: {error}"),
+        }
+    }
+}
+
+fn log(report: &Report) {
+    let (plugin, digest) = (&report.plugin, &report.digest);
+    match (report.phase, &report.message) {
+        (Phase::Active, _) => info!(plugin, digest, "active"),
+        (Phase::Failed, message) => {
+            error!(plugin, "not loaded: {}", message.as_deref().unwrap_or("no reason was given"));
+        }
+        (phase, message) => {
+            warn!(plugin, digest, phase = phase.as_str(), "{}", message.as_deref().unwrap_or_default());
+        }
+    }
+}
+
+fn status_name(plugin: &str) -> String {
+    format!("kubewitness-status-{plugin}")
+}
+
+/// `false`: it is there as it should be.
+async fn write_status(cluster: &Cluster, report: &Report) -> Result<bool, configmaps::WriteError> {
+    let labels = BTreeMap::from([
+        (STATUS_LABEL.to_string(), "true".to_string()),
+        ("kubewitness.dev/phase".to_string(), report.phase.as_str().to_string()),
+        // A label holds 63 characters; 12 tell components apart, and data has the whole digest.
+        ("kubewitness.dev/digest".to_string(), report.digest.chars().take(12).collect()),
+    ]);
+    let data = BTreeMap::from([
+        ("plugin".to_string(), report.plugin.clone()),
+        ("configMap".to_string(), report.config_map.clone()),
+        ("phase".to_string(), report.phase.as_str().to_string()),
+        ("digest".to_string(), report.digest.clone()),
+        ("message".to_string(), report.message.clone().unwrap_or_default()),
+    ]);
+    let name = status_name(&report.plugin);
+    configmaps::write_status(&cluster.connection.client, &cluster.namespace, &name, &labels, &data).await
+}
+
+/// An event is a courtesy: the status ConfigMap says the same, so a failure is only logged.
+async fn emit(cluster: &Cluster, about: &ConfigMapDoc, report: &Report) {
+    let (kind, reason, text) = match report.phase {
+        Phase::Active => (RecordType::Normal, "PluginActive", format!("plugin {} is active", report.plugin)),
+        _ => (RecordType::Warning, "PluginRefused", report.message.clone().unwrap_or_default()),
+    };
+    let sent =
+        configmaps::emit_event(&cluster.connection.client, &cluster.namespace, about, kind, reason, &text)
+            .await;
+    if let Err(error) = sent {
+        warn!(plugin = report.plugin, "an event can't be written: {error}");
+    }
+}

@@ -1,0 +1,199 @@
+//! The sources that run: one list-watch each, started and stopped as the configuration says. It never looks into a
+//! state.
+
+pub mod resync;
+pub mod retention;
+pub mod streams;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use futures::FutureExt;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::{SourceSpec, StreamSpec};
+use kubewitness_core::ports::Witness;
+use kubewitness_core::status::Rules;
+use kubewitness_watch::{Connection, Listers, Source, SourceError, Split};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::shared::Shared;
+use crate::tasks::{Fate, Tasks};
+
+/// Sources that wait to begin again.
+const OVERTAKEN: usize = 16;
+
+struct Running {
+    spec: SourceSpec,
+    /// Which brings it, where another host witnesses it.
+    stream: Option<StreamSpec>,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    async fn ended(self) {
+        // How they ended was told to the supervisor; here only that they have.
+        for task in self.tasks {
+            task.await.ok();
+        }
+    }
+}
+
+/// What every source is built from.
+pub struct Sources {
+    pub connection: Connection,
+    pub witness: Arc<dyn Witness>,
+    pub clock: Arc<dyn Clock>,
+    pub listers: Listers,
+    pub shared: Arc<Shared>,
+    pub tasks: Tasks,
+    rules: Arc<Rules>,
+    running: BTreeMap<String, Running>,
+    overtaken: (mpsc::Sender<String>, mpsc::Receiver<String>),
+}
+
+impl Sources {
+    pub fn new(
+        connection: Connection,
+        witness: Arc<dyn Witness>,
+        clock: Arc<dyn Clock>,
+        shared: Arc<Shared>,
+        tasks: Tasks,
+    ) -> Self {
+        let (rules, listers) = (Arc::new(Rules::builtin()), shared.listers.clone());
+        let (running, overtaken) = (BTreeMap::new(), mpsc::channel(OVERTAKEN));
+        Self { connection, witness, clock, listers, shared, tasks, rules, running, overtaken }
+    }
+
+    /// Until another witness of a shared journal turned out to be ahead in a source, which has ended.
+    pub async fn overtaken(&mut self) -> String {
+        match self.overtaken.1.recv().await {
+            Some(name) => name,
+            // This one keeps a sender.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// From where the journal is now.
+    pub async fn begin_again(&mut self, name: &str) {
+        let Some(Running { spec, stream, .. }) = self.running.get(name) else { return };
+        let (spec, streams) = (spec.clone(), stream.iter().cloned().collect::<Vec<_>>());
+        self.stop(name).await;
+        self.start(&spec, &streams);
+    }
+
+    /// A source whose settings changed is stopped before it starts again: two at once would
+    /// witness the same versions twice. So is one whose kind has other rules now: it goes on from
+    /// its checkpoint, and what is journaled keeps the status that it was given.
+    pub async fn reconcile(&mut self, wanted: &[SourceSpec], streams: &[StreamSpec], rules: Rules) {
+        // When it is resynced and what is kept of it has nothing to do with how it is witnessed.
+        let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
+        let is_wanted = |running: &Running| {
+            let (group, kind) = (group_of(&running.spec), &running.spec.kind);
+            wanted.iter().any(|spec| watched(spec) == watched(&running.spec))
+                && running.stream.as_ref() == streams::stream_of(&running.spec, streams)
+                && rules.agree(&self.rules, group, kind)
+        };
+        let names: Vec<_> = self
+            .running
+            .iter()
+            .filter(|(_, running)| !is_wanted(running))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in names {
+            self.stop(&name).await;
+            // A source that restarts is still asked: its old objects are better than no answer.
+            if wanted.iter().all(|spec| spec.name != name) {
+                self.shared.remove_source(&name);
+            }
+        }
+        self.rules = Arc::new(rules);
+        for spec in wanted {
+            if !self.running.contains_key(&spec.name) {
+                self.start(spec, streams);
+            }
+        }
+    }
+
+    fn start(&mut self, spec: &SourceSpec, streams: &[StreamSpec]) {
+        info!(source = spec.name, kind = spec.kind, "starting");
+        let (source, handle) = Source::new(
+            &self.connection,
+            spec.clone(),
+            self.witness.clone(),
+            self.clock.clone(),
+            self.rules.clone(),
+            self.listers.clone(),
+        );
+        self.shared.add_source(spec.clone(), handle);
+        let stop = CancellationToken::new();
+        let reader = streams::reader(spec, streams, self.clock.clone());
+        let tasks = match reader {
+            Some(reader) => {
+                vec![self.essence(&spec.name, &stop, source.feed(Box::new(reader), stop.clone()))]
+            }
+            None => {
+                let name = &spec.name;
+                let Split { reading, making, appending } = source.split(stop.clone());
+                let reading = self.tasks.spawn(format!("reading {name}"), Fate::Finite, reading.map(Ok));
+                let appending =
+                    self.tasks.spawn(format!("appending {name}"), Fate::Finite, appending.map(Ok));
+                vec![reading, self.essence(name, &stop, making), appending]
+            }
+        };
+        let stream = streams::stream_of(spec, streams).cloned();
+        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stream, stop, tasks });
+    }
+
+    /// The task that makes a source's states: without it there is no source.
+    fn essence(
+        &self,
+        name: &str,
+        stop: &CancellationToken,
+        making: impl Future<Output = Result<(), SourceError>> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let (stop, name, overtaken) = (stop.clone(), name.to_owned(), self.overtaken.0.clone());
+        self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
+            match making.await {
+                Err(SourceError::Overtaken(why)) => {
+                    info!(source = name, "starting the source again: {why}");
+                    // Where sending fails, the reconciliation loop has ended.
+                    overtaken.send(name).await.ok();
+                    return Ok(());
+                }
+                made => made.with_context(|| format!("witnessing the source `{name}`"))?,
+            }
+            if !stop.is_cancelled() {
+                bail!("the source `{name}` ended before it should");
+            }
+            Ok(())
+        })
+    }
+
+    async fn stop(&mut self, name: &str) {
+        if let Some(running) = self.running.remove(name) {
+            info!(source = name, "stopping");
+            running.stop.cancel();
+            running.ended().await;
+        }
+    }
+
+    /// Ends all of them, at once.
+    pub async fn shut_down(&mut self) {
+        for running in self.running.values() {
+            running.stop.cancel();
+        }
+        for running in std::mem::take(&mut self.running).into_values() {
+            running.ended().await;
+        }
+    }
+}
+
+/// The group of what a source witnesses; empty for the core group.
+pub fn group_of(source: &SourceSpec) -> &str {
+    source.api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}

@@ -1,0 +1,173 @@
+//! Asks the journal at intervals to remove states beyond each source's settings, one source after the other. The
+//! journal decides which states may go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::config::{RetentionSpec, SourceSpec};
+use kubewitness_journal::{Journal, Retention};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::controller::shared::Shared;
+use crate::tasks::{Fate, Tasks};
+
+/// Between two passes. A pass that finds nothing reads one figure for each 1,024 states.
+pub const PAUSE: Duration = Duration::from_secs(60);
+/// Before the first one: a start has other things to read.
+const FIRST: Duration = Duration::from_secs(5);
+
+struct Running {
+    spec: RetentionSpec,
+    stop: CancellationToken,
+}
+
+pub struct Retentions {
+    journal: Journal,
+    shared: Arc<Shared>,
+    tasks: Tasks,
+    running: BTreeMap<String, Running>,
+}
+
+impl Retentions {
+    pub fn new(journal: Journal, shared: Arc<Shared>, tasks: Tasks) -> Self {
+        Self { journal, shared, tasks, running: BTreeMap::new() }
+    }
+
+    pub fn reconcile(&mut self, sources: &[SourceSpec]) {
+        let wanted: BTreeMap<&str, RetentionSpec> =
+            sources.iter().filter_map(|source| Some((source.name.as_str(), source.retention?))).collect();
+        self.running.retain(|name, running| {
+            let stays = wanted.get(name.as_str()) == Some(&running.spec);
+            if !stays {
+                running.stop.cancel();
+                self.shared.forget_held(name);
+            }
+            stays
+        });
+        for (name, spec) in wanted {
+            if !self.running.contains_key(name) {
+                self.start(name, spec);
+            }
+        }
+    }
+
+    fn start(&mut self, name: &str, spec: RetentionSpec) {
+        let stop = CancellationToken::new();
+        let (stopped, source) = (stop.clone(), name.to_string());
+        let mut retention = Retention::new(self.journal.clone(), name);
+        let (shared, clock) = (self.shared.clone(), SystemClock::default());
+        self.tasks.spawn(format!("retention of {name}"), Fate::Finite, async move {
+            let mut pause = FIRST;
+            while stopped.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+                pause = PAUSE;
+                let begun = Instant::now();
+                // Dropped in the middle it has taken what it has taken.
+                let passed = stopped.run_until_cancelled(retention.pass(&spec)).await;
+                if matches!(passed, Some(Ok(_))) {
+                    shared.set_held(&source, retention.held(), clock.now_ms());
+                }
+                match passed {
+                    Some(Ok(told)) if told.states > 0 => info!(
+                        source,
+                        states = told.states,
+                        bytes = told.bytes,
+                        untold = told.untold,
+                        seconds = begun.elapsed().as_secs_f32(),
+                        "retention removed the oldest states"
+                    ),
+                    Some(Ok(_)) | None => {}
+                    Some(Err(error)) => warn!(source, %error, "retention could not go on; it tries again"),
+                }
+            }
+            Ok(())
+        });
+        self.running.insert(name.to_string(), Running { spec, stop });
+    }
+
+    pub fn shut_down(&mut self) {
+        for (name, running) in std::mem::take(&mut self.running) {
+            running.stop.cancel();
+            self.shared.forget_held(&name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use kubewitness_core::ports::{Append, Backlog, Progress, Save, SourceStart, Witness, Witnessed};
+    use kubewitness_core::{Change, ObjectRef, StateId, Version};
+    use kubewitness_journal::Holder;
+
+    fn source(name: &str, count: Option<u64>) -> SourceSpec {
+        let retention = count.map(|count| RetentionSpec { count: Some(count), ..RetentionSpec::default() });
+        SourceSpec { retention, ..SourceSpec::of(name, "v1", "Pod") }
+    }
+
+    /// What `status` and the portal tell comes from the passes themselves.
+    #[tokio::test]
+    async fn what_holds_a_source_is_known_after_a_pass_and_forgotten_with_its_bounds() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = kubewitness_journal::JournalOptions::default();
+        let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+        let object = Arc::new(ObjectRef { kind: "Pod".into(), uid: "u".into(), ..ObjectRef::default() });
+        let states = (1..=20).map(|number: u64| {
+            let version = Version::new(&number.to_string());
+            Witnessed {
+                id: StateId::of("a", 0, &object, Change::Present, &version, None),
+                change: Change::Present,
+                object: object.clone(),
+                owner: None,
+                controller: None,
+                resource_version: version,
+                status: Arc::default(),
+                previous: None,
+                observed_ms: 1,
+                document: "{}".into(),
+                base: None,
+            }
+        });
+        let (states, checkpoint) = (states.collect(), Some(Version::new("20")));
+        journal.append(Append { source: "a".into(), states, checkpoint, ..Append::default() }).await.unwrap();
+        let sources = vec![SourceStart { source: "a".into(), after: 0, until: None }];
+        let save = Save { progress: Progress { sources, ..Progress::default() }, ..Save::default() };
+        journal.save("audit", save).await.unwrap();
+        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+        let shared = Arc::<Shared>::default();
+        let mut retentions = Retentions::new(journal, shared.clone(), tasks.clone());
+        retentions.reconcile(&[source("a", Some(5))]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while shared.held().is_empty() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let held = shared.held();
+        let kept = held["a"][&Holder::Plugin("audit".into())];
+        assert_eq!((held["a"].len(), kept.states), (1, 15));
+        retentions.shut_down();
+        assert!(shared.held().is_empty());
+        tasks.finish().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn tasks_follow_the_settings_and_end_with_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = kubewitness_journal::JournalOptions::default();
+        let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+        let mut retentions = Retentions::new(journal, Arc::default(), tasks.clone());
+        retentions.reconcile(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
+        let stop = |retentions: &Retentions, name: &str| retentions.running[name].stop.clone();
+        let (a, b) = (stop(&retentions, "a"), stop(&retentions, "b"));
+        assert_eq!(retentions.running.len(), 2);
+        retentions.reconcile(&[source("a", Some(60)), source("b", Some(30))]);
+        assert!(!a.is_cancelled() && b.is_cancelled(), "one whose bounds did not change goes on");
+        retentions.reconcile(&[source("a", Some(60))]);
+        retentions.shut_down();
+        assert!(a.is_cancelled());
+        tasks.finish().await.unwrap();
+    }
+}

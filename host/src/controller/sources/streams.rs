@@ -1,0 +1,112 @@
+//! The streams to other hosts, with one carrier each, and the readers of sources that another host witnesses.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use futures::FutureExt;
+use kubewitness_capability::secrets;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::{SecretRef, SourceSpec, StreamSpec};
+use kubewitness_journal::Journal;
+use kubewitness_stream::{Carrier, Reader, Secret, Server, progress_name};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::controller::shared::Shared;
+use crate::tasks::{Fate, Tasks};
+
+struct Running {
+    spec: StreamSpec,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    async fn ended(self) {
+        self.stop.cancel();
+        // How it ended was told to the supervisor.
+        self.task.await.ok();
+    }
+}
+
+pub struct Streams {
+    journal: Journal,
+    shared: Arc<Shared>,
+    tasks: Tasks,
+    running: BTreeMap<String, Running>,
+}
+
+impl Streams {
+    pub fn new(journal: Journal, shared: Arc<Shared>, tasks: Tasks) -> Self {
+        Self { journal, shared, tasks, running: BTreeMap::new() }
+    }
+
+    /// One whose settings changed ends before it begins again: two would keep one progress.
+    pub async fn reconcile(&mut self, wanted: &[StreamSpec]) {
+        let wanted: Vec<_> = wanted.iter().filter(|spec| !spec.carry.is_empty()).collect();
+        let is_wanted = |running: &Running| wanted.contains(&&running.spec);
+        let over: Vec<_> = self.running.extract_if(.., |_, running| !is_wanted(running)).collect();
+        for (name, running) in over {
+            info!(stream = name, "stopping");
+            running.ended().await;
+            self.shared.remove_stream(&name);
+        }
+        for spec in wanted {
+            if !self.running.contains_key(&spec.name) {
+                self.start(spec);
+            }
+        }
+    }
+
+    fn start(&mut self, spec: &StreamSpec) {
+        info!(stream = spec.name, carries = spec.carry.join(","), "carrying");
+        let journal = Arc::new(self.journal.clone());
+        let (carrier, handle) = Carrier::new(server(spec), journal.clone(), journal);
+        self.shared.add_stream(spec.clone(), handle);
+        let (stop, name) = (CancellationToken::new(), spec.name.clone());
+        let stopped = stop.clone();
+        let task = self.tasks.spawn(format!("stream {name}"), Fate::Finite, async move {
+            carrier.run(stopped).await.with_context(|| format!("handing states to the stream `{name}`"))
+        });
+        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stop, task });
+    }
+
+    /// Under which names the journal keeps how far they are.
+    pub fn progress_names(&self) -> impl Iterator<Item = String> {
+        self.running.keys().map(|name| progress_name(name))
+    }
+
+    pub async fn shut_down(&mut self) {
+        for (_, running) in std::mem::take(&mut self.running) {
+            running.ended().await;
+        }
+    }
+}
+
+fn server(spec: &StreamSpec) -> Server {
+    let (address, credentials) = (secret(&spec.url_from), spec.credentials_from.as_ref().map(secret));
+    Server { spec: spec.clone(), address, credentials }
+}
+
+fn secret(reference: &SecretRef) -> Secret {
+    let reference = reference.clone();
+    Arc::new(move || {
+        let reference = reference.clone();
+        let read = async move { Ok(secrets::resolve(&reference).await?.expose().to_owned()) };
+        read.boxed()
+    })
+}
+
+/// How a source that another host witnesses comes here; `None` where it is witnessed here.
+pub fn reader(source: &SourceSpec, streams: &[StreamSpec], clock: Arc<dyn Clock>) -> Option<Reader> {
+    let from = source.from.as_ref()?;
+    let stream = stream_of(source, streams)?;
+    Some(Reader::new(server(stream), &source.name, &source.kind, from, clock))
+}
+
+pub fn stream_of<'a>(source: &SourceSpec, streams: &'a [StreamSpec]) -> Option<&'a StreamSpec> {
+    let from = source.from.as_ref()?;
+    streams.iter().find(|stream| stream.name == from.stream)
+}

@@ -1,0 +1,458 @@
+//! Answers the portal and the API from the journal, the cache and the dispatchers. It changes nothing except dead
+//! letters, on request.
+
+mod held;
+mod shapes;
+mod standby;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, Lister, SelectError};
+use kubewitness_core::views::{
+    DeadLetterView, DropView, EpochView, GapQuery, HeldView, JournalView, LetterRecordView, ObjectQuery,
+    ObjectView, PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView,
+    StreamView, TimelineQuery, TimelineView, ViewError, Views,
+};
+use kubewitness_core::{Gap, Seq, State, calendar};
+use kubewitness_dispatch::{DispatchError, DispatchHandle};
+use kubewitness_journal::{Journal, ReplayRecord};
+use tokio::sync::watch;
+
+use self::shapes::*;
+use super::election::Election;
+use super::shared::{Phase, PluginState, Shared};
+
+pub struct HostViews {
+    shared: Arc<Shared>,
+    journal: Journal,
+    clock: SystemClock,
+    /// Where replicas share the journal.
+    election: Option<Election>,
+}
+
+impl HostViews {
+    pub fn new(shared: Arc<Shared>, journal: Journal, election: Option<Election>) -> Self {
+        Self { shared, journal, clock: SystemClock::default(), election }
+    }
+
+    async fn plugin_views(&self) -> Result<Vec<PluginView>, ViewError> {
+        let now_ms = self.clock.now_ms();
+        let mut untold = self.journal.untold().await.map_err(unavailable)?;
+        let plugins = self.shared.plugins();
+        let mut elsewhere = match plugins.values().any(|state| state.phase == Phase::Standby) {
+            true => self.journal.all_progress().await.map_err(unavailable)?,
+            false => BTreeMap::new(),
+        };
+        let mut views = Vec::new();
+        for (name, state) in plugins {
+            let taken = untold.remove(&name).unwrap_or_default();
+            let progress = elsewhere.remove(&name).filter(|_| state.phase == Phase::Standby);
+            let view = plugin_view(name, &state, now_ms);
+            let view = match progress {
+                Some(progress) => self.standing_by(view, progress).await?,
+                None => view,
+            };
+            views.push(PluginView { observed: view.observed + taken, taken, ..view });
+        }
+        Ok(views)
+    }
+
+    async fn stream_views(&self) -> Result<Vec<StreamView>, ViewError> {
+        let newest = *self.journal.newest().borrow();
+        let mut views = Vec::new();
+        for (spec, handle) in self.shared.streams() {
+            let view = handle.view();
+            let sources: Vec<_> = spec.carry.iter().map(|name| Arc::from(name.as_str())).collect();
+            let waiting = self.journal.count(&sources, view.cursor, newest).await.map_err(unavailable)?;
+            views.push(StreamView {
+                name: spec.name,
+                carries: spec.carry,
+                carried: view.carried,
+                waiting,
+                condition: view.condition,
+            });
+        }
+        Ok(views)
+    }
+}
+
+fn unavailable<E: std::error::Error>(error: E) -> ViewError {
+    ViewError::Unavailable(error.to_string())
+}
+
+#[async_trait]
+impl Views for HostViews {
+    async fn status(&self) -> Result<StatusView, ViewError> {
+        let counters = self.journal.source_counters().await.map_err(unavailable)?;
+        let counters: BTreeMap<_, _> = counters.into_iter().map(|c| (c.source.clone(), c)).collect();
+        let mut epochs: BTreeMap<String, Vec<EpochView>> = BTreeMap::new();
+        for (source, epoch) in self.journal.epochs().await.map_err(unavailable)? {
+            epochs.entry(source).or_default().push(epoch);
+        }
+        let now_ms = self.clock.now_ms();
+        let sources = self.shared.sources_with_specs();
+        let sources = sources.iter().map(|(spec, handle)| {
+            let counters = counters.get(handle.name()).cloned().unwrap_or_default();
+            let view = source_view(spec, handle.view(), counters, now_ms);
+            let mut epochs = epochs.remove(handle.name()).unwrap_or_default();
+            if let Some(from) = &spec.from {
+                epochs.iter_mut().for_each(|e| e.checkpoint = read_through(&from.stream, &e.checkpoint));
+            }
+            SourceView { epochs, ..view }
+        });
+        let sources = sources.collect();
+        let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;
+        let plugins = self.plugin_views().await?;
+        let streams = self.stream_views().await?;
+        let (replica, problems) = (self.replica().await?, self.shared.problems());
+        let refused = |state: &PluginState| matches!(state.phase, Phase::Degraded | Phase::Failed);
+        let refused = self.shared.plugins().values().filter(|state| refused(state)).count();
+        let configuration_problems = (problems.len() + refused) as u64;
+        let held = self.held();
+        Ok(StatusView { replica, sources, plugins, streams, journal, held, problems, configuration_problems })
+    }
+
+    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+        let selection = selection(query)?;
+        let mut found = Vec::new();
+        let (mut answered, mut refused) = (false, None);
+        for (spec, handle) in self.shared.sources_with_specs() {
+            let source = handle.name();
+            if !is_asked(&spec, query) {
+                continue;
+            }
+            match self.shared.listers.select(source, &selection) {
+                // Less than all would be taken for all.
+                Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
+                Ok(selected) => {
+                    answered = true;
+                    found.extend(selected.objects.into_iter().map(|current| (source.to_string(), current)));
+                }
+                Err(SelectError::Index(error)) => refused = Some(format!("source `{source}`: {error}")),
+                // It ended a moment ago.
+                Err(SelectError::Source { .. }) => {}
+            }
+        }
+        // An index that only some sources have is no fault; one that none has is.
+        if let (false, Some(error)) = (answered, refused) {
+            return Err(ViewError::Invalid(error));
+        }
+        // What changed last comes first.
+        found.sort_by_key(|(_, current)| std::cmp::Reverse(current.seq));
+        found.truncate(selection.limit);
+        Ok(found.into_iter().map(|(source, current)| object_view(source, current)).collect())
+    }
+
+    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+        self.journal.timeline(query).await.map_err(|error| match error {
+            JournalError::Invalid(message) => ViewError::Invalid(message),
+            other => unavailable(other),
+        })
+    }
+
+    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        let document = self.journal.document(seq).await.map_err(unavailable)?;
+        let missing = || ViewError::NotFound {
+            message: format!("the journal has no document at position {seq}"),
+            hint: "It may not have been witnessed yet, or it is older than what the journal keeps.".into(),
+        };
+        Ok(document.ok_or_else(missing)?.to_vec())
+    }
+
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+        self.journal.gaps_of(query).await.map_err(unavailable)
+    }
+
+    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+        self.journal.poison_of(query).await.map_err(unavailable)
+    }
+
+    async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError> {
+        let raw = self.journal.poison_raw(number).await.map_err(unavailable)?;
+        raw.ok_or_else(|| ViewError::NotFound {
+            message: format!("the journal has no poison state with the number {number}"),
+            hint: "`kubewitness poison` and the portal's page of gaps list those that it has.".into(),
+        })
+    }
+
+    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+        let letters = self.journal.letters_with_states(plugin).await.map_err(unavailable)?;
+        // A plugin that was taken away may have left letters behind.
+        if let Some(name) = plugin.filter(|name| letters.is_empty() && self.shared.plugin(name).is_none()) {
+            return Err(no_plugin(name));
+        }
+        let view = |(letter, state): (_, Arc<State>)| DeadLetterView {
+            letter,
+            object: (*state.object).clone(),
+            phase: state.status.phase.clone(),
+        };
+        Ok(letters.into_iter().map(view).collect())
+    }
+
+    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+        if request.reason.trim().is_empty() {
+            return Err(ViewError::Invalid("say why in `reason`: it is kept with the replay".into()));
+        }
+        let replayed = match self.choose(request).await? {
+            Chosen::Counted(count) => count,
+            Chosen::From(handle, seqs) => {
+                handle.replay(seqs, request.who(), &request.reason).await.map_err(refused)?
+            }
+        };
+        Ok(ReplayView { replayed, dry_run: request.dry_run })
+    }
+
+    async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
+        if request.reason.trim().is_empty() {
+            return Err(ViewError::Invalid("say why in `reason`: it is kept with what was dropped".into()));
+        }
+        let dropped = match self.choose(request).await? {
+            Chosen::Counted(count) => count,
+            Chosen::From(handle, seqs) => {
+                handle.drop_letters(seqs, request.who(), &request.reason).await.map_err(refused)?
+            }
+        };
+        Ok(DropView { dropped, dry_run: request.dry_run })
+    }
+
+    async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
+        let records = self.journal.replays(plugin).await.map_err(unavailable)?;
+        let view = |record: ReplayRecord| LetterRecordView {
+            number: record.number,
+            plugin: record.plugin,
+            what: record.what,
+            who: record.who,
+            why: record.why,
+            seqs: record.seqs,
+            at: calendar::rfc3339(record.at_ms),
+        };
+        Ok(records.into_iter().rev().map(view).collect())
+    }
+
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
+        self.journal.read(after, limit).await.map_err(unavailable)
+    }
+
+    fn newest(&self) -> watch::Receiver<Seq> {
+        self.journal.newest()
+    }
+
+    fn held(&self) -> Vec<HeldView> {
+        held::held(&self.shared, self.clock.now_ms())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if let Some(trouble) = self.shared.journal_trouble() {
+            return Err(format!("the journal: {trouble}"));
+        }
+        if !self.shared.has_settings() {
+            let problems = self.shared.problems();
+            return Err(problems.into_iter().next().unwrap_or_else(|| "no settings were read yet".into()));
+        }
+        for handle in self.shared.sources() {
+            let view = handle.view();
+            if let Some(condition) = view.stalled.or(view.condition) {
+                return Err(format!("source {}: {condition}", handle.name()));
+            }
+            if !view.synced {
+                return Err(format!("source {} has not listed yet", handle.name()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The letters that a request means.
+enum Chosen {
+    /// It only asks how many, or there is none.
+    Counted(u64),
+    From(DispatchHandle, Vec<Seq>),
+}
+
+impl HostViews {
+    async fn choose(&self, request: &ReplayRequest) -> Result<Chosen, ViewError> {
+        let name = &request.plugin;
+        let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
+        let letters = self.journal.letters_with_states(Some(name)).await.map_err(unavailable)?;
+        let seqs = chosen(&letters, request, self.clock.now_ms())?;
+        if request.dry_run || seqs.is_empty() {
+            return Ok(Chosen::Counted(seqs.len() as u64));
+        }
+        match plugin.handle {
+            Some(handle) => Ok(Chosen::From(handle, seqs)),
+            None => Err(self.why_idle(name).await?),
+        }
+    }
+}
+
+fn refused(error: DispatchError) -> ViewError {
+    match error {
+        DispatchError::Journal(JournalError::Invalid(message)) => ViewError::Invalid(message),
+        other => unavailable(other),
+    }
+}
+
+fn no_plugin(name: &str) -> ViewError {
+    ViewError::NotFound {
+        message: format!("no plugin is called `{name}`"),
+        hint: "`kubewitness plugins` and the portal's page of plugins list those that there are.".into(),
+    }
+}
+
+/// The parked letters that a request means. Positions that name none are a mistake; letters that
+/// are on their way already or were dropped are not.
+fn chosen(
+    letters: &[(DeadLetter, Arc<State>)],
+    request: &ReplayRequest,
+    now_ms: u64,
+) -> Result<Vec<Seq>, ViewError> {
+    let asked: HashSet<Seq> = request.seqs.iter().copied().collect();
+    let named: Vec<_> =
+        letters.iter().filter(|(letter, _)| asked.is_empty() || asked.contains(&letter.seq)).collect();
+    if named.is_empty() && !asked.is_empty() {
+        let seqs: Vec<_> = request.seqs.iter().map(Seq::to_string).collect();
+        return Err(ViewError::NotFound {
+            message: format!(
+                "the plugin `{}` has no dead letter at position {}",
+                request.plugin,
+                seqs.join(", ")
+            ),
+            hint: format!(
+                "`kubewitness deadletters list --plugin {}` and the portal's page of dead letters show those \
+                 that it has.",
+                request.plugin
+            ),
+        });
+    }
+    let age = request.older_than_seconds.map(|seconds| seconds.saturating_mul(1000));
+    let is_meant = |(letter, state): &&(DeadLetter, Arc<State>)| {
+        !letter.replaying
+            && !letter.dropped
+            && request.namespace.as_ref().is_none_or(|namespace| state.object.namespace == *namespace)
+            && request.error.as_ref().is_none_or(|text| letter.error.contains(text))
+            && age.is_none_or(|age| now_ms.saturating_sub(letter.last_ms) >= age)
+    };
+    Ok(named.into_iter().filter(is_meant).map(|(letter, _)| letter.seq).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing<T: std::fmt::Debug>(answer: Result<T, ViewError>) -> String {
+        match answer {
+            Err(ViewError::NotFound { message, hint }) => format!("{message} | {hint}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn positions_that_name_no_letter_are_told_and_those_on_their_way_are_not_counted() {
+        let letter = |seq, replaying| DeadLetter {
+            plugin: "p".into(),
+            seq,
+            id: kubewitness_core::StateId::parse("x"),
+            attempts: 1,
+            error: String::new(),
+            first_ms: 0,
+            last_ms: 0,
+            replaying,
+            dropped: false,
+            tries: Vec::new(),
+        };
+        let state = |seq, namespace: &str| {
+            Arc::new(State {
+                id: kubewitness_core::StateId::parse("x"),
+                seq,
+                source: "jobs".into(),
+                epoch: 0,
+                change: kubewitness_core::Change::Present,
+                object: Arc::new(kubewitness_core::ObjectRef {
+                    namespace: namespace.into(),
+                    ..kubewitness_core::ObjectRef::default()
+                }),
+                owner: None,
+                resource_version: kubewitness_core::Version::new("1"),
+                status: Arc::default(),
+                previous: None,
+                observed_ms: 0,
+                late: false,
+            })
+        };
+        let dropped = DeadLetter { dropped: true, ..letter(11, false) };
+        let late = DeadLetter { last_ms: 9_000, error: "no such table".into(), ..letter(9, false) };
+        let letters = [
+            (letter(4, false), state(4, "a")),
+            (letter(7, true), state(7, "a")),
+            (late, state(9, "b")),
+            (dropped, state(11, "b")),
+        ];
+        let request = |seqs: &[Seq]| ReplayRequest {
+            plugin: "p".into(),
+            seqs: seqs.to_vec(),
+            ..ReplayRequest::default()
+        };
+        let meant = |request: &ReplayRequest| chosen(&letters, request, 10_000).unwrap();
+        assert_eq!(meant(&request(&[])), [4, 9]);
+        assert_eq!(meant(&request(&[4, 999])), [4]);
+        assert_eq!((meant(&request(&[7])), meant(&request(&[11]))), (vec![], vec![]));
+        assert_eq!(meant(&ReplayRequest { namespace: Some("b".into()), ..request(&[]) }), [9]);
+        assert_eq!(meant(&ReplayRequest { error: Some("such table".into()), ..request(&[]) }), [9]);
+        assert_eq!(meant(&ReplayRequest { older_than_seconds: Some(5), ..request(&[]) }), [4]);
+        assert!(chosen(&[], &request(&[]), 0).unwrap().is_empty());
+        let text = missing(chosen(&letters, &request(&[998, 999]), 0));
+        assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn ready_is_who_does_his_work_whatever_of_the_configuration_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = kubewitness_journal::JournalOptions::default();
+        let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+        let shared = Arc::new(Shared::default());
+        let views = HostViews::new(shared.clone(), journal, None);
+        assert_eq!(views.ready().unwrap_err(), "no settings were read yet");
+        shared.set_problems(vec!["host.yaml: it is a pipe".into()]);
+        assert_eq!(
+            views.ready().unwrap_err(),
+            "host.yaml: it is a pipe",
+            "there are no others to go on with"
+        );
+        shared.settings_are_taken();
+        assert_eq!(views.ready(), Ok(()));
+        let failed = PluginState { phase: Phase::Failed, digest: String::new(), message: None, handle: None };
+        shared.set_plugin("p", failed);
+        assert_eq!(views.ready(), Ok(()));
+        assert_eq!(views.status().await.unwrap().configuration_problems, 2, "both are told");
+        shared.set_journal_trouble(Some("it has not answered for 2s".into()));
+        assert_eq!(views.ready().unwrap_err(), "the journal: it has not answered for 2s");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_is_not_there_is_not_taken_for_one_without_letters() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = kubewitness_journal::JournalOptions::default();
+        let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+        let shared = Arc::new(Shared::default());
+        let state = PluginState { phase: Phase::Active, digest: String::new(), message: None, handle: None };
+        shared.set_plugin("there", state);
+        shared.set_problems(vec!["two hosts".into()]);
+        let views = HostViews::new(shared, journal, None);
+        assert!(views.dead_letters(Some("there")).await.unwrap().is_empty());
+        assert!(views.dead_letters(None).await.unwrap().is_empty());
+        let text = missing(views.dead_letters(Some("nope")).await);
+        assert!(text.contains("no plugin is called `nope` | `kubewitness plugins`"), "{text}");
+        let replay = |plugin: &str| ReplayRequest {
+            plugin: plugin.into(),
+            reason: "why".into(),
+            seqs: vec![999],
+            ..ReplayRequest::default()
+        };
+        assert!(missing(views.replay(&replay("nope")).await).contains("`nope`"));
+        assert!(missing(views.replay(&replay("there")).await).contains("position 999"));
+        assert_eq!(views.status().await.unwrap().problems, ["two hosts"]);
+    }
+}

@@ -1,0 +1,100 @@
+//! Raises the limit of open files to what the system allows, and keeps some files out of reach of clients.
+
+use anyhow::{Context, Result};
+use kubewitness_portal::Bounds;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::{info, warn};
+
+/// What the journal, granted databases, plugins, configuration and connections to the API server have for
+/// themselves. With ten sources and ten plugins they use about half of it.
+const RESERVE: u64 = 256;
+/// Connections that a listener has however few handles there are: a probe, a page, a command.
+const FEWEST: usize = 16;
+/// Of the handles for clients, the portal has this many parts of the whole.
+const PORTAL: (u64, u64) = (4, 5);
+
+/// Bounds for the portal and for the health port that leave the reserve alone.
+pub fn for_clients() -> (Bounds, Bounds) {
+    let limit = raise().unwrap_or_else(|error| {
+        warn!("{error:#}; going on with {} file handles", shown(soft()));
+        soft()
+    });
+    let (portal, health) = share(limit);
+    if portal.connections < Bounds::PORTAL.connections || health.connections < Bounds::HEALTH.connections {
+        info!(
+            "the limit of open files is {}: the portal takes {} connections at once (otherwise {}), the health port \
+             {} (otherwise {}). More need a higher hard limit, such as `ulimit -Hn` or LimitNOFILE has it",
+            shown(limit),
+            portal.connections,
+            Bounds::PORTAL.connections,
+            health.connections,
+            Bounds::HEALTH.connections,
+        );
+    }
+    if limit.is_some_and(|limit| limit < RESERVE) {
+        warn!(
+            "fewer than {RESERVE} files may be open: the journal, databases and sources may fail to open theirs"
+        );
+    }
+    (portal, health)
+}
+
+fn share(limit: Option<u64>) -> (Bounds, Bounds) {
+    let free = limit.unwrap_or(u64::MAX).saturating_sub(RESERVE);
+    let portal = free / PORTAL.1 * PORTAL.0;
+    (capped(Bounds::PORTAL, portal), capped(Bounds::HEALTH, free - portal))
+}
+
+fn capped(bounds: Bounds, handles: u64) -> Bounds {
+    let handles = usize::try_from(handles).unwrap_or(usize::MAX).saturating_sub(Bounds::SPARE);
+    let connections = bounds.connections.min(handles).max(FEWEST);
+    Bounds { connections, of_one_peer: bounds.of_one_peer.min(connections), ..bounds }
+}
+
+/// The soft limit is there for programs that use `select`; the hard one is meant.
+fn raise() -> Result<Option<u64>> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        setrlimit(Resource::Nofile, raised).context("raising the limit of open files to the hard one")?;
+    }
+    Ok(limit.maximum)
+}
+
+fn soft() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+fn shown(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".into(), |limit| limit.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_have_what_the_reserve_leaves() {
+        for limit in [None, Some(1 << 20), Some(4096)] {
+            assert_eq!(share(limit), (Bounds::PORTAL, Bounds::HEALTH), "{limit:?}");
+        }
+        for limit in 416..2000 {
+            let (portal, health) = share(Some(limit));
+            let all = portal.connections + health.connections + 2 * Bounds::SPARE;
+            assert!(all as u64 <= limit - RESERVE, "{limit}: {all} connections");
+            assert!(portal.connections > 2 * health.connections && health.of_one_peer >= FEWEST, "{limit}");
+        }
+    }
+
+    #[test]
+    fn where_there_is_nothing_to_share_a_probe_still_finds_a_place() {
+        let (portal, health) = share(Some(64));
+        assert_eq!((portal.connections, health.connections), (FEWEST, FEWEST));
+    }
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        assert_eq!(raise().unwrap(), soft());
+        assert_eq!(soft(), getrlimit(Resource::Nofile).maximum);
+    }
+}

@@ -1,0 +1,147 @@
+//! Signals: the first one ends the process in order, the second one at once. Bounds end it even when something hangs.
+//!
+//! A thread with a runtime of its own listens for signals. It writes nothing itself, shares no lock with the rest,
+//! and waits for nothing else. So a second signal ends the process even when every worker of the runtime waits for a
+//! file system and every log line waits for a reader.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kubewitness_core::limits;
+use kubewitness_portal::Bounds;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::tasks;
+
+/// What an end may take before it goes on as after a second signal. Longer than all that has a bound of its
+/// own, one after the other: a playground's deliveries (60 s), calls of plugins (20 s) and the last save (5 s),
+/// clients (3 s), the journal's closing.
+const END: Duration = Duration::from_secs(100);
+/// When the process ends after a second signal, whatever hangs: longer than the graces of all
+/// stages one after the other, so that an end in order comes first and can name what hangs.
+const LAST_RESORT: Duration = Duration::from_secs(12);
+/// A reader of standard error has this long to take the last line.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// How an end is asked for, and how it is seen. Clone freely.
+#[derive(Clone, Default)]
+pub struct Ends {
+    /// An operator asks for an end in order: the first signal.
+    pub asked: CancellationToken,
+    /// The end has begun, by that wish or because a task failed.
+    pub begun: CancellationToken,
+    /// Everything stops at once: the second signal.
+    pub abort: CancellationToken,
+}
+
+impl Ends {
+    pub fn new() -> Self {
+        let asked = CancellationToken::new();
+        // A task that fails stops the controller too, but no operator asked for that.
+        Self { begun: asked.child_token(), asked, abort: CancellationToken::new() }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Patience {
+    end: Duration,
+    last_resort: Duration,
+}
+
+/// From here on a signal is an orderly end, not the process's death.
+pub async fn listen(ends: &Ends) -> Result<()> {
+    listen_within(ends, Patience { end: END, last_resort: LAST_RESORT }).await
+}
+
+async fn listen_within(ends: &Ends, patience: Patience) -> Result<()> {
+    let (ready, is_ready) = oneshot::channel();
+    let ends = ends.clone();
+    tasks::thread("signals", move || {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            // The receiver is gone only where the whole process ends.
+            Err(error) => return drop(ready.send(Err(error.into()))),
+        };
+        runtime.block_on(async {
+            match Signals::register() {
+                Ok(signals) => {
+                    drop(ready.send(Ok(())));
+                    watch(signals, &ends, patience).await;
+                    exit(patience.last_resort);
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        });
+    })?;
+    is_ready.await.context("the thread that listens for signals has ended")?
+}
+
+/// Returns when the process has not ended in all the time that it had.
+async fn watch(mut signals: Signals, ends: &Ends, patience: Patience) {
+    let by_failure = tokio::select! {
+        () = signals.next() => false,
+        () = ends.begun.cancelled() => true,
+    };
+    let deadline = Instant::now() + patience.end;
+    let told = || {
+        info!(
+            "draining: calls of plugins get {:?}, then clients {:?}; a second signal stops at once",
+            limits::DRAIN,
+            Bounds::PORTAL.grace
+        );
+    };
+    let in_time = async {
+        if by_failure {
+            signals.next().await;
+        }
+        ends.asked.cancel();
+        aside(told);
+        signals.next().await;
+    };
+    match tokio::time::timeout_at(deadline, in_time).await {
+        Ok(()) => aside(|| warn!("stopping at once")),
+        Err(_) => aside(move || warn!("shutting down has taken {:?}: stopping at once", patience.end)),
+    }
+    ends.abort.cancel();
+    tokio::time::sleep(patience.last_resort).await;
+}
+
+/// On a thread of its own: without a reader of the log, writing to it never ends.
+fn aside(tell: impl FnOnce() + Send + 'static) {
+    // Without a thread to spare it is not told; what matters is done.
+    tasks::thread("last words", tell).ok();
+}
+
+fn exit(after: Duration) -> ! {
+    aside(move || eprintln!("kubewitness: did not end within {after:?} of being told to stop at once"));
+    std::thread::sleep(LAST_WORDS);
+    std::process::exit(1);
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn register() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
