@@ -57,6 +57,20 @@ pub enum Command {
     Audit(Audit),
     /// Checks a folder of manifests, a manifest, a component or a status rule, and names each fault
     Check(CheckArgs),
+    /// Compiles one component, from standard input to standard output. The controller starts it for itself
+    #[command(hide = true)]
+    CompileComponent(CompileArgs),
+}
+
+/// What the process takes at most.
+#[derive(Debug, Args)]
+pub struct CompileArgs {
+    /// Address space, in bytes
+    #[arg(long, value_name = "BYTES")]
+    pub memory: u64,
+    /// Processor time, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub cpu: u64,
 }
 
 /// In a build without the simulated cluster the command says so, whatever its flags.

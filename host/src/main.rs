@@ -18,9 +18,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use kubewitness_sandbox::Bounds;
 
-use cli::{Cli, Command};
-use commands::{Ended, Usage};
+use cli::{Cli, Command, CompileArgs};
+use commands::{End, Ended, Usage};
 
 #[cfg(not(feature = "playground"))]
 const NO_PLAYGROUND: &str = "this is a production build, without the simulated cluster. In a checkout of Kubewitness, \
@@ -31,6 +32,10 @@ const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Before anything else: what this process opens or starts it could not give up any more.
+    if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
+        return kubewitness_sandbox::compile_here(Bounds { memory, cpu });
+    }
     // The one TLS provider of the process; installing it twice would be our own fault.
     rustls::crypto::ring::default_provider().install_default().ok();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -69,5 +74,7 @@ async fn dispatch(command: Command) -> Ended {
         Command::Journal(args) => commands::journal(args).await,
         Command::Audit(args) => commands::audit(args),
         Command::Check(args) => commands::check(args).await,
+        // It needs no runtime, and has ended before there is one.
+        Command::CompileComponent(_) => Ok(End::Fine),
     }
 }

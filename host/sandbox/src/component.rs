@@ -15,7 +15,6 @@ use crate::error::SandboxError;
 use crate::guest::Guest;
 use crate::instance::Instance;
 use crate::plugin::Plugin;
-use crate::shape;
 
 /// What a component says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,11 +33,16 @@ pub struct Component {
     inner: Arc<Inner>,
 }
 
+/// What is known of a component before it is compiled.
+pub(crate) struct Face {
+    pub digest: String,
+    pub interface: String,
+    pub imports: Vec<String>,
+}
+
 struct Inner {
     engine: Engine,
-    digest: String,
-    interface: String,
-    imports: Vec<String>,
+    face: Face,
     pre: FullPre<Guest>,
     description: OnceCell<Description>,
 }
@@ -46,37 +50,32 @@ struct Inner {
 impl Component {
     pub(crate) fn new(
         engine: Engine,
-        digest: String,
+        face: Face,
         component: &wasmtime::component::Component,
         linker: &Linker<Guest>,
     ) -> Result<Self, SandboxError> {
-        let shape = component.component_type();
-        let names: Vec<String> = shape.exports(engine.wasm()).map(|(name, _)| name.to_string()).collect();
-        let interface = shape::version(names.iter().map(String::as_str))?;
-        let names: Vec<String> = shape.imports(engine.wasm()).map(|(name, _)| name.to_string()).collect();
-        let imports = shape::capabilities(names.iter().map(String::as_str))?;
         let pre = linker.instantiate_pre(component).and_then(FullPre::new).map_err(|error| {
             SandboxError::Unfit(format!(
                 "the component was built against other interfaces than the host's: {error:#}"
             ))
         })?;
         let description = OnceCell::new();
-        Ok(Self { inner: Arc::new(Inner { engine, digest, interface, imports, pre, description }) })
+        Ok(Self { inner: Arc::new(Inner { engine, face, pre, description }) })
     }
 
     /// sha256 of the file, hex.
     pub fn digest(&self) -> &str {
-        &self.inner.digest
+        &self.inner.face.digest
     }
 
     /// The version of the interfaces that it speaks.
     pub fn interface(&self) -> &str {
-        &self.inner.interface
+        &self.inner.face.interface
     }
 
     /// The capabilities that it uses: `sql`, `http`, `kv`, …
     pub fn imports(&self) -> &[String] {
-        &self.inner.imports
+        &self.inner.face.imports
     }
 
     /// Asked of the component once.

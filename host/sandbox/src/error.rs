@@ -15,6 +15,9 @@ pub enum SandboxError {
         #[source]
         error: CallError,
     },
+    /// Nobody knows whether it fits: compiling it did not get that far. Try again.
+    #[error("the component could not be compiled: {0}")]
+    Compiler(String),
     /// The sandbox itself doesn't work on this machine.
     #[error("the sandbox can't start: {0}")]
     Engine(String),

@@ -21,16 +21,16 @@
 //! [`Session`]: kubewitness_core::ports::Session
 
 mod bindings;
-mod cache;
 mod capability;
+mod compile;
 mod component;
 mod engine;
 mod error;
 mod guest;
 mod instance;
 mod plugin;
-mod shape;
 
+pub use compile::{Bounds, Compiler, compile_here};
 pub use component::{Component, Description};
 pub use engine::{Engine, EngineOptions};
 pub use error::SandboxError;

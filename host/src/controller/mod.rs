@@ -21,7 +21,7 @@ use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, Place, Sharing};
 use kubewitness_portal::PortalOptions;
-use kubewitness_sandbox::{Engine, EngineOptions};
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use kubewitness_watch::Connection;
 use kubewitness_watch::election::{ElectionOptions, Elector, Timing};
 use tokio::net::TcpListener;
@@ -106,7 +106,7 @@ impl Controller {
             tasks.finish().await?;
             return Ok(None);
         };
-        let engine = Engine::new(EngineOptions { cache: Some(options.data.join("cache")) })?;
+        let engine = engine(Some(options.data.join("cache")))?;
         let (ticker, ticking) = (engine.clone(), after.clone());
         tasks.spawn("ticker", Fate::Finite, async move {
             ticker.ticker(ticking).await;
@@ -168,6 +168,12 @@ impl Controller {
         };
         result.and(closed)
     }
+}
+
+/// The one that production has: components are compiled by another process of this program.
+pub fn engine(cache: Option<PathBuf>) -> Result<Engine> {
+    let compiler = Compiler::this_program().context("finding this program, which compiles components")?;
+    Ok(Engine::new(EngineOptions { cache, compiler })?)
 }
 
 /// Once the end has begun, tells for ever what it waits for.

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use kubewitness_bench::{job, per_second, ratio, wanted};
-use kubewitness_core::config::{DeliverySpec, LimitsSpec};
+use kubewitness_core::config::{ComponentsSpec, DeliverySpec, LimitsSpec};
 use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
 use kubewitness_core::ports::{Backlog, Handler, Progress, Verdict, Witness};
 use kubewitness_core::status::Rules;
 use kubewitness_core::{document, project};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_sandbox::{Engine, EngineOptions};
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use support::{NoGrants, deliveries, witnessed};
 
 const BATCH: usize = 64;
@@ -195,9 +195,11 @@ fn native(batch: &[kubewitness_core::ports::Delivery]) -> Vec<Verdict> {
 
 fn sandbox(c: &mut Criterion) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let engine = Engine::new(EngineOptions::default()).expect("an engine");
+    let engine =
+        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).expect("an engine");
     let bytes = support::component("probe");
-    let component = runtime.block_on(engine.load(&bytes)).expect("a component");
+    let component =
+        runtime.block_on(engine.load(&bytes.into(), &ComponentsSpec::default())).expect("a component");
     let grants = Arc::new(NoGrants::new(r#"{"command":"done"}"#));
     let plugin = component.plugin("probe", &LimitsSpec::default(), grants).expect("a plugin");
     let batch = deliveries(BATCH, BATCH);

@@ -1,7 +1,8 @@
 //! Checks a configuration: names that point nowhere, lists that are empty, numbers out of range.
 
 use super::{
-    DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef, streams,
+    DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef,
+    components, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
@@ -220,6 +221,7 @@ impl HostSpec {
                 ));
             }
         }
+        components::check(&self.limits, &mut faults);
         faults.extend(self.rules().err().unwrap_or_default());
         faults.extend(self.redactor().err().unwrap_or_default());
         faults

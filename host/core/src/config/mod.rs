@@ -3,6 +3,7 @@
 //! secret: the host does.
 
 mod check;
+mod components;
 mod host;
 mod plugin;
 mod quantity;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
 pub use check::is_name;
+pub use components::{ComponentsSpec, HostLimitsSpec};
 pub use host::*;
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};

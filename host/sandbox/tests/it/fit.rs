@@ -1,8 +1,8 @@
 //! What the host says of a file before it runs it.
 
-use kubewitness_core::config::PluginSpec;
+use kubewitness_core::config::{ComponentsSpec, PluginSpec};
 use kubewitness_core::ports::CallError;
-use kubewitness_sandbox::{Engine, EngineOptions, SandboxError};
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions, SandboxError};
 
 use crate::fixture::{engine, probe, probe_bytes};
 
@@ -11,7 +11,7 @@ fn spec(value: serde_json::Value) -> PluginSpec {
 }
 
 async fn refused(bytes: &[u8]) -> String {
-    match engine().load(bytes).await {
+    match engine().load(&bytes.into(), &ComponentsSpec::default()).await {
         Ok(_) => panic!("this was taken for a plugin"),
         Err(SandboxError::Unfit(text)) => text,
         Err(other) => panic!("{other:?}"),
@@ -24,14 +24,14 @@ async fn what_is_not_a_plugin_is_told_what_is_wrong_with_it() {
         (&b"apiVersion: v1"[..], "not WebAssembly"),
         (b"\0asm\x01\0\0\0", "core WebAssembly module"),
         (b"\0asm\x0d\0\x01\0", "exports nothing"),
-        (b"\0asm\x0d\0\x01\0\xff\xff\xff", "can't be compiled"),
+        (b"\0asm\x0d\0\x01\0\xff\xff\xff", "can't be read"),
     ] {
         let text = refused(bytes).await;
         assert!(text.contains(word), "{text}");
     }
     let mut cut = probe_bytes();
     cut.truncate(cut.len() / 2);
-    assert!(refused(&cut).await.contains("can't be compiled"));
+    assert!(refused(&cut).await.contains("can't be read"));
 }
 
 #[tokio::test]
@@ -114,9 +114,10 @@ async fn memory_too_small_to_begin_with_is_found_before_the_plugin_is_active() {
 async fn compiled_code_is_kept_and_what_was_tampered_with_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("compiled");
-    let engine = || Engine::new(EngineOptions { cache: Some(cache.clone()) }).unwrap();
-    let bytes = probe_bytes();
-    let digest = engine().load(&bytes).await.unwrap().digest().to_string();
+    let engine =
+        || Engine::new(EngineOptions { cache: Some(cache.clone()), compiler: Compiler::InProcess }).unwrap();
+    let (bytes, limits) = (probe_bytes().into(), ComponentsSpec::default());
+    let digest = engine().load(&bytes, &limits).await.unwrap().digest().to_string();
     let file = cache.join(format!("{digest}.cwasm"));
     let good = std::fs::read(&file).unwrap();
 
@@ -124,10 +125,10 @@ async fn compiled_code_is_kept_and_what_was_tampered_with_is_replaced() {
     let middle = bad.len() / 2;
     bad[middle] ^= 1;
     std::fs::write(&file, &bad).unwrap();
-    let again = engine().load(&bytes).await.unwrap();
+    let again = engine().load(&bytes, &limits).await.unwrap();
     assert_eq!(again.describe().await.unwrap().name, "probe");
     assert_ne!(std::fs::read(&file).unwrap(), bad);
 
-    let from_cache = engine().load(&bytes).await.unwrap();
+    let from_cache = engine().load(&bytes, &limits).await.unwrap();
     assert_eq!(from_cache.describe().await.unwrap().name, "probe");
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use kubewitness_core::config::LimitsSpec;
+use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{
     CallError, Delivery, Dialect, GrantError, Grants, Handler, HttpRequest, HttpResponse, KvWrite, LogLevel,
     Outcome, Session, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
-use kubewitness_sandbox::{Component, Engine, EngineOptions, Plugin};
+use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions, Plugin};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +34,7 @@ pub fn probe_bytes() -> Vec<u8> {
 }
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    let engine = Engine::new(EngineOptions::default()).unwrap();
+    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
     let ticking = engine.clone();
     // For as long as the test program runs, whatever runtimes come and go.
     #[allow(clippy::disallowed_methods)]
@@ -51,7 +51,8 @@ pub fn engine() -> Engine {
 
 pub async fn probe() -> Component {
     static PROBE: OnceCell<Component> = OnceCell::const_new();
-    PROBE.get_or_init(async || engine().load(&probe_bytes()).await.unwrap()).await.clone()
+    let load = async || engine().load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
+    PROBE.get_or_init(load).await.clone()
 }
 
 /// What the sessions of one plugin saw and what they answer.

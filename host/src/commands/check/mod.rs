@@ -11,7 +11,7 @@ use kubewitness_core::config::{
     DatabaseSpec, DestinationSpec, Duration, Fault, HostSpec, KeySpec, LedgerSpec, Manifest, PluginSpec,
     SecretRef, SourceSpec, SqliteSpec,
 };
-use kubewitness_sandbox::{Engine, EngineOptions};
+use kubewitness_sandbox::Engine;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ use crate::commands::print::{self, clean, mark};
 use crate::commands::{End, Ended, Usage};
 use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
 use crate::config::{Snapshot, component, folder, rules};
-use crate::controller::plugins;
+use crate::controller::{self, plugins};
 
 /// What was looked at, and what does not fit.
 #[derive(Serialize)]
@@ -42,7 +42,7 @@ pub async fn check(args: CheckArgs) -> Ended {
         return status_rules::ask(&args);
     }
     let Some(path) = args.path else { return Err(Usage::error("name a folder, a manifest or a component")) };
-    let engine = Engine::new(EngineOptions::default())?;
+    let engine = controller::engine(None)?;
     let folders = component::default_folders(args.plugins.plugins.clone());
     let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
         vec![check_component(&engine, &path).await?]
@@ -286,7 +286,7 @@ async fn check_plugin(
     let warnings = texts(&parsed.problems(warnings));
     let examined = async {
         let bytes = component::find(&parsed, folders).await?;
-        plugins::examine_component(engine, parsed, bytes).await
+        plugins::examine_component(engine, parsed, bytes, &host.limits.components).await
     };
     let mut details = Vec::new();
     match examined.await {
@@ -304,11 +304,14 @@ pub(super) fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
+/// A component alone is held against the limits of the host document beside it, or against the defaults.
 async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
     let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
     let what = path.display().to_string();
-    let component = match engine.load(&bytes).await {
+    let against = beside(path);
+    let limits = against.host.unwrap_or_default().limits.components;
+    let component = match engine.load(&bytes.into(), &limits).await {
         Ok(component) => component,
         Err(error) => return Ok(Finding::new(what, String::new(), vec![error.to_string()])),
     };
@@ -325,6 +328,8 @@ async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_sandbox::{Compiler, EngineOptions};
+
     use super::*;
 
     const HOST: &str = "kind: ConfigMap\nmetadata: {name: host, labels: {kubewitness.dev/host: \"true\"}}\ndata:\n  host.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Host\n    metadata: {name: host}\n    spec:\n      sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]\n";
@@ -339,7 +344,8 @@ mod tests {
     const SPEC: &str = "      subscribe: [{source: pods}]\n      grants:\n        sql: [{name: a, database: b}]\n        http: [{name: a, destination: c}]\n        ledger: [{name: a, ledger: d}]\n        keys: [{name: a, key: e}]\n        lister: [nodes]\n";
 
     async fn findings(path: &Path) -> Vec<Finding> {
-        let engine = Engine::new(EngineOptions::default()).unwrap();
+        let options = EngineOptions { cache: None, compiler: Compiler::InProcess };
+        let engine = Engine::new(options).unwrap();
         let Read::Manifests(snapshot) = read(path).unwrap() else { panic!("rules") };
         check_snapshot(&engine, path, &snapshot, &[]).await
     }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use futures::FutureExt;
 use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{HostSpec, PluginSpec};
+use kubewitness_core::config::{ComponentsSpec, HostSpec, PluginSpec};
 use kubewitness_core::limits;
 use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
@@ -115,7 +115,8 @@ impl Plugins {
         let parsed = parse_plugin(entry, host)?;
         let bytes = component::find(&parsed, &self.folders).await?;
         let warnings = parsed.problems(parsed.spec.warnings(host));
-        let candidate = examine_component(&self.engine, parsed, bytes).await?;
+        let limits = &host.limits.components;
+        let candidate = examine_component(&self.engine, parsed, bytes, limits).await?;
         Ok(Candidate { warnings, ..candidate })
     }
 
@@ -358,15 +359,17 @@ pub async fn examine_component(
     engine: &Engine,
     parsed: Parsed<PluginSpec>,
     bytes: Vec<u8>,
+    limits: &ComponentsSpec,
 ) -> Result<Candidate, Vec<Problem>> {
+    let bytes: Arc<[u8]> = bytes.into();
     let refused = |message: String| {
         let fault = kubewitness_core::config::Fault { field: "spec.module".into(), message };
         parsed.problems(vec![fault])
     };
-    let component = engine.load(&bytes).await.map_err(|error| refused(error.to_string()))?;
+    let component = engine.load(&bytes, limits).await.map_err(|error| refused(error.to_string()))?;
     let faults = component.check(&parsed.spec).await.map_err(|error| refused(error.to_string()))?;
     if !faults.is_empty() {
         return Err(parsed.problems(faults));
     }
-    Ok(Candidate { parsed, component, bytes: bytes.into(), warnings: Vec::new() })
+    Ok(Candidate { parsed, component, bytes, warnings: Vec::new() })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::{Capabilities, Redaction};
-use kubewitness_core::config::{Fault, HostSpec, SourceSpec, is_name};
+use kubewitness_core::config::{Fault, HostLimitsSpec, HostSpec, SourceSpec, is_name};
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::status::Rules;
 use tokio::sync::watch;
@@ -352,7 +352,7 @@ impl Control {
             if stop.is_cancelled() {
                 return None;
             }
-            self.fall_back(&name, entry, message, host, capabilities).await;
+            self.fall_back(&name, entry, message, host, capabilities, stop).await;
         }
         Some(kept)
     }
@@ -414,14 +414,18 @@ impl Control {
         message: String,
         host: &HostSpec,
         capabilities: &Capabilities,
+        stop: &CancellationToken,
     ) {
         // What is so is told when what ran has drained: until then the last good one can't be started.
         if self.plugins.is_draining(name) {
             return;
         }
         if !self.plugins.is_running(name)
-            && let Err(error) = self.start_last_good(name, host, capabilities).await
+            && let Err(error) = self.start_last_good(name, host, capabilities, stop).await
         {
+            if stop.is_cancelled() {
+                return;
+            }
             warn!(plugin = name, "the last good version can't be started: {error}");
         }
         let phase = if self.plugins.is_running(name) { Phase::Degraded } else { Phase::Failed };
@@ -437,13 +441,16 @@ impl Control {
         name: &str,
         host: &HostSpec,
         capabilities: &Capabilities,
+        stop: &CancellationToken,
     ) -> Result<(), String> {
         let Some(good) = self.good_plugins.get(name) else { return Ok(()) };
         let parsed = parse_plugin(&good.entry, host).map_err(|problems| texts(&problems).join("; "))?;
         let component = good.component.clone();
-        let candidate = super::plugins::examine_component(&self.plugins.engine, parsed, component)
-            .await
-            .map_err(|problems| texts(&problems).join("; "))?;
+        let limits = &host.limits.components;
+        let examining = super::plugins::examine_component(&self.plugins.engine, parsed, component, limits);
+        // It may have to be compiled, which takes a while.
+        let examined = stop.run_until_cancelled(examining).await.ok_or("stopped before it was checked")?;
+        let candidate = examined.map_err(|problems| texts(&problems).join("; "))?;
         let taken = self.plugins.take(candidate, capabilities).await;
         taken.map(drop).map_err(|error| format!("{error:#}"))
     }
@@ -520,9 +527,11 @@ fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) 
     wanted.iter().enumerate().filter(|(_, source)| changed(source)).map(fault).collect()
 }
 
-/// What plugins are given: all but what is witnessed, and how.
+/// What plugins are given: all but what is witnessed, and how, and what a component is held against before
+/// it runs.
 fn for_plugins(spec: &HostSpec) -> HostSpec {
-    HostSpec { sources: Vec::new(), streams: Vec::new(), status_rules: Vec::new(), ..spec.clone() }
+    let (sources, streams, status_rules) = (Vec::new(), Vec::new(), Vec::new());
+    HostSpec { sources, streams, status_rules, limits: HostLimitsSpec::default(), ..spec.clone() }
 }
 
 #[cfg(test)]

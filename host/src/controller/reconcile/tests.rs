@@ -4,7 +4,7 @@ use kubewitness_core::clock::SystemClock;
 use kubewitness_core::ports::{Append, Witness, Witnessed};
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_sandbox::{Engine, EngineOptions};
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use kubewitness_watch::{ConnectOptions, connect};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -38,7 +38,9 @@ async fn control(data: &std::path::Path) -> Control {
     let (witness, office) = (Arc::new(journal.clone()), Office::new(None, journal.clone()));
     let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
     // What was compiled once is found again at once.
-    let engine = Engine::new(EngineOptions { cache: Some(data.join("cache")) }).unwrap();
+    let engine =
+        Engine::new(EngineOptions { cache: Some(data.join("cache")), compiler: Compiler::InProcess })
+            .unwrap();
     let abort = CancellationToken::new();
     let folders = kubewitness_harness::plugins_folder().into_iter().collect();
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);

@@ -4,6 +4,7 @@
 mod browser;
 mod clients;
 mod cluster;
+mod compile;
 mod conformance;
 mod databases;
 mod docs;

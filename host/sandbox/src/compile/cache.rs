@@ -11,7 +11,7 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,10 +24,12 @@ use wasmtime::component::Component;
 const MAGIC: &[u8] = b"kwcw1";
 const TAG: usize = 32;
 const KEY: usize = 32;
+const UNFINISHED: &str = ".tmp";
 /// What is longer than a key is damaged, and what is longer than this is not looked at.
 const KEY_FILE_BYTES: u64 = 4096;
 
-/// A compiled plugin has a few megabytes; what is larger than this was not written here.
+/// A compiled plugin has a few megabytes, and `limits.components.code` bounds it. What is larger than this was not
+/// written here.
 const FILE_BYTES: u64 = 512 << 20;
 
 pub struct Cache {
@@ -40,6 +42,7 @@ pub struct Cache {
 impl Cache {
     pub fn open(folder: &Path, engine: &Engine) -> io::Result<Self> {
         create_folder(folder)?;
+        remove_unfinished(folder)?;
         let path = folder.join("key");
         let key = match read_key(&path)? {
             Some(key) => key,
@@ -59,12 +62,12 @@ impl Cache {
         self.folder.join(format!("{digest}.cwasm"))
     }
 
-    fn message(&self, digest: &str, code: &[u8]) -> hmac::Context {
+    /// Without the code, which is its end.
+    fn message(&self, digest: &str) -> hmac::Context {
         let mut message = hmac::Context::with_key(&self.key);
         // Both have a fixed length, so no two messages run into each other.
         message.update(digest.as_bytes());
         message.update(&self.engine);
-        message.update(code);
         message
     }
 
@@ -94,44 +97,95 @@ impl Cache {
 
     fn verified<'a>(&self, digest: &str, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let (tag, code) = bytes.strip_prefix(MAGIC)?.split_at_checked(TAG)?;
-        let expected = self.message(digest, code).sign();
+        let mut message = self.message(digest);
+        message.update(code);
+        let expected = message.sign();
         // Whether the two differ, and not where, decides how long this takes.
         let differs = expected.as_ref().iter().zip(tag).fold(0, |all, (a, b)| all | (a ^ b));
         (std::hint::black_box(differs) == 0).then_some(code)
     }
 
     pub fn store(&self, digest: &str, component: &Component) {
-        let written = component
-            .serialize()
-            .map_err(|error| io::Error::other(error.to_string()))
-            .and_then(|code| self.write(digest, &code));
+        let written =
+            component.serialize().map_err(|error| io::Error::other(error.to_string())).and_then(|code| {
+                let mut entry = self.begin(digest)?;
+                entry.write(&code)?;
+                entry.finish()
+            });
         if let Err(error) = written {
-            tracing::warn!(folder = %self.folder.display(), %error, "compiled code can't be kept");
+            self.tell_of_unkept(&error);
         }
     }
 
-    fn write(&self, digest: &str, code: &[u8]) -> io::Result<()> {
+    pub fn tell_of_unkept(&self, error: &io::Error) {
+        tracing::warn!(folder = %self.folder.display(), %error, "compiled code can't be kept");
+    }
+
+    /// Code that comes piece by piece. It is nothing until it is finished.
+    pub fn begin(&self, digest: &str) -> io::Result<Entry> {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
-        let unfinished = self.folder.join(format!("{digest}.{}-{turn}.tmp", std::process::id()));
-        let tag = self.message(digest, code).sign();
-        let mut file = private_file(&unfinished)?;
-        let written = file
-            .write_all(MAGIC)
-            .and_then(|()| file.write_all(tag.as_ref()))
-            .and_then(|()| file.write_all(code));
-        written.and_then(|()| fs::rename(&unfinished, self.path(digest))).inspect_err(|_| {
-            // What was begun is of no use; if it can't be removed either, the first error says why.
-            drop(fs::remove_file(&unfinished));
-        })
+        let unfinished = self.folder.join(format!("{digest}.{}-{turn}{UNFINISHED}", std::process::id()));
+        let file = private_file(&unfinished)?;
+        let mut entry = Entry { file, unfinished, path: self.path(digest), message: self.message(digest) };
+        entry.file.write_all(MAGIC)?;
+        // The place of the tag, which is known at the end.
+        entry.file.write_all(&[0; TAG])?;
+        Ok(entry)
     }
+}
+
+/// A file that is being written. Dropped before its end, it is removed.
+pub struct Entry {
+    file: fs::File,
+    unfinished: PathBuf,
+    path: PathBuf,
+    message: hmac::Context,
+}
+
+impl Entry {
+    pub fn write(&mut self, code: &[u8]) -> io::Result<()> {
+        self.message.update(code);
+        self.file.write_all(code)
+    }
+
+    pub fn finish(mut self) -> io::Result<()> {
+        let tag = self.message.clone().sign();
+        self.file.seek(SeekFrom::Start(MAGIC.len() as u64))?;
+        self.file.write_all(tag.as_ref())?;
+        fs::rename(&self.unfinished, &self.path)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Where it was finished, it has another name. What can't be removed goes when the cache is opened again.
+        drop(fs::remove_file(&self.unfinished));
+    }
+}
+
+/// The code that a process compiled which this one started, as it came through their pipe.
+pub fn from_own_child(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
+    deserialize(engine, code)
+}
+
+/// What a process left that ended while it wrote. One process has the folder.
+fn remove_unfinished(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.to_str().is_some_and(|path| path.ends_with(UNFINISHED)) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 #[allow(unsafe_code)]
 fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: `code` must be what `Component::serialize` gave. Its authentication code was checked
-    // against a key that only this program's user can read, over these very bytes in memory (not
-    // the file again), with the component's digest and the engine's compatibility hash.
+    // SAFETY: `code` must be what an engine of this configuration gave. Either it came through the pipe of a
+    // process that this one started for that, or its authentication code was checked against a key that only this
+    // program's user can read, over these very bytes in memory (not the file again), with the component's digest
+    // and the engine's compatibility hash.
     unsafe { Component::deserialize(engine, code) }
 }
 
@@ -270,6 +324,22 @@ mod tests {
         }
         fs::write(bench.file(), &good).unwrap();
         assert!(bench.is_trusted(DIGEST));
+    }
+
+    #[test]
+    fn what_was_not_finished_is_nothing_and_is_removed() {
+        let bench = Bench::with_one_kept();
+        let names = || fs::read_dir(bench.folder.path()).unwrap().count();
+        let cache = bench.cache();
+        let mut entry = cache.begin("4567").unwrap();
+        entry.write(b"the first half").unwrap();
+        assert_eq!(names(), 3);
+        // As after a kill, where nothing is dropped.
+        std::mem::forget(entry);
+        assert!(!bench.is_trusted("4567"), "opening the cache anew has removed it");
+        assert_eq!(names(), 2);
+        drop(cache.begin("4567").unwrap());
+        assert_eq!(names(), 2);
     }
 
     #[test]

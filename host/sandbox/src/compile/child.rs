@@ -1,0 +1,68 @@
+//! The process that compiles: bytes come in, code goes out.
+
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+use super::configuration;
+
+/// The component is at fault, and standard error says why.
+pub const REFUSED: u8 = 10;
+/// Nothing was compiled: input or output failed, or the compiler does not work on this machine.
+const FAILED: u8 = 11;
+
+/// What the process takes at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Address space, in bytes.
+    pub memory: u64,
+    /// Processor time, in seconds.
+    pub cpu: u64,
+}
+
+/// Compiles what standard input has, and writes the code to standard output. The first thing that a process
+/// does: it gives up everything else.
+pub fn compile_here(bounds: Bounds) -> ExitCode {
+    for lacking in confine(bounds) {
+        eprintln!("not given up: {lacking}");
+    }
+    let code = match compile() {
+        Ok(code) => code,
+        Err(Failed::Refused(error)) => return failed(REFUSED, &error),
+        Err(Failed::Broken(error)) => return failed(FAILED, &error),
+    };
+    match io::stdout().write_all(&code).and_then(|()| io::stdout().flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(FAILED, &format!("writing the code: {error}")),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn confine(bounds: Bounds) -> Vec<String> {
+    super::confine::confine(bounds.memory, bounds.cpu)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn confine(_bounds: Bounds) -> Vec<String> {
+    Vec::new()
+}
+
+enum Failed {
+    Refused(String),
+    Broken(String),
+}
+
+fn compile() -> Result<Vec<u8>, Failed> {
+    let mut component = Vec::new();
+    let read = io::stdin().read_to_end(&mut component);
+    read.map_err(|error| Failed::Broken(format!("reading the component: {error}")))?;
+    let mut config = configuration();
+    // One function after the other: several at once take several times the memory.
+    config.parallel_compilation(false);
+    let engine = wasmtime::Engine::new(&config).map_err(|error| Failed::Broken(format!("{error:#}")))?;
+    engine.precompile_component(&component).map_err(|error| Failed::Refused(format!("{error:#}")))
+}
+
+fn failed(code: u8, error: &str) -> ExitCode {
+    eprintln!("{error}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,52 @@
+//! From bytes to code. A component is read ([`outline`]), then compiled in a process of its own ([`process`],
+//! [`child`]) that gave up everything but computing ([`confine`]), and its code is kept in a cache that knows
+//! what it wrote itself ([`cache`]).
+//!
+//! The controller itself never compiles: a component that is made to be costly ends a process that has nothing
+//! to lose.
+
+mod cache;
+mod child;
+mod code;
+#[cfg(target_os = "linux")]
+mod confine;
+mod outline;
+mod process;
+mod refusals;
+pub mod shape;
+
+use std::io;
+use std::path::PathBuf;
+
+use wasmtime::Config;
+
+pub use child::{Bounds, compile_here};
+pub use code::CodeStore;
+pub use outline::Outline;
+
+/// Where components are compiled.
+#[derive(Clone, Debug)]
+pub enum Compiler {
+    /// In a process of its own: this program, which answers to the command `compile-component` with
+    /// [`compile_here`].
+    Child(PathBuf),
+    /// In this process, without a bound: for tests, whose programs have no such command.
+    InProcess,
+}
+
+impl Compiler {
+    /// The program that runs, whatever lies under its name by now.
+    pub fn this_program() -> io::Result<Self> {
+        if cfg!(target_os = "linux") {
+            return Ok(Self::Child("/proc/self/exe".into()));
+        }
+        std::env::current_exe().map(Self::Child)
+    }
+}
+
+/// Code runs only in an engine that is configured as the one that compiled it.
+pub fn configuration() -> Config {
+    let mut config = Config::new();
+    config.epoch_interruption(true).concurrency_support(false);
+    config
+}

@@ -1,0 +1,232 @@
+//! Reads a component without compiling it: what it imports and exports, and whether it is within its limits.
+//!
+//! It looks at sections and at the instructions of functions. What is within a type is not looked at: types
+//! can be nested without end, and reading them takes many times their bytes. The process that compiles reads
+//! those, within its memory.
+
+use std::fmt::Display;
+
+use kubewitness_core::config::ComponentsSpec;
+use wasmparser::{BinaryReaderError, FunctionBody, KnownCustom, Name, Operator, Parser, Payload};
+
+use super::shape;
+use crate::error::SandboxError;
+
+/// Names of interfaces have some dozen bytes, and each may stand in an error.
+const NAME_BYTES: usize = 256;
+
+/// The names of a component's own imports and exports.
+#[derive(Debug, Default)]
+pub struct Outline {
+    pub imports: Vec<String>,
+    pub exports: Vec<String>,
+}
+
+/// Takes time in proportion to the bytes, and memory for the names alone.
+pub fn read(bytes: &[u8], limits: &ComponentsSpec) -> Result<Outline, SandboxError> {
+    shape::check_header(bytes)?;
+    let mut reader =
+        Reader { bytes, limits, outline: Outline::default(), sums: Sums::default(), open: Vec::new() };
+    for payload in Parser::new(0).parse_all(bytes) {
+        reader.take(payload.map_err(|error| malformed(&error))?)?;
+    }
+    Ok(reader.outline)
+}
+
+/// What is counted over all parts of the component.
+#[derive(Default)]
+struct Sums {
+    parts: u64,
+    types: u64,
+    data_segments: u64,
+    functions: u64,
+}
+
+/// A part whose end is not read yet.
+struct Open {
+    /// Its number among all parts, the component itself being 0.
+    number: u64,
+    imported: u64,
+    functions: u64,
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    limits: &'a ComponentsSpec,
+    outline: Outline,
+    sums: Sums,
+    open: Vec<Open>,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, payload: Payload<'a>) -> Result<(), SandboxError> {
+        let limits = self.limits;
+        match payload {
+            Payload::Version { .. } => self.begin()?,
+            Payload::End(_) => drop(self.open.pop()),
+            Payload::ComponentImportSection(section) if self.open.len() == 1 => {
+                self.has_names(section.count())?;
+                for import in section {
+                    let name = import.map_err(|error| malformed(&error))?.name.name;
+                    self.outline.imports.push(short(name)?);
+                }
+            }
+            Payload::ComponentExportSection(section) if self.open.len() == 1 => {
+                self.has_names(section.count())?;
+                for export in section {
+                    let name = export.map_err(|error| malformed(&error))?.name.name;
+                    self.outline.exports.push(short(name)?);
+                }
+            }
+            Payload::TypeSection(section) => self.has_types(section.count())?,
+            Payload::CoreTypeSection(section) => self.has_types(section.count())?,
+            Payload::ComponentTypeSection(section) => self.has_types(section.count())?,
+            Payload::DataSection(section) => {
+                self.sums.data_segments += u64::from(section.count());
+                within("data segments", self.sums.data_segments, limits.data_segments, "dataSegments")?;
+            }
+            Payload::ImportSection(section) => {
+                let imports = section.into_imports();
+                let functions = imports.filter(|import| {
+                    import.as_ref().is_ok_and(|import| matches!(import.ty, wasmparser::TypeRef::Func(_)))
+                });
+                let functions = functions.count() as u64;
+                self.open.last_mut().into_iter().for_each(|part| part.imported += functions);
+            }
+            Payload::CodeSectionStart { count, .. } => {
+                self.sums.functions += u64::from(count);
+                within("functions", self.sums.functions, limits.functions, "functions")?;
+            }
+            Payload::CodeSectionEntry(body) => self.function(&body)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<(), SandboxError> {
+        let number = self.sums.parts;
+        self.sums.parts += 1;
+        self.open.push(Open { number, imported: 0, functions: 0 });
+        within("modules and components within it", number, self.limits.parts, "parts")?;
+        let levels = self.open.len() as u64;
+        within("levels of components and modules", levels, self.limits.levels, "levels")
+    }
+
+    fn has_names(&self, more: u32) -> Result<(), SandboxError> {
+        let names = self.outline.imports.len() + self.outline.exports.len();
+        within("imports and exports", names as u64 + u64::from(more), self.limits.names, "names")
+    }
+
+    fn has_types(&mut self, more: u32) -> Result<(), SandboxError> {
+        self.sums.types += u64::from(more);
+        within("types", self.sums.types, self.limits.types, "types")
+    }
+
+    fn function(&mut self, body: &FunctionBody<'_>) -> Result<(), SandboxError> {
+        let Some(part) = self.open.last_mut() else { return Ok(()) };
+        let (number, index) = (part.number, part.imported + part.functions);
+        part.functions += 1;
+        let Some((what, found, most, field)) = over(body, self.limits).map_err(|error| malformed(&error))?
+        else {
+            return Ok(());
+        };
+        let name = name_of(self.bytes, number, index).map(|name| format!(" (`{name}`)")).unwrap_or_default();
+        let whose = format!("function {index}{name} of part {number}");
+        Err(SandboxError::Unfit(format!("{whose} has {found} {what}: {}", raise(most, field))))
+    }
+}
+
+type Over = (&'static str, u64, u64, &'static str);
+
+/// The first limit that a function is over.
+fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<Over>, BinaryReaderError> {
+    let size = body.range().len() as u64;
+    if size > limits.function_size.0 {
+        return Ok(Some(("bytes", size, limits.function_size.0, "functionSize")));
+    }
+    let mut locals = 0_u64;
+    for group in body.get_locals_reader()? {
+        locals += u64::from(group?.0);
+    }
+    if locals > u64::from(limits.locals) {
+        return Ok(Some(("local variables", locals, limits.locals.into(), "locals")));
+    }
+    let (mut loops, mut level, mut deepest) = (0_u64, 0_u64, 0_u64);
+    let mut instructions = body.get_operators_reader()?;
+    while !instructions.eof() {
+        match instructions.read()? {
+            Operator::Loop { .. } => {
+                loops += 1;
+                level += 1;
+            }
+            Operator::Block { .. } | Operator::If { .. } | Operator::TryTable { .. } => level += 1,
+            Operator::End => level = level.saturating_sub(1),
+            _ => continue,
+        }
+        deepest = deepest.max(level);
+    }
+    Ok(if loops > u64::from(limits.loops) {
+        Some(("loops", loops, limits.loops.into(), "loops"))
+    } else if deepest > u64::from(limits.nesting) {
+        Some(("levels of blocks within each other", deepest, limits.nesting.into(), "nesting"))
+    } else {
+        None
+    })
+}
+
+/// What the part's own section of names calls a function. Only asked for an error: the section comes last.
+fn name_of(bytes: &[u8], part: u64, function: u64) -> Option<String> {
+    let (mut parts, mut open) = (0_u64, Vec::new());
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.ok()? {
+            Payload::Version { .. } => {
+                open.push(parts);
+                parts += 1;
+            }
+            Payload::End(_) => drop(open.pop()),
+            Payload::CustomSection(section) if open.last() == Some(&part) => {
+                let KnownCustom::Name(names) = section.as_known() else { continue };
+                let functions = names.filter_map(|name| match name {
+                    Ok(Name::Function(functions)) => Some(functions),
+                    _ => None,
+                });
+                let mut named = functions.flatten().filter_map(Result::ok);
+                let found = named.find(|naming| u64::from(naming.index) == function)?;
+                return short(found.name).ok();
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn within(what: &str, found: u64, most: u32, field: &str) -> Result<(), SandboxError> {
+    match found <= u64::from(most) {
+        true => Ok(()),
+        false => {
+            Err(SandboxError::Unfit(format!("the component has {found} {what}: {}", raise(most, field))))
+        }
+    }
+}
+
+/// How every error of a limit ends.
+pub fn raise(most: impl Display, field: &str) -> String {
+    format!("the limit is {most} (`spec.limits.components.{field}` of the host's settings)")
+}
+
+fn short(name: &str) -> Result<String, SandboxError> {
+    match name.len() <= NAME_BYTES {
+        true => Ok(name.to_owned()),
+        false => Err(SandboxError::Unfit(format!(
+            "the component has a name of {} bytes: the limit is {NAME_BYTES}",
+            name.len()
+        ))),
+    }
+}
+
+fn malformed(error: &BinaryReaderError) -> SandboxError {
+    SandboxError::Unfit(format!("the component can't be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

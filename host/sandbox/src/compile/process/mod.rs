@@ -1,0 +1,198 @@
+//! Starts the process that compiles, feeds it, takes its code, and says in plain words why it ended.
+
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+
+use kubewitness_core::config::{Bytes, ComponentsSpec};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+
+use super::child::REFUSED;
+use super::outline::raise;
+
+/// The command of the program that compiles.
+pub const COMMAND: &str = "compile-component";
+/// How Rust's own programs end that panic.
+const PANICKED: i32 = 101;
+/// What is read of the code at once.
+const CHUNK: usize = 64 << 10;
+/// What the process says of a fault is one line of the compiler's. More of it is not kept.
+const SAID: usize = 4 << 10;
+
+/// Why there is no code.
+#[derive(Debug)]
+pub enum NoCode {
+    /// The component is at fault, or takes more than it may: the same bytes would end the same way.
+    Refused(String),
+    /// The process could not be started, fed or heard.
+    Broken(String),
+    /// What was compiled can't be kept where it was to go.
+    Unkept(io::Error),
+}
+
+/// Compiles in a process of its own. The thread that calls this has to outlive the future: the process ends
+/// with the thread that started it.
+pub async fn compile(
+    program: &Path,
+    component: Arc<[u8]>,
+    limits: &ComponentsSpec,
+    mut keep: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), NoCode> {
+    let broken = |what: &'static str| move |error: io::Error| NoCode::Broken(format!("{what}: {error}"));
+    let mut child = start(program, limits).map_err(broken("starting the process that compiles"))?;
+    let (said, ended) = {
+        let talking = talk(&mut child, &component, limits, &mut keep);
+        match tokio::time::timeout(limits.compile_time.0, talking).await {
+            Ok(talked) => talked?,
+            Err(_) => return Err(NoCode::Refused(over("time", &limits.compile_time, "compileTime"))),
+        }
+    };
+    if ended.success() {
+        if !said.is_empty() {
+            tracing::warn!("the process that compiled a component says: {said}");
+        }
+        return Ok(());
+    }
+    Err(told(ended, &said, limits))
+}
+
+fn start(program: &Path, limits: &ComponentsSpec) -> io::Result<Child> {
+    let cpu = limits.compile_cpu.0;
+    let seconds = cpu.as_secs().saturating_add(u64::from(cpu.subsec_nanos() > 0));
+    let mut command = std::process::Command::new(program);
+    command
+        .arg0("kubewitness")
+        .arg(COMMAND)
+        .args(["--memory", &limits.compile_memory.0.to_string()])
+        .args(["--cpu", &seconds.to_string()])
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Command::from(command).kill_on_drop(true).spawn()
+}
+
+/// Until the process has ended, or what it gives is of no use: then it is ended.
+async fn talk(
+    child: &mut Child,
+    component: &[u8],
+    limits: &ComponentsSpec,
+    keep: &mut impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(String, ExitStatus), NoCode> {
+    let gone = || NoCode::Broken("the process that compiles has no pipes".to_owned());
+    let mut input = child.stdin.take().ok_or_else(gone)?;
+    let mut output = child.stdout.take().ok_or_else(gone)?;
+    let errors = child.stderr.take().ok_or_else(gone)?;
+    let feeding = async move {
+        // Whoever stops reading says why on the other handles.
+        input.write_all(component).await.ok();
+        drop(input);
+        Ok(())
+    };
+    let taking = async {
+        let (mut chunk, mut taken) = (vec![0; CHUNK], 0);
+        loop {
+            let read = output.read(&mut chunk).await;
+            let read = read.map_err(|error| NoCode::Broken(format!("reading the code: {error}")))?;
+            if read == 0 {
+                return Ok(());
+            }
+            taken += read as u64;
+            if taken > limits.code.0 {
+                return Err(NoCode::Refused(over("code", &limits.code, "code")));
+            }
+            keep(&chunk[..read]).map_err(NoCode::Unkept)?;
+        }
+    };
+    let ((), (), said) = tokio::try_join!(feeding, taking, hear(errors))?;
+    let ended = child.wait().await;
+    let ended = ended.map_err(|error| NoCode::Broken(format!("waiting for the process: {error}")))?;
+    Ok((said, ended))
+}
+
+/// The first bytes of what is said, as one line. The rest is read, so that whoever says it does not wait.
+async fn hear(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
+    let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
+    loop {
+        let read = errors.read(&mut chunk).await;
+        let read = read.map_err(|error| NoCode::Broken(format!("reading the errors: {error}")))?;
+        if read == 0 {
+            let text = String::from_utf8_lossy(&said);
+            let line = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            return Ok(line);
+        }
+        let room = SAID - said.len();
+        said.extend(&chunk[..read.min(room)]);
+    }
+}
+
+/// What a process that ended without code means.
+fn told(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
+    match ended.code() {
+        Some(code) if code == i32::from(REFUSED) => {
+            return NoCode::Refused(format!("the component can't be compiled: {said}"));
+        }
+        Some(PANICKED) => {
+            return NoCode::Refused(format!("the compiler has a fault that the component meets: {said}"));
+        }
+        Some(_) => return NoCode::Broken(format!("the process that compiles ended with {ended}: {said}")),
+        None => {}
+    }
+    // The standard library's words, before it ends the process.
+    if said.contains("memory allocation of") {
+        return NoCode::Refused(over("memory", &limits.compile_memory, "compileMemory"));
+    }
+    if said.contains("overflowed its stack") {
+        return NoCode::Refused(
+            "the component is nested so deeply that compiling it needs more stack than a process has".into(),
+        );
+    }
+    match ended.signal() {
+        Some(libc::SIGXCPU) => {
+            NoCode::Refused(over("processor time", &limits.compile_cpu, "compileCpu"))
+        }
+        Some(libc::SIGKILL) => NoCode::Refused(
+            "the process that compiled the component was killed from outside, most likely since the machine or the \
+             container has no memory left: give the container more, or lower \
+             `spec.limits.components.compileMemory` of the host's settings"
+                .into(),
+        ),
+        _ => {
+            NoCode::Refused(format!("the process that compiled the component ended with {ended}: {said}"))
+        }
+    }
+}
+
+fn over(what: &str, most: &impl Shown, field: &str) -> String {
+    format!("compiling the component takes too much {what}: {}", raise(most.shown(), field))
+}
+
+/// As an operator writes it.
+trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for Bytes {
+    fn shown(&self) -> String {
+        match self.0 {
+            bytes if bytes.is_multiple_of(1 << 20) => format!("{}Mi", bytes >> 20),
+            bytes => bytes.to_string(),
+        }
+    }
+}
+
+impl Shown for kubewitness_core::config::Duration {
+    fn shown(&self) -> String {
+        match self.0.as_millis() {
+            ms if ms.is_multiple_of(1000) => format!("{}s", ms / 1000),
+            ms => format!("{ms}ms"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
