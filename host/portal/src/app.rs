@@ -7,7 +7,8 @@ use kubewitness_core::views::Views;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{PortalOptions, Traffic};
+use crate::options::PortalOptions;
+use crate::traffic::Traffic;
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
 pub(crate) type Route = (&'static str, MethodRouter<App>);

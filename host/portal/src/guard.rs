@@ -11,12 +11,17 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use futures::FutureExt;
 
-use crate::PortalOptions;
+use crate::access::Access;
+use crate::options::PortalOptions;
 use crate::problem::Problem;
 
 pub(crate) fn protect(router: Router, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
     let local = options.listen.ip().is_loopback();
+    let router = match options.access {
+        Access::None => router,
+        Access::Kubernetes(_) => router.layer(middleware::from_fn(closed)),
+    };
     in_time_alone(router.layer(middleware::from_fn(same_origin)), timeout)
         .layer(middleware::from_fn(move |request: Request, next: Next| known_host(local, request, next)))
         .layer(middleware::from_fn(headers))
@@ -25,6 +30,13 @@ pub(crate) fn protect(router: Router, options: &PortalOptions) -> Router {
 /// For what anybody may ask.
 pub(crate) fn in_time_alone(router: Router, timeout: Duration) -> Router {
     router.layer(middleware::from_fn(move |request: Request, next: Next| in_time(timeout, request, next)))
+}
+
+/// Nobody is let in before people are told apart.
+async fn closed(request: Request, _next: Next) -> Response {
+    let problem =
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Nobody can sign in here yet.", "Use a newer version.");
+    problem.answer(request.uri().path())
 }
 
 /// A page of somebody else whose name was made to point at 127.0.0.1 is "same origin" to the

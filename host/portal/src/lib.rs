@@ -4,12 +4,14 @@
 //! crate that serves HTTP. Everything that it gives out is bounded: rows, streams, time and
 //! the size of what it is sent.
 
+mod access;
 mod api;
 mod app;
 mod events;
 mod guard;
 mod health;
 mod metrics;
+mod options;
 mod pages;
 mod params;
 mod problem;
@@ -18,69 +20,23 @@ mod serve;
 mod time;
 mod traffic;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use kubewitness_core::views::Views;
-use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use access::{Access, AccessControl, AccessOptions, ProxySecret, SESSION_KEY_BYTES, WeakSecret};
 use app::App;
+pub use options::{PortalError, PortalOptions, TlsFiles};
 use serve::Terms;
 pub use serve::{Bounds, listen};
 pub use traffic::Traffic;
 
 /// A replay names positions; 64 KiB are thousands of them.
 const BODY_BYTES: usize = 64 * 1024;
-
-#[derive(Clone)]
-pub struct PortalOptions {
-    /// What [`router`] takes to be the address that it is served at; [`serve`] asks its listener.
-    pub listen: SocketAddr,
-    /// Whether an address that others can reach is accepted. There is no authentication yet,
-    /// so whoever says yes puts something before the portal that has it.
-    pub allow_remote: bool,
-    /// A request that is not answered by then is given up.
-    pub request_timeout: Duration,
-    /// Live streams at once. Each holds a connection and a batch of states. Half of the connections are
-    /// left for other requests, whatever stands here.
-    pub streams: usize,
-    /// What clients can take of it by connecting.
-    pub bounds: Bounds,
-    /// Counts connections; the portal and the health port have one together.
-    pub traffic: Traffic,
-    /// Ends connections at once, where `stop` gives them time.
-    pub abort: CancellationToken,
-}
-
-impl Default for PortalOptions {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8787)),
-            allow_remote: false,
-            request_timeout: Duration::from_secs(15),
-            streams: 64,
-            bounds: Bounds::PORTAL,
-            traffic: Traffic::default(),
-            abort: CancellationToken::new(),
-        }
-    }
-}
-
-#[derive(Debug, Error)]
-pub enum PortalError {
-    #[error(
-        "the portal would listen on {0}, which others can reach, and it does not know who asks: \
-         listen on 127.0.0.1 and let people reach it with `kubectl port-forward`"
-    )]
-    Remote(SocketAddr),
-    #[error("the portal can't serve: {0}")]
-    Serve(#[from] std::io::Error),
-}
 
 /// The API and the pages.
 pub fn router(views: Arc<dyn Views>, options: &PortalOptions) -> Router {
@@ -108,8 +64,12 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), PortalError> {
     let listen = listener.local_addr()?;
-    if !listen.ip().is_loopback() && !options.allow_remote {
+    let is_known = options.allow_remote || matches!(options.access, Access::Kubernetes(_));
+    if !listen.ip().is_loopback() && !is_known {
         return Err(PortalError::Remote(listen));
+    }
+    if options.tls.is_some() {
+        return Err(PortalError::Tls("this version can't; leave the certificate out".into()));
     }
     let options = PortalOptions { listen, ..options };
     let router = build(views, &options, stop.clone());
