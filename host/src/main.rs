@@ -1,22 +1,17 @@
 //! `kubewitness`: parse, run, return.
 
-#[cfg(feature = "jemalloc")]
-mod allocator;
-mod audit;
 mod cli;
 mod commands;
 mod config;
 mod controller;
-mod handles;
-mod logs;
-mod place;
+mod journal_place;
 #[cfg(feature = "playground")]
 mod playground;
+mod process;
 #[cfg(test)]
 #[cfg(feature = "playground")]
 mod reference;
 mod run;
-mod signals;
 mod tasks;
 
 use std::process::ExitCode;

@@ -8,8 +8,7 @@ use kubewitness_core::words::Word;
 use kubewitness_core::{state, status};
 use kubewitness_harness::{GENERATED, cell, reference};
 
-use crate::audit::Broken;
-use crate::commands::End;
+use crate::commands::{Broken, End};
 use crate::controller::Phase;
 
 /// Every command shows these, and says itself what they do.

@@ -7,16 +7,17 @@ use tracing::info;
 
 use crate::cli::RunArgs;
 use crate::commands::{End, Ended};
-use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options, modules};
-use crate::logs;
-use crate::place;
-use crate::signals::{self, Ends};
+use crate::config::component;
+use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options};
+use crate::journal_place;
+use crate::process::logs;
+use crate::process::signals::{self, Ends};
 
 pub async fn run(args: RunArgs) -> Ended {
     let ends = Ends::new();
     signals::listen(&ends).await?;
     logs::to_stderr(&args.log)?;
-    place::refuse_a_playgrounds(&args.data)?;
+    journal_place::refuse_a_playgrounds(&args.data)?;
     let controller = tokio::select! {
         biased;
         // Nothing was taken in yet, so there is nothing to drain.
@@ -29,8 +30,8 @@ pub async fn run(args: RunArgs) -> Ended {
 }
 
 async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
-    let journal = place::place(&args.journal, &args.data)?;
-    if args.lease.is_some() && journal.kind() == place::EMBEDDED {
+    let journal = journal_place::place(&args.journal, &args.data)?;
+    if args.lease.is_some() && journal.kind() == journal_place::EMBEDDED {
         bail!(
             "replicas can't share an embedded journal: name a database of a server with --journal or --journal-file, \
              or leave out --lease"
@@ -52,7 +53,7 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
         data: args.data,
         listener: controller::listen(args.listen)?,
         health_listen: args.health_listen,
-        plugin_folders: modules::default_folders(args.plugins.plugins),
+        plugin_folders: component::default_folders(args.plugins.plugins),
         lease,
     };
     Controller::start(options, ends.begun.clone(), ends.abort.clone()).await

@@ -1,33 +1,23 @@
 //! The commands that ask and prove; those that run are `controller` and `playground`.
 
+mod api;
+mod audit;
 mod check;
-mod check_rules;
-mod client;
-mod findings;
-mod follow;
-mod get;
 mod journal;
-mod letters;
 pub mod print;
-mod proof;
-mod query;
-mod receipts;
-mod status;
 
 use std::fmt;
 
 use anyhow::Result;
 
-pub use check::check;
-pub use findings::{gaps, poison};
-pub use get::{get, jobs};
-pub use journal::journal;
-pub use letters::dead_letters;
-pub use proof::audit;
-pub use query::timeline;
 #[cfg(feature = "playground")]
-pub use status::plugins_table;
-pub use status::{plugins, status};
+pub use api::plugins_table;
+pub use api::{dead_letters, gaps, get, jobs, plugins, poison, status, timeline};
+#[cfg(test)]
+pub use audit::Broken;
+pub use audit::audit;
+pub use check::check;
+pub use journal::journal;
 
 /// How a command ended, as its exit code says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use kubewitness_core::config::{SourceSpec, is_name};
 use kubewitness_core::files;
 
+use super::component::COMPONENT_BYTES;
 use super::manifest::{Entry, Origin};
-use crate::controller::modules::COMPONENT_BYTES;
 
 /// A manifest is no larger where it comes from.
 const TEXT_BYTES: u64 = 16 << 20;

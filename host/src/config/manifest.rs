@@ -5,11 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
+use kubewitness_filter::Filter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::tree::Tree;
-use crate::controller::filters;
 
 /// Where a manifest was found, as a person would look for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,8 +98,19 @@ pub fn parse_host(entry: &Entry) -> Result<Parsed<HostSpec>, Vec<Problem>> {
 pub fn parse_plugin(entry: &Entry, host: &HostSpec) -> Result<Parsed<PluginSpec>, Vec<Problem>> {
     let parsed = parse::<PluginSpec>(entry, "Plugin")?;
     let mut faults = parsed.spec.check(host);
-    faults.extend(filters::check(&parsed.spec));
+    faults.extend(filter_faults(&parsed.spec));
     if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
+}
+
+/// The faults of a plugin's filters.
+fn filter_faults(spec: &PluginSpec) -> Vec<Fault> {
+    let filters =
+        spec.subscribe.iter().enumerate().filter_map(|(index, s)| Some((index, s.filter.as_deref()?)));
+    let fault = |(index, text)| {
+        let fault = Filter::compile(text).err()?;
+        Some(Fault { field: format!("spec.subscribe[{index}].filter"), message: fault.to_string() })
+    };
+    filters.filter_map(fault).collect()
 }
 
 fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spec>, Vec<Problem>> {
@@ -151,6 +162,13 @@ pub fn claimed_name(entry: &Entry) -> Option<String> {
     let tree = Tree::parse(&entry.text).ok()?.into_iter().next()?;
     let name = tree.get("metadata")?.get("name")?.text()?;
     is_name(name).then(|| name.to_string())
+}
+
+/// Whether a document is meant as a rule: with `cases`, or at least with a `group` and a `kind`, and of
+/// no version that a cluster knows.
+pub(super) fn is_rule(tree: &Tree) -> bool {
+    let has = |field: &str| tree.get(field).is_some();
+    (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
 pub(super) fn located(origin: &Origin, tree: &Tree, field: String, message: String) -> Problem {

@@ -2,6 +2,7 @@
 //! beside the journal once it worked.
 
 pub mod cluster;
+pub mod component;
 pub mod folder;
 pub mod last_good;
 pub mod manifest;

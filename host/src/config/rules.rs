@@ -6,7 +6,7 @@ use std::path::Path;
 use kubewitness_core::config::{Fault, HostSpec};
 use kubewitness_core::status::{Origin, RuleSpec, Rules};
 
-use super::manifest::{self, Parsed, Problem, located, parse_host};
+use super::manifest::{self, Parsed, Problem, is_rule, located, parse_host};
 use super::tree::Tree;
 use super::{Snapshot, folder};
 
@@ -69,13 +69,6 @@ fn of_host(snapshot: &Snapshot) -> Result<PlacedRules, Vec<Problem>> {
     let host = snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host)?;
     let rules = host.spec.rules().map_err(|faults| host.problems(faults))?;
     Ok(PlacedRules { rules, places: Places::Host(Box::new(host)) })
-}
-
-/// Whether a document is meant as a rule: with `cases`, or at least with a `group` and a `kind`, and of
-/// no version that a cluster knows.
-pub(super) fn is_rule(tree: &Tree) -> bool {
-    let has = |field: &str| tree.get(field).is_some();
-    (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
 /// `None` where the documents of a text are no rules.

@@ -1,19 +1,12 @@
 //! The controller: opens the journal, watches its configuration, and runs what it names.
 //! One line a stage; the stages themselves are crates.
 
-mod calls;
-mod control;
-pub mod filters;
-pub mod modules;
-mod office;
+mod election;
 mod opening;
 pub mod plugins;
-mod report;
-mod resync;
-mod retention;
+mod reconcile;
 mod shared;
 mod sources;
-mod streams;
 mod views;
 
 use std::net::SocketAddr;
@@ -38,12 +31,12 @@ use tracing::warn;
 
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
-use crate::handles;
+use crate::process::file_handles;
 use crate::tasks::{Fate, Tasks, or_overdue};
-use control::Control;
-use office::{Election, Office};
+use election::{Election, Office};
 use opening::Opening;
-use report::{Cluster, Reporter};
+use reconcile::Control;
+use reconcile::report::{Cluster, Reporter};
 #[cfg(test)]
 pub use shared::Phase;
 use shared::Shared;
@@ -250,7 +243,7 @@ fn serve(
     after: &CancellationToken,
     abort: &CancellationToken,
 ) -> Result<()> {
-    let (bounds, health_bounds) = handles::for_clients();
+    let (bounds, health_bounds) = file_handles::for_clients();
     let options = PortalOptions { bounds, abort: abort.clone(), ..PortalOptions::default() };
     let health_options = PortalOptions { bounds: health_bounds, ..options.clone() };
     let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::office::Election;
+use super::election::Election;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How late a server that is back may be noticed.

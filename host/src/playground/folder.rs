@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::write;
-use crate::place::PLAYGROUND_MARKER as MARKER;
+use crate::journal_place::PLAYGROUND_MARKER as MARKER;
 
 /// Compiled plugins. They tell nothing of a cluster, and compiling them again takes seconds.
 const KEPT: &str = "cache";
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn a_playgrounds_folder_is_refused_for_data_that_is_to_stay() {
         let data = tempfile::tempdir().unwrap();
-        crate::place::refuse_a_playgrounds(data.path()).unwrap();
+        crate::journal_place::refuse_a_playgrounds(data.path()).unwrap();
         drop(Claim::new(data.path()).unwrap());
-        let error = crate::place::refuse_a_playgrounds(data.path()).unwrap_err().to_string();
+        let error = crate::journal_place::refuse_a_playgrounds(data.path()).unwrap_err().to_string();
         assert!(error.contains("--data"), "{error}");
     }
 

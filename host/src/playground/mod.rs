@@ -20,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{LogArgs, PlaygroundArgs};
 use crate::commands::{End, Ended};
-use crate::controller::{self, ConfigFrom, Controller, Options, modules};
-use crate::logs;
-use crate::signals::{self, Ends};
+use crate::config::component;
+use crate::controller::{self, ConfigFrom, Controller, Options};
+use crate::process::logs;
+use crate::process::signals::{self, Ends};
 use crate::tasks::{Fate, Tasks, or_overdue};
 
 /// Everything around the controller: what a cluster and its people would be.
@@ -128,7 +129,7 @@ async fn start(
         journal: kubewitness_journal::Place::file(&args.data.join("journal.db")),
         listener,
         health_listen: None,
-        plugin_folders: modules::default_folders(args.plugins.plugins.clone()),
+        plugin_folders: component::default_folders(args.plugins.plugins.clone()),
         lease: None,
     };
     Controller::start(options, draining.clone(), abort.clone()).await

@@ -6,9 +6,9 @@ use std::path::Path;
 use kubewitness_core::config::{HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, is_name};
 
 use super::problem;
-use crate::config::manifest::{Entry, Origin, Problem};
+use crate::config::manifest::{Entry, Origin, Problem, is_rule};
 use crate::config::tree::Tree;
-use crate::config::{Snapshot, decode_base64, rules};
+use crate::config::{Snapshot, decode_base64};
 
 /// Of a document that is in no ConfigMap: it is one of ours, whatever its version.
 const GROUP: &str = "kubewitness.dev/";
@@ -42,7 +42,7 @@ impl Source<'_> {
         let text = |field: &str| document.get(field).and_then(Tree::text);
         let is_ours = text("apiVersion").is_none_or(|version| version.starts_with(GROUP));
         match text("kind") {
-            _ if rules::is_rule(document) => {
+            _ if is_rule(document) => {
                 let told =
                     "a status rule works as an item of spec.statusRules in the host's settings, and not here";
                 snapshot.problems.push(self.problem(document.line, told.to_owned()));

@@ -4,8 +4,8 @@ use kubewitness_core::calendar;
 use kubewitness_core::views::HeldView;
 use kubewitness_journal::Holder;
 
-use crate::controller::retention::PAUSE;
 use crate::controller::shared::{Kept, Phase, Shared};
+use crate::controller::sources::retention::PAUSE;
 
 const PAST_CURSORS: &str =
     "or let `retention.pastCursors: true` of the source take them all the same, with a gap on record";

@@ -30,9 +30,6 @@ const LARGE: &[(&str, usize)] = &[
     ("host/journal/src/sqlite", 17),
     ("host/portal/src", 15),
     ("host/sandbox/src", 13),
-    ("host/src", 16),
-    ("host/src/commands", 14),
-    ("host/src/controller", 17),
     ("tests/harness/src", 15),
 ];
 
@@ -49,12 +46,6 @@ const CIRCLES: &[(&str, &str)] = &[
         "from before this was counted",
     ),
     ("host/journal/src: import, import.rs", "what a line is stands beside how lines are taken in"),
-    (
-        "host/src/config: folder, folder.rs, rules.rs",
-        "bare documents and ConfigMaps are read by one another's means",
-    ),
-    ("host/src: config, controller", "from before this was counted"),
-    ("host/src/controller: views, views.rs", "from before this was counted"),
     ("tests/faults/src: oracle, oracle.rs", "from before this was counted"),
 ];
 

@@ -1,5 +1,9 @@
 //! The sources that run: one list-watch each, started and stopped as the configuration says.
 
+pub mod resync;
+pub mod retention;
+pub mod streams;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::shared::Shared;
-use super::streams;
 use crate::tasks::{Fate, Tasks};
 
 /// Sources that wait to begin again.
@@ -91,7 +94,7 @@ impl Sources {
         let is_wanted = |running: &Running| {
             let (group, kind) = (group_of(&running.spec), &running.spec.kind);
             wanted.iter().any(|spec| watched(spec) == watched(&running.spec))
-                && running.stream.as_ref() == stream_of(&running.spec, streams)
+                && running.stream.as_ref() == streams::stream_of(&running.spec, streams)
                 && rules.agree(&self.rules, group, kind)
         };
         let names: Vec<_> = self
@@ -141,7 +144,7 @@ impl Sources {
                 vec![reading, self.essence(name, &stop, making), appending]
             }
         };
-        let stream = stream_of(spec, streams).cloned();
+        let stream = streams::stream_of(spec, streams).cloned();
         self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stream, stop, tasks });
     }
 
@@ -187,11 +190,6 @@ impl Sources {
             running.ended().await;
         }
     }
-}
-
-pub fn stream_of<'a>(source: &SourceSpec, streams: &'a [StreamSpec]) -> Option<&'a StreamSpec> {
-    let from = source.from.as_ref()?;
-    streams.iter().find(|stream| stream.name == from.stream)
 }
 
 /// The group of what a source witnesses; empty for the core group.

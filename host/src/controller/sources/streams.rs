@@ -14,8 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::shared::Shared;
-use super::sources::stream_of;
+use crate::controller::shared::Shared;
 use crate::tasks::{Fate, Tasks};
 
 struct Running {
@@ -105,4 +104,9 @@ pub fn reader(source: &SourceSpec, streams: &[StreamSpec], clock: Arc<dyn Clock>
     let from = source.from.as_ref()?;
     let stream = stream_of(source, streams)?;
     Some(Reader::new(server(stream), &source.name, &source.kind, from, clock))
+}
+
+pub fn stream_of<'a>(source: &SourceSpec, streams: &'a [StreamSpec]) -> Option<&'a StreamSpec> {
+    let from = source.from.as_ref()?;
+    streams.iter().find(|stream| stream.name == from.stream)
 }

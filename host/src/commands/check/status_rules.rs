@@ -13,10 +13,10 @@ use kubewitness_filter::Filter;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::check::{Finding, tell, texts};
-use super::print::{self, Table, clean, sign};
-use super::{End, Ended};
+use super::{Finding, tell, texts};
 use crate::cli::{CheckArgs, Output};
+use crate::commands::print::{self, Table, clean, sign};
+use crate::commands::{End, Ended};
 use crate::config::rules::{self, PlacedRules};
 use crate::config::tree::Tree;
 
@@ -387,7 +387,7 @@ mod tests {
 
     /// A fenced block of the page on status rules, from the line after its first.
     fn shown(begins: &str) -> &'static str {
-        let page = include_str!("../../../docs/how-to/status-rules.md");
+        let page = include_str!("../../../../docs/how-to/status-rules.md");
         let block = page.split("```").find(|block| block.lines().nth(1) == Some(begins));
         let block = block.unwrap_or_else(|| panic!("the page has no block that begins with {begins}"));
         block.split_once('\n').unwrap().1

@@ -13,11 +13,11 @@ use kubewitness_core::{Change, Seq, State, calendar};
 use reqwest::Response;
 use serde::Serialize;
 
-use super::Ended;
 use super::client::Client;
 use super::get::{Asked, concerns, document, name, parameters, tell_blind};
-use super::print::{self, Table, clean};
 use crate::cli::GetOutput;
+use crate::commands::Ended;
+use crate::commands::print::{self, Table, clean};
 
 /// Rows that decide how wide the columns of the next ones are; a watch may last for days.
 const LAID_OUT_BY: usize = 200;

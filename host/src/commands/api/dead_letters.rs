@@ -8,9 +8,9 @@ use kubewitness_core::calendar;
 use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView};
 
 use super::client::Client;
-use super::print::{self, Table, clean};
-use super::{End, Ended, Usage};
 use crate::cli::{DeadLetters, LetterChoice, QueryArgs};
+use crate::commands::print::{self, Table, clean};
+use crate::commands::{End, Ended, Usage};
 
 /// As many as one answer has; who has more looks at them plugin by plugin.
 const MOST: &str = "10000";

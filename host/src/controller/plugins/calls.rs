@@ -9,7 +9,7 @@ use kubewitness_core::ports::{CallError, Delivery, Handler, Outcome};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-use super::office::Election;
+use crate::controller::election::Election;
 use crate::tasks::{Fate, Tasks};
 
 /// Clone freely: all clones are about the same plugin's calls.

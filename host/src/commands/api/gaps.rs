@@ -8,10 +8,10 @@ use kubewitness_core::views::{DiscrepancyView, PoisonView, SourceView, StatusVie
 use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
 
 use super::client::Client;
-use super::print::{self, Table, clean, remarks};
 use super::status::{blind, plural, source_remarks};
-use super::{End, Ended, Usage};
 use crate::cli::{GapsArgs, PoisonArgs};
+use crate::commands::print::{self, Table, clean, remarks};
+use crate::commands::{End, Ended, Usage};
 
 type Parameters = Vec<(&'static str, String)>;
 

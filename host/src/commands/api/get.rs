@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::follow;
-use super::print::{self, Table, age, clean};
 use super::status::blind;
-use super::{End, Ended, Usage};
 use crate::cli::{GetArgs, GetOutput, JobsArgs};
+use crate::commands::print::{self, Table, age, clean};
+use crate::commands::{End, Ended, Usage};
 
 pub async fn get(args: GetArgs) -> Ended {
     let client = Client::new(&args.server.server)?;

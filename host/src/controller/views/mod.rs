@@ -21,7 +21,7 @@ use kubewitness_journal::{Journal, ReplayRecord};
 use tokio::sync::watch;
 
 use self::shapes::*;
-use super::office::Election;
+use super::election::Election;
 use super::shared::{Phase, PluginState, Shared};
 
 pub struct HostViews {

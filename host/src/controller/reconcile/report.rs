@@ -10,8 +10,8 @@ use kubewitness_watch::configmaps::{self, ConfigMapDoc, RecordType};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::shared::Phase;
 use crate::config::cluster::Maps;
+use crate::controller::shared::Phase;
 
 /// Nobody tells when a status was deleted or edited, so each is looked at this often: one request
 /// a plugin.

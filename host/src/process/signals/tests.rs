@@ -17,7 +17,7 @@ const NEVER: Duration = Duration::from_secs(600);
 /// Runs `test` of this file again in the role; it is there once it listens for signals.
 fn child(test: &str, role: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([&format!("signals::tests::{test}"), "--exact", "--nocapture"]).env(ROLE, role);
+    command.args([&format!("process::signals::tests::{test}"), "--exact", "--nocapture"]).env(ROLE, role);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains(READY)), "it never listened");

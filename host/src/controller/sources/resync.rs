@@ -10,7 +10,7 @@ use std::time::Duration;
 use kubewitness_core::config::SourceSpec;
 use tokio_util::sync::CancellationToken;
 
-use super::shared::Shared;
+use crate::controller::shared::Shared;
 use crate::tasks::{Fate, Tasks};
 
 struct Running {

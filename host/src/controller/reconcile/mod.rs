@@ -2,6 +2,7 @@
 
 mod handover;
 mod housekeeping;
+pub mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,17 +17,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::office::Office;
+use super::election::Office;
 use super::plugins::{Candidate, Plugins, Stopped};
-use super::report::{Report, Reporter};
-use super::resync::Resyncs;
-use super::retention::Retentions;
 use super::shared::{Phase, PluginState, Shared};
+use super::sources::resync::Resyncs;
+use super::sources::retention::Retentions;
+use super::sources::streams::Streams;
 use super::sources::{Sources, group_of};
-use super::streams::Streams;
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::{Entry, Problem, claimed_name, parse_host, parse_plugin};
+use report::{Report, Reporter};
 
 /// Several files written one after the other are one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);

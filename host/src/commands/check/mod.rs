@@ -1,5 +1,7 @@
 //! `kubewitness check`: the judges that decide at run time, asked beforehand.
 
+mod status_rules;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -12,12 +14,12 @@ use kubewitness_sandbox::{Engine, EngineOptions};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::print::{self, clean, mark};
-use super::{End, Ended, Usage, check_rules};
 use crate::cli::{CheckArgs, Output};
+use crate::commands::print::{self, clean, mark};
+use crate::commands::{End, Ended, Usage};
 use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
-use crate::config::{Snapshot, folder, rules};
-use crate::controller::{modules, plugins};
+use crate::config::{Snapshot, component, folder, rules};
+use crate::controller::plugins;
 
 /// What was looked at, and what does not fit.
 #[derive(Serialize)]
@@ -36,11 +38,11 @@ pub(super) struct Finding {
 
 pub async fn check(args: CheckArgs) -> Ended {
     if args.object.is_some() || args.list_rules {
-        return check_rules::ask(&args);
+        return status_rules::ask(&args);
     }
     let Some(path) = args.path else { return Err(Usage::error("name a folder, a manifest or a component")) };
     let engine = Engine::new(EngineOptions::default())?;
-    let folders = modules::default_folders(args.plugins.plugins.clone());
+    let folders = component::default_folders(args.plugins.plugins.clone());
     let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
         vec![check_component(&engine, &path).await?]
     } else {
@@ -283,7 +285,7 @@ async fn check_plugin(
     warnings.extend(against.host.iter().flat_map(|host| parsed.spec.warnings(host)));
     let warnings = texts(&parsed.problems(warnings));
     let examined = async {
-        let bytes = modules::find(&parsed, folders).await?;
+        let bytes = component::find(&parsed, folders).await?;
         plugins::examine_component(engine, parsed, bytes).await
     };
     let mut details = Vec::new();
@@ -303,7 +305,7 @@ pub(super) fn texts(problems: &[Problem]) -> Vec<String> {
 }
 
 async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
-    let bytes = folder::bytes(path, modules::COMPONENT_BYTES)
+    let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
     let what = path.display().to_string();
     let component = match engine.load(&bytes).await {

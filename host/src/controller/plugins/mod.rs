@@ -2,6 +2,9 @@
 //! checked and compiled before it is taken; then the old version drains and the new one goes on
 //! from the cursor. A change that does not pass leaves what runs as it is.
 
+mod calls;
+mod filters;
+
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,12 +25,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::calls::Calls;
-use super::office::Election;
+use super::election::Election;
 use super::shared::{Phase, PluginState, Shared};
-use super::{filters, modules};
+use crate::config::component;
 use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
+use calls::Calls;
 
 /// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
 const WAIT: Duration = Duration::from_secs(1);
@@ -110,7 +113,7 @@ impl Plugins {
     /// Parses, finds, compiles and checks. Nothing that runs is touched.
     pub async fn examine(&self, entry: &Entry, host: &HostSpec) -> Result<Candidate, Vec<Problem>> {
         let parsed = parse_plugin(entry, host)?;
-        let bytes = modules::find(&parsed, &self.folders).await?;
+        let bytes = component::find(&parsed, &self.folders).await?;
         let warnings = parsed.problems(parsed.spec.warnings(host));
         let candidate = examine_component(&self.engine, parsed, bytes).await?;
         Ok(Candidate { warnings, ..candidate })

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Usage;
-use super::print::clean;
+use crate::commands::Usage;
+use crate::commands::print::clean;
 
 /// Longer than a controller takes to say that it can't answer.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,6 +1,8 @@
 //! A journal: the proof, the figures, a copy as lines of JSON. Read where it lies, also beside a
 //! running controller; only an import writes.
 
+mod receipts;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -13,12 +15,12 @@ use kubewitness_journal::{
     ExportError, ExportQuery, JournalOptions, JournalStats, Place, RetentionStats, SourceStats,
 };
 
-use super::print::{self, Table, clean, mark};
-use super::{End, Ended, Usage, receipts};
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output};
+use crate::commands::print::{self, Table, clean, mark};
+use crate::commands::{End, Ended, Usage};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;
-use crate::place::{EMBEDDED, place};
+use crate::journal_place::{EMBEDDED, place};
 
 pub async fn journal(command: Journal) -> Ended {
     match command {

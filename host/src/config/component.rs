@@ -7,7 +7,7 @@ use kubewitness_core::config::{Fault, PluginSpec};
 use kubewitness_core::files;
 use ring::digest::SHA256;
 
-use crate::config::manifest::{Parsed, Problem};
+use super::manifest::{Parsed, Problem};
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 

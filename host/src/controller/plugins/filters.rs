@@ -1,25 +1,13 @@
-//! The filters of subscriptions: compiled here, and given the documents that they look at.
+//! The filters of subscriptions, with the documents that they look at.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::State;
-use kubewitness_core::config::{Fault, PluginSpec};
 use kubewitness_core::ports::{Documents, FilterError, StateFilter};
 use kubewitness_filter::Filter;
 
-/// What is wrong with the filters of a plugin.
-pub fn check(spec: &PluginSpec) -> Vec<Fault> {
-    let filters =
-        spec.subscribe.iter().enumerate().filter_map(|(index, s)| Some((index, s.filter.as_deref()?)));
-    let fault = |(index, text)| {
-        let fault = Filter::compile(text).err()?;
-        Some(Fault { field: format!("spec.subscribe[{index}].filter"), message: fault.to_string() })
-    };
-    filters.filter_map(fault).collect()
-}
-
-/// One that passed [`check`]; none where it would not.
+/// A filter that passed the check of its manifest; `None` for a text that would not pass.
 pub fn of(text: &str, documents: Arc<dyn Documents>) -> Option<Arc<dyn StateFilter>> {
     let filter = Filter::compile(text).ok()?;
     Some(Arc::new(WithDocuments { filter, documents }))

@@ -7,9 +7,9 @@ use kubewitness_core::views::{TimelineQuery, TimelineView};
 use kubewitness_core::{State, calendar};
 
 use super::client::Client;
-use super::print::{self, Table};
-use super::{End, Ended, Usage};
 use crate::cli::TimelineArgs;
+use crate::commands::print::{self, Table};
+use crate::commands::{End, Ended, Usage};
 
 pub async fn timeline(args: TimelineArgs) -> Ended {
     let client = Client::new(&args.query.server)?;

@@ -4,9 +4,9 @@ use kubewitness_core::calendar;
 use kubewitness_core::views::{HeldView, PluginView, ReplicaView, SourceView, StatusView, StreamView};
 
 use super::client::Client;
-use super::print::{self, Table, age, clean, remarks};
-use super::{End, Ended};
 use crate::cli::QueryArgs;
+use crate::commands::print::{self, Table, age, clean, remarks};
+use crate::commands::{End, Ended};
 
 const NO_PARAMETERS: [(&str, &str); 0] = [];
 

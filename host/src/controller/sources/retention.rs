@@ -11,7 +11,7 @@ use kubewitness_journal::{Journal, Retention};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::shared::Shared;
+use crate::controller::shared::Shared;
 use crate::tasks::{Fate, Tasks};
 
 /// Between two passes. A pass that finds nothing reads one figure for each 1,024 states.

@@ -1,0 +1,17 @@
+//! The commands that ask a running controller. They see its HTTP API only: no file, no journal, no cluster.
+
+mod client;
+mod dead_letters;
+mod follow;
+mod gaps;
+mod get;
+mod status;
+mod timeline;
+
+pub use dead_letters::dead_letters;
+pub use gaps::{gaps, poison};
+pub use get::{get, jobs};
+#[cfg(feature = "playground")]
+pub use status::plugins_table;
+pub use status::{plugins, status};
+pub use timeline::timeline;
