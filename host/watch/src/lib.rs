@@ -15,7 +15,7 @@
 //! | `repair` | finds what was missed, and reads it back |
 //! | `read` | lists and watches; `read/next_action.rs` decides what follows a 410 |
 //! | `run` | wires the tasks of a source |
-//! | `cluster` | ConfigMaps as configuration, and the Lease of the leader; uses `connect` alone |
+//! | `cluster` | ConfigMaps as configuration, the Lease of the leader, who may see what; uses `connect` alone |
 //!
 //! ```text
 //! read ─▶ lines, items ─▶ write ─▶ journal (`Witness`), then cache ─▶ `Listers`
@@ -35,9 +35,11 @@ mod version;
 mod write;
 
 pub use cluster::configmaps::{self, ConfigMapDoc, ConfigMaps, Snapshot};
+pub use cluster::forward::{Forward, ForwardError};
 pub use cluster::lease as election;
+pub use cluster::reviews::{AUDIENCE, Reviews};
 pub use connect::client::KeepAlive;
-pub use connect::{ConnectError, ConnectOptions, Connection, connect, connect_with};
+pub use connect::{ConnectError, ConnectOptions, Connection, SignedIn, connect, connect_with};
 pub use run::{Source, Split};
 pub use source::handle::{SourceHandle, SourceSnapshot};
 pub use source::listers::Listers;

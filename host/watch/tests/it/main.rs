@@ -13,6 +13,7 @@ mod memory;
 mod model;
 mod ordinary;
 mod protocols;
+mod reviews;
 mod shared;
 mod simulator;
 mod streaming;
