@@ -10,6 +10,8 @@ use kubewitness_core::calendar;
 use kubewitness_core::config::Duration;
 use kubewitness_core::status::PHASES;
 
+use crate::access::AccessArgs;
+
 /// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed
 /// plugins.
 #[derive(Debug, Parser)]
@@ -124,6 +126,8 @@ pub struct RunArgs {
     /// Address of the portal and API
     #[arg(long, env = "KUBEWITNESS_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDR")]
     pub listen: SocketAddr,
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// A second address for /healthz, /readyz and /metrics, which the network may reach
     #[arg(long, value_name = "ADDR")]
     pub health_listen: Option<SocketAddr>,
@@ -198,9 +202,8 @@ pub struct LogArgs {
 /// For commands that ask a running controller.
 #[derive(Debug, Args)]
 pub struct QueryArgs {
-    /// The controller to ask
-    #[arg(long, env = "KUBEWITNESS_SERVER", default_value = "http://127.0.0.1:8787", value_name = "URL")]
-    pub server: String,
+    #[command(flatten)]
+    pub reach: ReachArgs,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
@@ -258,17 +261,31 @@ pub struct GetArgs {
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub reach: ReachArgs,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
     pub output: GetOutput,
 }
 
-#[derive(Debug, Args)]
-pub struct ServerArgs {
-    /// The controller to ask
-    #[arg(long, env = "KUBEWITNESS_SERVER", default_value = "http://127.0.0.1:8787", value_name = "URL")]
-    pub server: String,
+#[derive(Debug, Default, Args)]
+pub struct ReachArgs {
+    /// The controller to ask. Without it: what listens at http://127.0.0.1:8787, and otherwise a pod of Kubewitness in
+    /// the cluster of the kubeconfig, through the API server
+    #[arg(long, env = "KUBEWITNESS_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// The kubeconfig of the cluster that Kubewitness runs in; then http://127.0.0.1:8787 is not looked at
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; then http://127.0.0.1:8787 is not looked at
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// The namespace of Kubewitness itself. Without it: kubewitness
+    #[arg(long, value_name = "NAME")]
+    pub kubewitness_namespace: Option<String>,
+    /// The token that says who you are. Without it: that of the kubeconfig, where the cluster is asked. Others on
+    /// this machine see a command line, so the variable is the better place
+    #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<Secret>,
 }
 
 #[derive(Debug, Args)]

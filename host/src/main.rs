@@ -1,5 +1,6 @@
 //! `kubewitness`: parse, run, return.
 
+mod access;
 mod cli;
 mod commands;
 mod config;

@@ -5,6 +5,7 @@ mod audit;
 mod check;
 mod journal;
 pub mod print;
+mod reach;
 
 use std::fmt;
 

@@ -18,6 +18,7 @@ use kubewitness_watch::{ConnectOptions, connect};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Doors;
 use crate::cli::{LogArgs, PlaygroundArgs};
 use crate::commands::{End, Ended};
 use crate::config::component;
@@ -128,6 +129,7 @@ async fn start(
         data: args.data.clone(),
         journal: kubewitness_journal::Place::file(&args.data.join("journal.db")),
         listener,
+        doors: Doors::open(),
         health_listen: None,
         plugin_folders: component::default_folders(args.plugins.plugins.clone()),
         lease: None,

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::cli::ReachArgs;
 use crate::commands::Usage;
 use crate::commands::print::clean;
+use crate::commands::reach::{self, Reached};
 
 /// Longer than a controller takes to say that it can't answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -17,26 +20,15 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(50);
 
 pub struct Client {
-    base: Url,
+    reached: Reached,
     http: reqwest::Client,
 }
 
 impl Client {
-    pub fn new(server: &str) -> Result<Self> {
-        let base = Url::parse(server).map_err(|error| {
-            Usage::error(format!(
-                "`{server}` is not an address: write one such as http://127.0.0.1:8787: {error}"
-            ))
-        })?;
-        if !matches!(base.scheme(), "http" | "https") {
-            return Err(Usage::error(format!("`{server}` is neither http nor https")));
-        }
-        let http = reqwest::Client::builder()
-            .timeout(TIMEOUT)
-            .no_proxy()
-            .build()
-            .context("making an HTTP client")?;
-        Ok(Self { base, http })
+    pub async fn reach(args: &ReachArgs) -> Result<Self> {
+        let reached = reach::controller(args).await?;
+        let http = builder(&reached)?.timeout(TIMEOUT).build().context("making an HTTP client")?;
+        Ok(Self { reached, http })
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
@@ -55,13 +47,14 @@ impl Client {
 
     /// An answer that does not end by itself.
     pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
-        let http = reqwest::Client::builder().no_proxy().read_timeout(SILENCE).connect_timeout(TIMEOUT);
+        let http = builder(&self.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
         let http = http.build().context("making an HTTP client")?;
         self.answer(http.get(self.url(path)?).query(query)).await
     }
 
     fn url(&self, path: &str) -> Result<Url> {
-        self.base.join(path).with_context(|| format!("joining {} and {path}", self.base))
+        let url = &self.reached.url;
+        url.join(path).with_context(|| format!("joining {url} and {path}"))
     }
 
     async fn send<T: DeserializeOwned>(
@@ -73,7 +66,7 @@ impl Client {
         let answer = self.answer(with(self.http.request(method, self.url(path)?))).await?;
         let body = answer.bytes().await.context("reading the controller's answer")?;
         serde_json::from_slice(&body)
-            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.base))
+            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.reached.url))
     }
 
     /// Sends it; a refusal is an error in the controller's words.
@@ -82,12 +75,15 @@ impl Client {
             let what = match error.is_timeout() && !error.is_connect() {
                 true => format!(
                     "the controller at {} has not answered in time: its log says what it waits for",
-                    self.base
+                    self.reached.url
                 ),
+                false if self.reached.is_forwarded => {
+                    "the pod of Kubewitness does not answer: its log says what it waits for".into()
+                }
                 false => format!(
                     "no controller answers at {}: start one with `kubewitness run` or `kubewitness playground`, \
                      or name another with --server",
-                    self.base
+                    self.reached.url
                 ),
             };
             anyhow!(error).context(what)
@@ -95,7 +91,10 @@ impl Client {
         let status = answer.status();
         if !status.is_success() {
             let body = answer.bytes().await.context("reading the controller's answer")?;
-            let refusal = refusal(status, &body);
+            let mut refusal = refusal(status, &body);
+            if status == StatusCode::UNAUTHORIZED {
+                refusal = format!("{refusal}\n{}", self.reached.to_sign_in);
+            }
             // The controller looks at what was typed, such as a selector.
             return Err(if status == StatusCode::BAD_REQUEST {
                 Usage::error(refusal)
@@ -105,6 +104,18 @@ impl Client {
         }
         Ok(answer)
     }
+}
+
+fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
+    let mut builder = reqwest::Client::builder().no_proxy();
+    if let Some(token) = &reached.token {
+        let mut header = HeaderValue::try_from(format!("Bearer {}", token.0.trim()))
+            .map_err(|_| Usage::error("the token has characters that no token has: copy it again"))?;
+        header.set_sensitive(true);
+        builder = builder.default_headers([(AUTHORIZATION, header)].into_iter().collect());
+    }
+    // The API server has made the way, and says which pod is at its end. No certificate names 127.0.0.1.
+    Ok(if reached.is_forwarded { builder.tls_danger_accept_invalid_certs(true) } else { builder })
 }
 
 fn refusal(status: StatusCode, body: &[u8]) -> String {

@@ -24,7 +24,7 @@ const MOST: usize = 10_000;
 // ---- gaps --------------------------------------------------------------------------------
 
 pub async fn gaps(args: GapsArgs) -> Ended {
-    let client = Client::new(&args.query.server)?;
+    let client = Client::reach(&args.query.reach).await?;
     let (mut parameters, about) = asked(&args)?;
     parameters.push(("limit", args.limit.to_string()));
     let gaps: Vec<Gap> = client.get("api/v1/gaps", &parameters).await?;
@@ -271,7 +271,7 @@ fn differed(found: &DiscrepancyView) -> String {
 // ---- poison ------------------------------------------------------------------------------
 
 pub async fn poison(args: PoisonArgs) -> Ended {
-    let client = Client::new(&args.query.server)?;
+    let client = Client::reach(&args.query.reach).await?;
     if let Some(number) = args.number {
         raw(&client.bytes(&format!("api/v1/poison/{number}/raw")).await?)?;
         return Ok(End::Fine);

@@ -11,7 +11,7 @@ use crate::commands::{End, Ended};
 const NO_PARAMETERS: [(&str, &str); 0] = [];
 
 pub async fn status(args: QueryArgs) -> Ended {
-    let status: StatusView = Client::new(&args.server)?.get("api/v1/status", &NO_PARAMETERS).await?;
+    let status: StatusView = Client::reach(&args.reach).await?.get("api/v1/status", &NO_PARAMETERS).await?;
     print::wide(args.output, &status, status_text)?;
     Ok(End::Fine)
 }
@@ -232,7 +232,8 @@ const DOINGS: &[Doing] = &[
 // ---- plugins -----------------------------------------------------------------------------
 
 pub async fn plugins(args: QueryArgs) -> Ended {
-    let plugins: Vec<PluginView> = Client::new(&args.server)?.get("api/v1/plugins", &NO_PARAMETERS).await?;
+    let plugins: Vec<PluginView> =
+        Client::reach(&args.reach).await?.get("api/v1/plugins", &NO_PARAMETERS).await?;
     print::wide(args.output, &plugins, |plugins, wide| {
         plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
     })?;
