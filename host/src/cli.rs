@@ -428,7 +428,8 @@ pub struct LetterChoice {
     /// Why you do it. The reason is kept in the record
     #[arg(long)]
     pub reason: String,
-    /// Your name in the record. Without it: your login name
+    /// Your name in the record. Without it: your login name. Where people sign in, the record has the name that the
+    /// API server knows
     #[arg(long, value_name = "NAME")]
     pub who: Option<String>,
     /// Only counts the dead letters, and changes nothing

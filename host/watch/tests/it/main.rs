@@ -6,6 +6,7 @@
 mod audit;
 mod compaction;
 mod election;
+mod forward;
 mod lists;
 mod logs;
 mod lost;
