@@ -34,6 +34,8 @@ pub enum Command {
     Playground(PlaygroundArgs),
     /// Runs the controller: in a cluster, against a kubeconfig, or from a folder of manifests
     Run(RunArgs),
+    /// Prints the address of the portal. Where it is in a cluster, the way to it is there until Ctrl-C
+    Dashboard(ReachArgs),
     /// Shows sources, plugins and the journal, with the completeness figures
     Status(QueryArgs),
     /// Lists the jobs that exist now, with their status
