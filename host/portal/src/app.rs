@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::options::PortalOptions;
-use crate::traffic::Traffic;
+use crate::serve::Traffic;
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
 pub(crate) type Route = (&'static str, MethodRouter<App>);

@@ -12,8 +12,8 @@ use axum::response::Response;
 use futures::FutureExt;
 
 use crate::access::Access;
+use crate::answer::Problem;
 use crate::options::PortalOptions;
-use crate::problem::Problem;
 
 pub(crate) fn protect(router: Router, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;

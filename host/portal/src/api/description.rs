@@ -18,8 +18,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::{GAPS, MOST_ROWS, MOST_SEQS, OBJECTS, POISON, REASON_BYTES, ROWS, TIMELINE, WHO_BYTES};
+use crate::answer::Problem;
 use crate::app::App;
-use crate::problem::Problem;
 
 const SCHEMAS: &str = "/components/schemas";
 /// Where a handler's row limit stands among its parameters.

@@ -11,10 +11,10 @@ use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
 use super::{ROWS, at, badge, empty, figure, layout, object_link, plural};
+use crate::answer::params::{self, Params};
+use crate::answer::{Problem, Shown};
 use crate::api::{REASON_BYTES, WHO_BYTES, check_replay};
 use crate::app::App;
-use crate::params::{self, Params};
-use crate::problem::{Problem, Shown};
 
 pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
     let params = Params::read(&uri, &["plugin", "replayed", "dropped", "tried"])?;

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::diff::{self, Line};
 use super::{at, badge, empty, figure, layout, object_link};
+use crate::answer::Shown;
+use crate::answer::params::{self, Params};
 use crate::app::App;
-use crate::params::{self, Params};
-use crate::problem::Shown;
 
 /// More of a document than this is not laid out; it can be fetched whole.
 const SHOWN_BYTES: usize = 512 * 1024;

@@ -9,9 +9,9 @@ use kubewitness_core::views::{GapQuery, PoisonQuery, PoisonView, SourceView};
 use maud::{Markup, html};
 
 use super::{ROWS, at, at_text, empty, encode, figure, layout, object_link, plural};
+use crate::answer::Shown;
+use crate::answer::params::Params;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::Shown;
 
 pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
     let params = Params::read(&uri, &["source", "uid"])?;

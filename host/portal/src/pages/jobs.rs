@@ -11,10 +11,10 @@ use maud::{Markup, html};
 
 use super::plugins::{held, notices};
 use super::{ROWS, at_text, badge, empty, encode, figure, layout, plural, why};
+use crate::answer::Shown;
+use crate::answer::params::Params;
 use crate::api::MOST_ROWS;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::Shown;
 use crate::scope;
 
 struct Asked {

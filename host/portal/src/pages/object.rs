@@ -13,11 +13,11 @@ use maud::{Markup, html};
 use super::gaps::bound;
 use super::lanes::{self, Lane};
 use super::{at, badge, encode, figure, layout, object_link, plural, why};
+use crate::answer::params::Params;
+use crate::answer::time;
+use crate::answer::{Problem, Shown};
 use crate::api::MOST_ROWS;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::{Problem, Shown};
-use crate::time;
 
 /// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
 const STATES: usize = 2000;

@@ -7,10 +7,10 @@ use kubewitness_core::views::{HeldView, PluginView, StatusView};
 use maud::{Markup, html};
 
 use super::{at_text, empty, figure, layout, plural};
+use crate::answer::Shown;
+use crate::answer::params::Params;
+use crate::answer::time;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::Shown;
-use crate::time;
 
 pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
     Params::read(&uri, &[])?;

@@ -19,9 +19,9 @@ use kubewitness_core::{Seq, State as Witnessed};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::answer::Problem;
+use crate::answer::params::{self, Params};
 use crate::app::App;
-use crate::params::{self, Params};
-use crate::problem::Problem;
 
 /// States read at once for one stream; it holds no more than that.
 const BATCH: usize = 128;

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod description;
+mod events;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -15,10 +16,9 @@ use kubewitness_core::views::{
     PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
 };
 
+use crate::answer::Problem;
+use crate::answer::params::{self, Params};
 use crate::app::{App, Route};
-use crate::events;
-use crate::params::{self, Params};
-use crate::problem::Problem;
 use crate::scope;
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
@@ -37,7 +37,7 @@ const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "limit"];
 const POISON: &[&str] = &["source", "limit"];
 const OF_PLUGIN: &[&str] = &["plugin", "limit"];
 
-const OPENAPI: &str = include_str!("api/openapi.json");
+const OPENAPI: &str = include_str!("openapi.json");
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![

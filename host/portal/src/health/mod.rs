@@ -1,13 +1,15 @@
 //! What probes and Prometheus ask for.
 
+mod metrics;
+
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use self::metrics::render;
+use crate::answer::Problem;
 use crate::app::{App, Route};
-use crate::metrics::render;
-use crate::problem::Problem;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![("/healthz", get(healthz)), ("/readyz", get(readyz)), ("/metrics", get(metrics))]
