@@ -3,12 +3,12 @@
 use axum::Json;
 use axum::extract::rejection::{FormRejection, JsonRejection};
 use axum::http::{Method, StatusCode, Uri, header};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use kubewitness_core::views::ViewError;
 use maud::html;
 use serde_json::json;
 
-use super::frame::layout;
+use super::frame::Page;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
@@ -88,17 +88,17 @@ impl IntoResponse for Shown {
     }
 }
 
-fn page(problem: &Problem) -> Html<String> {
+fn page(problem: &Problem) -> Page {
     let title = match problem.status {
         StatusCode::NOT_FOUND => "Not found",
         StatusCode::SERVICE_UNAVAILABLE => "Not now",
         status if status.is_server_error() => "Something failed",
         _ => "That did not work",
     };
-    layout(
+    Page::new(
         title,
         "",
-        &html! {
+        html! {
             div.empty {
                 p.code { (problem.status.as_u16()) }
                 h1 { (title) }

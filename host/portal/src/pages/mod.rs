@@ -7,17 +7,18 @@ mod document;
 mod gaps;
 mod jobs;
 mod lanes;
+pub(crate) mod login;
 mod object;
 mod plugins;
 mod sources;
 
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::get;
 use kubewitness_core::{ObjectRef, Status};
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
-use crate::answer::frame::layout;
-use crate::answer::time;
+use crate::answer::{Problem, time};
 use crate::app::Route;
 
 /// Rows that a person gets at once; filters find the others.
@@ -36,6 +37,19 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
+/// A script without a browser has the API. A form comes from a browser, which says from where; that it was not
+/// another site's page has been looked at by then.
+fn expect_own_page(headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.contains_key("sec-fetch-site") || headers.contains_key(header::ORIGIN) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        StatusCode::FORBIDDEN,
+        "It is not known which page this form was sent from.",
+        "Send it from the portal, or use the API, which /api/v1/openapi.json describes.",
+    ))
+}
+
 /// Percent-encodes everything that is not plainly a part of a name.
 fn encode(text: &str) -> PercentEncode<'_> {
     const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
@@ -45,6 +59,17 @@ fn encode(text: &str) -> PercentEncode<'_> {
 /// A page, or the part of one, that has nothing to show, and why.
 fn empty(what: &str, why: &Markup) -> Markup {
     html! { div.empty { h2 { (what) } p.hint { (why) } } }
+}
+
+/// In place of figures that the reader has no right to.
+fn restricted(what: &str) -> Markup {
+    empty(
+        "For operators",
+        &html! {
+            (what) " is for people who may " code { "get" } " " code { "status" } " in " code { "kubewitness.dev" }
+            ". What you see of objects is all that Kubernetes lets you list."
+        },
+    )
 }
 
 fn badge(phase: &str) -> Markup {

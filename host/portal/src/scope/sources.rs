@@ -1,0 +1,48 @@
+//! What a question is about: whether there is a source for it at all.
+
+use kubewitness_core::kinds::is_kind;
+use kubewitness_core::views::SourceView;
+
+use crate::answer::Problem;
+use crate::app::App;
+
+/// An answer without rows may mean that nothing matches or that nobody watches what was asked for;
+/// this refuses the latter. While no source is configured yet, nothing can be told.
+pub(crate) async fn check(app: &App, source: Option<&str>, kind: Option<&str>) -> Result<(), Problem> {
+    if source.is_none() && kind.is_none() {
+        return Ok(());
+    }
+    let sources = app.views.status().await?.sources;
+    if sources.is_empty() {
+        return Ok(());
+    }
+    if let Some(name) = source.filter(|name| !sources.iter().any(|known| known.name == *name)) {
+        let message = format!("No source is called `{name}`.");
+        return Err(Problem::invalid(message, format!("There are {}.", told(&sources))));
+    }
+    match kind.filter(|kind| !sources.iter().any(|source| is_of(source, kind))) {
+        Some(kind) => Err(Problem::invalid(format!("No source witnesses `{kind}`."), witnessed(&sources))),
+        None => Ok(()),
+    }
+}
+
+fn is_of(source: &SourceView, kind: &str) -> bool {
+    let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
+    is_kind(group, &source.kind, kind)
+}
+
+/// How the sources call the kind that somebody means.
+pub(crate) fn kind_of(sources: &[SourceView], kind: &str) -> Option<String> {
+    sources.iter().find(|source| is_of(source, kind)).map(|source| source.kind.clone())
+}
+
+/// For people: what there is instead.
+pub(crate) fn witnessed(sources: &[SourceView]) -> String {
+    format!("The sources witness {}. The host's settings name more.", told(sources))
+}
+
+fn told(sources: &[SourceView]) -> String {
+    let told: Vec<_> =
+        sources.iter().map(|source| format!("{} (source `{}`)", source.kind, source.name)).collect();
+    told.join(", ")
+}
