@@ -4,39 +4,45 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use axum::{Extension, Router};
 use futures::FutureExt;
 
-use crate::access::Access;
+use crate::access::Viewer;
+use crate::access::gate::Gate;
+use crate::answer::Problem;
+use crate::answer::frame::{self, Reader};
 use crate::options::PortalOptions;
-use crate::problem::Problem;
 
-pub(crate) fn protect(router: Router, options: &PortalOptions) -> Router {
+pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
     let local = options.listen.ip().is_loopback();
-    let router = match options.access {
-        Access::None => router,
-        Access::Kubernetes(_) => router.layer(middleware::from_fn(closed)),
+    let admit = {
+        let gate = gate.clone();
+        move |request: Request, next: Next| gate.clone().admit(request, next)
     };
+    let router = router.layer(middleware::from_fn(admit));
     in_time_alone(router.layer(middleware::from_fn(same_origin)), timeout)
         .layer(middleware::from_fn(move |request: Request, next: Next| known_host(local, request, next)))
         .layer(middleware::from_fn(headers))
+        .layer(middleware::map_response(move |response: Response| {
+            std::future::ready(frame::dress(response, &gate.stranger()))
+        }))
 }
 
 /// For what anybody may ask.
-pub(crate) fn in_time_alone(router: Router, timeout: Duration) -> Router {
-    router.layer(middleware::from_fn(move |request: Request, next: Next| in_time(timeout, request, next)))
+pub(crate) fn for_anybody(router: Router, timeout: Duration) -> Router {
+    let router = router.layer(Extension(Viewer::Everybody));
+    in_time_alone(router, timeout).layer(middleware::map_response(|response: Response| {
+        std::future::ready(frame::dress(response, &Reader::Nobody))
+    }))
 }
 
-/// Nobody is let in before people are told apart.
-async fn closed(request: Request, _next: Next) -> Response {
-    let problem =
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Nobody can sign in here yet.", "Use a newer version.");
-    problem.answer(request.uri().path())
+fn in_time_alone(router: Router, timeout: Duration) -> Router {
+    router.layer(middleware::from_fn(move |request: Request, next: Next| in_time(timeout, request, next)))
 }
 
 /// A page of somebody else whose name was made to point at 127.0.0.1 is "same origin" to the

@@ -5,20 +5,15 @@
 //! the size of what it is sent.
 
 mod access;
+mod answer;
 mod api;
 mod app;
-mod events;
 mod guard;
 mod health;
-mod metrics;
 mod options;
 mod pages;
-mod params;
-mod problem;
 mod scope;
 mod serve;
-mod time;
-mod traffic;
 
 use std::sync::Arc;
 
@@ -29,11 +24,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use access::{Access, AccessControl, AccessOptions, ProxySecret, SESSION_KEY_BYTES, WeakSecret};
+use answer::{frame, problem};
 use app::App;
 pub use options::{PortalError, PortalOptions, TlsFiles};
 use serve::Terms;
-pub use serve::{Bounds, listen};
-pub use traffic::Traffic;
+pub use serve::{Bounds, Traffic, listen};
 
 /// A replay names positions; 64 KiB are thousands of them.
 const BODY_BYTES: usize = 64 * 1024;
@@ -45,14 +40,20 @@ pub fn router(views: Arc<dyn Views>, options: &PortalOptions) -> Router {
 
 fn build(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken) -> Router {
     let app = App::new(views, options, stop);
+    let gate = app.gate.clone();
+    let signing_in = match options.access {
+        Access::None => Vec::new(),
+        Access::Kubernetes(_) => pages::login::routes(),
+    };
     let routes = api::routes().into_iter().chain(health::routes()).chain(pages::routes());
+    let routes = routes.chain(signing_in).chain(frame::assets());
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
     let router = router
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(app);
-    guard::protect(router, options)
+    guard::protect(router, gate, options)
 }
 
 /// Serves the API and the pages until `stop`; then streams end, and open requests have
@@ -91,7 +92,7 @@ pub async fn serve_health(
     let app = App::new(views, &options, stop.clone());
     let routes = health::routes().into_iter();
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
-    let router = guard::in_time_alone(router.with_state(app), options.request_timeout);
+    let router = guard::for_anybody(router.with_state(app), options.request_timeout);
     let PortalOptions { bounds, traffic, abort, .. } = options;
     let terms = Terms { name: "health", bounds, counts: traffic.health, stop, abort };
     serve::serve(listener, router, terms).await;

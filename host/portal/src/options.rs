@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::serve::Bounds;
-use crate::traffic::Traffic;
+use crate::serve::Traffic;
 
 #[derive(Clone)]
 pub struct PortalOptions {

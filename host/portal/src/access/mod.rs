@@ -3,14 +3,27 @@
 //! The portal holds no rights of its own for anybody. It asks [`Reviewer`] as the person who asks, and
 //! where there is no answer, there is nothing to see.
 
+pub(crate) mod ages;
+mod answers;
+pub(crate) mod gate;
+mod proxy;
+mod reviews;
+mod session;
+mod viewer;
+
 use std::fmt;
 use std::sync::Arc;
 
-use kubewitness_core::ports::Reviewer;
 use thiserror::Error;
+
+pub use reviews::AccessControl;
+pub(crate) use reviews::Unanswered;
+pub(crate) use viewer::{Act, Viewer};
 
 /// Bytes of a key that sessions are sealed with.
 pub const SESSION_KEY_BYTES: usize = 32;
+/// Tokens of some providers list every group of a person. More than this is none.
+const TOKEN_BYTES: usize = 16 * 1024;
 /// A secret that is shorter could be guessed.
 const LEAST_SECRET_BYTES: usize = 32;
 
@@ -38,7 +51,7 @@ pub struct AccessOptions {
 
 /// What a proxy sends as `X-Kubewitness-Proxy-Secret`, beside `X-Remote-User` and `X-Remote-Group`.
 #[derive(Clone)]
-pub struct ProxySecret(#[allow(dead_code)] Arc<[u8]>);
+pub struct ProxySecret(Arc<[u8]>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
@@ -61,18 +74,5 @@ impl ProxySecret {
 impl fmt::Debug for ProxySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ProxySecret(…)")
-    }
-}
-
-/// Asks the API server who somebody is and what they may see.
-#[allow(dead_code)]
-pub struct AccessControl {
-    reviewer: Arc<dyn Reviewer>,
-    options: AccessOptions,
-}
-
-impl AccessControl {
-    pub fn new(reviewer: Arc<dyn Reviewer>, options: AccessOptions) -> Self {
-        Self { reviewer, options }
     }
 }

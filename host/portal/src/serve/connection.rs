@@ -20,7 +20,7 @@ use tracing::trace;
 use super::Bounds;
 use super::places::Place;
 use super::stall::Stalling;
-use crate::traffic::Counts;
+use super::traffic::Counts;
 
 /// Bytes of a request's line and headers, and of what is gathered of an answer before it is sent. A
 /// selector may be some kilobytes.

@@ -8,6 +8,7 @@ mod connection;
 mod places;
 mod refusal;
 mod stall;
+mod traffic;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,9 +22,10 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::traffic::Counts;
 use connection::Server;
 use places::{Peer, Places};
+use traffic::Counts;
+pub use traffic::Traffic;
 
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: u32 = 1024;

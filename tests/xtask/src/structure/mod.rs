@@ -28,7 +28,6 @@ const LARGE: &[(&str, usize)] = &[
     ("host/journal/src", 29),
     ("host/journal/src/server", 24),
     ("host/journal/src/sqlite", 17),
-    ("host/portal/src", 15),
     ("host/sandbox/src", 13),
     ("tests/harness/src", 15),
 ];
@@ -39,10 +38,6 @@ const CIRCLES: &[(&str, &str)] = &[
     ("host/capability/src/sql: mysql, postgres, proof.rs, remote, sqlite", "from before this was counted"),
     (
         "host/journal/src: differences.rs, memory.rs, plan, plan.rs, read, removal.rs, report.rs, retain.rs, rows.rs, seal.rs, store.rs",
-        "from before this was counted",
-    ),
-    (
-        "host/portal/src: api.rs, app.rs, events.rs, guard.rs, health.rs, lib.rs, pages, params.rs, problem.rs, scope.rs",
         "from before this was counted",
     ),
     ("host/journal/src: import, import.rs", "what a line is stands beside how lines are taken in"),
