@@ -91,10 +91,9 @@ impl Client {
         let status = answer.status();
         if !status.is_success() {
             let body = answer.bytes().await.context("reading the controller's answer")?;
-            let mut refusal = refusal(status, &body);
-            if status == StatusCode::UNAUTHORIZED {
-                refusal = format!("{refusal}\n{}", self.reached.to_sign_in);
-            }
+            // The controller knows requests, and this command the way by which a person gives it a token.
+            let own_hint = (status == StatusCode::UNAUTHORIZED).then_some(self.reached.to_sign_in.as_str());
+            let refusal = refusal(status, &body, own_hint);
             // The controller looks at what was typed, such as a selector.
             return Err(if status == StatusCode::BAD_REQUEST {
                 Usage::error(refusal)
@@ -118,9 +117,9 @@ fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
     Ok(if reached.is_forwarded { builder.tls_danger_accept_invalid_certs(true) } else { builder })
 }
 
-fn refusal(status: StatusCode, body: &[u8]) -> String {
+fn refusal(status: StatusCode, body: &[u8], own_hint: Option<&str>) -> String {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
-    match (json["error"]["message"].as_str(), json["error"]["hint"].as_str()) {
+    match (json["error"]["message"].as_str(), own_hint.or(json["error"]["hint"].as_str())) {
         (Some(message), Some(hint)) => format!("{}\n{}", clean(message), clean(hint)),
         (Some(message), None) => clean(message).into_owned(),
         _ => format!("the controller answered {status}"),
@@ -134,9 +133,18 @@ mod tests {
     #[test]
     fn a_refusal_is_told_in_the_controllers_words() {
         let body = br#"{"error":{"message":"no such plugin","hint":"`kubewitness plugins` lists them"}}"#;
-        assert_eq!(refusal(StatusCode::NOT_FOUND, body), "no such plugin\n`kubewitness plugins` lists them");
+        assert_eq!(
+            refusal(StatusCode::NOT_FOUND, body, None),
+            "no such plugin\n`kubewitness plugins` lists them"
+        );
         let hostile = br#"{"error":{"message":"a\u001b[2Jb","hint":"c\u202ed"}}"#;
-        assert_eq!(refusal(StatusCode::NOT_FOUND, hostile), "a\u{b7}[2Jb\nc\u{b7}d");
-        assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the controller answered 502 Bad Gateway");
+        assert_eq!(refusal(StatusCode::NOT_FOUND, hostile, None), "a\u{b7}[2Jb\nc\u{b7}d");
+        let stranger = br#"{"error":{"message":"it is not known who asks","hint":"send a token"}}"#;
+        let told = refusal(StatusCode::UNAUTHORIZED, stranger, Some("give a token"));
+        assert_eq!(told, "it is not known who asks\ngive a token");
+        assert_eq!(
+            refusal(StatusCode::BAD_GATEWAY, b"<html>", None),
+            "the controller answered 502 Bad Gateway"
+        );
     }
 }

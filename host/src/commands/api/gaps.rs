@@ -133,6 +133,7 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
     let since = match &status.journal.oldest_at {
         Some(at) => format!("the journal begins at {}", clean(at)),
+        None if status.restricted => "where the journal begins is for people who may see its status".into(),
         None => "the journal has no state yet".into(),
     };
     if sources.is_empty() || !status.problems.is_empty() {

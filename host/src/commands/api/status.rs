@@ -1,5 +1,6 @@
 //! What the sources, the plugins and the journal say of themselves.
 
+use anyhow::anyhow;
 use kubewitness_core::calendar;
 use kubewitness_core::views::{HeldView, PluginView, ReplicaView, SourceView, StatusView, StreamView};
 
@@ -9,6 +10,8 @@ use crate::commands::print::{self, Table, age, clean, remarks};
 use crate::commands::{End, Ended};
 
 const NO_PARAMETERS: [(&str, &str); 0] = [];
+/// For whoever may see objects, and not how the controller works.
+const RESTRICTED: &str = "how plugins and the journal do is for people who may `get` the resource `status` of the group kubewitness.dev\n";
 
 pub async fn status(args: QueryArgs) -> Ended {
     let status: StatusView = Client::reach(&args.reach).await?.get("api/v1/status", &NO_PARAMETERS).await?;
@@ -17,6 +20,9 @@ pub async fn status(args: QueryArgs) -> Ended {
 }
 
 fn status_text(status: &StatusView, wide: bool) -> String {
+    if status.restricted {
+        return restricted_text(&status.sources);
+    }
     let mut text = sources_text(&status.sources, wide);
     if wide && !status.sources.is_empty() {
         text.push_str(&format!("\n{}", doings_table(&status.sources)));
@@ -48,6 +54,15 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         text.push_str(&format!("configuration: {}\n", clean(problem)));
     }
     text
+}
+
+fn restricted_text(sources: &[SourceView]) -> String {
+    let mut table = Table::new(&["SOURCE", "KIND", "STATE"]);
+    for source in sources {
+        let state = if source.synced { "synced" } else { "loading" };
+        table.row([clean(&source.name).into_owned(), clean(&source.kind).into_owned(), state.into()]);
+    }
+    format!("{}\n{RESTRICTED}", table.render())
 }
 
 fn held_text(held: &HeldView) -> String {
@@ -232,8 +247,14 @@ const DOINGS: &[Doing] = &[
 // ---- plugins -----------------------------------------------------------------------------
 
 pub async fn plugins(args: QueryArgs) -> Ended {
-    let plugins: Vec<PluginView> =
-        Client::reach(&args.reach).await?.get("api/v1/plugins", &NO_PARAMETERS).await?;
+    let client = Client::reach(&args.reach).await?;
+    let plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
+    if plugins.is_empty() {
+        let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
+        if status.restricted {
+            return Err(anyhow!(RESTRICTED.trim_end()));
+        }
+    }
     print::wide(args.output, &plugins, |plugins, wide| {
         plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
     })?;
@@ -403,6 +424,14 @@ mod tests {
             ],
             ..SourceView::default()
         }
+    }
+
+    #[test]
+    fn whoever_may_not_see_how_it_works_is_told_the_right_and_no_figures() {
+        let status =
+            StatusView { sources: vec![source("jobs", None)], restricted: true, ..StatusView::default() };
+        let text = status_text(&status, false);
+        assert!(text.contains("jobs") && text.contains("`status`") && !text.contains("journal:"), "{text}");
     }
 
     #[test]

@@ -79,7 +79,10 @@ pub async fn controller(args: &ReachArgs) -> Result<Reached> {
     }
     let options = ConnectOptions { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
     match SignedIn::by(&options).await {
-        Ok(signed_in) => through(&signed_in, args).await,
+        Ok(signed_in) if names_a_cluster => through(&signed_in, args).await,
+        Ok(signed_in) => through(&signed_in, args).await.with_context(|| {
+            format!("nothing listens at {DEFAULT}, so the cluster of the kubeconfig is asked")
+        }),
         Err(error) if names_a_cluster => Err(error.into()),
         // Without a cluster this machine is all that can have been meant.
         Err(_) => Ok(Reached::at(named(DEFAULT)?, args.token.clone())),
@@ -122,9 +125,7 @@ async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<Reached> {
             "--kubewitness-namespace {namespace}: it is no name of a namespace"
         )));
     }
-    let forward = Forward::to_portal(signed_in, namespace).await.with_context(|| {
-        format!("nothing listens at {DEFAULT}, and the kubeconfig's cluster is asked for Kubewitness")
-    })?;
+    let forward = Forward::to_portal(signed_in, namespace).await?;
     let token = match &args.token {
         Some(token) => Some(token.clone()),
         None => signed_in.token().await?.map(Secret),

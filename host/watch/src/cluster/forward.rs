@@ -75,7 +75,7 @@ impl Forward {
         let pods = kube::Api::<Pod>::namespaced(signed_in.client.clone(), namespace);
         let first = open(&pods, &portal).await.map_err(|failure| match failure {
             Failure::Status { code: 403, message, .. } => ForwardError::Forbidden {
-                right: "create pods/portforward",
+                right: "get and create pods/portforward",
                 namespace: namespace.to_owned(),
                 why: message,
             },

@@ -129,7 +129,10 @@ async fn a_right_that_is_missing_is_named() {
         assert!(told.to_string().contains(right) && told.to_string().contains("--server"), "{told}");
     };
     refused(forward(&server((403, refusal()), true).await).await.err().unwrap(), "list pods");
-    refused(forward(&server(pods("True"), false).await).await.err().unwrap(), "create pods/portforward");
+    refused(
+        forward(&server(pods("True"), false).await).await.err().unwrap(),
+        "get and create pods/portforward",
+    );
 }
 
 #[tokio::test]
