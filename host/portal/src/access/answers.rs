@@ -40,9 +40,22 @@ impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
         keep: impl FnOnce(&V) -> Duration,
         ask: impl Future<Output = Answer<V>>,
     ) -> Answer<V> {
+        self.get_where(key, |_| true, keep, ask).await
+    }
+
+    /// The same, where an answer that is kept may not be good enough.
+    pub(super) async fn get_where(
+        &self,
+        key: &K,
+        is_good: impl FnOnce(&V) -> bool,
+        keep: impl FnOnce(&V) -> Duration,
+        ask: impl Future<Output = Answer<V>>,
+    ) -> Answer<V> {
         let slot = self.slot(key);
         let mut kept = slot.lock().await;
-        if let Some(kept) = kept.as_ref().filter(|kept| Instant::now() < kept.until) {
+        if let Some(kept) = kept.as_ref().filter(|kept| Instant::now() < kept.until)
+            && kept.answer.as_ref().ok().is_none_or(is_good)
+        {
             return kept.answer.clone();
         }
         let answer = ask.await;

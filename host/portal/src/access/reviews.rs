@@ -7,6 +7,7 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
 use ring::digest::{SHA256, digest};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::answers::Answers;
@@ -70,6 +71,20 @@ impl Known {
     }
 }
 
+/// An answer, and the moment before its question.
+#[derive(Clone, Debug)]
+struct Asked<T> {
+    answer: T,
+    at: Instant,
+}
+
+impl<T> Asked<T> {
+    async fn now(asking: impl Future<Output = Result<T, Unanswered>>) -> Result<Self, Unanswered> {
+        let at = Instant::now();
+        Ok(Self { answer: asking.await?, at })
+    }
+}
+
 /// Asks the API server who somebody is and what they may see.
 pub struct AccessControl {
     reviewer: Arc<dyn Reviewer>,
@@ -78,8 +93,8 @@ pub struct AccessControl {
     clock: SystemClock,
     /// By the token's digest: the token itself is not kept.
     tokens: Answers<Digest, Option<Arc<Known>>>,
-    rights: Answers<(Digest, Attempt), bool>,
-    namespaces: Answers<String, Option<LiveNamespace>>,
+    rights: Answers<(Digest, Attempt), Asked<bool>>,
+    namespaces: Answers<String, Asked<Option<LiveNamespace>>>,
     token_reviews: Semaphore,
     right_reviews: Semaphore,
 }
@@ -115,14 +130,32 @@ impl AccessControl {
     }
 
     pub(crate) async fn allows(&self, known: &Known, attempt: &Attempt) -> Result<bool, Unanswered> {
-        let keep = |allowed: &bool| if *allowed { ALLOWED } else { DENIED };
-        let ask = reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt));
+        Ok(self.right(known, attempt).await?.answer)
+    }
+
+    async fn right(&self, known: &Known, attempt: &Attempt) -> Result<Asked<bool>, Unanswered> {
+        let keep = |right: &Asked<bool>| if right.answer { ALLOWED } else { DENIED };
+        let ask = Asked::now(reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
         self.rights.get(&(known.digest, attempt.clone()), keep, ask).await
     }
 
-    pub(crate) async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, Unanswered> {
-        let ask = reviewed(&self.right_reviews, self.reviewer.namespace(name));
-        self.namespaces.get(&name.to_owned(), |_| NAMESPACE, ask).await
+    /// The namespace in which they may do it; none where they may not, or there is none.
+    ///
+    /// A right that was given in a namespace that was made again is none in the one before. So the namespace is
+    /// never one that was looked at before the right was.
+    pub(crate) async fn namespace_of(
+        &self,
+        known: &Known,
+        attempt: &Attempt,
+    ) -> Result<Option<LiveNamespace>, Unanswered> {
+        let right = self.right(known, attempt).await?;
+        if !right.answer {
+            return Ok(None);
+        }
+        let name = &attempt.namespace;
+        let is_good = |kept: &Asked<_>| kept.at >= right.at;
+        let ask = Asked::now(reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+        Ok(self.namespaces.get_where(name, is_good, |_| NAMESPACE, ask).await?.answer)
     }
 
     pub(crate) fn logs_reads(&self) -> bool {
@@ -170,4 +203,57 @@ fn sha256(bytes: &[u8]) -> Digest {
     let mut found = Digest::default();
     found.copy_from_slice(digest(&SHA256, bytes).as_ref());
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use async_trait::async_trait;
+
+    use super::*;
+
+    /// A namespace whose age is the number of times that it was made.
+    #[derive(Default)]
+    struct Remade(AtomicU64);
+
+    #[async_trait]
+    impl Reviewer for Remade {
+        async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+            Ok(Some(Person { user: token.into(), ..Person::default() }))
+        }
+
+        async fn allows(&self, person: &Person, _: &Attempt) -> Result<bool, ReviewError> {
+            Ok(person.user != "nobody")
+        }
+
+        async fn namespace(&self, _: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+            let created_ms = self.0.load(Ordering::SeqCst);
+            Ok(Some(LiveNamespace { uid: "u".into(), created_ms }))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_right_is_in_the_namespace_that_was_there_when_it_was_asked_for_or_in_a_later_one() {
+        let reviewer = Arc::new(Remade::default());
+        let options = AccessOptions { session_key: [7; 32], log_reads: false, trusted_proxy: None };
+        let control = AccessControl::new(reviewer.clone(), options);
+        let attempt = Attempt {
+            verb: "list".into(),
+            group: String::new(),
+            resource: "pods".into(),
+            namespace: "ml".into(),
+            name: String::new(),
+        };
+        let since = async |name: &str| {
+            let known = control.person(name).await.unwrap().unwrap();
+            control.namespace_of(&known, &attempt).await.unwrap().map(|namespace| namespace.created_ms)
+        };
+        assert_eq!((since("ann").await, since("nobody").await), (Some(0), None));
+        reviewer.0.store(1, Ordering::SeqCst);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(since("ann").await, Some(0), "her right was in the one before, a moment ago");
+        assert_eq!(since("eve").await, Some(1), "hers was never");
+        assert_eq!(since("ann").await, Some(1));
+    }
 }

@@ -88,10 +88,12 @@ impl Viewer {
         }
     }
 
-    /// Since when the namespace that has the name now has been there; `None` where there is none.
-    pub(crate) async fn namespace_since_ms(&self, name: &str) -> Result<Option<u64>, Unanswered> {
+    /// Since when the namespace in which they may do it has been there; `None` where they may not, or there is
+    /// none.
+    pub(crate) async fn namespace_since_ms(&self, attempt: &Attempt) -> Result<Option<u64>, Unanswered> {
         let Self::Person(person) = self else { return Ok(None) };
-        Ok(person.control.namespace(name).await?.map(|namespace| namespace.created_ms))
+        let namespace = person.control.namespace_of(&person.known, attempt).await?;
+        Ok(namespace.map(|namespace| namespace.created_ms))
     }
 
     /// `name` is a plugin, or empty.

@@ -106,10 +106,10 @@ impl Sight {
             return Ok(false);
         }
         let attempt = self.attempt(Verb::Get, group, kind, namespace, name);
-        let right = match self.viewer.allows(&attempt).await? {
-            false => Right::Nowhere,
-            true if namespace.is_empty() => Right::Everywhere,
-            true => self.since(namespace).await?,
+        let right = match namespace.is_empty() {
+            false => self.since(&attempt).await?,
+            true if self.viewer.allows(&attempt).await? => Right::Everywhere,
+            true => Right::Nowhere,
         };
         self.reaches(right, object, seq).await
     }
@@ -157,14 +157,11 @@ impl Sight {
         if namespace.is_empty() || namespace.len() > NAME_BYTES {
             return Ok(Right::Nowhere);
         }
-        match self.viewer.allows(&self.attempt(*verb, group, kind, namespace, "")).await? {
-            true => self.since(namespace).await,
-            false => Ok(Right::Nowhere),
-        }
+        self.since(&self.attempt(*verb, group, kind, namespace, "")).await
     }
 
-    async fn since(&self, namespace: &str) -> Result<Right, Unanswered> {
-        Ok(self.viewer.namespace_since_ms(namespace).await?.map_or(Right::Nowhere, Right::Since))
+    async fn since(&self, attempt: &Attempt) -> Result<Right, Unanswered> {
+        Ok(self.viewer.namespace_since_ms(attempt).await?.map_or(Right::Nowhere, Right::Since))
     }
 
     fn attempt(&self, verb: Verb, group: &str, kind: &str, namespace: &str, name: &str) -> Attempt {
