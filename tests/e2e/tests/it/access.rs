@@ -161,8 +161,12 @@ async fn an_operator_sees_how_it_works_and_no_object() {
         let (ann, olaf) = (world.token("team-a", "ann").await?, world.token("team-a", "olaf").await?);
         world.sees(&ann, &["train-team-a"]).await?;
         world.sees(&olaf, &[]).await?;
-        let (code, stdout, stderr) = world.ask(&olaf, &["plugins"]).await?;
-        ensure!(code == Some(0) && stdout.contains("persistence"), "{code:?}: {stdout}{stderr}");
+        until_ok(WITHIN, "an operator to see all plugins", async || {
+            let (code, stdout, stderr) = world.ask(&olaf, &["plugins"]).await?;
+            ensure!(code == Some(0) && stdout.contains("persistence"), "{code:?}: {stdout}{stderr}");
+            Ok(())
+        })
+        .await?;
         refused(&world.ask(&ann, &["plugins"]).await?, "kubewitness.dev")?;
         let replay = ["deadletters", "replay", "--plugin", "persistence", "--reason", "mended", "--dry-run"];
         let (code, stdout, stderr) = world.ask(&olaf, &replay).await?;
