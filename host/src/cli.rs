@@ -92,6 +92,9 @@ pub struct PlaygroundArgs {
     /// Address of the portal and API
     #[arg(long, default_value = "127.0.0.1:8787", value_name = "ADDR")]
     pub listen: SocketAddr,
+    /// Who may use the portal and API. With `kubernetes`, the playground has three people and prints their tokens
+    #[arg(long, value_enum, default_value_t = crate::access::Auth::None, value_name = "WHO")]
+    pub auth: crate::access::Auth,
     #[command(flatten)]
     pub plugins: PluginArgs,
     #[command(flatten)]
