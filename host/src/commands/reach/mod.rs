@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::is_name;
-use kubewitness_watch::{ConnectOptions, Forward, SignedIn};
+use kubewitness_watch::{ConnectError, ConnectOptions, Forward, SignedIn};
 use reqwest::Url;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -83,9 +83,11 @@ pub async fn controller(args: &ReachArgs) -> Result<Reached> {
         Ok(signed_in) => through(&signed_in, args).await.with_context(|| {
             format!("nothing listens at {DEFAULT}, so the cluster of the kubeconfig is asked")
         }),
-        Err(error) if names_a_cluster => Err(error.into()),
         // Without a cluster this machine is all that can have been meant.
-        Err(_) => Ok(Reached::at(named(DEFAULT)?, args.token.clone())),
+        Err(ConnectError::NotConfigured(_)) if !names_a_cluster => {
+            Ok(Reached::at(named(DEFAULT)?, args.token.clone()))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -14,7 +14,7 @@ use kube::api::Portforwarder;
 use thiserror::Error;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::SignedIn;
@@ -32,6 +32,8 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Some pods of some replicas, a few KiB each.
 const PODS: &str = "50";
 const BYTES: usize = 4 * 1024 * 1024;
+/// A portal closes a connection on which nobody asks: one that has waited for longer is not used.
+const FRESH: Duration = Duration::from_secs(2);
 /// Connections at once: a command has one or two, a browser six.
 const AT_ONCE: usize = 32;
 
@@ -57,8 +59,8 @@ pub struct Forward {
     portal: Portal,
     listener: TcpListener,
     address: SocketAddr,
-    /// Proves that there is a way; the first connection takes it.
-    first: Option<Portforwarder>,
+    /// Proves that there is a way; a first connection takes it.
+    first: Option<(Instant, Portforwarder)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +86,7 @@ impl Forward {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.map_err(|error| broken(error.to_string()))?;
         let address = listener.local_addr().map_err(|error| broken(error.to_string()))?;
-        Ok(Self { pods, portal, listener, address, first: Some(first) })
+        Ok(Self { pods, portal, listener, address, first: Some((Instant::now(), first)) })
     }
 
     /// Where it listens.
@@ -102,7 +104,9 @@ impl Forward {
                 Some(()) = carried.next(), if !carried.is_empty() => {}
                 accepted = self.listener.accept(), if carried.len() < AT_ONCE => match accepted {
                     Ok((socket, _)) => {
-                        carried.push(carry(self.pods.clone(), self.portal.clone(), self.first.take(), socket));
+                        let first = self.first.take().filter(|(opened, _)| opened.elapsed() < FRESH);
+                        let first = first.map(|(_, way)| way);
+                        carried.push(carry(self.pods.clone(), self.portal.clone(), first, socket));
                     }
                     Err(error) => {
                         tracing::warn!("a connection to the portal's way failed: {error}");
