@@ -134,6 +134,7 @@ impl Asked {
             index: args.index.clone(),
             phase: args.phase.clone(),
             limit: Some(args.limit),
+            within: None,
         };
         Ok(Self { query, output: args.output, kind: kind.to_owned(), every_kind })
     }
