@@ -22,13 +22,14 @@ use axum::extract::DefaultBodyLimit;
 use kubewitness_core::views::Views;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 pub use access::{Access, AccessControl, AccessOptions, ProxySecret, SESSION_KEY_BYTES, WeakSecret};
 use answer::{frame, problem};
 use app::App;
-pub use options::{PortalError, PortalOptions, TlsFiles};
-use serve::Terms;
-pub use serve::{Bounds, Traffic, listen};
+pub use options::{PortalError, PortalOptions};
+pub use serve::{Bounds, TlsFiles, Traffic, listen};
+use serve::{Terms, Tls};
 
 /// A replay names positions; 64 KiB are thousands of them.
 const BODY_BYTES: usize = 64 * 1024;
@@ -69,13 +70,17 @@ pub async fn serve(
     if !listen.ip().is_loopback() && !is_known {
         return Err(PortalError::Remote(listen));
     }
-    if options.tls.is_some() {
-        return Err(PortalError::Tls("this version can't; leave the certificate out".into()));
+    let tls = match options.tls.clone() {
+        Some(files) => Some(Arc::new(Tls::open(files).await.map_err(PortalError::Tls)?)),
+        None => None,
+    };
+    if !listen.ip().is_loopback() && tls.is_none() && matches!(options.access, Access::Kubernetes(_)) {
+        warn!(%listen, "people send their tokens to the portal unencrypted: give it a certificate, or put a proxy before it that has one");
     }
     let options = PortalOptions { listen, ..options };
     let router = build(views, &options, stop.clone());
     let PortalOptions { bounds, traffic, abort, .. } = options;
-    let terms = Terms { name: "portal", bounds, counts: traffic.portal, stop, abort };
+    let terms = Terms { name: "portal", bounds, counts: traffic.portal, tls, stop, abort };
     serve::serve(listener, router, terms).await;
     Ok(())
 }
@@ -94,6 +99,6 @@ pub async fn serve_health(
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
     let router = guard::for_anybody(router.with_state(app), options.request_timeout);
     let PortalOptions { bounds, traffic, abort, .. } = options;
-    let terms = Terms { name: "health", bounds, counts: traffic.health, stop, abort };
+    let terms = Terms { name: "health", bounds, counts: traffic.health, tls: None, stop, abort };
     serve::serve(listener, router, terms).await;
 }

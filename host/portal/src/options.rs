@@ -1,15 +1,13 @@
 //! How the portal is served, and why it may not be.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
-use crate::serve::Bounds;
-use crate::serve::Traffic;
+use crate::serve::{Bounds, TlsFiles, Traffic};
 
 #[derive(Clone)]
 pub struct PortalOptions {
@@ -48,14 +46,6 @@ impl Default for PortalOptions {
             abort: CancellationToken::new(),
         }
     }
-}
-
-/// A certificate's chain and its key, as PEM. Both files are read again when they change, as a mounted
-/// Secret does. A pair that does not fit is logged, and the one before stays in use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
 }
 
 #[derive(Debug, Error)]

@@ -29,7 +29,7 @@ pub use ports::free_port;
 pub use process::{Ended, Process};
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
-pub use services::{DatabaseServer, MessageServer, PASSWORD, Service, shared_server};
+pub use services::{DatabaseServer, MessageServer, PASSWORD, Service, shared_server, tls};
 pub use simulator::{Requests, Simulator, SimulatorOptions};
 pub use truth::{Truth, TruthEntry, TruthObject, compare, compare_newest};
 pub use wire::Wire;

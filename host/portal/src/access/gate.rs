@@ -113,14 +113,15 @@ impl Gate {
             return unauthorised(Problem::new(StatusCode::UNAUTHORIZED, message, TOKEN_FROM), uri);
         }
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-        if reads && comes_from_elsewhere(headers) {
-            return look_again();
-        }
         let had_session = session::read(headers, self.secure).is_some();
         let ended = if had_session { "&ended=true" } else { "" };
         let next = uri.path_and_query().map(|local| local.as_str()).filter(|_| reads).unwrap_or("/");
         let next = utf8_percent_encode(local(next), NON_ALPHANUMERIC);
-        Redirect::to(&format!("{LOGIN}?next={next}{ended}")).into_response()
+        let address = format!("{LOGIN}?next={next}{ended}");
+        match reads && comes_from_elsewhere(headers) {
+            true => from_here(&address),
+            false => Redirect::to(&address).into_response(),
+        }
     }
 }
 
@@ -159,13 +160,14 @@ fn comes_from_elsewhere(headers: &HeaderMap) -> bool {
     matches!(site, Some("cross-site" | "same-site"))
 }
 
-/// The browser asks again, from here, and then sends the cookie if it has one.
-fn look_again() -> Response {
+/// The browser goes there from a page of ours, and so with the cookie if it has one. The page for signing in leads
+/// whoever is signed in to where they wanted to go.
+fn from_here(address: &str) -> Response {
     let content = html! {
-        div.empty { h1 { "One moment" } p { a href="" { "Go on to the page" } } }
+        div.empty { h1 { "One moment" } p { a href=(address) { "Go on" } } }
     };
     let page = Page::new("One moment", "", content);
-    ([("refresh", "0")], page).into_response()
+    ([("refresh", format!("0;url={address}"))], page).into_response()
 }
 
 /// An address of the portal itself; the first page where it is none.

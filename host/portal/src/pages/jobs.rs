@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{StatusCode, Uri};
 use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView};
 use maud::{Markup, html};
@@ -11,9 +11,9 @@ use maud::{Markup, html};
 use super::plugins::{held, notices};
 use super::{ROWS, at_text, badge, empty, encode, figure, plural, why};
 use crate::access::Viewer;
-use crate::answer::Shown;
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
+use crate::answer::{Problem, Shown};
 use crate::api::MOST_ROWS;
 use crate::app::App;
 use crate::scope::{self, Sight};
@@ -69,7 +69,10 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     };
     // The namespaces to choose from are those of all that is found; one that was asked for needs no others.
     let of_asked = ObjectQuery { namespace: asked.namespace.clone(), ..query.clone() };
-    query.within = sight.within(&of_asked).await?;
+    query.within = match sight.within(&of_asked).await {
+        Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
+        within => within?,
+    };
     let mut objects = app.views.objects(&query).await?;
     let any = !objects.is_empty();
     let all = objects.len() >= MOST_ROWS;
@@ -110,6 +113,23 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         (table(&objects, &asked, kind.as_deref(), after))
     };
     Ok(Page::new(title, "/", content))
+}
+
+/// For whoever may not look into all namespaces, where there are too many: they name one.
+fn narrow(asked: &Asked, problem: &Problem) -> Page {
+    let content = html! {
+        div.head { h1 { (asked.kind) } }
+        div.empty {
+            h2 { "Which namespace?" }
+            p.hint { (problem.message) }
+            form.narrow method="get" action="/" {
+                input type="hidden" name="kind" value=(asked.kind);
+                label { span { "Namespace" } input name="namespace" required autofocus autocomplete="off" spellcheck="false"; }
+                button.strong { "Show" }
+            }
+        }
+    };
+    Page::new(asked.kind.clone(), "/", content)
 }
 
 fn known(phase: &str) -> &'static str {

@@ -134,7 +134,7 @@ impl Asked {
             index: args.index.clone(),
             phase: args.phase.clone(),
             limit: Some(args.limit),
-            ..ObjectQuery::default()
+            within: None,
         };
         Ok(Self { query, output: args.output, kind: kind.to_owned(), every_kind })
     }

@@ -145,8 +145,12 @@ async fn nobody_is_sent_to_another_site() {
 async fn who_follows_a_link_from_elsewhere_is_asked_again_by_the_portal_itself() {
     let portal = Portal::new();
     let answer = portal.get("/objects/uid-red", &[("sec-fetch-site", "cross-site")]).await;
-    assert_eq!((answer.status.as_u16(), answer.header("refresh")), (200, "0"));
+    let there = "0;url=/login?next=%2Fobjects%2Fuid%2Dred";
+    assert_eq!((answer.status.as_u16(), answer.header("refresh")), (200, there));
     assert!(!answer.text.contains("red-train"));
+    let cookie = cookies(&enter(&portal, "red", "").await);
+    let then = portal.get(&there[6..], &[OWN, ("cookie", &cookie)]).await;
+    assert_eq!((then.status.as_u16(), then.header("location")), (303, "/objects/uid-red"));
     assert_eq!(portal.get("/objects/uid-red", &[OWN]).await.status, 303);
     assert_eq!(portal.get("/api/v1/status", &[("sec-fetch-site", "cross-site")]).await.status, 401);
 }

@@ -28,7 +28,11 @@ impl Portal {
     }
 
     pub fn with(server: Server, change: impl FnOnce(PortalOptions) -> PortalOptions) -> Self {
-        let (views, server) = (Arc::new(Tenants::default()), Arc::new(server));
+        Self::of(Tenants::default(), server, change)
+    }
+
+    pub fn of(views: Tenants, server: Server, change: impl FnOnce(PortalOptions) -> PortalOptions) -> Self {
+        let (views, server) = (Arc::new(views), Arc::new(server));
         let access = AccessOptions {
             session_key: [7; 32],
             log_reads: true,

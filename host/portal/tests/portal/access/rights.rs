@@ -1,7 +1,12 @@
+use std::fmt;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::tenants::{MADE_MS, Server, first};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+
+use super::tenants::{MADE_MS, Server, Tenants, first};
 use super::{Portal, SECRET, addresses};
 
 #[tokio::test]
@@ -254,4 +259,89 @@ async fn a_proxy_is_believed_with_the_secret_alone() {
     // A token decides where the proxy's words are ignored.
     let both = [("authorization", "Bearer blue"), good[1]];
     assert!(!portal.get("/api/v1/objects", &both).await.text.contains("red-train"));
+}
+
+#[tokio::test]
+async fn who_may_look_into_too_many_namespaces_names_one() {
+    let of =
+        |others| Portal::of(Tenants { others, ..Tenants::default() }, Server::default(), |options| options);
+    // Two sources have as many.
+    let fits = of(126);
+    assert!(fits.as_token("red", "/api/v1/objects").await.text.contains("red-train"));
+    assert!(fits.server.most_at_once.load(Ordering::SeqCst) <= 8);
+    let many = of(127);
+    let refused = many.as_token("red", "/api/v1/objects").await;
+    assert_eq!(refused.status, 403);
+    assert!(refused.problem().1.contains("`namespace`"), "{}", refused.text);
+    assert!(many.as_token("red", "/?kind=all").await.text.contains("Which namespace?"));
+    assert!(many.as_token("red", "/?kind=all&namespace=red").await.text.contains("red-train"));
+    assert!(many.as_token("red", "/api/v1/objects?namespace=red").await.text.contains("red-train"));
+    assert_eq!(many.as_token("red", "/api/v1/objects?namespace=blue").await.text, "[]");
+    assert_eq!(many.as_token("boss", "/api/v1/objects").await.status, 200);
+}
+
+#[tokio::test]
+async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
+    let portal = Portal::new();
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    for path in
+        ["/api/v1/states/1/document", "/states/3?from=1", "/api/v1/states/11/document", "/api/v1/objects"]
+    {
+        portal.as_token("red", path).await;
+    }
+    let lines = log.lines.lock().unwrap().clone();
+    let of_red =
+        |seq| format!("a document was read person=user-red object=batch/Job red/red-train uid-red seq={seq}");
+    let [first, third] = [1, 3].map(of_red);
+    assert_eq!(lines, [first.clone(), third, first], "what was not shown is not read");
+}
+
+/// Remembers what goes to the audit's target.
+#[derive(Clone, Default)]
+struct Log {
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "kubewitness::audit"
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        self.lines.lock().unwrap().push(format!("{}{}", line.message, line.fields));
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            name => self.fields.push_str(&format!(" {name}={value:?}")),
+        }
+    }
 }

@@ -48,12 +48,19 @@ pub struct Tenants {
     pub states: Mutex<Vec<Arc<State>>>,
     pub newest: watch::Sender<Seq>,
     pub replays: Mutex<Vec<ReplayRequest>>,
+    /// Namespaces beside those of the tenants.
+    pub others: usize,
 }
 
 impl Default for Tenants {
     fn default() -> Self {
         let states: Vec<_> = TENANTS.into_iter().flat_map(story).map(Arc::new).collect();
-        Self { newest: watch::Sender::new(14), states: Mutex::new(states), replays: Mutex::default() }
+        Self {
+            newest: watch::Sender::new(14),
+            states: Mutex::new(states),
+            replays: Mutex::default(),
+            others: 0,
+        }
     }
 }
 
@@ -157,7 +164,8 @@ impl Views for Tenants {
     }
 
     async fn namespaces(&self, _source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
-        Ok(TENANTS.into_iter().take(most).map(Into::into).collect())
+        let others = (0..self.others).map(|index| format!("other-{index}"));
+        Ok(TENANTS.into_iter().map(Into::into).chain(others).take(most).collect())
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
