@@ -428,8 +428,8 @@ mod tests {
 
     #[test]
     fn whoever_may_not_see_how_it_works_is_told_the_right_and_no_figures() {
-        let status =
-            StatusView { sources: vec![source("jobs", None)], restricted: true, ..StatusView::default() };
+        let jobs = SourceView { name: "jobs".into(), ..SourceView::default() };
+        let status = StatusView { sources: vec![jobs], restricted: true, ..StatusView::default() };
         let text = status_text(&status, false);
         assert!(text.contains("jobs") && text.contains("`status`") && !text.contains("journal:"), "{text}");
     }

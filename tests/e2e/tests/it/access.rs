@@ -1,11 +1,13 @@
 //! Who may see what: people with tokens of Kubernetes, and with the roles of `deploy/examples/access` alone. The
 //! controller has the rights that the manifests give its account.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, command_in, in_scratch, until_ok,
+    Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, command_in, in_scratch, skip, tls,
+    until_ok,
 };
 use serde_json::{Value, json};
 
@@ -173,6 +175,51 @@ async fn an_operator_sees_how_it_works_and_no_object() {
         ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
         refused(&world.ask(&ann, &replay).await?, "kubewitness.dev")?;
         world.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn over_https_a_command_knows_the_portal_by_its_certificate() {
+    let test = "access::over_https_a_command_knows_the_portal_by_its_certificate";
+    if !tls::is_installed() {
+        return skip(test, "openssl is not on the PATH");
+    }
+    in_scratch("access", async |scratch| {
+        let made = tls::make(&scratch.folder("tls")?)?;
+        let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
+        let file = |path: &Path| path.to_string_lossy().into_owned();
+        let key = scratch.path().join("session-key");
+        std::fs::write(&key, "07".repeat(32))?;
+        let mut args = vec!["--auth".to_owned(), "kubernetes".to_owned()];
+        args.extend([
+            "--tls-cert".to_owned(),
+            file(&made.certificate),
+            "--tls-key".to_owned(),
+            file(&made.key),
+        ]);
+        args.extend(["--session-key-file".to_owned(), file(&key)]);
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            data: scratch.folder("data")?,
+            args,
+            ..RunOptions::default()
+        };
+        let mut kubewitness = Kubewitness::start("kubewitness", &options, scratch.path())?;
+        let url = format!("https://{}", kubewitness.address());
+        let token = ("KUBEWITNESS_TOKEN".to_owned(), simulator.token().to_owned());
+        let known = ("SSL_CERT_FILE".to_owned(), file(&made.authority));
+        until_ok(WITHIN, "an answer over HTTPS", async || {
+            let (code, _, stderr) =
+                command_in(&["status", "--server", &url], &[token.clone(), known.clone()]).await?;
+            ensure!(code == Some(0), "{code:?}: {stderr}");
+            Ok(())
+        })
+        .await?;
+        refused(&command_in(&["status", "--server", &url], &[known]).await?, "KUBEWITNESS_TOKEN=")?;
+        let (code, _, stderr) = command_in(&["status", "--server", &url], &[token]).await?;
+        ensure!(code == Some(1) && stderr.contains("certificate"), "{code:?}: {stderr}");
+        kubewitness.stop().await
     })
     .await;
 }
