@@ -499,8 +499,8 @@ mod tests {
 
     #[test]
     fn whoever_may_not_see_figures_is_told_so_and_no_zero() {
-        let status =
-            StatusView { sources: vec![source("jobs", None)], restricted: true, ..StatusView::default() };
+        let jobs = SourceView { name: "jobs".into(), ..SourceView::default() };
+        let status = StatusView { sources: vec![jobs], restricted: true, ..StatusView::default() };
         let text = status_text(&status, true);
         assert!(text.starts_with("source jobs: ") && text.contains("kubewitness.dev"), "{text}");
         assert!(!text.contains('0'), "{text}");
