@@ -1,6 +1,6 @@
 //! What the API server is asked, how often, and how long an answer counts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::clock::{Clock, SystemClock};
@@ -34,6 +34,9 @@ const TOKEN_REVIEWS: usize = 16;
 const RIGHT_REVIEWS: usize = 32;
 /// A review, with the wait for its place. Requests to an API server that is well take milliseconds.
 const REVIEW: Duration = Duration::from_secs(5);
+
+/// While there are no answers, the log says so once in this time.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 type Digest = [u8; 32];
 
@@ -97,6 +100,8 @@ pub struct AccessControl {
     namespaces: Answers<String, Asked<Option<LiveNamespace>>>,
     token_reviews: Semaphore,
     right_reviews: Semaphore,
+    /// When it was last logged that there is no answer.
+    told: Mutex<Option<Instant>>,
 }
 
 impl AccessControl {
@@ -111,6 +116,7 @@ impl AccessControl {
             namespaces: Answers::new(NAMESPACES),
             token_reviews: Semaphore::new(TOKEN_REVIEWS),
             right_reviews: Semaphore::new(RIGHT_REVIEWS),
+            told: Mutex::default(),
         }
     }
 
@@ -122,7 +128,7 @@ impl AccessControl {
         }
         let keep = |known: &Option<Arc<Known>>| if known.is_some() { KNOWN } else { UNKNOWN };
         let ask = async {
-            let person = reviewed(&self.token_reviews, self.reviewer.authenticate(token)).await?;
+            let person = self.reviewed(&self.token_reviews, self.reviewer.authenticate(token)).await?;
             // Nobody's name is a fault of whoever answers, and would be everybody's.
             Ok(person.filter(|person| !person.user.is_empty()).map(|person| Arc::new(Known::new(person))))
         };
@@ -135,7 +141,7 @@ impl AccessControl {
 
     async fn right(&self, known: &Known, attempt: &Attempt) -> Result<Asked<bool>, Unanswered> {
         let keep = |right: &Asked<bool>| if right.answer { ALLOWED } else { DENIED };
-        let ask = Asked::now(reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
+        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
         self.rights.get(&(known.digest, attempt.clone()), keep, ask).await
     }
 
@@ -154,8 +160,38 @@ impl AccessControl {
         }
         let name = &attempt.namespace;
         let is_good = |kept: &Asked<_>| kept.at >= right.at;
-        let ask = Asked::now(reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
         Ok(self.namespaces.get_where(name, is_good, |_| NAMESPACE, ask).await?.answer)
+    }
+
+    async fn reviewed<T>(
+        &self,
+        places: &Semaphore,
+        review: impl Future<Output = Result<T, ReviewError>>,
+    ) -> Result<T, Unanswered> {
+        let in_place = async {
+            let _place =
+                places.acquire().await.map_err(|error| Unanswered::new(false, &error.to_string()))?;
+            Ok(review.await?)
+        };
+        let answer = match tokio::time::timeout(REVIEW, in_place).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Unanswered::new(false, &format!("no answer within {} s", REVIEW.as_secs()))),
+        };
+        if let Err(unanswered) = &answer {
+            self.tell(unanswered);
+        }
+        answer
+    }
+
+    fn tell(&self, Unanswered { why, .. }: &Unanswered) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| told.elapsed() >= LOG_EVERY) {
+            *told = Some(Instant::now());
+            warn!(
+                "the API server does not say who somebody is or what they may see, so nothing is shown: {why}"
+            );
+        }
     }
 
     pub(crate) fn logs_reads(&self) -> bool {
@@ -179,24 +215,6 @@ impl AccessControl {
     pub(super) fn end(&self, session: &Session) {
         self.sessions.end(session, self.clock.now_ms());
     }
-}
-
-async fn reviewed<T>(
-    places: &Semaphore,
-    review: impl Future<Output = Result<T, ReviewError>>,
-) -> Result<T, Unanswered> {
-    let in_place = async {
-        let _place = places.acquire().await.map_err(|error| Unanswered::new(false, &error.to_string()))?;
-        Ok(review.await?)
-    };
-    let answer = match tokio::time::timeout(REVIEW, in_place).await {
-        Ok(answer) => answer,
-        Err(_) => Err(Unanswered::new(false, &format!("no answer within {} s", REVIEW.as_secs()))),
-    };
-    if let Err(Unanswered { why, .. }) = &answer {
-        warn!("the API server does not say who somebody is or what they may see, so nothing is shown: {why}");
-    }
-    answer
 }
 
 fn sha256(bytes: &[u8]) -> Digest {

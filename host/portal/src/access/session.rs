@@ -35,7 +35,6 @@ const AAD: &[u8] = b"kubewitness session 1";
 
 type Id = [u8; 16];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     pub(crate) id: Id,
     pub(crate) ends_ms: u64,

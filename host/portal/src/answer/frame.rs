@@ -108,7 +108,9 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                 main #content tabindex="-1" { (page.content) }
                 footer {
                     "Times are UTC. "
-                    a href="/api/v1/openapi.json" { "API" } " · " a href="/metrics" { "Metrics" }
+                    @if *reader != Reader::Nobody {
+                        a href="/api/v1/openapi.json" { "API" } " · " a href="/metrics" { "Metrics" }
+                    }
                 }
             }
         }

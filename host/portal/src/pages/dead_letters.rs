@@ -25,7 +25,8 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let done = outcome(&params)?;
     let sight = Sight::new(&app, &viewer);
     let letters = sight.letters(app.views.dead_letters(plugin).await?, usize::MAX).await?;
-    let records = match sight.is_operators().await? {
+    let is_operators = sight.is_operators().await?;
+    let records = match is_operators {
         true => app.views.letter_records(plugin).await?,
         false => Vec::new(),
     };
@@ -49,7 +50,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             @if let Some(name) = plugin { p { "of " b { (name) } " · " a href="/deadletters" { "Show all" } } }
         }
         @if let Some(text) = done { p.done role="status" { (text) } }
-        @if letters.is_empty() { (nothing(plugin)) }
+        @if letters.is_empty() { (nothing(plugin, is_operators)) }
         @for section in &sections { (section) }
         @if !dropped.is_empty() {
             p.hint {
@@ -104,8 +105,12 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
     }
 }
 
-fn nothing(plugin: Option<&str>) -> Markup {
+fn nothing(plugin: Option<&str>, sees_all: bool) -> Markup {
     match plugin {
+        _ if !sees_all => empty(
+            "No dead letters that you may see",
+            &html! { "They are shown to people who may list the object that the state is of." },
+        ),
         Some(name) => empty(
             "Nothing matches",
             &html! {

@@ -44,7 +44,10 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         @if none_at_all && gaps.is_empty() {
             (empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
         } @else {
-            section aria-labelledby="holes" { h2 #holes { "Missing versions" } (holes(&gaps, &query, &sources)) }
+            section aria-labelledby="holes" {
+                h2 #holes { "Missing versions" }
+                @if restricted && gaps.is_empty() { (none_to_see()) } @else { (holes(&gaps, &query, &sources)) }
+            }
             @if restricted { section { (super::restricted("What came and was no object, and what audits found,")) } }
             @else if query.uid.is_none() {
                 section aria-labelledby="poison" { h2 #poison { "Poison" } (poisons(&poison)) }
@@ -66,6 +69,13 @@ fn narrowed(query: &GapQuery) -> Markup {
 }
 
 // ---- missing versions --------------------------------------------------------------------
+
+fn none_to_see() -> Markup {
+    empty(
+        "No gaps that you may see",
+        &html! { "Gaps of objects are for people who may list these. A gap of a whole source is for people who may list its objects in the whole cluster." },
+    )
+}
 
 fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
     if !gaps.is_empty() {

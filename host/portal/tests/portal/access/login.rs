@@ -57,7 +57,8 @@ async fn a_session_ends_with_its_token_and_is_nothing_to_another_key() {
     assert_eq!(portal.get("/", &[("cookie", &cookie)]).await.status, 200);
     let flipped = if cookie.as_bytes()[40] == b'A' { "B" } else { "A" };
     let altered = format!("{}{flipped}{}", &cookie[..40], &cookie[41..]);
-    for other in [altered.as_str(), "kubewitness=1.AAAA", "kubewitness=", "kubewitness=9.x", "a=b"] {
+    let large = format!("kubewitness=1.{}", "A".repeat(30 * 1024));
+    for other in [altered.as_str(), &large, "kubewitness=1.AAAA", "kubewitness=", "kubewitness=9.x", "a=b"] {
         assert_eq!(portal.get("/", &[("cookie", other)]).await.status, 303, "{other}");
     }
     portal.server.gone.lock().unwrap().insert("red".into());
