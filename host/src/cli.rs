@@ -1,5 +1,5 @@
-//! The command line: every command and flag, in the order in which a newcomer meets them. The doc comments
-//! are the help texts, and the reference is made of them.
+//! The command line: every command and flag, in the order in which a newcomer meets them. The doc comments are the
+//! help texts, and the reference is generated from them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

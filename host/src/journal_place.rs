@@ -1,4 +1,4 @@
-//! Which database has the journal, from the command line, the environment, or a file.
+//! Finds out which database holds the journal: from the command line, the environment, or a file.
 
 use std::fs::File;
 use std::io;
@@ -37,8 +37,8 @@ fn asked<T: Send + 'static>(data: &Path, work: impl FnOnce() -> io::Result<T> + 
 /// An address is a line.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
-/// From a file, or from what a shell hands over in the place of one, as `<(…)` does. Neither is waited for
-/// without an end: whoever starts a service sees nothing of it.
+/// Reads a file, or a pipe that a shell hands over in its place, as `<(…)` does. The wait has a bound: a
+/// service that waits for its address looks the same as one that works.
 fn read_address(file: &Path) -> io::Result<String> {
     let path = file.to_owned();
     match files::is_handed_over(&path) {

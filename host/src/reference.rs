@@ -1,5 +1,5 @@
-//! The pages of the reference that the binary knows: commands, codes, interfaces. A test makes them and
-//! compares them with `docs/reference`.
+//! The pages of the reference that the binary knows: commands, codes, interfaces. Tests generate them and compare
+//! them with `docs/reference`.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! The one place that spawns. Every task has a name and a declared fate: what its end means.
+//! The one place that spawns tasks and threads. Every task has a name and declares what its end means.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -46,8 +46,8 @@ struct State {
 }
 
 impl Tasks {
-    /// `stop` is cancelled when a task ends against its fate. Once `abort` is cancelled, nobody
-    /// waits for a task longer than its grace.
+    /// `stop` is cancelled when a task ends against its fate. Once `abort` is cancelled, the
+    /// wait for a task ends with its grace.
     pub fn new(stop: CancellationToken, abort: CancellationToken) -> Self {
         Self { tracker: TaskTracker::new(), stop, abort, state: Arc::default() }
     }
@@ -151,7 +151,7 @@ fn panic_error(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {
 }
 
 /// A thread of its own, for what has to go on where the runtime itself waits, such as for a file system
-/// that does not answer or a log that nobody reads. Nobody waits for it: it ends with the process at the latest.
+/// that does not answer or a log without a reader. Nothing waits for it: it ends with the process at the latest.
 pub fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
     spawned.map(drop).with_context(|| format!("starting the thread `{name}`"))

@@ -1,4 +1,4 @@
-//! `documents`: what lies behind the states of the call in progress, and nothing else.
+//! `documents`: reads the documents of the states in the call in progress, and no others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Documents, GrantError, JournalError};
 
-use crate::applied::Mark;
+use crate::receipts::Mark;
 
 /// The states of one call, by position.
 pub type Batch = HashMap<Seq, Mark>;

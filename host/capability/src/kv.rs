@@ -1,5 +1,5 @@
-//! `kv`: small durable state of one plugin. A call writes into an overlay; a commit applies it
-//! and hands the writes back, and the dispatcher stores them with the plugin's progress.
+//! `kv`: small durable state of one plugin. A call writes into an overlay. A commit applies the overlay and returns
+//! the writes, and the dispatcher stores them with the plugin's progress.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

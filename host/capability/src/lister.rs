@@ -1,4 +1,4 @@
-//! `lister`: reads of the host's cache, of the sources that were granted.
+//! `lister`: reads the host's cache, of the granted sources only.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ impl Granted {
         Err(crate::denied("source", source, "spec.grants.lister"))
     }
 
-    /// Waits until what a call is about is there, so that whoever is handed a state finds it, or
-    /// what came after it.
+    /// Waits until the cache has the states of the call, so that a plugin finds each state that it is
+    /// handed, or a newer one.
     pub async fn shows(&self, batch: &[Delivery]) -> Result<(), GrantError> {
         for source in &self.sources {
             let of_source = batch.iter().map(|one| &one.state).filter(|state| *state.source == **source);

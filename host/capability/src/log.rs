@@ -1,4 +1,4 @@
-//! `log`: a plugin's messages in the host's log, cut, cleaned and limited in number.
+//! `log`: writes a plugin's messages into the host's log, cut, cleaned and limited in number.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

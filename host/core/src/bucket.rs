@@ -1,8 +1,8 @@
-//! A token bucket on a clock that is given to it. It is kept as the moment until which its tokens
-//! are spent, so that nothing has to be refilled and nothing is rounded away.
+//! A token bucket whose caller supplies the time. It stores the moment until which its tokens are spent, so
+//! nothing is refilled and no rounding error grows.
 //!
-//! It is written here because the lanes ask how many tokens there are without taking one, and spend
-//! more than there are; the crate `governor` offers neither.
+//! The crate `governor` does not fit: the lanes ask for the number of tokens without taking one, and they
+//! spend more tokens than there are.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::config::RateSpec;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Between two tokens.
+    /// The time between two tokens.
     interval: Duration,
-    /// What may be spent ahead of time.
+    /// How far ahead of time tokens may be spent.
     depth: Duration,
     spent_until: Duration,
 }
@@ -29,7 +29,7 @@ impl Bucket {
         usize::try_from(left.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(usize::MAX)
     }
 
-    /// When there will be so many tokens, or as many as it ever holds.
+    /// When the bucket holds this many tokens, or when it is full if it never holds so many.
     pub fn due(&self, tokens: u32) -> Duration {
         (self.spent_until + (self.interval * tokens).min(self.depth)).saturating_sub(self.depth)
     }
@@ -39,7 +39,7 @@ impl Bucket {
         self.spent_until = self.spent_until.max(now) + self.interval * tokens;
     }
 
-    /// Takes a token, or says how long until there is one.
+    /// Takes a token, or returns the time until there is one.
     pub fn take(&mut self, now: Duration) -> Result<(), Duration> {
         match self.due(1).saturating_sub(now) {
             Duration::ZERO => {
@@ -50,8 +50,8 @@ impl Bucket {
         }
     }
 
-    /// Takes the next free token and says how long until it may be used; where that is longer
-    /// than `longest`, takes none and says `longest`.
+    /// Takes the next free token and returns the time until the caller may use it. If that is longer than
+    /// `longest`, it takes no token and returns `longest`.
     pub fn reserve(&mut self, now: Duration, longest: Duration) -> Duration {
         let wait = self.due(1).saturating_sub(now);
         if wait > longest {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a bucket that counts whole tokens in thousandths.
+        /// The model is a bucket that counts whole tokens in thousandths.
         #[test]
         fn it_gives_what_a_counted_bucket_gives(
             rate in 1u32..50, burst in 1u32..20,

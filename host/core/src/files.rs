@@ -1,10 +1,10 @@
-//! Files that others provide: opened without waiting, taken only where they are regular files, and read
-//! up to a bound.
+//! Reads files that others provide. It opens them without waiting, takes only regular files, and reads up to
+//! a bound.
 //!
-//! A pipe with nobody at its other end waits for ever, a device may never end, and opening one may do
-//! something. So what a name leads to is looked at before it is opened, opened without waiting, and
-//! looked at again: the name may lead elsewhere meanwhile. A file system that does not answer keeps
-//! whoever asks it, here too: what others depend on asks by way of [`within`].
+//! Opening a pipe without a writer waits for ever, a device may never end, and opening a device may have
+//! effects. So the file is checked before it is opened, opened without waiting, and checked again, because
+//! the name may lead elsewhere meanwhile. A file system that does not answer still blocks the caller. Callers
+//! on which others depend use [`within`].
 
 mod patience;
 
@@ -15,7 +15,7 @@ use std::path::Path;
 
 pub use patience::{ANSWER, WORK, within, within_blocking};
 
-/// Opens a regular file; with `create` in the options, or makes one.
+/// Opens a regular file. With `create` in the options, it makes the file if there is none.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match std::fs::metadata(path) {
         Ok(found) => expect_file(&found)?,
@@ -27,7 +27,7 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// The whole of a regular file, of at most so many bytes.
+/// Reads a whole regular file of at most `most` bytes.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_from(open(path, OpenOptions::new().read(true))?, most)
 }
@@ -36,7 +36,7 @@ pub fn text(path: &Path, most: u64) -> io::Result<String> {
     into_text(read(path, most)?)
 }
 
-/// Whatever was opened, up to so many bytes: what has more is refused, not cut.
+/// Reads at most `most` bytes from whatever was opened. A longer input is refused, not cut.
 pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -53,7 +53,7 @@ pub fn into_text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-/// What is there, where it is a regular file; `None` where nothing is.
+/// The metadata of a regular file; `None` if there is nothing at this path.
 pub fn look(path: &Path) -> io::Result<Option<Metadata>> {
     match std::fs::metadata(path) {
         Ok(found) => expect_file(&found).map(|()| Some(found)),
@@ -62,8 +62,8 @@ pub fn look(path: &Path) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// Where a program's handles have names: what lies there was handed over by whoever started it, as a
-/// shell's `<(…)` does, and may be a pipe.
+/// Whether the path names one of the process's own handles. The caller of the program passed it, for example
+/// with a shell's `<(…)`, so it may be a pipe.
 pub fn is_handed_over(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
 }
@@ -78,7 +78,7 @@ fn expect_file(found: &Metadata) -> io::Result<()> {
     }
 }
 
-/// What is no regular file, as people call it.
+/// What people call this type of file; `None` for a regular file.
 fn kind(found: FileType) -> Option<&'static str> {
     match () {
         () if found.is_file() => None,
@@ -118,7 +118,7 @@ mod tests {
         [read, write, look].map(|error| error.to_string())
     }
 
-    /// Each of these would wait for ever where it is opened as any file is.
+    /// An ordinary open would wait for ever on each of these.
     #[test]
     fn a_pipe_that_nobody_writes_to_is_refused_by_name_and_not_waited_for() {
         let (_folder, path) = folder();

@@ -1,8 +1,9 @@
-//! The domain of Kubewitness: what a state is, how its status is read, in which order lanes
-//! give it out, and the small traits through which the other crates meet.
+//! The domain of Kubewitness: what a state is, how its status is derived, in which order lanes hand states
+//! over, and the traits through which the other crates meet.
 //!
-//! Nothing here talks to Kubernetes, a database, a socket or a plugin; what is here can be
-//! tested without any of them. What every crate asks of a file that others provide is in [`files`].
+//! This crate depends on no sibling. It opens no socket and no database, spawns no task and knows no plugin,
+//! so all of it can be tested alone. Two places touch the machine: [`files`] reads files that others provide,
+//! and [`clock::SystemClock`] reads the clock.
 
 pub mod bucket;
 pub mod carry;

@@ -1,14 +1,14 @@
-//! Words that programs read in answers: codes, reasons, phases. They are stable. Each has a sentence for
-//! people, which the reference shows beside it.
+//! Declares words that programs read in answers: codes, reasons, phases. They are stable. Each has a sentence
+//! for people, which the reference shows beside it.
 
-/// A word, and what it means.
+/// A word and its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
     pub name: &'static str,
     pub about: &'static str,
 }
 
-/// The words alone.
+/// The words without their meanings.
 pub const fn names<const N: usize>(words: &[Word; N]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut place = 0;
@@ -20,7 +20,7 @@ pub const fn names<const N: usize>(words: &[Word; N]) -> [&'static str; N] {
 }
 
 /// Declares words as constants, or as an enum with `as_str`. `ALL` lists them for the reference. The doc
-/// comment of a word is its entry there: a word without one does not compile.
+/// comment of a word is its entry there, so a word without one does not compile.
 #[macro_export]
 macro_rules! words {
     ($($(#[doc = $about:literal])+ $name:ident = $word:literal;)+) => {

@@ -1,19 +1,22 @@
-//! Keeps a plugin that fails from being called at full speed. Time is a parameter.
+//! A circuit breaker: it pauses calls to a plugin that keeps failing. The caller passes the time.
 //!
-//! Three things open it. A call that was `unavailable` does at once: no state is to blame, and
-//! the next call would meet the same. A state that fails alone is evidence, since one poison
-//! state says nothing about a plugin, but several in a row with no success in between do; so
-//! only the probes use up tries then, and a broken plugin doesn't turn its whole backlog into
-//! dead letters. A call whose every answer was `retry` is evidence too, of a sink that the
-//! plugin found to be down; since a plugin may also have its own good reason to wait for each
-//! object, the pauses stay short and the probes are whole batches.
+//! Three things open it.
+//!
+//! - A call that was `unavailable` opens it at once. No state is to blame, and the next call would fail as
+//!   well.
+//! - A state that fails alone is evidence. One poison state says nothing about the plugin, but several in a
+//!   row without a success do. From then on only probes use up tries, so a broken plugin does not turn its
+//!   whole backlog into dead letters.
+//! - A call in which every answer was `retry` is evidence, too: the plugin found its sink down. A plugin
+//!   may also have a good reason to wait for each object, so the pauses stay short and the probes are whole
+//!   batches.
 
 use std::time::Duration;
 
-/// Failures without a success in between. Splitting a batch must not reach it by one poison
-/// state, which fails alone once.
+/// The failures without a success that open it. Splitting a batch down to one poison state must not reach it;
+/// such a state fails alone once.
 const EVIDENCE: u32 = 5;
-/// The longest pause while nothing can succeed: how late a recovery may be noticed.
+/// The longest pause while nothing can succeed. It is also how late a recovery is noticed.
 const BROKEN_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause while a plugin answers `retry` to everything.
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(2);
@@ -21,7 +24,7 @@ const FRUITLESS_PAUSE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Unavailable,
-    /// A state failed though it was alone in its call.
+    /// A state failed that was alone in its call.
     Alone,
     /// Every verdict was `retry`.
     Fruitless,
@@ -30,11 +33,11 @@ pub(crate) enum Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
     Freely,
-    /// One call, of a single state or of a whole batch.
+    /// One call, with a single state or with a whole batch.
     Probe {
         single: bool,
     },
-    /// Nothing before this moment; `None`: not before the probe is back.
+    /// No call before this moment; `None`: no call before the probe has returned.
     Not(Option<Duration>),
 }
 
@@ -88,7 +91,7 @@ impl Breaker {
         }
     }
 
-    /// The probe is on its way.
+    /// Notes that the probe has been sent.
     pub fn probe(&mut self) {
         self.position = Position::Probing;
     }
@@ -100,17 +103,17 @@ impl Breaker {
         self.failures = 0;
     }
 
-    /// A call that was part of finding a culprit failed: seen, but no evidence by itself.
+    /// Notes a failed call of a search for the failing state. By itself it is no evidence.
     pub fn suspected(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// `fresh`: a state was tried for the first time. States that failed before are paced by
-    /// their lanes and prove nothing new about the plugin.
+    /// `fresh`: one of the states was tried for the first time. The lanes pace states that failed before, and
+    /// these prove nothing new about the plugin.
     pub fn failed(&mut self, failure: Failure, fresh: bool, now: Duration) {
         self.failures = self.failures.saturating_add(1);
         match self.position {
-            // A call that began before it opened.
+            // The call began before the breaker opened.
             Position::Open { .. } => {}
             Position::Probing => self.open(failure, self.pause.saturating_mul(2), now),
             Position::Closed => {

@@ -1,4 +1,4 @@
-//! What the rest of the host may see and ask of a running dispatcher.
+//! The handle of a running dispatcher: what the rest of the host may read and request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::reader::Reader;
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchStats};
 
-/// Requests that may wait; whoever asks beyond waits for a place.
+/// The requests that may wait. Further callers wait for a place.
 pub(crate) const COMMANDS: usize = 16;
 
 pub(crate) enum Command {
     Letters(Letters),
-    /// Of this source.
+    /// Resync this source.
     Resync(Arc<str>),
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum Act {
 
 pub(crate) struct Letters {
     pub act: Act,
-    /// These, or all.
+    /// These letters; all if empty.
     pub seqs: Vec<Seq>,
     pub who: String,
     pub why: String,
@@ -44,7 +44,7 @@ pub(crate) struct Letters {
 struct Figures {
     stats: DispatchStats,
     cursor: Seq,
-    /// What is durable of it.
+    /// The cursor that is durable.
     saved: Seq,
     last_error: Option<Arc<str>>,
     why: Option<Arc<str>>,
@@ -88,7 +88,7 @@ impl Shared {
             unfinished: Duration::ZERO,
             longest: Duration::ZERO,
         };
-        // Plain figures: a panic elsewhere can't have left them half written.
+        // These are plain figures: a panic elsewhere can't have left them half written.
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
         *figures = Figures {
             stats,
@@ -104,11 +104,12 @@ impl Shared {
     }
 }
 
-/// Outlives its dispatcher: the last figures stay readable, requests are answered `Stopped`.
+/// The handle outlives its dispatcher. The last figures stay readable, and requests are answered with
+/// `Stopped`.
 #[derive(Clone)]
 pub struct DispatchHandle {
     pub(crate) shared: Arc<Shared>,
-    /// What is in progress grows older without anything happening.
+    /// The age of calls in progress grows although nothing happens.
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) newest: watch::Receiver<Seq>,
     pub(crate) commands: mpsc::Sender<Command>,
@@ -130,21 +131,20 @@ impl DispatchHandle {
         }
     }
 
-    /// Every state up to here is finished, and the journal knows it: none of them is ever handed
-    /// over again, so nobody needs their receipts. 0 until this dispatcher has saved for the first time.
+    /// Every state up to here is finished, and the journal knows it. None of them is ever handed over again,
+    /// so nobody needs their receipts. It is 0 until this dispatcher has saved for the first time.
     pub fn saved_cursor(&self) -> Seq {
         self.shared.figures().saved
     }
 
-    /// Takes parked dead letters back into their lanes: these, or all where `seqs` is empty.
-    /// Returns how many, once it is durable that they are owed. Positions that are not parked
-    /// are left out.
+    /// Takes parked dead letters back into their lanes: these, or all if `seqs` is empty. Returns their
+    /// number once it is durable that they are owed. Positions that are not parked are left out.
     pub async fn replay(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
         self.act(Act::Replay, seqs, who, why).await
     }
 
-    /// Lets parked dead letters go, for good: these, or all where `seqs` is empty. Their lanes go
-    /// on, and they stay among the dead in the accounts. Returns how many, once it is durable.
+    /// Drops parked dead letters for good: these, or all if `seqs` is empty. Their lanes go on, and they stay
+    /// among the dead in the accounts. Returns their number once it is durable.
     pub async fn drop_letters(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
         self.act(Act::Drop, seqs, who, why).await
     }
@@ -156,14 +156,13 @@ impl DispatchHandle {
         answer.await.map_err(|_| DispatchError::Stopped)?
     }
 
-    /// Hands the plugin what is there of a source now, once more and with the same ids, if it asks
-    /// for that. Returns at once. Nothing is kept of it: what was not handed over when the
-    /// dispatcher ends is left to the next resync, and one that comes while the one before is
-    /// under way is the same one.
+    /// Hands the plugin the present objects of a source once more, with the same ids, if the plugin asks for
+    /// resyncs. Returns at once. Nothing of it is saved: what is left when the dispatcher ends comes with the
+    /// next resync. A resync that arrives during another one joins it.
     pub fn resync(&self, source: &str) {
         let Some(source) = self.resyncs.iter().find(|asked| &***asked == source) else { return };
         if self.commands.try_send(Command::Resync(Arc::clone(source))).is_err() {
-            tracing::debug!(source = &**source, "a plugin that is too busy or ended misses a resync");
+            tracing::debug!(source = &**source, "the plugin is too busy or has ended: it misses a resync");
         }
     }
 }

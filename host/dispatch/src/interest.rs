@@ -1,4 +1,4 @@
-//! Which states a plugin wants, and where each of its sources begins.
+//! Decides which states a plugin wants, and where each of its sources begins.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ pub(crate) struct Interest {
     paces: HashMap<Arc<str>, RateSpec>,
 }
 
-/// States with what the subscription says about each.
+/// States, each with how it fits the subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Fitted {
     pub states: Vec<(Arc<State>, Fit)>,
-    /// How many of them no filter could judge, and why the last of them.
+    /// The number of states that no filter could judge, and the reason for the last one.
     pub unclear: u64,
     pub why: Option<String>,
 }
 
 impl Interest {
-    /// Resolves `now` and `beginning` to positions. `progress` is what was kept; its sources
-    /// keep their start, and those that are not subscribed any more end at what was read.
-    /// `read` is what the plugin has read so far, `newest` the journal's end.
+    /// Resolves `now` and `beginning` to positions. `progress` is the saved progress. Its sources keep their
+    /// start, and those that are no longer subscribed end at what was read. `read` is how far the plugin has
+    /// read, `newest` the end of the journal.
     pub fn resolve(
         subscriptions: &[Subscription],
         progress: Option<&Progress>,
@@ -83,7 +83,7 @@ impl Interest {
         &self.starts
     }
 
-    /// Up to where what a source has is handed over at its own pace, whether or not it still has one.
+    /// The end of each source's past, which is handed over at its own rate, even if nothing of it is left.
     pub fn pasts(&self) -> &[(Arc<str>, Seq)] {
         &self.pasts
     }
@@ -92,12 +92,12 @@ impl Interest {
         self.pasts.iter().filter_map(|(source, until)| Some((source, *until, *self.paces.get(source)?)))
     }
 
-    /// Whether it is left where it is when it is read past, and judged when its turn comes.
+    /// Whether the state is left in the journal when it is read past, and judged when its turn comes.
     fn is_past(&self, state: &State) -> bool {
         self.paced().any(|(source, until, _)| *source == state.source && state.seq <= until)
     }
 
-    /// The position after which anything may be wanted.
+    /// The position after which states may be wanted.
     pub fn start(&self) -> Seq {
         self.starts.iter().map(|start| start.after).min().unwrap_or(0)
     }
@@ -109,7 +109,7 @@ impl Interest {
             Some(Mode::Latest) => Fit::Latest,
             Some(Mode::Transitions) if state.is_transition() => Fit::Wanted,
             Some(Mode::Transitions) => Fit::Filtered,
-            // It was on its way when its source was unsubscribed.
+            // The state was on its way when its source was unsubscribed.
             None => {
                 debug_assert!(start.until.is_some());
                 Fit::Filtered
@@ -117,7 +117,7 @@ impl Interest {
         }
     }
 
-    /// What is said about these states. `first`: they are read for the first time.
+    /// How these states fit the subscription. `first`: they are read for the first time.
     pub async fn fits(&self, states: Vec<Arc<State>>, first: bool) -> Result<Fitted, JournalError> {
         let mut fitted = Fitted::default();
         fitted.states.reserve(states.len());
@@ -132,7 +132,7 @@ impl Interest {
         Ok(fitted)
     }
 
-    /// What can't be judged is wanted: to be handed a state too many costs nobody a state.
+    /// A state that the filter can't judge is wanted. Handing over one state too many loses none.
     async fn wants(&self, state: &State, fitted: &mut Fitted) -> Result<bool, JournalError> {
         let Some(filter) = self.filters.get(&state.source) else { return Ok(true) };
         match filter.wants(state).await {
@@ -147,7 +147,7 @@ impl Interest {
         }
     }
 
-    /// Of a resync, what a filter wants.
+    /// The states of a resync that the filter wants.
     pub async fn keep(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
         let mut kept = Vec::with_capacity(states.len());
         for state in states {
@@ -158,7 +158,7 @@ impl Interest {
         Ok(kept)
     }
 
-    /// States of the subscription in `(after, through]`, wanted or filtered.
+    /// The number of states of the subscription in `(after, through]`, wanted or filtered.
     pub async fn count(&self, backlog: &dyn Backlog, after: Seq, through: Seq) -> Result<u64, JournalError> {
         let mut by_bounds: HashMap<(Seq, Seq), Vec<Arc<str>>> = HashMap::new();
         for start in &self.starts {

@@ -1,5 +1,5 @@
-//! When progress is saved, and with what. At most one save is on its way; what happens
-//! meanwhile goes into the next, in order.
+//! Decides when a plugin's progress is saved. At most one save is in flight. Changes during a save go into
+//! the next one, in order.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
 use crate::interest::Interest;
 use crate::pause::Pause;
 
-/// Between two saves of a busy plugin: bounds its share of the journal's writer, whose syncs take
-/// up to some milliseconds each, and how much is handed over again after a kill.
+/// The pause between two saves of a busy plugin. It bounds the plugin's share of the journal's writer, whose
+/// syncs take up to some milliseconds each, and the number of states that are handed over again after a kill.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// What only moves the cursor past states of no concern is kept this much later: losing it
-/// costs reading them again.
+/// A save that only moves the cursor past unwanted states waits this much longer. Losing it only means
+/// reading them again.
 const LAZY: Duration = Duration::from_secs(1);
-/// Finished states that aren't saved; beyond, nothing new is handed over. It bounds memory and
-/// repetition while the journal can't be written.
+/// Finished states that may be unsaved. Beyond this nothing more is handed over. It bounds memory and repeats
+/// while the journal can't be written.
 const UNSAVED: usize = limits::LANE_WINDOW;
 
 #[derive(Debug, Default)]
@@ -26,17 +26,17 @@ pub(crate) struct Keeper {
     parked: Vec<DeadLetter>,
     revived: Vec<Seq>,
     kv: Vec<KvWrite>,
-    /// Since when there is something to save, by urgency.
+    /// Whether something must be saved soon. Otherwise `lazy_since` says since when a moved cursor waits.
     urgent: bool,
     lazy_since: Option<Duration>,
     last: Option<Duration>,
-    /// Finished since the last save began.
+    /// The states finished since the last save began.
     unsaved: usize,
-    /// What was read when the last save began that is durable now.
+    /// The reading position of the last durable save.
     saved_through: Seq,
     /// The cursor of that save; 0 before the first.
     saved_cursor: Seq,
-    /// What the save on its way carries, until it is known to be durable.
+    /// The content of the save in flight, until it is known to be durable.
     sent: Option<Sent>,
     pause: Pause,
 }
@@ -52,39 +52,39 @@ struct Sent {
 }
 
 impl Keeper {
-    /// `through` is what the kept progress says was read.
+    /// `through` is the reading position in the saved progress.
     pub fn new(through: Seq) -> Self {
         Self { saved_through: through, ..Self::default() }
     }
 
-    /// Up to here everything is finished, and the journal knows it.
+    /// Everything up to here is finished, and the journal knows it.
     pub fn saved_cursor(&self) -> Seq {
         self.saved_cursor
     }
 
-    /// Whether so much was read that a save has to come before the next reading.
+    /// Whether so much was read that a save must come before the next read.
     pub fn is_behind(&self, through: Seq) -> bool {
         through.saturating_sub(self.saved_through) >= limits::READ_AHEAD as Seq
     }
 
-    /// States were finished, with what they wrote.
+    /// Notes that states were finished, and the `kv` writes that came with them.
     pub fn finished(&mut self, count: usize, kv: Vec<KvWrite>) {
         self.urgent = true;
         self.unsaved += count;
         self.kv.extend(kv);
     }
 
-    /// Something else changed that must be kept soon.
+    /// Notes another change that must be saved soon.
     pub fn touch(&mut self) {
         self.urgent = true;
     }
 
-    /// The cursor may have moved.
+    /// Notes that the cursor may have moved.
     pub fn moved(&mut self, now: Duration) {
         self.lazy_since.get_or_insert(now);
     }
 
-    /// There will be no later.
+    /// Makes a lazy save due, because the dispatcher ends.
     pub fn touch_if_lazy(&mut self) {
         self.urgent |= self.lazy_since.is_some();
     }
@@ -93,12 +93,12 @@ impl Keeper {
         self.sent.is_none() && !self.urgent && self.lazy_since.is_none()
     }
 
-    /// Whether what isn't saved has reached its bound.
+    /// Whether the unsaved states have reached their bound.
     pub fn is_full(&self) -> bool {
         self.unsaved + self.sent.as_ref().map_or(0, |sent| sent.unsaved) >= UNSAVED
     }
 
-    /// When the next save may begin; `None` while one is on its way or nothing is to be saved.
+    /// When the next save may begin; `None` while one is in flight or there is nothing to save.
     pub fn due(&self) -> Option<Duration> {
         if self.sent.is_some() {
             return None;
@@ -109,7 +109,7 @@ impl Keeper {
         wanted.map(|at| at.max(paced).max(self.pause.until()))
     }
 
-    /// The save that begins now.
+    /// Makes the save that begins now.
     pub fn begin(&mut self, lanes: &mut Lanes, interest: &Interest, now: Duration) -> Save {
         let letters = lanes.take_letters();
         self.parked.extend(letters.parked);
@@ -139,7 +139,7 @@ impl Keeper {
         save
     }
 
-    /// The save on its way is durable; these letters were in it.
+    /// Notes that the save in flight is durable. Returns the letters in it.
     pub fn saved(&mut self) -> impl Iterator<Item = Seq> + use<> {
         self.pause.end();
         let sent = self.sent.take();
@@ -150,7 +150,7 @@ impl Keeper {
         sent.into_iter().flat_map(|sent| sent.parked).map(|letter| letter.seq)
     }
 
-    /// It was not saved: its content goes first in the next one.
+    /// Notes that the save failed. Its content goes first in the next one.
     pub fn failed(&mut self, now: Duration) {
         let Some(mut sent) = self.sent.take() else { return };
         sent.parked.append(&mut self.parked);

@@ -1,10 +1,10 @@
-//! Hands the journal's states to one plugin: reads the backlog into the lanes, calls the plugin
-//! in batches, turns what came back into verdicts, and keeps how far it got.
+//! Hands the journal's states to one plugin. It reads the backlog into the lanes, calls the plugin in
+//! batches, applies the verdicts, and saves the progress.
 //!
-//! One [`Dispatcher`] is one plugin's, and shares nothing with another's but the journal. It
-//! knows neither where states come from, nor how they are stored, nor that a plugin is a
-//! component: it meets them through `core::ports`. The order of states is decided by
-//! `core::lanes`; what is here is the waiting.
+//! One [`Dispatcher`] serves one plugin, and shares only the journal with others. It does not know where
+//! states come from, how they are stored, or that a plugin is a component: it meets them through
+//! `core::ports`. `core::lanes` decides the order of states; this crate does the waiting. It does no I/O of
+//! its own, and it takes the time from a `core` clock and from tokio.
 
 mod breaker;
 mod handle;
@@ -32,20 +32,20 @@ pub use handle::DispatchHandle;
 use handle::Shared;
 use run::{Parts, Run};
 
-/// One source that a plugin is handed.
+/// One source that a plugin subscribes to.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     pub source: Arc<str>,
     pub mode: Mode,
-    /// Judges a state before its mode does; `None` wants all.
+    /// Judges a state before its mode does; `None` wants all states.
     pub filter: Option<Arc<dyn StateFilter>>,
-    /// The pace of what lies before the subscription; `None` for that of everything else.
+    /// The rate for the past before the subscription; `None`: in order with everything else.
     pub replay_rate: Option<RateSpec>,
-    /// Counts once, when the source is first subscribed; afterwards the plugin goes on from
-    /// where it was. A source that is added to a plugin which already ran begins at what that
-    /// plugin has read, since a plugin has one cursor: earlier states aren't gone back for.
+    /// Applies once, when the source is first subscribed; later the plugin goes on from its progress. A
+    /// plugin has one cursor. So a source that is added to a plugin with progress begins at what that plugin
+    /// has read, and earlier states are not read.
     pub start: Start,
-    /// Whether the resyncs of the source are handed to the plugin.
+    /// Whether the plugin gets the resyncs of the source.
     pub resync: bool,
 }
 
@@ -54,34 +54,34 @@ pub struct DispatchOptions {
     pub plugin: String,
     pub subscriptions: Vec<Subscription>,
     pub delivery: DeliverySpec,
-    /// Calls at once.
+    /// The most calls at the same time.
     pub concurrency: u32,
 }
 
 #[derive(Debug, Error)]
 pub enum DispatchError {
-    /// Stop: the journal can't be trusted, or refused what no retry will change.
+    /// Stop: the journal can't be trusted, or refused something that no retry will change.
     #[error("the journal refused: {0}")]
     Journal(JournalError),
     /// Ask again later.
     #[error("{0}")]
     Unavailable(String),
-    /// This dispatcher has ended; its successor may be asked.
+    /// This dispatcher has ended. Ask its successor.
     #[error("the dispatcher of this plugin isn't running")]
     Stopped,
 }
 
-/// How one plugin is doing. At any moment observed = delivered + filtered + dead + waiting.
+/// The figures of one plugin. At any moment observed = delivered + filtered + dead + waiting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DispatchStats {
-    /// Whether the progress was loaded; until then the other figures are 0.
+    /// Whether the progress is loaded. Until then the other figures are 0.
     pub started: bool,
-    /// States of the subscription up to the newest that was counted. Complete when `lag_seq` is 0;
-    /// behind a backlog it follows the journal within a moment.
+    /// States of the subscription, up to the newest that was counted. It is complete when `lag_seq` is 0.
+    /// During a backlog it follows the journal within a moment.
     pub observed: u64,
     pub delivered: u64,
     pub filtered: u64,
-    /// Of the filtered, those that `mode: latest` let go.
+    /// Of the filtered, those that `mode: latest` replaced.
     pub superseded: u64,
     /// Parked, or dropped by an operator.
     pub dead: u64,
@@ -90,37 +90,36 @@ pub struct DispatchStats {
     pub waiting: u64,
     /// Of the waiting, those that failed at least once since the start.
     pub retrying: u64,
-    /// Positions between the newest state and the cursor.
+    /// Positions between the cursor and the newest state.
     pub lag_seq: u64,
     /// When the oldest unfinished state was observed, in milliseconds since 1970.
     pub oldest_unfinished_ms: Option<u64>,
     pub last_error: Option<String>,
     /// Calls in a row that failed as a whole; 0 after one that did not.
     pub consecutive_failures: u32,
-    /// The plugin kept failing: it is only probed, with a growing pause in between.
+    /// Whether the breaker is open: the plugin kept failing and is only probed, with growing pauses.
     pub open: bool,
-    /// States that a filter could not judge, and that were handed over therefore; and why the last
-    /// of them could not be.
+    /// States that a filter could not judge and that were therefore handed over, and the reason for the last
+    /// one.
     pub unclear: u64,
     pub filter_error: Option<String>,
     pub resync: ResyncStats,
     pub queue: QueueStats,
-    /// How long the states in calls have been so, together and the longest of them.
+    /// How long the states in calls have been there, summed, and the longest of them.
     pub unfinished: Duration,
     pub longest: Duration,
 }
 
-/// What resyncs came to since the start; in none of the other figures.
+/// What resyncs did since the start. The other figures contain none of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResyncStats {
-    /// Those of which every object was offered to the lanes.
+    /// Resyncs that offered every object to the lanes.
     pub rounds: u64,
     /// States that were handed over once more.
     pub delivered: u64,
-    /// States that were not, since the same or a newer one of their object was still to be handed
-    /// over, or is parked.
+    /// States that were not, because the same or a newer state of their object waits or is parked.
     pub skipped: u64,
-    /// States that failed to the last try and were let go.
+    /// States that failed every try and were dropped.
     pub failed: u64,
 }
 
@@ -149,9 +148,9 @@ impl Dispatcher {
         (Self { parts: Parts { options, backlog, handler, clock, shared, commands } }, handle)
     }
 
-    /// Runs until `drain` (no new calls, those in progress may end, progress is kept) or `abort`
-    /// (at once). Ends by itself only with an error that calls for a stop. May be dropped at any
-    /// moment: what was not kept is handed over again.
+    /// Runs until `drain` (no new calls; calls in progress may end; the progress is saved) or `abort` (at
+    /// once). It ends by itself only with an error that requires a stop. Dropping the future is safe at any
+    /// moment: what was not saved is handed over again.
     pub async fn run(self, drain: CancellationToken, abort: CancellationToken) -> Result<(), DispatchError> {
         let loaded = tokio::select! {
             biased;

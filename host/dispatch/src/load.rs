@@ -1,4 +1,4 @@
-//! Where a dispatcher takes up again: progress, dead letters, what was open, what is unread.
+//! Loads where a dispatcher goes on: progress, dead letters, open states, unread states.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::reader::{CHUNK, Reader};
 use crate::run::Parts;
 use crate::{DispatchError, DispatchOptions, Subscription};
 
-/// Between tries while the journal can't be read.
+/// The pause between tries while the journal can't be read.
 const AGAIN: Duration = Duration::from_millis(500);
 
 pub(crate) struct Loaded {
@@ -21,7 +21,7 @@ pub(crate) struct Loaded {
     pub reader: Reader,
 }
 
-/// Tries until the journal is there: without it nothing can be handed over rightly.
+/// Tries until the journal can be read. Without it nothing can be handed over correctly.
 pub(crate) async fn load_patiently(parts: &Parts) -> Result<Loaded, DispatchError> {
     let Parts { options, backlog, clock, .. } = parts;
     loop {
@@ -36,7 +36,7 @@ pub(crate) async fn load_patiently(parts: &Parts) -> Result<Loaded, DispatchErro
 }
 
 async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> Result<Loaded, JournalError> {
-    // The last save of the plugin's dispatcher before this one may still be on its way.
+    // The last save of the plugin's former dispatcher may still be in flight.
     backlog.settle().await?;
     let kept = backlog.progress(&options.plugin).await?;
     let newest = *backlog.newest().borrow();
@@ -48,7 +48,7 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> 
         }
     }
     let (mut progress, interest) = begin(&options.plugin, &subscriptions, kept, newest)?;
-    // Before anything is read: from now on, what it has not finished stays.
+    // This comes before any read: from now on retention keeps what the plugin has not finished.
     progress.retired_ms = None;
     backlog.save(&options.plugin, Save { progress: progress.clone(), ..Save::default() }).await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
@@ -64,8 +64,8 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> 
     Ok(Loaded { reader: Reader::default(), lanes, interest })
 }
 
-/// The last position before a time, by halving: states are journaled as they are observed, so their
-/// times ascend but for a moment here and there.
+/// The last position before a time, found by halving. States are journaled as they are observed, so their
+/// times ascend with small exceptions.
 async fn before(backlog: &dyn Backlog, ms: u64, newest: Seq) -> Result<Seq, JournalError> {
     let (mut low, mut high) = (0, newest);
     while low < high {
@@ -82,8 +82,7 @@ async fn before(backlog: &dyn Backlog, ms: u64, newest: Seq) -> Result<Seq, Jour
     Ok(low)
 }
 
-/// The progress to go on from. It is saved before the first call, so that `now` stays what it
-/// was.
+/// The progress to go on from. It is saved before the first call, so that `now` keeps its meaning.
 fn begin(
     plugin: &str,
     subscriptions: &[Subscription],
@@ -117,7 +116,7 @@ async fn load_letters(
         lanes.drop_letter(letter.seq);
     }
     for letters in letters.chunks(CHUNK) {
-        // Only a held lane has to be known before its letter is taken back.
+        // Only the lane of a held letter must be known before the letter is taken back.
         let states = if options.delivery.on_dead_letter == OnDeadLetter::Hold {
             let seqs: Vec<Seq> = letters.iter().map(|letter| letter.seq).collect();
             backlog.read_at(&seqs).await?

@@ -1,4 +1,4 @@
-//! The pauses between tries to reach a journal that is unavailable.
+//! Computes the pauses between tries while the journal is unavailable.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Pause {
         self.failures > 0
     }
 
-    /// Zero where there is none.
+    /// Zero if there is no pause.
     pub fn until(&self) -> Duration {
         self.until
     }

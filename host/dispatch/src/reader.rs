@@ -1,4 +1,4 @@
-//! Feeds the lanes from the journal: what is new, what was set aside, and how much lies unread.
+//! Reads the journal for the lanes: new states, states that were left, and the count of unread states.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use crate::pause::Pause;
 
 /// States in one read: enough to make a read cheap, few enough to start calls early.
 pub(crate) const CHUNK: usize = 1024;
-/// How far the count of the unread may lag behind the journal while the window is full.
+/// How far the count of unread states may lag behind the journal while the window is full.
 const RECOUNT: Duration = Duration::from_millis(250);
-/// How far it may lag behind retention, which takes states away that were counted.
+/// How far the count may lag behind retention, which removes counted states.
 const RECOUNT_ALL: Duration = Duration::from_secs(30);
 
-/// One question to the journal.
+/// One query to the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fetch {
-    /// States that the lanes know by position.
+    /// States of which the lanes know the position.
     Fill(Vec<Seq>),
     Read {
         after: Seq,
         limit: usize,
         newest: Seq,
     },
-    /// What is new of all but some namespaces.
+    /// New states outside some namespaces.
     Outside {
         after: Seq,
         through: Seq,
         namespaces: Vec<String>,
     },
-    /// What was left before.
+    /// States that were left before.
     Behind {
         from: Seq,
         limit: usize,
@@ -43,12 +43,12 @@ pub(crate) enum Fetch {
         after: Seq,
         through: Seq,
     },
-    /// The same from where the lanes are.
+    /// The same, from the reading position of the lanes.
     CountAll {
         after: Seq,
         through: Seq,
     },
-    /// A part of what is there of a source, for a resync.
+    /// A part of a source's present objects, for a resync.
     Present {
         source: Arc<str>,
         from: u64,
@@ -58,7 +58,7 @@ pub(crate) enum Fetch {
 #[derive(Debug)]
 pub(crate) enum Answer {
     States(Vec<Arc<State>>),
-    /// All that there is up to a position, with what the subscription says about each.
+    /// Everything up to a position, with how each state fits the subscription.
     Fitted(Fitted, Seq),
     Count(u64),
     Present(Present),
@@ -70,7 +70,7 @@ impl Fetch {
             Self::Fill(seqs) => Answer::States(backlog.read_at(seqs).await?),
             Self::Read { after, limit, newest } => {
                 let states = backlog.read(*after, *limit).await?;
-                // Fewer than asked for: there is nothing more up to the end.
+                // Fewer states than asked for: nothing more lies before the end.
                 let end = states.last().filter(|_| states.len() >= *limit).map_or(*newest, |state| state.seq);
                 Answer::Fitted(interest.fits(states, true).await?, end)
             }
@@ -97,8 +97,7 @@ impl Fetch {
     }
 }
 
-/// What is asked for in turn, so that neither a long replay nor a long backlog nor a namespace
-/// that is far behind waits for the others.
+/// The order of queries, so that no long replay, long backlog or lagging namespace makes the others wait.
 const TURNS: [Turn; 4] = [Turn::Fill, Turn::Behind, Turn::Read, Turn::Count];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,27 +108,27 @@ enum Turn {
     Count,
 }
 
-/// At most one question is under way, so every answer is about what is still true.
+/// Reads the journal. At most one query is in flight, so the lanes do not change in between.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     recount_at: Duration,
     recount_all_at: Duration,
-    /// Of [`TURNS`], whose was the last question.
+    /// The index in [`TURNS`] of the last query.
     turn: usize,
     pause: Pause,
-    /// States that no filter could judge, and why the last of them.
+    /// States that no filter could judge, and the reason for the last one.
     pub unclear: u64,
     pub why: Option<Arc<str>>,
 }
 
 impl Reader {
-    /// Whether the journal could not be read, and is left alone for a while.
+    /// Whether the reader pauses because the journal could not be read.
     pub fn is_paused(&self, now: Duration) -> bool {
         now < self.pause.until()
     }
 
-    /// `ahead`: whether it is worth to look for those who are not behind where there is room for
-    /// no more of the others.
+    /// The next query. `ahead`: whether to look for states of other namespaces while the window has no room
+    /// for those that are behind.
     pub fn next(&self, lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<Fetch> {
         if self.is_paused(now) {
             return None;
@@ -158,7 +157,7 @@ impl Reader {
         }
         let namespaces = lanes.behind();
         if !namespaces.is_empty() {
-            // What is passed over must be counted before.
+            // States that are read past must be counted before.
             let through = lanes.counted().min(newest);
             return (ahead && through > after).then_some(Fetch::Outside { after, through, namespaces });
         }
@@ -172,7 +171,7 @@ impl Reader {
         }
     }
 
-    /// How much lies unread, where reading doesn't tell.
+    /// The query that counts unread states, if reading does not tell their number.
     fn count(&self, lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<Fetch> {
         if lanes.is_countable() && now >= self.recount_all_at {
             return Some(Fetch::CountAll { after: lanes.through(), through: newest });
@@ -183,7 +182,7 @@ impl Reader {
         (is_due && !is_told()).then_some(Fetch::Count { after, through: newest })
     }
 
-    /// When to ask again although nothing else happens.
+    /// When to query again although nothing else happens.
     pub fn wake(&self, lanes: &Lanes, newest: Seq) -> Option<Duration> {
         if self.pause.is_on() {
             return Some(self.pause.until());
@@ -197,12 +196,13 @@ impl Reader {
         self.pause.begin(now);
     }
 
-    /// An answer to somebody else's question.
+    /// Notes an answer to another part's query.
     pub fn passed(&mut self) {
         self.pause.end();
     }
 
-    /// Says which states are not there any more, of those that the lanes know by position.
+    /// Applies an answer to the lanes. Returns the positions known to the lanes whose states the journal no
+    /// longer has.
     pub fn answered(&mut self, fetch: Fetch, answer: Answer, lanes: &mut Lanes, now: Duration) -> Vec<Seq> {
         self.pause.end();
         if let Answer::Fitted(fitted, _) = &answer {

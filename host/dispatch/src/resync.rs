@@ -1,8 +1,8 @@
-//! Resyncs: what is there of a source now, part by part from the journal into the lanes.
+//! Resyncs a plugin: reads a source's present objects from the journal, part by part, into the lanes.
 //!
-//! The journal is asked, not the cache: only it can say that a state is the newest of its object
-//! among all that are durable, which is what keeps the order of a lane. A part is one question,
-//! and only one question is under way at a time, so nothing newer was read in between.
+//! It asks the journal and not the cache. Only the journal knows that a state is the newest durable one of
+//! its object, and the order of a lane depends on that. One query reads a part, and only one query is in
+//! flight, so nothing newer is read in between.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use kubewitness_core::ports::Present;
 use crate::ResyncStats;
 use crate::reader::{CHUNK, Fetch};
 
-/// The resyncs that are under way: the first of these sources, then the others.
+/// The resyncs in progress: the first source, then the others.
 #[derive(Debug, Default)]
 pub(crate) struct Resync {
     sources: VecDeque<Arc<str>>,
     from: u64,
     rounds: u64,
-    /// The last answer was a part: it is the turn of what is owed.
+    /// The last answer was a part of a resync, so owed states have the next turn.
     had_its_turn: bool,
 }
 
@@ -31,8 +31,8 @@ impl Resync {
         }
     }
 
-    /// The next part, once the lanes have room for all of it. By turns with `owed`, the reading of
-    /// what is owed, so that neither a busy source nor a long resync waits for the other.
+    /// The query for the next part, once the lanes have room for all of it. It alternates with `owed`, the
+    /// reading of owed states, so that a busy source and a long resync do not wait for each other.
     pub fn next(&self, lanes: &Lanes, owed: Option<Fetch>) -> Option<Fetch> {
         let waits = self.had_its_turn && owed.is_some();
         match self.sources.front() {

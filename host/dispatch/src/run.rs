@@ -1,4 +1,4 @@
-//! The loop of one plugin: start what can be started, wait for one thing to happen, take it in.
+//! Runs the loop of one plugin: start what can be started, wait for one event, apply it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::reader::{Answer, Fetch, Reader};
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchOptions};
 
-/// The last save of a drain may take this long.
+/// The time for the last save of a drain.
 const FINAL_SAVE: Duration = Duration::from_secs(5);
-/// The same after an abort: what isn't kept is handed over again.
+/// The time for the last save after an abort. Unsaved states are handed over again.
 const ABORTED_SAVE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Parts {
@@ -49,7 +49,7 @@ struct Recalled {
     reply: oneshot::Sender<Result<u64, DispatchError>>,
 }
 
-/// What is under way. Dropping it is as good as a kill.
+/// The futures in progress. Dropping it equals a kill.
 #[derive(Default)]
 struct Work {
     calls: FuturesUnordered<BoxFuture<'static, Called>>,
@@ -64,7 +64,7 @@ enum Event {
     Fetched(Fetch, Result<Answer, JournalError>),
     Recalled(Recalled),
     Command(Option<Command>),
-    /// The journal grew; `false`: it is gone and won't.
+    /// The journal grew; `false`: it has ended and never will.
     Grown(bool),
     Woken,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Run {
     resync: Resync,
     pub(crate) keeper: Keeper,
     pub(crate) breaker: Breaker,
-    /// Parts of batches in which something failed, to be called before anything else.
+    /// Halves of failed batches. They are called before anything else.
     pub(crate) splits: Vec<Vec<Delivery>>,
     pub(crate) last_error: Option<Arc<str>>,
     is_deaf: bool,
@@ -131,8 +131,8 @@ impl Run {
 
     async fn next_event(&mut self, work: &mut Work, wake: Option<Duration>) -> Event {
         let is_idle = work.recalling.is_none();
-        // A quick plugin must not keep the journal waiting: what is at most one at a time goes
-        // first, and can't keep the calls waiting in turn.
+        // A fast plugin must not keep the journal waiting. Branches that run at most one future come first,
+        // and can't keep the calls waiting in turn.
         tokio::select! {
             biased;
             saved = finished(&mut work.saving) => Event::Saved(saved),
@@ -237,7 +237,7 @@ impl Run {
 
     fn next_fetch(&self, newest: Seq, now: Duration) -> Option<Fetch> {
         let owed = self.reader.next(&self.lanes, newest, now, !self.breaker.is_open());
-        // A plugin that can't be called is not given what nobody owes it.
+        // A plugin that can't be called gets no resyncs, which nobody owes it.
         if self.breaker.is_open() || self.reader.is_paused(now) {
             return owed;
         }
@@ -324,18 +324,17 @@ impl Run {
                 (Err(error()), Err(error()))
             }
         };
-        // Published before the answer, so that who asked sees its effect.
+        // Published before the answer, so that the caller sees the effect.
         self.publish();
         if reply.send(answer).is_err() {
-            tracing::debug!(plugin = self.parts.options.plugin, "nobody waits for the replay any more");
+            tracing::debug!(plugin = self.parts.options.plugin, "the caller of the replay has gone");
         }
         end
     }
 
     // ---- time and the end ----------------------------------------------------------------
 
-    /// How long until something is due by itself. What is due already and wasn't begun waits for
-    /// something else, whose end is an event.
+    /// The time until something becomes due. What is due already and was not begun waits for another event.
     fn next_wake(&self, newest: Seq, now: Duration) -> Option<Duration> {
         let probe = match self.breaker.allowed(now) {
             Allowed::Not(at) => at,
@@ -356,8 +355,8 @@ impl Run {
         );
     }
 
-    /// Waits for the calls in progress and keeps what they did. What was not begun stays in the
-    /// journal, and what is given up is handed over again after the next start.
+    /// Waits for the calls in progress and saves their effects. What was not begun stays in the journal. What
+    /// is aborted is handed over again after the next start.
     async fn wind_down(mut self, mut work: Work, abort: &CancellationToken) -> Result<(), DispatchError> {
         let deadline = tokio::time::sleep(limits::DRAIN);
         tokio::pin!(deadline);
@@ -403,7 +402,7 @@ impl Run {
     }
 }
 
-/// The end of what is in the slot, which is empty then; never, where nothing is.
+/// Waits for the future in the slot and empties the slot. It never returns if the slot is empty.
 async fn finished<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
     let Some(future) = slot else { return std::future::pending().await };
     let value = future.await;

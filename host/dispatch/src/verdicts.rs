@@ -1,4 +1,4 @@
-//! What a call came to: verdicts into the lanes, failures into halves or back-off.
+//! Applies the result of a call: verdicts go to the lanes, failed batches are halved or backed off.
 
 use std::sync::Arc;
 
@@ -85,12 +85,12 @@ impl Run {
         if settled == Settled::Dropped {
             let (plugin, id) = (&self.parts.options.plugin, delivery.state.id.as_str());
             let failed = self.lanes.stats().resync_failed;
-            tracing::warn!(plugin, id, failed, "a resync of this state failed and is let go");
+            tracing::warn!(plugin, id, failed, "a resync of this state failed and is dropped");
         }
         settled
     }
 
-    /// The states go first in line again, in their order, and no try is counted.
+    /// Puts the states first in line again, in their order. It counts no try.
     fn give_back(&mut self, batch: &[Delivery], now: Now) {
         let before = self.lanes.stats().superseded;
         for delivery in batch.iter().rev() {

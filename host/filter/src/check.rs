@@ -1,4 +1,4 @@
-//! What an expression is made of, and whether all that it names is there.
+//! Checks an expression: its size, its nesting, and that every name in it exists.
 
 use cel::common::ast::{EntryExpr, Expr};
 use cel::parser::Expression;
@@ -6,7 +6,7 @@ use cel::parser::Expression;
 use crate::Fault;
 use crate::values::{FIELDS, OF_DOCUMENT, OF_STATUS};
 
-/// Names that are values in themselves.
+/// Names that are values of their own.
 const CONSTANTS: [&str; 9] = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "type"];
 const FUNCTIONS: [&str; 17] = [
     "has",
@@ -29,7 +29,7 @@ const FUNCTIONS: [&str; 17] = [
 ];
 
 pub(crate) struct Found {
-    /// Nodes of the whole.
+    /// The nodes of the whole expression.
     pub parts: u64,
     /// How deep its loops are nested.
     pub loops: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Found {
 
 struct Walk<'t> {
     text: &'t str,
-    /// Variables of the loops around.
+    /// The variables of the surrounding loops.
     names: Vec<String>,
     found: Found,
     depth: u32,
@@ -52,7 +52,8 @@ pub(crate) fn check(text: &str, expression: &Expression) -> Result<Found, Fault>
 }
 
 impl Walk<'_> {
-    /// The tree doesn't say where its parts are; a name is found where it stands as a word.
+    /// Makes a fault for a name. The syntax tree has no positions, so the name is searched in the text as a
+    /// word.
     fn fault(&self, name: &str, message: String) -> Fault {
         let is_word = |at: usize| {
             let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -89,9 +90,10 @@ impl Walk<'_> {
                 }
                 EntryExpr::StructField(field) => self.expression(&field.value),
             }),
-            Expr::Struct(made) => {
-                Err(self.fault(&made.type_name, "makes a message: filters know none".into()))
-            }
+            Expr::Struct(made) => Err(self.fault(
+                &made.type_name,
+                "builds a message: a filter can use only values of `state` and `object`".into(),
+            )),
             Expr::Comprehension(each) => {
                 self.expression(&each.iter_range)?;
                 self.depth += 1;
@@ -114,7 +116,7 @@ impl Walk<'_> {
         if is_known || self.names.iter().any(|known| known == name) {
             return Ok(());
         }
-        Err(self.fault(name, format!("`{name}` is no name: there are `state` and `object`")))
+        Err(self.fault(name, format!("`{name}` is not known: use `state` or `object`")))
     }
 
     fn field(&mut self, operand: &Expression, field: &str) -> Result<(), Fault> {
@@ -130,7 +132,7 @@ impl Walk<'_> {
         Err(self.fault(field, format!("a state has no `{field}`; it has {}", known.join(", "))))
     }
 
-    /// Operators have names that nobody can write.
+    /// Operators have function names that nobody can write.
     fn function(&self, name: &str) -> Result<(), Fault> {
         let is_written = name.starts_with(|c: char| c.is_ascii_alphabetic());
         if !is_written || FUNCTIONS.contains(&name) {

@@ -1,9 +1,9 @@
-//! Filters of subscriptions: expressions in CEL over a state and its document.
+//! Filters states for subscriptions: it checks and evaluates CEL expressions over a state and its document.
 //!
-//! This crate is the only one that knows CEL. An expression is judged once, when a configuration
-//! is taken: its size, its depth, that it says yes or no by names that there are. What it costs is
-//! bounded before it is evaluated, since the interpreter can't be interrupted: by the number of
-//! its parts, by how deep its loops are nested, and by the longest list that a document has.
+//! Only this crate knows CEL. It reads no file, no clock and no network. An expression is checked once, when
+//! a configuration is loaded: its size, its depth, that it returns true or false, and that its names exist.
+//! The interpreter can't be interrupted, so the cost is bounded before each evaluation: by the number of
+//! nodes, the nesting of loops, and the longest list of the document.
 
 mod check;
 mod values;
@@ -15,19 +15,18 @@ use cel::{Context, Value};
 use kubewitness_core::State;
 use thiserror::Error;
 
-/// An expression is a sentence, no program.
+/// The longest expression. A filter is a sentence, not a program.
 pub const TEXT_BYTES: usize = 4096;
-/// Brackets within brackets; each costs stack where it is parsed and evaluated.
+/// The deepest nesting of brackets. Each level takes stack in the parser and in the evaluation.
 const DEPTH: u16 = 32;
-/// Loops within loops.
+/// The deepest nesting of loops.
 const LOOPS: u32 = 2;
-/// Documents beyond this are not parsed for a filter.
+/// A larger document is not parsed for a filter.
 pub const DOCUMENT_BYTES: usize = 2 * 1024 * 1024;
-/// Parts of an expression that one evaluation may go through, as far as can be told before: about
-/// a tenth of a second.
+/// The most nodes that one evaluation may visit, as estimated before. They take about a tenth of a second.
 const STEPS: u64 = 500_000;
 
-/// What is wrong with an expression, and where in it.
+/// What is wrong with an expression, and at which place.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message} (line {line}, column {column} of the filter)")]
 pub struct Fault {
@@ -37,7 +36,7 @@ pub struct Fault {
     pub message: String,
 }
 
-/// An expression that may be evaluated.
+/// An expression that has passed the checks.
 pub struct Filter {
     text: String,
     expression: Expression,
@@ -59,31 +58,28 @@ impl Filter {
             return Err(at_start("is empty: leave it out for every state".into()));
         }
         if text.len() > TEXT_BYTES {
-            let message = format!("has {} bytes; the most are {TEXT_BYTES}", text.len());
+            let message = format!("has {} bytes; at most {TEXT_BYTES} are allowed", text.len());
             return Err(at_start(message));
         }
         let parser = || Parser::new().max_recursion_depth(DEPTH).error_recovery_limit(1);
         let parsed = catch_unwind(AssertUnwindSafe(|| parser().parse(text)));
         let expression = parsed
-            .map_err(|_| at_start("can't be read: write it in another way".into()))?
+            .map_err(|_| at_start("can't be parsed: write it in another way".into()))?
             .map_err(|errors| first_of(&errors))?;
         let found = check::check(text, &expression)?;
         if found.loops > LOOPS {
-            return Err(at_start(format!(
-                "has {} loops within each other; the most are {LOOPS}",
-                found.loops
-            )));
+            return Err(at_start(format!("nests {} loops; at most {LOOPS} are allowed", found.loops)));
         }
         let check::Found { parts, loops, needs_document } = found;
         Ok(Self { text: text.to_owned(), expression, parts, loops, needs_document })
     }
 
-    /// Whether it looks at `object`, or at what only a document has.
+    /// Whether it reads `object`, or a field of `state` that only the document has.
     pub fn needs_document(&self) -> bool {
         self.needs_document
     }
 
-    /// Whether it wants this state. An `Err` says why that can't be told.
+    /// Whether it wants this state. The error says why it can't tell.
     pub fn wants(&self, state: &State, document: Option<&[u8]>) -> Result<bool, String> {
         let document = match document.filter(|bytes| self.needs_document && !bytes.is_empty()) {
             Some(bytes) if bytes.len() > DOCUMENT_BYTES => {
@@ -106,7 +102,7 @@ impl Filter {
         match catch_unwind(AssertUnwindSafe(evaluate)) {
             Ok(Ok(Value::Bool(wants))) => Ok(wants),
             Ok(Ok(other)) => {
-                Err(format!("the filter answers {}, neither true nor false", cut(&format!("{other:?}"))))
+                Err(format!("the filter returns {}, neither true nor false", cut(&format!("{other:?}"))))
             }
             Ok(Err(error)) => Err(cut(&error.to_string())),
             Err(_) => Err("the filter can't be evaluated for this state".into()),
@@ -114,21 +110,21 @@ impl Filter {
     }
 
     fn affordable(&self, document: &serde_json::Value) -> Result<(), String> {
-        // A list that is written out has no more elements than the expression has parts.
+        // A list in the expression itself has no more elements than the expression has nodes.
         let longest = values::longest(document).max(self.parts);
         let steps = longest.checked_pow(self.loops).and_then(|rounds| rounds.checked_mul(self.parts));
         let longest = if self.loops == 0 { 1 } else { longest };
         match steps {
             Some(steps) if steps <= STEPS || self.loops == 0 => Ok(()),
             _ => Err(format!(
-                "the filter goes {} deep through a list or map of up to {longest}: that is too much",
+                "the filter nests {} loops over a list or map of up to {longest} entries: that is too much",
                 self.loops
             )),
         }
     }
 }
 
-/// The interpreter's errors quote the values that they are about, which may be a whole document.
+/// Cuts the interpreter's errors, which quote values, even a whole document.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(300)].to_owned()
 }

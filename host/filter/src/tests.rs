@@ -1,3 +1,5 @@
+//! Tests of filters: what they accept, what they refuse, and what they cost.
+
 use std::sync::Arc;
 
 use kubewitness_core::state::{Change, ObjectRef, StateId, Status};
@@ -72,9 +74,7 @@ fn a_fault_says_where_it_is_and_what_there_is() {
     assert_eq!((unknown.line, unknown.column), (2, 9));
     assert!(unknown.message.contains("no `phaze`; it has source, epoch"), "{unknown}");
     assert!(fault("state.previous.kind == 'x'").message.contains("no `kind`"));
-    assert!(
-        fault("status.phase == 'x'").message.contains("`status` is no name: there are `state` and `object`")
-    );
+    assert!(fault("status.phase == 'x'").message.contains("`status` is not known: use `state` or `object`"));
     assert!(fault("launch(state)").message.contains("no function `launch`"));
     assert_eq!(fault("state.phase == ").line, 1);
     assert!(fault(" ").message.contains("is empty"));
@@ -106,7 +106,7 @@ fn what_would_take_too_long_is_not_begun() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is written in a manifest: an answer or a fault, and no panic.
+    /// Any text in a manifest gives a filter or a fault, and never a panic.
     #[test]
     fn any_text_is_judged(text in "[ -~\n]{0,60}") {
         if let Ok(filter) = Filter::compile(&text) {

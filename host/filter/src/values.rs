@@ -1,12 +1,11 @@
-//! What an expression can see: the state's envelope and its document.
+//! Converts a state's envelope and its document into the values that an expression can read.
 
 use std::collections::HashMap;
 
 use cel::Value;
 use kubewitness_core::state::{ObjectRef, State, Status};
 
-/// The fields of `state`. An owner that is not there is null, and so is `previous` before the
-/// second state.
+/// The fields of `state`. A missing owner is null, and so is `previous` at the first state.
 pub(crate) const FIELDS: [&str; 24] = [
     "source",
     "epoch",
@@ -33,7 +32,7 @@ pub(crate) const FIELDS: [&str; 24] = [
     "terminal",
     "previous",
 ];
-/// Those that are read from the document.
+/// The fields that come from the document.
 pub(crate) const OF_DOCUMENT: [&str; 2] = ["labels", "annotations"];
 /// The fields of `state.previous`.
 pub(crate) const OF_STATUS: [&str; 8] =
@@ -102,7 +101,7 @@ fn text(text: &str) -> Value {
     Value::from(text.to_owned())
 }
 
-/// Whole numbers are ints, so that they compare with those that people write.
+/// Whole numbers become ints, so that they compare with the numbers that people write.
 pub(crate) fn json(value: &serde_json::Value) -> Value {
     match value {
         serde_json::Value::Null => Value::Null,
@@ -119,7 +118,7 @@ pub(crate) fn json(value: &serde_json::Value) -> Value {
     }
 }
 
-/// The most that any list or map of it has.
+/// The length of its longest list or map.
 pub(crate) fn longest(value: &serde_json::Value) -> u64 {
     let deeper =
         |values: &mut dyn Iterator<Item = &serde_json::Value>| values.map(longest).max().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! What the journal answers to people and scripts: figures, findings, records.
+//! What the journal tells people and scripts: errors, figures, findings and records. Their JSON and
+//! their codes are public. Uses no other module of this crate.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +10,18 @@ use kubewitness_core::config::RetentionSpec;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::store::{DOUBTFUL, RESTORE};
+/// What is lost, and what to do, where somebody removed or replaced a journal that is in use.
+pub(crate) const LOST: &str = "states that no copy of the journal holds are lost. Put a copy back and start again: \
+    the controller reads from the cluster what the copy lacks, as far as the cluster still has it. Without a copy, \
+    start with an empty place: a new journal begins there with the objects that exist then";
+
+/// What to do where rows differ from what the journal wrote. `journal verify` says it as well.
+pub(crate) const RESTORE: &str = "stop, keep the damaged journal, and restore the newest copy that `journal verify` \
+    finds whole: the controller reads from the cluster what the copy lacks, as far as the cluster still has it";
+
+/// What to do after an error of a store that this crate does not know.
+pub(crate) const DOUBTFUL: &str = "the journal is damaged, or its last write is in doubt: run `journal verify` \
+    before you start again";
 
 /// Why a journal could not be opened, and what to do.
 #[derive(Debug, Error)]
@@ -23,12 +35,12 @@ pub enum OpenError {
     #[error("{path} is not a journal ({reason}); name another file, or move this one away")]
     NotAJournal { path: PathBuf, reason: String },
     #[error(
-        "{place} holds an import that has not come to its end, so that its story is cut off: go on with `kubewitness journal \
-         import FILE --continue`, with the same file, or throw it away with `kubewitness journal import --discard`, both \
-         with the --data or --journal of this journal"
+        "{place} holds an import that has not come to its end, so its last states are missing: go on with \
+         `kubewitness journal import FILE --continue` and the same file, or throw the import away with `kubewitness \
+         journal import --discard`; give both the --data or --journal of this journal"
     )]
     Unfinished { place: String },
-    #[error("{place} holds no import that has yet to come to its end: there is nothing to throw away")]
+    #[error("{place} holds no unfinished import: there is nothing to throw away")]
     NothingToDiscard { place: String },
     #[error(
         "{path} has format {found}, this program knows formats up to {known}: run the newer program that wrote it"
@@ -42,20 +54,20 @@ pub enum OpenError {
     #[error("{path} is damaged: {}", advised(.reason))]
     Damaged { path: PathBuf, reason: String },
     #[error(
-        "{path} is not there or empty, and {path}-wal is what a journal of that name has left: put that very file back \
-         beside it; to put back an older copy, or to begin anew, remove {path}-wal and {path}-shm first"
+        "{path} is missing or empty, but {path}-wal of an earlier journal lies there: put the file back that \
+         {path}-wal belongs to; to put back an older copy, or to begin anew, remove {path}-wal and {path}-shm first"
     )]
     Orphan { path: PathBuf },
     #[error("{path}: {reason}")]
     Unavailable { path: PathBuf, reason: String },
-    /// The only one that may pass by itself: whoever opens can try again.
-    #[error("{place} is away: {reason}; start it, or correct its address")]
+    /// The only error that may pass by itself: the caller can try again.
+    #[error("{place} does not answer: {reason}; start the server, or correct the address")]
     Away { place: String, reason: String },
     #[error("{place}: {reason}; {remedy}")]
     Refused { place: String, reason: String, remedy: String },
 }
 
-/// With what to do, where the reason does not say it.
+/// Adds what to do to a reason that does not say it.
 fn advised(reason: &str) -> String {
     match [RESTORE, DOUBTFUL].iter().any(|advice| reason.contains(advice)) {
         true => reason.to_owned(),
@@ -119,7 +131,7 @@ pub struct ReplayRecord {
 pub struct Retained {
     pub states: u64,
     pub bytes: u64,
-    /// Of the states, those that a plugin had not been handed.
+    /// How many of these states a plugin had not been handed.
     pub untold: u64,
 }
 
@@ -171,8 +183,7 @@ pub struct SourceStats {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RetentionStats {
     pub spec: RetentionSpec,
-    /// States that are beyond them; those of these that may go, and those that are held, by what
-    /// holds them.
+    /// States beyond the bounds; how many of these may go, and how many are held, by what holds them.
     pub beyond: u64,
     pub may_go: u64,
     pub may_go_bytes: u64,
@@ -220,7 +231,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// For a plugin: states that it had finished, and those that it was never handed.
+/// States of a plugin that retention took: those that it had finished, and those that it was never handed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenStats {
     pub plugin: String,
@@ -236,8 +247,8 @@ pub struct VerifyReport {
     pub documents_checked: u64,
     pub objects_checked: u64,
     pub plugins_checked: u64,
-    /// Receipts in granted databases, and rows that were written with them; filled in by whoever can
-    /// reach those databases.
+    /// Receipts in granted databases, and rows that were written with them; filled in by a caller that
+    /// reaches those databases.
     #[serde(default)]
     pub receipts_checked: u64,
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! The Gregorian calendar, for the server and for what happens in it.
+//! The Gregorian calendar, for the server and the workload.
 
 /// Year, month and day of a day since 1970.
 pub(crate) fn date(days: i64) -> (i64, i64, i64) {

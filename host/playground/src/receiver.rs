@@ -1,6 +1,6 @@
-//! The playground's own receiver of notifications: what it is sent by POST goes into a file, one
-//! line each. It is what a person would otherwise have to set up to see a notification arrive.
-//! It knows nothing of who sends; a repeated `Idempotency-Key` is answered and not kept twice.
+//! The playground's receiver of notifications. It appends each POST to a file, one line each, so that a
+//! person can see notifications arrive without setting up a receiver. It does not know the sender. A repeated
+//! `Idempotency-Key` is answered and not stored twice.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -19,22 +19,22 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// A notification is a few hundred bytes; a body beyond this is refused.
+/// The largest body. A notification is a few hundred bytes.
 const BODY_BYTES: usize = 256 * 1024;
 
-/// Keys that are remembered. A sender repeats what it sent last, not what it sent long ago.
+/// The keys that are remembered. A sender only repeats recent requests.
 const KEYS: usize = 65_536;
 
-/// A key longer than this is refused, so that the memory of keys is bounded in bytes too.
+/// The longest key, so that the memory of keys is also bounded in bytes.
 const KEY_BYTES: usize = 1024;
 
 pub const KEY_HEADER: &str = "idempotency-key";
 
 #[derive(Debug, Default)]
 pub struct ReceiverProgress {
-    /// Lines written.
+    /// The lines written.
     pub received: AtomicU64,
-    /// Repeats that were answered and not written.
+    /// The repeats that were answered and not written.
     pub repeated: AtomicU64,
     pub refused: AtomicU64,
 }
@@ -49,7 +49,7 @@ pub enum ReceiverError {
 
 struct Receiver {
     progress: Arc<ReceiverProgress>,
-    /// One writer at a time: a line is whole, and its key is remembered with it.
+    /// One writer at a time: each line is whole, and its key is remembered with it.
     inner: Mutex<Inner>,
 }
 
@@ -58,7 +58,7 @@ struct Inner {
     seen: Seen,
 }
 
-/// The keys seen last.
+/// The last keys.
 #[derive(Default)]
 struct Seen {
     keys: HashSet<Arc<str>>,
@@ -83,7 +83,8 @@ impl Seen {
     }
 }
 
-/// Answers until `stop`, and not longer for a client that does not let it end; the file is appended to, and what it holds already counts as seen.
+/// Answers until `stop`; a client that does not end can't delay that. It appends to the file, and the keys in
+/// the file count as seen.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     file: PathBuf,
@@ -149,7 +150,7 @@ async fn receive(
         return (StatusCode::OK, "seen before\n");
     }
     let line = format!("{}\n", json!({"key": key, "path": uri.path(), "body": body}));
-    // The key is remembered only once the line is in the file, so that a failed one can be repeated.
+    // The key is remembered only once the line is in the file, so that a failed request can be repeated.
     let written = async {
         inner.file.write_all(line.as_bytes()).await?;
         inner.file.flush().await

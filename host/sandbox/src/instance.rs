@@ -1,5 +1,5 @@
-//! One instance of a component and its calls, each on the guest's clock. What ends a call is told
-//! apart here: time, memory, an exit, a trap.
+//! One instance of a component and its calls, each on the guest's clock. It tells apart what ended a call: time,
+//! memory, an exit, a trap.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 use crate::bindings::Full;
 use crate::bindings::types::{FieldError, State, Verdict};
 use crate::capability::clip;
-use crate::clock::{SharedClock, TimeUp, timed};
 use crate::component::{Component, Description};
 use crate::guest::Guest;
+use crate::guest::clock::{SharedClock, TimeUp, timed};
 
 pub struct Instance {
     store: Store<Guest>,

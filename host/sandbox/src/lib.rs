@@ -23,7 +23,6 @@
 mod bindings;
 mod cache;
 mod capability;
-mod clock;
 mod component;
 mod engine;
 mod error;
@@ -31,7 +30,6 @@ mod guest;
 mod instance;
 mod plugin;
 mod shape;
-mod stderr;
 
 pub use component::{Component, Description};
 pub use engine::{Engine, EngineOptions};

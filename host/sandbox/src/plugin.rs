@@ -1,4 +1,4 @@
-//! A plugin at work: a component with its limits and grants, and a pool of its instances.
+//! A plugin that takes batches: a component with its limits and grants, and a pool of its instances.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ use crate::instance::Instance;
 /// much as one batch.
 const BATCHES: u32 = 1000;
 
-/// An instance that nobody needed for so long was one of a burst. What its guest's memory grew to
-/// stays with it as long as it lives, and a new one takes less than a millisecond.
+/// An instance that was idle for so long belonged to a burst. It keeps the memory that its guest grew to,
+/// and a new instance takes less than a millisecond.
 pub const QUIET: Duration = Duration::from_secs(60);
 
 pub struct Plugin {
@@ -81,7 +81,7 @@ impl Plugin {
     fn give_back(&self, instance: Instance) {
         if instance.batches < BATCHES {
             let mut idle = self.pool();
-            // Read while nobody else adds, so that the times stand in order.
+            // The time is read under the lock, so that the times stay in order.
             idle.push((Instant::now(), instance));
         }
     }
@@ -135,7 +135,7 @@ impl Handler for Plugin {
                 return Err(error);
             }
         };
-        // A resync is owed to nobody, so nothing has to stop a second one: it gets no receipt, and
+        // A resync may be handed over twice, so it gets no receipt, and
         // receipts don't pile up where the cursor stands still and resyncs come and go.
         let done: Vec<Seq> = fresh
             .iter()

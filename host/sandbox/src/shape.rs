@@ -1,5 +1,5 @@
-//! What a file is, read from its header and from the names of its imports and exports, and what
-//! exactly doesn't fit. Knows names and versions, not types: those are the linker's.
+//! Tells from the header, the imports and the exports of a file what it is, and what exactly does not fit. It knows
+//! names and versions, not types: those are the linker's.
 
 use crate::error::SandboxError;
 

@@ -1,4 +1,4 @@
-//! The commands that ask and prove; those that run are `controller` and `playground`.
+//! The commands that read and verify, and end. They never run a controller: `run` and `playground` do.
 
 mod api;
 mod audit;

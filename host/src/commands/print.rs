@@ -1,5 +1,5 @@
-//! Tables, lines and JSON on standard output. Texts of objects, plugins and servers come from
-//! strangers: what a terminal would obey is taken out here and nowhere else. JSON escapes by itself.
+//! Tables, lines and JSON on standard output. Texts of objects, plugins and servers come from outside: control
+//! characters that a terminal would obey are removed here and nowhere else. JSON escapes by itself.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};

@@ -1,4 +1,4 @@
-//! Configuration from labelled ConfigMaps of one namespace.
+//! Reads the configuration from the labelled ConfigMaps of one namespace, and follows them.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -48,7 +48,7 @@ pub async fn follow(
             } else if let Some(condition) = seen.condition {
                 // Not known is not empty: what runs, or last ran, goes on.
                 let place = format!("configmaps of the namespace {namespace}");
-                let problem = Problem { place, line: None, field: String::new(), message: condition };
+                let problem = Problem::of(place, None, condition);
                 sender.send_replace(Some(Snapshot { problems: vec![problem], ..Snapshot::default() }));
             }
         }

@@ -1,4 +1,4 @@
-//! Finds a plugin's component: beside its manifest, in the plugin folders, or in this binary.
+//! Finds the component of a plugin: beside its manifest, in the plugin folders, or in this binary.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

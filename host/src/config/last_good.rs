@@ -1,5 +1,5 @@
-//! The configuration that last worked, kept beside the journal: what a bad change, or a restart
-//! during one, falls back to.
+//! Keeps the configuration that last worked beside the journal. The controller falls back to it after a bad change,
+//! also across a restart.
 //!
 //! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json`, `DIR/last-good/witnessed.mark` and, for each plugin,
 //! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map}`. Each file is written beside its place
@@ -38,7 +38,7 @@ impl LastGood {
         Ok(Self { folder })
     }
 
-    /// On a thread of its own, for whoever has more to do than to wait for this folder's disk.
+    /// Works on a thread of its own, so that the caller never waits for this folder's disk without an end.
     pub async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
@@ -67,7 +67,7 @@ impl LastGood {
         }
     }
 
-    /// Whoever calls has checked the name; here a wrong one would cost somebody's files.
+    /// The caller has checked the name. It is checked again, since a wrong one would delete other files.
     fn plugin_folder(&self, name: &str) -> io::Result<PathBuf> {
         if !is_name(name) {
             return Err(io::Error::new(
@@ -132,7 +132,7 @@ fn entry(path: &Path, config_map: String, text: String) -> Entry {
     Entry { config_map, origin, text, binary: BTreeMap::new() }
 }
 
-/// Nobody but this program writes here; what has another's mark in its place is told by its name.
+/// Only this program writes here. A file of another kind in its place is an error that names it.
 fn read(path: &Path) -> io::Result<String> {
     let told = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     files::text(path, TEXT_BYTES).map_err(told)

@@ -1,4 +1,4 @@
-//! From a text to a checked manifest, or to every fault of it with file, line and field.
+//! Turns a text into a checked manifest, or into all of its faults with file, line and field.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,6 +55,13 @@ pub struct Problem {
     pub line: Option<usize>,
     pub field: String,
     pub message: String,
+}
+
+impl Problem {
+    /// A fault of a whole place or line, not of one field.
+    pub fn of(place: impl Into<String>, line: Option<usize>, message: impl Into<String>) -> Self {
+        Self { place: place.into(), line, field: String::new(), message: message.into() }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -116,8 +123,7 @@ fn filter_faults(spec: &PluginSpec) -> Vec<Fault> {
 fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spec>, Vec<Problem>> {
     let origin = &entry.origin;
     let whole = |line: usize, message: String| {
-        let line = Some(origin.first_line + line - 1);
-        vec![Problem { place: origin.place.clone(), line, field: String::new(), message }]
+        vec![Problem::of(&origin.place, Some(origin.first_line + line - 1), message)]
     };
     let mut trees = Tree::parse(&entry.text).map_err(|error| whole(error.line.max(1), error.message))?;
     let tree = match trees.len() {

@@ -1,5 +1,5 @@
-//! What the operator wants, read from a folder or from labelled ConfigMaps, checked, and kept
-//! beside the journal once it worked.
+//! The configuration: read from a folder or from labelled ConfigMaps, checked, and kept beside the journal once it
+//! works. Nothing here starts anything or knows the controller.
 
 pub mod cluster;
 pub mod component;
@@ -43,7 +43,7 @@ impl Snapshot {
     pub fn untaken(&self) -> Vec<String> {
         let mut told: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
         if self.more_passed_over > 0 {
-            told.push(format!("and {} more that are not taken", self.more_passed_over));
+            told.push(format!("and {} more documents and files that are not taken", self.more_passed_over));
         }
         told
     }
@@ -56,23 +56,17 @@ impl Snapshot {
     pub fn host(&self) -> Result<&Entry, Problem> {
         match self.hosts.as_slice() {
             [host] => Ok(host),
-            [] => Err(Problem {
-                place: "configuration".into(),
-                line: None,
-                field: String::new(),
-                message: "has no host document: add a ConfigMap labelled `kubewitness.dev/host: \"true\"` \
-                          with the key `host.yaml`, or in a folder a document of the kind `Host`"
-                    .into(),
-            }),
-            [first, second, ..] => Err(Problem {
-                place: second.origin.place.clone(),
-                line: Some(second.origin.first_line),
-                field: String::new(),
-                message: format!(
-                    "is a second host document; the first is in {}: keep one",
-                    first.origin.place
-                ),
-            }),
+            [] => Err(Problem::of(
+                "configuration",
+                None,
+                "has no host document: add a ConfigMap labelled `kubewitness.dev/host: \"true\"` \
+                 with the key `host.yaml`, or in a folder a document of the kind `Host`",
+            )),
+            [first, second, ..] => Err(Problem::of(
+                &second.origin.place,
+                Some(second.origin.first_line),
+                format!("is a second host document; the first is in {}: keep one", first.origin.place),
+            )),
         }
     }
 }

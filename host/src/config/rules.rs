@@ -1,5 +1,4 @@
-//! Status rules with their places: from a file of rules, from the host document of a manifest or
-//! folder, or from the program itself.
+//! Reads status rules with the place of each: from a file of rules, from a host document, or from the program itself.
 
 use std::path::Path;
 

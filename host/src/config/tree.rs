@@ -1,4 +1,4 @@
-//! YAML with a line for every value, so that a fault can say where it is.
+//! YAML with a line for every value, so that an error can name the line.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;

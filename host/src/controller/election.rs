@@ -1,5 +1,5 @@
-//! Whether this process is the one that hands states to plugins: always where it has the journal for
-//! itself, and where it shares it while it holds the Lease and has begun a term in the journal.
+//! Decides whether this process hands states to plugins. A process with its own journal always does. A replica does
+//! while it holds the Lease and has begun a term in the journal.
 
 use std::time::Duration;
 
@@ -91,8 +91,8 @@ impl Office {
     pub async fn changed(&mut self) {
         let Some(election) = &mut self.election else { return std::future::pending().await };
         if election.term() != self.term {
-            // The last try to take it may have failed a moment ago. Whoever waits begins to wait again
-            // whenever something else happens.
+            // The last try to take the office may have failed a moment ago. The caller's wait begins
+            // again whenever something else happens.
             return sleep_until(self.again_at).await;
         }
         while election.term() == self.term {

@@ -1,5 +1,5 @@
-//! The controller: opens the journal, watches its configuration, and runs what it names.
-//! One line a stage; the stages themselves are crates.
+//! The controller: opens the journal, follows the configuration, and runs what it names. It wires the stages, one
+//! line a stage; what a stage does is in its crate.
 
 mod election;
 mod opening;
@@ -55,7 +55,7 @@ pub struct Options {
     pub config: ConfigFrom,
     pub data: PathBuf,
     pub journal: Place,
-    /// Bound by whoever starts it, who may have to know that the address is free beforehand.
+    /// Bound by the caller, who may have to know beforehand that the address is free.
     pub listener: TcpListener,
     pub doors: Doors,
     pub health_listen: Option<SocketAddr>,
@@ -224,7 +224,7 @@ async fn look_at_others(journal: Journal, election: Election, stop: Cancellation
             match now.clone().filter(|_| now != told) {
                 // It was deleted and made anew.
                 Some(lease) => journal.elect_by(lease).await.is_ok(),
-                // That it can't be looked at is told by whoever writes to it.
+                // An error is reported by the tasks that write to the journal.
                 None => journal.settle().await.is_ok(),
             }
         };

@@ -1,5 +1,4 @@
-//! What stands before the journal is open: it is waited for where its server is away, and who asks
-//! meanwhile is told so.
+//! Opens the journal, and waits while its server is away. Until then, the portal answers that it waits, and why.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -24,7 +23,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How late a server that is back may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Answers that it waits until there is somebody who knows more.
+/// Answers that the host waits, until the real views are there.
 pub struct Opening {
     views: OnceLock<Arc<dyn Views>>,
     why: RwLock<String>,

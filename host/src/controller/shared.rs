@@ -1,4 +1,4 @@
-//! What runs, for those who ask: written by the controller's loop, read by the views.
+//! The registry of what runs: the reconciliation loop writes it, the views read it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -38,6 +38,13 @@ pub struct PluginState {
     pub handle: Option<DispatchHandle>,
 }
 
+impl PluginState {
+    /// A plugin that does not run in this process.
+    pub fn idle(phase: Phase, message: Option<String>) -> Self {
+        Self { phase, digest: String::new(), message, handle: None }
+    }
+}
+
 /// States of a source that are beyond its bounds, and since when something keeps some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
@@ -50,7 +57,7 @@ pub struct Shared {
     pub listers: Listers,
     sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
-    /// Those that states are handed to here.
+    /// Streams that this host hands states to.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// By source, what keeps retention from going on.
     held: RwLock<BTreeMap<String, BTreeMap<Holder, Kept>>>,
@@ -136,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Nobody looks after its bounds any more.
+    /// Called when retention of the source ends.
     pub fn forget_held(&self, source: &str) {
         write(&self.held).remove(source);
     }

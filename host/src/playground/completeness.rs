@@ -1,4 +1,4 @@
-//! The proof at the end: what the cluster had, against what was witnessed and delivered.
+//! Compares at the end what the simulated cluster had with what was witnessed and delivered.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

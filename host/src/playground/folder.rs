@@ -1,5 +1,5 @@
-//! The playground's data folder. A simulated cluster lives as long as its process, so what an
-//! earlier playground left there tells of a cluster that is gone.
+//! The data folder of the playground. A simulated cluster ends with its process, so the folder is cleared at the
+//! start: it describes a cluster that no longer exists.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ impl Drop for Claim {
 }
 
 impl Claim {
-    /// Makes the folder if need be. Somebody's data is refused, and so is a folder in which a
-    /// playground runs; nothing that is there is touched.
+    /// Makes the folder if it is missing. A folder with other data is refused, and so is one in which a
+    /// playground runs; no file in it is touched.
     pub fn new(data: &Path) -> Result<Self> {
         std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
         let marker = data.join(MARKER);
@@ -67,7 +67,8 @@ impl Claim {
         for path in entries(&self.data)?.into_iter().filter(|path| !kept.contains(path)) {
             let removed =
                 if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-            removed.with_context(|| format!("clearing {} of the playground before", path.display()))?;
+            removed
+                .with_context(|| format!("clearing {}, which an earlier playground left", path.display()))?;
         }
         write(&marker, ABOUT)
     }

@@ -1,5 +1,5 @@
-//! `kubewitness playground`: a simulated cluster with training jobs that come and go, the real
-//! controller, the three plugins, SQLite and the portal, in one process.
+//! `kubewitness playground`: a simulated cluster with training jobs, the real controller, three plugins, SQLite and
+//! the portal, in one process. It touches no cluster, and no data folder but its own.
 
 mod completeness;
 mod folder;
@@ -50,7 +50,7 @@ const FIRST_LISTS: Duration = Duration::from_secs(30);
 pub async fn playground(args: PlaygroundArgs) -> Ended {
     let ends = Ends::new();
     signals::listen(&ends).await?;
-    // What is there belongs to whoever has folder and address, so both come before the clearing.
+    // Folder and address are claimed before the folder is cleared: another playground may run there.
     let claim = folder::Claim::new(&args.data)?;
     let listener = controller::listen(args.listen)?;
     claim.clear()?;
@@ -84,7 +84,7 @@ async fn play(
     };
     let Some(controller) = controller else { return before_the_first_job(world).await };
     summary::greet(args, controller.address, &world.people);
-    // A version that came and went before the first list was nobody's to witness.
+    // The controller could not witness versions that came and went before its first list.
     tokio::select! {
         ready = tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)) => ready.with_context(|| {
             format!("the controller is not ready: {}/kubewitness.log says why", args.data.display())
@@ -114,7 +114,7 @@ async fn play(
     controller.finish().await?;
     world.finish().await?;
     let completeness =
-        completeness.ok_or_else(|| anyhow!("stopped before it was known what was delivered"))??;
+        completeness.ok_or_else(|| anyhow!("stopped before the deliveries were counted"))??;
     summary::farewell(&completeness, &args.data);
     Ok(if completeness.is_complete() { End::Fine } else { End::Failed })
 }

@@ -1,4 +1,4 @@
-//! What the terminal shows: a live summary, or plain lines where it is not a terminal.
+//! Shows progress: a live summary on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -53,7 +53,7 @@ fn signing_in(people: &[Person]) -> String {
     if people.is_empty() { text } else { format!("Sign in as one of these:\n\n{text}\n") }
 }
 
-/// One message with its line's end. The playground goes on when nobody reads it any more.
+/// One message with its line's end. The playground goes on when its reader is gone.
 fn say(message: &str) {
     if let Err(error) = print::text(&format!("{message}\n")) {
         warn!("standard output can't be written: {error:#}");
@@ -155,7 +155,7 @@ pub fn farewell(completeness: &Completeness, data: &Path) {
         say("Complete: every version was witnessed, and every plugin was handed each of its states.");
     } else {
         say(&format!(
-            "NOT complete: what is missing is in the figures above; {}/kubewitness.log says why.",
+            "NOT complete: the figures above show what is missing; {}/kubewitness.log says why.",
             data.display()
         ));
     }

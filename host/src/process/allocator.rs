@@ -1,9 +1,9 @@
-//! Where memory comes from. A state is many small pieces that one thread makes and another gives
-//! up, which is what the C library's allocator is slow at; `cargo xtask bench pipeline` and `memory`
-//! tell the price of a choice. The C code within (SQLite, zstd) uses this one, too.
+//! The allocator of the process. One thread makes the many small pieces of a state and another frees them, at which
+//! the C library's allocator is slow. `cargo xtask bench pipeline` and `memory` measure a change. The C code in the
+//! process (SQLite, zstd) uses this allocator, too.
 //!
-//! How freely it keeps what was given up is said in `.cargo/config.toml`; `MALLOC_CONF` in the
-//! environment says otherwise.
+//! `.cargo/config.toml` sets how soon free memory goes back to the system; `MALLOC_CONF` in the environment
+//! overrides it.
 
 #[cfg(not(target_env = "msvc"))]
 #[global_allocator]

@@ -1,4 +1,4 @@
-//! File handles: as many as the system allows, and some that clients can never take.
+//! Raises the limit of open files to what the system allows, and keeps some files out of reach of clients.
 
 use anyhow::{Context, Result};
 use kubewitness_portal::Bounds;
@@ -33,7 +33,7 @@ pub fn for_clients() -> (Bounds, Bounds) {
     }
     if limit.is_some_and(|limit| limit < RESERVE) {
         warn!(
-            "fewer than {RESERVE} files may be open: journal, databases and sources may fail for want of them"
+            "fewer than {RESERVE} files may be open: the journal, databases and sources may fail to open theirs"
         );
     }
     (portal, health)

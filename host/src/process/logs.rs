@@ -1,4 +1,4 @@
-//! Where the log goes: progress and reasons to standard error, data stays on standard output.
+//! Writes the log to standard error. Standard output is for data.
 
 use std::io::IsTerminal;
 

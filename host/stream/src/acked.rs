@@ -1,30 +1,30 @@
-//! What the server has acknowledged and may still forget: servers of this kind acknowledge before they
-//! sync. Where it forgot some of it, it is handed over again from here; whoever had it passes over it.
+//! Tracks which states the server has acknowledged and may still forget: a NATS server acknowledges before it
+//! syncs. The carrier sends forgotten states again. A reader that has them skips them.
 
 use std::fmt::Write as _;
 
 use kubewitness_core::Seq;
 
-/// Marks that are kept. Of more, every second one goes: then some states more are handed over again.
+/// The most marks. Above this every second one is dropped, and a few more states may be sent again.
 const MARKS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
-    /// In the stream's numbers.
+    /// The number in the stream.
     sequence: u64,
-    /// Everything up to here in the journal has that number at most.
+    /// Everything up to this position in the journal has at most that number in the stream.
     position: Seq,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Acked {
-    /// When the stream was made: one that was made anew counts from 1 again.
+    /// When the stream was made. A stream that is made again counts from 1 again.
     made: String,
     marks: Vec<Mark>,
 }
 
 impl Acked {
-    /// `None` where it can't be read; then nothing is known of what was acknowledged.
+    /// Returns `None` if the text can't be read. Then it is not known what was acknowledged.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let made = words.next()?.to_owned();
@@ -38,14 +38,14 @@ impl Acked {
     pub fn text(&self) -> String {
         let mut text = self.made.clone();
         for Mark { sequence, position } in &self.marks {
-            // Writing to a text never fails.
+            // Writing to a string never fails.
             write!(text, " {sequence}:{position}").ok();
         }
         text
     }
 
-    /// The stream as it is found: the position from which it has to be handed over again, if it no
-    /// longer has what it acknowledged.
+    /// Compares with the stream as it is found. Returns the position from which everything must be sent
+    /// again, if the stream no longer has what it acknowledged.
     pub fn found(&mut self, made: &str, last: u64) -> Option<Seq> {
         let is_same = self.made == made || self.made.is_empty();
         self.made = made.to_owned();
@@ -60,7 +60,7 @@ impl Acked {
         position
     }
 
-    /// All up to a position is acknowledged with this number at most.
+    /// Notes that everything up to a position is acknowledged, with at most this number in the stream.
     pub fn add(&mut self, sequence: u64, position: Seq) {
         if self.marks.last().is_some_and(|mark| mark.sequence == sequence) {
             self.marks.pop();
@@ -76,9 +76,9 @@ impl Acked {
         }
     }
 
-    /// What lies below the first that the stream still has was read: nobody misses it.
+    /// Notes the first message that the stream still has. Those below it were read and can't be forgotten.
     pub fn read_below(&mut self, first: u64) {
-        // The last mark below it is from where what is there was handed over.
+        // The last mark below it is the position from which the present messages were sent.
         let below = self.marks.iter().filter(|mark| mark.sequence < first).count();
         self.marks.drain(..below.saturating_sub(1));
     }

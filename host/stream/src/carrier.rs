@@ -1,5 +1,5 @@
-//! Hands what the journal has to the stream, in its order, and keeps how far it is in the journal:
-//! retention leaves what was not handed over, and `journal verify` counts it as it counts a plugin's.
+//! Sends a journal's states to the stream, in order. The journal keeps the carrier's progress like a
+//! plugin's: retention keeps states that were not sent, and `journal verify` counts them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,22 +18,22 @@ use crate::message::parts;
 use crate::publisher::Publisher;
 use crate::server::{Away, Server};
 
-/// States of one reading, and of one save.
+/// The states of one read, and of one save.
 const PAGE: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How often it is looked how much of the stream was read, and whether it is there.
+/// How often the carrier checks that the stream exists, and how much of it was read.
 const LOOK: Duration = Duration::from_secs(5);
-/// How often it is told how far this journal is carried, by which it is known again.
+/// How often the carrier tells the server how far this journal is carried. The journal is recognized by it.
 const TELL: Duration = Duration::from_secs(1);
 
-/// How a carrier stands.
+/// The figures of a carrier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CarrierSnapshot {
-    /// The position up to which all is with the server.
+    /// Every state up to this position is with the server.
     pub cursor: Seq,
     pub carried: u64,
-    /// What keeps it from going on, for people; `None` while all is well.
+    /// What keeps the carrier from going on, for people; `None` while all is well.
     pub condition: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl CarrierHandle {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says it once: the same condition again is no news.
+    /// Sets the condition, and logs it unless it is the same as before.
     fn set_condition(&self, condition: Option<String>) {
         let held = std::mem::replace(&mut self.lock().condition, condition.clone());
         match condition {
@@ -94,8 +94,7 @@ impl Carrier {
         (Self { server, backlog, documents, handle: handle.clone() }, handle)
     }
 
-    /// Runs until the stop. What the server or the journal can't do now is tried again; an error is
-    /// final.
+    /// Runs until the stop. It retries what the server or the journal can't do now. An error is final.
     pub async fn run(self, stop: CancellationToken) -> Result<(), JournalError> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -120,7 +119,7 @@ impl Carrier {
         }
     }
 
-    /// One connection, until something is away.
+    /// Runs over one connection until something becomes unavailable.
     async fn session(&self) -> Result<std::convert::Infallible, Fault> {
         let mut kept = Kept::load(&self.backlog, &self.server.spec).await?;
         self.show(&kept.progress);
@@ -160,8 +159,8 @@ impl Carrier {
         }
     }
 
-    /// One journal carries to a stream. One that was put back to what it was is found by what it had
-    /// carried, which stands elsewhere in it now, or nowhere.
+    /// Claims the stream for this journal; only one journal carries to it. A journal that was restored from a
+    /// backup is recognized: the state that it carried last now stands elsewhere in it, or nowhere.
     async fn claim(&self, kept: &mut Kept, publisher: &Publisher) -> Result<Claim, Fault> {
         let claims = Claims::open(&self.server, publisher.context()).await?;
         let spec = &self.server.spec;
@@ -175,7 +174,7 @@ impl Carrier {
                 if self.went_back(&held).await? {
                     tracing::warn!(
                         stream = spec.name,
-                        "the journal was put back to an older copy: it is carried as another"
+                        "the journal was restored from an older copy: it is carried under a new name"
                     );
                     kept.begin_anew().await?;
                     is = Carries { line: kept.line.to_string(), sources: is.sources, ..Carries::default() };
@@ -183,11 +182,11 @@ impl Carrier {
             }
             Some((held, _)) if spec.take_over.as_ref() != Some(&held.line) => {
                 let why = format!(
-                    "the journal `{0}` does: give each host that witnesses a stream of its own; if that journal is \
-                     gone for good, say `takeOver: {0}` here, and let its readers begin with empty data folders",
+                    "`{0}`; give each host that witnesses a stream of its own; if that journal is gone for \
+                     good, write `takeOver: {0}` here, and let its readers begin with empty data folders",
                     held.line
                 );
-                return Err(self.server.away("another carries to it", why).into());
+                return Err(self.server.away("another journal carries to it", why).into());
             }
             _ => {}
         }
@@ -203,12 +202,12 @@ impl Carrier {
         if *self.backlog.newest().borrow() < held.position {
             return Ok(true);
         }
-        // What retention took tells nothing.
+        // A state that retention removed proves nothing.
         let there = self.backlog.read_at(&[held.position]).await?;
         Ok(there.first().is_some_and(|state| state.id.as_str() != held.id))
     }
 
-    /// Where the server no longer has what it acknowledged, that is handed over again.
+    /// Sends states again that the server acknowledged and no longer has.
     async fn go_back(&self, kept: &mut Kept, publisher: &Publisher) -> Result<(), JournalError> {
         let (made, last) = publisher.found();
         let Some(position) = kept.acked.found(&made, last) else { return Ok(()) };
@@ -216,25 +215,27 @@ impl Carrier {
         tracing::warn!(
             stream = self.server.spec.name,
             states,
-            "its server has forgotten what it had acknowledged: what may be of it is handed over again"
+            "its server has lost states that it had acknowledged: they are sent again"
         );
         self.show(&kept.progress);
         Ok(())
     }
 
-    /// What was read can't be forgotten any more. A server that is away, or forgot something, is found
-    /// also while there is nothing to hand over.
+    /// Looks at the stream. Messages that were read can't be forgotten any more. It also finds a server that
+    /// is away, or that forgot messages, while there is nothing to send.
     async fn look(&self, kept: &mut Kept, publisher: &mut Publisher) -> Result<(), Away> {
         let first = publisher.look().await?;
         let (made, last) = publisher.found();
         if kept.acked.clone().found(&made, last).is_some() {
-            return Err(self.server.away("its server went back", "it is looked at again"));
+            return Err(self
+                .server
+                .away("its server has lost what it had acknowledged", "the carrier connects again"));
         }
         kept.acked.read_below(first);
         Ok(())
     }
 
-    /// Up to the first that the server does not take.
+    /// Sends states, up to the first that the server does not take.
     async fn send(
         &self,
         publisher: &mut Publisher,
@@ -269,7 +270,7 @@ impl Carrier {
     }
 }
 
-/// That this journal carries, as the server was told.
+/// The server's record that this journal carries.
 struct Claim {
     claims: Claims,
     sequence: u64,

@@ -1,4 +1,5 @@
-//! Who carries to a stream, and who reads which part of it: kept on the server, beside the stream.
+//! Claims on a stream: which journal carries to it, and which host reads each partition. The server keeps
+//! them beside the stream.
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::message::PublishMessage;
@@ -7,18 +8,18 @@ use kubewitness_core::Seq;
 
 use crate::server::{Away, Server};
 
-/// What a server has of somebody: the text, and the number under which it may be replaced.
+/// A claim on the server: its text, and the number under which it may be replaced.
 struct Found {
     text: String,
     sequence: u64,
 }
 
-/// Who carries.
+/// The claim of a carrier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Carries {
-    /// Of which journal.
+    /// The id of its journal.
     pub line: String,
-    /// The last that was carried of it.
+    /// The last position that was carried.
     pub position: Seq,
     pub id: String,
     pub sources: Vec<String>,
@@ -54,7 +55,8 @@ impl Claims {
             ..Config::default()
         };
         let stream = context.get_or_create_stream(config).await;
-        let stream = stream.map_err(|error| server.away("who carries and reads it can't be found", error))?;
+        let stream = stream
+            .map_err(|error| server.away("its carrier and readers can't be read from its server", error))?;
         Ok(Self { server: server.clone(), context: context.clone(), stream })
     }
 
@@ -65,20 +67,24 @@ impl Claims {
                 Ok(Some(Found { text, sequence: found.sequence }))
             }
             Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
-            Err(error) => Err(self.server.away("who carries and reads it can't be found", error)),
+            Err(error) => {
+                Err(self.server.away("its carrier and readers can't be read from its server", error))
+            }
         }
     }
 
-    /// Only in the place of what was found.
+    /// Writes a claim only if the one that was found is still there.
     async fn put(&self, subject: String, text: String, found: u64) -> Result<u64, Away> {
-        let failed = |error: String| self.server.away("it can't be told who carries and reads it", error);
+        let failed =
+            |error: String| self.server.away("its carrier and readers can't be written to its server", error);
         let claim = PublishMessage::build().payload(text.into()).expected_last_subject_sequence(found);
         let sent =
             self.context.send_publish(subject, claim).await.map_err(|error| failed(error.to_string()))?;
         Ok(sent.await.map_err(|error| failed(error.to_string()))?.sequence)
     }
 
-    /// Each partition has one reader: what it has read is taken from the stream.
+    /// Claims partitions for a reader. Each partition has one reader, because what is read is removed from
+    /// the stream.
     pub async fn reads(
         &self,
         source: &str,
@@ -92,17 +98,17 @@ impl Claims {
             Some(Found { text, .. }) if text == reader => return Ok(()),
             Some(Found { text: holder, .. }) if Some(holder.as_str()) != take_over => {
                 let why = format!(
-                    "partition {partition} of `{source}` is read by another host, `{holder}`: give each partition to \
-                     one host; if that one no longer reads it, say `takeOver: {holder}` here"
+                    "partition {partition} of `{source}` is read by `{holder}`: give each partition to one \
+                     host; if that one no longer reads it, write `takeOver: {holder}` here"
                 );
-                return Err(self.server.away("it is not for this host", why));
+                return Err(self.server.away("another host reads it", why));
             }
             _ => {}
         }
         self.put(subject, reader.to_owned(), found.map_or(0, |found| found.sequence)).await.map(drop)
     }
 
-    /// Who carries to it; `None` before anybody did.
+    /// The claim of the carrier; `None` before the first.
     pub async fn carrier(&self) -> Result<Option<(Carries, u64)>, Away> {
         let found = self.find(&self.server.claim("carrier")).await?;
         Ok(found.and_then(|Found { text, sequence }| Some((Carries::parse(&text)?, sequence))))

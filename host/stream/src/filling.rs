@@ -1,4 +1,4 @@
-//! One append in the making, of what a stream brings.
+//! Collects one append from the messages of a stream.
 
 use async_nats::jetstream::Message;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use kubewitness_core::ports::{Append, Poison, Witnessed};
 use crate::server::Away;
 use crate::session::{Lane, Session};
 
-/// Bytes of documents in one append.
+/// The bytes of documents in one append.
 const BATCH_BYTES: usize = 8 << 20;
 
 #[derive(Default)]
@@ -42,12 +42,12 @@ impl<'a> Filling<'a> {
         states.is_empty() && poison.is_empty() && gaps.is_empty()
     }
 
-    /// Of the object whose state came last.
+    /// The kind of the last object.
     pub fn newest_kind(&self) -> Option<&str> {
         self.batch.append.states.last().map(|state| &*state.object.kind)
     }
 
-    /// Takes a message in. `true`: what was collected has to be written before anything else.
+    /// Takes a message. Returns `true` if the collected states must be written before anything else.
     pub async fn takes(&mut self, place: usize, message: &Message) -> Result<bool, Away> {
         let lane = &mut self.session.lanes[place];
         let Ok(info) = message.info() else { return Ok(false) };
@@ -70,7 +70,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Offers again what waits, oldest first.
+    /// Offers waiting states again, oldest first.
     pub async fn retry_stashed(&mut self) -> Result<bool, Away> {
         let waiting = self.session.lanes.iter().enumerate();
         let sequence = |(place, lane): (usize, &Lane)| Some((lane.stash.as_ref()?.0.sequence, place));
@@ -80,7 +80,7 @@ impl<'a> Filling<'a> {
     }
 
     async fn offer(&mut self, place: usize, arrival: Arrival, document: Bytes) -> Result<bool, Away> {
-        // One append is of one epoch.
+        // An append has one epoch.
         let begins = arrival.state.epoch > self.intake.epoch() && !self.is_empty();
         let taken = if begins { Taken::Waits } else { self.intake.offer(&arrival, self.clock.now_ms()) };
         match taken {
@@ -92,9 +92,8 @@ impl<'a> Filling<'a> {
             }
             Taken::Over(gap) => self.batch.append.gaps.push(*gap),
             Taken::Foreign => {
-                let why = "empty the data folder of this host, so that it begins with what is carried now";
-                let what =
-                    "what it brings comes from a journal that was begun anew, in an epoch that is over here";
+                let why = "empty the data folder of this host, so that it begins with the new journal";
+                let what = "it carries a new journal, in an epoch that has ended here";
                 return Err(self.session.away(what, why));
             }
             Taken::Repeat => self.batch.repeats += 1,

@@ -1,4 +1,4 @@
-//! What the journal keeps of a carrier, as it keeps a plugin's progress and its `kv`.
+//! Keeps a carrier's progress in the journal, like a plugin's progress and its `kv`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -11,19 +11,19 @@ use kubewitness_core::{Seq, State};
 
 use crate::acked::Acked;
 
-/// The name of this journal, and what the server may forget.
+/// The id of this journal, and what the server may forget.
 const LINE: &str = "line";
 const ACKED: &str = "acked";
-/// How far it is looked back for what stood in front of a position, in states of one reading.
+/// How far back the state before a position is searched for, in states of one read.
 const BACK: usize = 1024;
 const BACK_PAGES: usize = 64;
 
-/// Under which name the journal keeps how far a stream's carrier is. No plugin can have it.
+/// The name under which the journal keeps the carrier's progress for a stream. No plugin can have it.
 pub fn progress_name(stream: &str) -> String {
     format!("stream/{stream}")
 }
 
-/// Random enough that no two journals of one stream have the same.
+/// An id that is random enough for no two journals of one stream to share it.
 pub(crate) fn new_name() -> Arc<str> {
     format!("{:016x}", RandomState::new().hash_one(0_u8)).into()
 }
@@ -35,12 +35,13 @@ pub(crate) struct Kept {
     pub progress: Progress,
     pub line: Arc<str>,
     pub acked: Acked,
-    /// What stood last in each partition of what was carried.
+    /// The last carried position in each partition.
     before: HashMap<(Arc<str>, u32), Seq>,
 }
 
 impl Kept {
-    /// A source that is carried from now on begins here; one that no longer is ends here.
+    /// Loads the progress. A source that is carried from now on begins here; a source that is no longer
+    /// carried ends here.
     pub async fn load(backlog: &Arc<dyn Backlog>, spec: &StreamSpec) -> Result<Self, JournalError> {
         let (backlog, name) = (backlog.clone(), progress_name(&spec.name));
         backlog.settle().await?;
@@ -72,14 +73,15 @@ impl Kept {
         partition(&state.object, self.partitions)
     }
 
-    /// What lies in front of where a source begins is missing to whoever reads it, and is told so.
+    /// The position before a state in its partition. Readers miss what lies before a source's beginning, and
+    /// learn of it as a gap.
     pub fn before(&self, source: &Arc<str>, partition: u32) -> Seq {
         let begins = self.progress.sources.iter().filter(|start| start.source == *source);
         let begins = begins.map(|start| start.after).max().unwrap_or_default();
         self.before.get(&(source.clone(), partition)).copied().unwrap_or_default().max(begins)
     }
 
-    /// All up to here is with the server; these are what was carried of it.
+    /// Notes that everything up to `through` is with the server. `states` are the carried ones.
     pub async fn add(&mut self, states: &[&Arc<State>], through: Seq) -> Result<(), JournalError> {
         let last: BTreeMap<_, _> =
             states.iter().map(|state| ((state.source.clone(), self.partition(state)), state.seq)).collect();
@@ -92,7 +94,7 @@ impl Kept {
         Ok(())
     }
 
-    /// What stands behind a position is carried once more. Answers how many states that are.
+    /// Goes back: states after the position are carried once more. Returns their number.
     pub async fn go_back(&mut self, position: Seq) -> Result<u64, JournalError> {
         let starts = self.progress.sources.iter().filter(|start| start.until.is_none());
         let sources: Vec<_> = starts.map(|start| start.source.clone()).collect();
@@ -108,8 +110,8 @@ impl Kept {
         Ok(again)
     }
 
-    /// The last of each partition up to a position. One that lies too far back is not found: then
-    /// nothing is said of what is missing in front of its next one.
+    /// The last position of each partition up to a position. A state that lies too far back is not found.
+    /// Then nothing is said about what is missing before the next state of its partition.
     async fn stood_before(
         &self,
         position: Seq,
@@ -132,7 +134,8 @@ impl Kept {
         Ok(stood)
     }
 
-    /// The journal went back behind what it had carried: what it has from here on stands elsewhere.
+    /// Begins a new journal id. The journal was restored to a point before its last carried state, so its
+    /// later positions hold other states.
     pub async fn begin_anew(&mut self) -> Result<(), JournalError> {
         self.line = new_name();
         self.acked = Acked::default();

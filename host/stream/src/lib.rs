@@ -1,16 +1,17 @@
-//! The only crate that knows NATS: states on their way from the host that witnesses them to those that
-//! hand them out.
+//! Carries states over NATS JetStream, from the host that witnesses them to the hosts that hand them out. No
+//! other crate knows NATS.
 //!
 //! ```text
 //! journal ─▶ Carrier ─▶ the stream on the server ─▶ Reader ─▶ the journal of another host
 //! ```
 //!
-//! The server is trusted with as little as possible. It may forget what it acknowledged, bring what it
-//! has twice, and be away for as long as it likes: each state says where it stood (`core::carry`), so
-//! that the reader finds what is missing and passes over what it had. A reader keeps how far it is in
-//! its own journal, in the transaction that keeps what it read, and what it has kept is taken from the
-//! stream. Nothing else is: what nobody has read makes the stream full, and what comes then waits in
-//! the journal of the carrier.
+//! The server is trusted with as little as possible. It may forget what it acknowledged, send messages twice,
+//! and be away for any time. Each state says where it stood (`core::carry`). So the reader finds gaps and
+//! skips repeats. A reader keeps its place in its own journal, in the transaction that stores the states.
+//! Only then are they removed from the stream. If nobody reads, the stream fills up, and later states wait in
+//! the carrier's journal.
+//!
+//! The crate meets the journal through `core::ports`. It knows neither Kubernetes nor plugins.
 
 mod acked;
 mod carrier;

@@ -1,4 +1,4 @@
-//! A state as messages: mostly one, and several where the server takes no message as large.
+//! Encodes a state as messages: mostly as one, or as several if the server's messages are too small.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use kubewitness_core::State;
 use kubewitness_core::carry::{Garbled, Stood, unpack};
 use kubewitness_core::limits::FRAME_BYTES;
 
-/// Which journal, which position, and which one was before it.
+/// The journal's id, the position, and the position before it.
 const STOOD: &str = "Kubewitness-Stood";
-/// Which part of how many, where there are several.
+/// Which part of how many, if there are several.
 const PART: &str = "Kubewitness-Part";
-/// What headers and the protocol itself take of a message.
+/// The bytes of a message that headers and the protocol take.
 const BESIDE: usize = 4096;
-/// A part is never smaller, whatever the server says that it takes.
+/// The smallest part, whatever limit the server announces.
 const LEAST: usize = 64 * 1024;
-/// A state in parts is never larger: the largest document, and what stands around it.
+/// The largest state in parts: the largest document and its envelope.
 const LARGEST: usize = 2 * FRAME_BYTES;
 
-/// One message, but for where it goes.
+/// One message without its subject.
 pub(crate) struct Part {
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
 impl Part {
-    /// The server takes it only as the next one after this.
+    /// Makes the server accept it only as the next message after this one.
     pub fn expect(&mut self, last_sequence: u64) {
         self.headers.insert(NATS_EXPECTED_LAST_SEQUENCE, last_sequence.to_string());
     }
 }
 
-/// The parts of a packed state. The server knows each of them again by its id.
+/// The parts of a packed state. The server recognizes a repeated part by its id.
 pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: usize) -> Vec<Part> {
     let size = max_payload.saturating_sub(BESIDE).max(LEAST);
     let count = packed.len().div_ceil(size).max(1);
@@ -51,32 +51,32 @@ pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: us
     (0..count).map(part).collect()
 }
 
-/// Puts parts together. They follow each other in their partition; what does not is begun anew, and
-/// missed as a whole where its last part comes.
+/// Joins parts to states. The parts of a state follow each other in their partition. A part out of order
+/// begins anew, and the state is then missed as a whole when its last part arrives.
 #[derive(Default)]
 pub(crate) struct Parts {
     of: Option<Stood>,
-    /// The number of the first part, in the stream's.
+    /// The number of the first part in the stream.
     first: u64,
     next: usize,
     bytes: BytesMut,
 }
 
 impl Parts {
-    /// Where the state begins that is not all there.
+    /// The number at which an incomplete state begins.
     pub fn begun(&self) -> Option<u64> {
         self.of.is_some().then_some(self.first)
     }
 
-    /// The state, once all of it is there.
+    /// Takes a part. Returns the state once it is complete.
     pub fn take(
         &mut self,
         sequence: u64,
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Option<(Stood, State, Bytes)>, Garbled> {
-        let stood = stood(headers).ok_or_else(|| Garbled("a message does not say where it stood".into()))?;
-        // What comes behind it says that the rest never will: it must not hold up what is read.
+        let stood = stood(headers).ok_or_else(|| Garbled("a message does not say its position".into()))?;
+        // A later state proves that the rest will never come. The incomplete one must not hold up reading.
         let is_behind = |of: &Stood| of.line != stood.line || of.position < stood.position;
         if self.of.as_ref().is_some_and(is_behind) {
             *self = Self::default();
@@ -89,7 +89,7 @@ impl Parts {
             *self = Self { of: Some(stood.clone()), first: sequence, ..Self::default() };
         }
         if self.of.as_ref() != Some(&stood) || self.next != index {
-            // A repeat of some part, or one whose first part is lost.
+            // This is a repeat of a part, or a part whose first part is lost.
             return Ok(None);
         }
         if self.bytes.len() + body.len() > LARGEST {
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Nothing packs it.
+    /// Bytes that no compression makes smaller.
     fn noise(length: usize) -> Vec<u8> {
         let mut dice = 1_u64;
         let mut byte = || {
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(sent.len(), 4);
         let mut parts = Parts::default();
         for (index, part) in sent.iter().enumerate() {
-            // Each part comes twice, as after a lost acknowledgement, but for the last.
+            // Each part except the last comes twice, as after a lost acknowledgement.
             let found = parts.take(7, &part.headers, &part.body).unwrap();
             assert_eq!(parts.begun(), (index < 3).then_some(7));
             if index == 3 {
@@ -191,7 +191,7 @@ mod tests {
         }
         let whole = |position| parts("jobs", &stood(position), &pack(&state(), b"{}"), 0).remove(0);
         assert!(parts_of.take(7, &whole(10).headers, &whole(10).body).unwrap().is_some());
-        // A repeat of an older one between its parts is no reason to begin anew; a newer one is.
+        // A repeat of an older state between the parts is no reason to begin anew; a newer state is.
         let mut held = Parts { of: Some(stood(12)), first: 3, ..Parts::default() };
         assert!(held.take(7, &whole(9).headers, &whole(9).body).unwrap().is_some());
         assert_eq!(held.begun(), Some(3));

@@ -1,5 +1,5 @@
-//! Messages on their way to the server: in order, each of them only behind the one before it. A
-//! message that the server did not take can't be overtaken, so that no reader takes it for lost.
+//! Sends messages to the server, in order. Each is accepted only directly after the one before. So no message
+//! overtakes one that the server did not take, and no reader takes that one for lost.
 
 use std::collections::VecDeque;
 
@@ -11,32 +11,32 @@ use futures::FutureExt;
 use crate::message::Part;
 use crate::server::{Away, Link, Server};
 
-/// Bytes that were sent and are not acknowledged.
+/// The most bytes that are sent and not acknowledged.
 const FLYING_BYTES: usize = 8 << 20;
 const FLYING: usize = 256;
 
 struct Flight {
     ack: PublishAckFuture,
     bytes: usize,
-    /// A state's last message.
+    /// Whether it is the last message of a state.
     ends: bool,
 }
 
 pub(crate) struct Publisher {
     server: Server,
     link: Link,
-    /// What the next message stands behind, if the server takes all that fly.
+    /// The number after which the next message stands, if the server takes every message in flight.
     last: u64,
-    /// The greatest number that was acknowledged.
+    /// The greatest acknowledged number.
     newest: u64,
     flying: VecDeque<Flight>,
     bytes: usize,
-    /// One message at a time: the server may have some of them already, and then those behind them
-    /// can't be told what they stand behind.
+    /// Whether messages go one at a time. The server may have some of them already, and then the number
+    /// before the later ones is not known.
     careful: bool,
-    /// It had one of them.
+    /// Whether the server already had one of them.
     met: bool,
-    /// States that were acknowledged since somebody asked.
+    /// States acknowledged since the last call.
     acknowledged: usize,
 }
 
@@ -63,15 +63,15 @@ impl Publisher {
         (info.created.unix_timestamp_nanos().to_string(), info.state.last_sequence)
     }
 
-    /// The number of the last that was acknowledged.
+    /// The last acknowledged number.
     pub fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// Looks at the stream. The number of the first that it still has.
+    /// Looks at the stream. Returns the number of the first message that it still has.
     pub async fn look(&mut self) -> Result<u64, Away> {
         let info = self.link.stream.info().await;
-        let info = info.map_err(|error| self.server.away("it can't be looked at", error))?;
+        let info = info.map_err(|error| self.server.away("its state can't be read", error))?;
         Ok(info.state.first_sequence)
     }
 
@@ -101,8 +101,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Waits for all that fly. How many states are with the server, since this was asked before:
-    /// what follows an error is not among them.
+    /// Waits for every message in flight. Returns how many states the server has taken since the last call.
+    /// States after an error are not among them.
     pub async fn settle(&mut self) -> (usize, Result<(), Away>) {
         let mut settled = Ok(());
         while !self.flying.is_empty() && settled.is_ok() {
@@ -121,7 +121,7 @@ impl Publisher {
         self.newest = self.newest.max(ack.sequence);
         if ack.duplicate {
             self.met = true;
-            // It stands where it stood, and the number that was meant for it is free.
+            // The message stood there before, and its intended number is free.
             self.last -= 1;
         } else if self.careful {
             self.last = ack.sequence;
@@ -139,13 +139,15 @@ impl Publisher {
         match error.kind() {
             _ if code(error) == Some(ErrorCode::STREAM_STORE_FAILED) => {
                 let most = server.spec.max_bytes.0 >> 20;
-                let why = "what comes waits in the journal until its readers have read";
+                let why = "new states wait in the journal until its readers have read";
                 server.away(&format!("it is full ({most} MiB, or the server's disk)"), why)
             }
             PublishErrorKind::WrongLastSequence => {
-                server.away("something was written to it meanwhile", "it is looked at again")
+                server.away("another client has written to it", "the carrier connects again")
             }
-            PublishErrorKind::TimedOut => server.away("its server does not acknowledge", "it is asked again"),
+            PublishErrorKind::TimedOut => {
+                server.away("its server does not acknowledge a message", "the carrier connects again")
+            }
             _ => match std::error::Error::source(error) {
                 Some(source) => server.away("its server does not take it", format!("{error}: {source}")),
                 None => server.away("its server does not take it", error),

@@ -1,4 +1,4 @@
-//! A source that another host witnesses, as the stream brings it.
+//! Reads a source that another host witnesses from a stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::kept::new_name;
 use crate::server::{Away, Server};
 use crate::session::Session;
 
-/// How often it is looked whether the end was reached, while it was not or something waits for it.
+/// How often the reader checks whether it has reached the end, until it has, or while a state waits for that.
 const LOOK: Duration = Duration::from_millis(200);
-/// Between two times that what is durable is taken from the stream.
+/// The pause between two removals of durable messages from the stream.
 const PURGE: Duration = Duration::from_secs(1);
 
 pub struct Reader {
@@ -28,16 +28,16 @@ pub struct Reader {
     partitions: Vec<u32>,
     take_over: Option<String>,
     clock: Arc<dyn Clock>,
-    /// What is durable here.
+    /// The part that is durable here.
     durable: Intake,
-    /// Its name was given now, and is not durable.
+    /// Whether its name is new and not yet durable.
     is_new: bool,
     session: Option<(Session, Intake)>,
     purged_at: Instant,
 }
 
 impl Reader {
-    /// A source with this name, of objects of this kind.
+    /// The source's name and the kind of its objects must match.
     pub fn new(server: Server, source: &str, kind: &str, from: &FromSpec, clock: Arc<dyn Clock>) -> Self {
         let (source, kind): (Arc<str>, _) = (source.into(), kind.to_owned());
         let partitions = from.partitions(server.spec.partitions);
@@ -69,7 +69,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What is there, up to one append; waits until something is, or everything was read.
+    /// Reads what is there, up to one append. It waits until there is something, or everything was read.
     async fn read(&mut self) -> Result<Fed, Away> {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(Fed::default()) };
@@ -139,7 +139,7 @@ impl Feed for Reader {
     }
 
     async fn next(&mut self) -> Result<Fed, FeedError> {
-        // Others are told its name: it has to be the same after a restart.
+        // Other hosts learn its name, so it must be the same after a restart.
         if self.is_new {
             let checkpoint = Some(Version::new(&self.durable.places().to_string()));
             let append = Append {

@@ -1,4 +1,4 @@
-//! The server and the stream on it: how it is reached, and that it is the one that is meant.
+//! Connects to the server and its stream, and checks that the stream is the intended one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use kubewitness_core::config::StreamSpec;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
-/// To connect, and for each answer. A server that is there takes milliseconds.
+/// The limit for connecting, and for each answer. A server that works takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(5);
-/// What stands in front of the number of partitions in the description of a stream: servers of this
-/// age keep nothing else that could be read back.
+/// The prefix of the number of partitions in a stream's description. Older servers keep nothing else that can
+/// be read back.
 const SIGN: &str = "kubewitness.dev/stream/v1 partitions=";
 
-/// Reads a secret anew each time: it may be rotated.
+/// Reads a secret anew each time, because it may be rotated.
 pub type Secret = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
-/// Nothing can be had from the server now. It says what to do, and never the address: that is a secret.
+/// The server can't be used now. The text says what to do, and never contains the address, which is a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub(crate) struct Away(pub String);
 
-/// Which stream on which server.
+/// A stream on a server.
 #[derive(Clone)]
 pub struct Server {
     pub spec: StreamSpec,
     pub address: Secret,
-    /// What a `.creds` file holds, where the server asks for that.
+    /// The content of a `.creds` file, if the server asks for one.
     pub credentials: Option<Secret>,
 }
 
-/// A connection, and the stream as it was when it was made.
+/// A connection, and the stream's state when the connection was made.
 pub(crate) struct Link {
     pub client: Client,
     pub context: Context,
@@ -43,7 +43,7 @@ pub(crate) struct Link {
 }
 
 impl Server {
-    /// As the server knows it.
+    /// The stream's name on the server.
     pub fn name(&self) -> String {
         format!("kubewitness-{}", self.spec.name)
     }
@@ -52,7 +52,7 @@ impl Server {
         format!("kubewitness.{}.states.{source}.{partition}", self.spec.name)
     }
 
-    /// Where it stands who carries and who reads.
+    /// The subject of a claim.
     pub(crate) fn claim(&self, what: &str) -> String {
         format!("kubewitness.{}.{what}", self.spec.name)
     }
@@ -65,7 +65,7 @@ impl Server {
         let address = (self.address)().await.map_err(|error| self.away("its address", error))?;
         let servers: Result<Vec<_>, _> =
             address.split(',').map(|one| one.trim().parse::<async_nats::ServerAddr>()).collect();
-        // The text of the error would have the address in it.
+        // The text of the error would contain the address.
         let form = "it is none: write nats://user:password@host:4222, or tls://…";
         let servers = servers.map_err(|_| self.away("its address", form))?;
         let options = self.authenticated(&servers).await?;
@@ -73,15 +73,14 @@ impl Server {
             .name("kubewitness")
             .connection_timeout(ANSWER)
             .request_timeout(Some(ANSWER))
-            // Whoever loses it connects anew and looks at what is there.
+            // After a lost connection the caller connects anew and looks at the stream again.
             .max_reconnects(1);
         let connecting = tokio::time::timeout(ANSWER, options.connect(servers));
         let late = |_| self.away("its server", format!("does not answer within {} s", ANSWER.as_secs()));
         let client = connecting.await.map_err(late)?;
         let client = client.map_err(|error| match error.kind() {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
-                let why =
-                    "look at the user and the password in what `urlFrom` names, or at `credentialsFrom`";
+                let why = "check the user and the password in the secret of `urlFrom`, or `credentialsFrom`";
                 self.away("its server does not let this host in", why)
             }
             _ => self.away("its server can't be reached", error),
@@ -90,12 +89,12 @@ impl Server {
         Ok((client, context))
     }
 
-    /// The client takes nothing of this from the address by itself.
+    /// The client does not take credentials from the address by itself.
     async fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, Away> {
         let options = ConnectOptions::new();
         if let Some(credentials) = &self.credentials {
             let text = credentials().await.map_err(|error| self.away("its credentials", error))?;
-            let form = |_| self.away("its credentials", "they are not what a `.creds` file holds");
+            let form = |_| self.away("its credentials", "they are not the content of a `.creds` file");
             return options.credentials(&text).map_err(form);
         }
         let plain = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
@@ -107,19 +106,19 @@ impl Server {
         })
     }
 
-    /// For whoever reads: the stream is there, or it is waited for.
+    /// Connects a reader. If the stream does not exist, the reader waits for it.
     pub(crate) async fn link(&self) -> Result<Link, Away> {
         let (client, context) = self.connect().await?;
         let stream = context.get_stream(self.name()).await.map_err(|error| {
             let what =
-                "it can't be had from its server (is JetStream on?); the host that carries it makes it";
+                "it can't be opened on its server (is JetStream on?); the host that carries to it creates it";
             self.away(what, error)
         })?;
         self.check(stream.cached_info())?;
         Ok(Link { client, context, stream })
     }
 
-    /// For whoever carries: made where it is not there, and as large as its settings say.
+    /// Connects a carrier. It makes the stream if there is none, and sets its size from the settings.
     pub(crate) async fn link_to_carry(&self) -> Result<Link, Away> {
         use async_nats::jetstream::context::GetStreamErrorKind::JetStream;
         let (client, context) = self.connect().await?;
@@ -129,15 +128,15 @@ impl Server {
             Err(error) if matches!(error.kind(), JetStream(e) if e.error_code() == ErrorCode::STREAM_NOT_FOUND) =>
             {
                 let made = context.create_stream(config.clone()).await;
-                made.map_err(|error| self.away("it can't be made on its server", error))?
+                made.map_err(|error| self.away("it can't be created on its server", error))?
             }
-            Err(error) => return Err(self.away("it can't be had from its server (is JetStream on?)", error)),
+            Err(error) => return Err(self.away("it can't be opened on its server (is JetStream on?)", error)),
         };
         self.check(stream.cached_info())?;
         let is = &stream.cached_info().config;
         let of = |config: &Config| (config.max_bytes, config.duplicate_window, config.num_replicas);
         if of(is) != of(&config) {
-            // The server would throw away what does not fit.
+            // The server would drop what does not fit.
             let held = stream.cached_info().state.bytes;
             if config.max_bytes < is.max_bytes && held > self.spec.max_bytes.0 {
                 let why = format!("{} MiB in it are not read yet", held >> 20);
@@ -158,7 +157,7 @@ impl Server {
             description: Some(format!("{SIGN}{}", spec.partitions)),
             subjects: vec![format!("kubewitness.{}.states.>", spec.name)],
             retention: RetentionPolicy::Limits,
-            // What nobody has read must never go: the carrier waits instead.
+            // Unread messages must never be dropped; the carrier waits instead.
             discard: DiscardPolicy::New,
             max_bytes: i64::try_from(spec.max_bytes.0).unwrap_or(i64::MAX),
             storage: StorageType::File,
@@ -191,8 +190,8 @@ impl Server {
 mod tests {
     use super::*;
 
-    /// Connections are taken by the kernel, and nobody ever reads from them. Time is not waited for: it
-    /// moves on where nothing else happens.
+    /// The kernel accepts connections, and nothing ever reads from them. Time is paused and moves on when
+    /// nothing else happens.
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_nothing_is_given_up_after_its_time() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

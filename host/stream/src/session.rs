@@ -1,6 +1,6 @@
-//! One connection of a reader: a consumer for each partition, from the first that is there. What was
-//! read is taken from the stream soon, so that this is little that comes again; and no number of the
-//! stream is trusted longer than a connection.
+//! Runs one connection of a reader, with a consumer for each partition that begins at the first message.
+//! Messages that were read are removed from the stream soon, so few come again. No number of the stream is
+//! trusted beyond its connection.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -16,14 +16,15 @@ use crate::claims::Claims;
 use crate::message::Parts;
 use crate::server::{Away, Link, Server};
 
-/// Messages that the server sends ahead, of each partition.
+/// Messages of each partition that the server sends ahead for one request. The client library has two
+/// requests at most.
 const AHEAD: usize = 128;
 const AHEAD_BYTES: usize = 8 << 20;
-/// How soon a server that fell silent is noticed.
+/// How soon a silent server is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How soon a reader notices that another has its partitions.
+/// How soon a reader notices that another one has its partitions.
 const CLAIMED: Duration = Duration::from_secs(5);
-/// A reader that is gone leaves its consumers to the server for this long.
+/// How long the server keeps the consumers of a reader that has gone.
 const LEFT: Duration = Duration::from_secs(30);
 
 /// One partition.
@@ -32,16 +33,15 @@ pub(crate) struct Lane {
     consumer: PullConsumer,
     messages: pull::Stream,
     pub parts: Parts,
-    /// The last that came, in the stream's numbers; of it, what is durable; and of that, what was taken
-    /// from the stream.
+    /// The last number that came, the last durable one, and the last one that was removed from the stream.
     pub came: u64,
-    /// How many messages came.
+    /// The number of messages that came.
     pub messages_seen: u64,
     durable: u64,
     purged: u64,
-    /// What waits for other partitions; nothing behind it is read meanwhile.
+    /// A state that waits for other partitions. Nothing behind it is read meanwhile.
     pub stash: Option<(Arrival, bytes::Bytes)>,
-    /// The server had nothing more when the last came.
+    /// Whether the server had nothing more when the last message came.
     pub level: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Session {
     claims: Claims,
     claimed: Instant,
     pub lanes: Vec<Lane>,
-    /// Whose turn it is.
+    /// The partition whose turn it is.
     turn: usize,
 }
 
@@ -91,7 +91,7 @@ impl Session {
         Ok(session)
     }
 
-    /// That each partition is read here, and that somebody carries what is read.
+    /// Checks that this reader still has each partition, and that a carrier carries what it reads.
     async fn claim(&self) -> Result<(), Away> {
         if let Some((carries, _)) = self.claims.carrier().await?
             && !carries.sources.contains(&self.source)
@@ -113,7 +113,7 @@ impl Session {
         let config = pull::Config {
             filter_subject: self.server.subject(&self.source, partition),
             deliver_policy: DeliverPolicy::All,
-            // What was taken is known by its place, and not by the server.
+            // The reader tracks its own place, so the server needs no acknowledgements.
             ack_policy: AckPolicy::None,
             memory_storage: true,
             num_replicas: 1,
@@ -145,14 +145,14 @@ impl Session {
         })
     }
 
-    /// Reads a partition from the first that is there.
+    /// Reads a partition again from its first message.
     pub async fn read_again(&mut self, place: usize) -> Result<(), Away> {
         self.lanes[place] = self.lane(self.lanes[place].partition).await?;
         Ok(())
     }
 
-    /// The next message of any partition that doesn't wait, and whose it is. Nothing is lost where it
-    /// is dropped.
+    /// The next message of any partition that does not wait, and the partition. Dropping the future loses
+    /// nothing.
     pub async fn next(&mut self) -> Result<(usize, Message), Away> {
         let (place, message) = std::future::poll_fn(|cx| self.poll(cx)).await;
         let what = format!("partition {} can't be read", self.lanes[place].partition);
@@ -179,15 +179,15 @@ impl Session {
         Poll::Pending
     }
 
-    /// Finds out of each partition how far it was read: where the server has nothing more of it, up to
-    /// the stream's end.
+    /// Finds how far each partition was read. If the server has nothing more of it, it was read to the
+    /// stream's end.
     pub async fn look(&mut self, intake: &mut Intake) -> Result<(), Away> {
-        let failed = |error: String| self.server.away("it can't be looked at", error);
-        // First the end, then who is there: what comes between is behind the end.
+        let failed = |error: String| self.server.away("its state can't be read", error);
+        // The end comes first, then what is there: messages in between lie behind the end.
         let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.stash.is_none()) {
             let seen = lane.consumer.get_info().await.map_err(|error| failed(error.to_string()))?;
-            // The stream's number of the last delivery moves on over what is not of this partition.
+            // The stream's number of the last delivery moves past messages of other partitions.
             lane.level = seen.num_pending == 0 && seen.delivered.consumer_sequence == lane.messages_seen;
             if lane.level {
                 intake.is_read_through(lane.partition, info.state.last_sequence);
@@ -208,23 +208,23 @@ impl Session {
         self.lanes.iter().any(|lane| lane.stash.is_some())
     }
 
-    /// All that came is durable, but for what waits.
+    /// Notes that everything that came is durable, apart from waiting states.
     pub fn is_durable(&mut self) {
         for lane in &mut self.lanes {
             let waits = lane.stash.as_ref().map(|(waits, _)| waits.sequence);
-            // What came in part has to come again as a whole.
+            // An incomplete state must come again as a whole.
             let first = waits.into_iter().chain(lane.parts.begun()).min();
             lane.durable = first.map_or(lane.came, |first| first - 1);
         }
     }
 
-    /// Takes from the stream what is durable here.
+    /// Removes durable messages from the stream.
     pub async fn purge(&mut self) -> Result<(), Away> {
-        // Behind another connection the numbers may be those of others.
+        // On another connection the numbers may belong to other messages.
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
             return Err(self.server.away("its server", "the connection broke"));
         }
-        // Another may have been told to take them over.
+        // Another reader may have taken them over.
         if self.claimed.elapsed() > CLAIMED {
             self.claim().await?;
             self.claimed = Instant::now();
@@ -233,7 +233,9 @@ impl Session {
             let subject = self.server.subject(&self.source, lane.partition);
             let purging = self.link.stream.purge().filter(subject).sequence(lane.durable + 1);
             let done = purging.await;
-            done.map_err(|error| self.server.away("what was read can't be taken from it", error))?;
+            done.map_err(|error| {
+                self.server.away("messages that were read can't be removed from it", error)
+            })?;
             lane.purged = lane.durable;
         }
         Ok(())

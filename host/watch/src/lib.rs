@@ -1,21 +1,23 @@
-//! The only crate that knows `kube`: from an API server to durable states and a readable cache.
+//! Watches the API server: from lists and watches to durable states and a readable cache. No other crate
+//! knows `kube`.
 //!
 //! `kube` gives transport, TLS and authentication. Lists and watches are raw requests, so that an object that
-//! does not decode is kept all the same.
+//! does not decode is kept all the same. The crate knows neither the journal's store nor plugins: it writes
+//! through `core::ports::Witness`. It returns futures, and the host spawns them.
 //!
-//! A folder is a room, and a room uses only rooms that stand above it in this list:
+//! A folder uses only folders that stand above it in this list:
 //!
-//! | room | what it does |
+//! | folder | what it does |
 //! |---|---|
-//! | `connect` | from a kubeconfig to answered requests |
-//! | `cache` | what is there now: one writer, many readers |
-//! | `source` | what the tasks of one source share: messages, jobs, figures, the handle |
-//! | `judge` | what an event means, and which states it makes |
+//! | `connect` | connects to the API server and sends bounded requests |
+//! | `cache` | holds the objects that exist now: one writer, many readers |
+//! | `source` | holds what the tasks of one source share: messages, jobs, figures, the handle |
+//! | `judge` | decides what an event means and which states it makes |
 //! | `write` | makes states durable, then shows them in the cache |
-//! | `repair` | finds what was missed, and reads it back |
+//! | `repair` | finds missed versions and reads them back |
 //! | `read` | lists and watches; `read/next_action.rs` decides what follows a 410 |
 //! | `run` | wires the tasks of a source |
-//! | `cluster` | ConfigMaps as configuration, the Lease of the leader, who may see what; uses `connect` alone |
+//! | `cluster` | reads ConfigMaps as configuration, holds the leader's Lease, and asks who may see what; uses `connect` alone |
 //!
 //! ```text
 //! read ─▶ lines, items ─▶ write ─▶ journal (`Witness`), then cache ─▶ `Listers`

@@ -1,69 +1,69 @@
-//! The times and sizes of watching, with their reasons. The defaults are for real clusters;
-//! tests shorten them.
+//! The times and sizes of watching, with their reasons. The defaults fit real clusters; tests shorten them.
 
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// Objects in one page of a list: what kubectl and client-go ask for.
+    /// The objects in one page of a list, as kubectl and client-go ask for.
     pub page: usize,
-    /// Whether lists are first asked for as streams; pages are asked for where the server refuses.
+    /// Whether lists are first asked for as streams. If the server refuses, pages are used.
     pub stream_lists: bool,
-    /// A streamed list on which nothing came for this long before its end is none: the server
-    /// has answered with an ordinary watch.
+    /// A streamed list on which nothing arrives for this long before its end is none: the server has answered
+    /// with an ordinary watch.
     pub stream_patience: Duration,
-    /// A watch on which nothing came for this long is given up. Bookmarks come about once a
-    /// minute, so that two and a half of them are missing.
+    /// A watch on which nothing arrives for this long is dropped. Bookmarks come about once a minute, so two
+    /// and a half of them are missing.
     pub idle: Duration,
-    /// The server ends a watch after a time between these, so that clients spread out.
+    /// The server ends a watch after a time in this range, so that clients spread out.
     pub watch_seconds: (u64, u64),
-    /// From asking for one object at an old version to the whole answer. A connection that hangs
-    /// must leave time to ask again within the time that an object has.
+    /// The time for one object at an old version, from the question to the whole answer. A hanging connection
+    /// must leave time to ask again within the time of the object.
     pub one_answer: Duration,
-    /// Back-off: the first pause and the longest one.
+    /// The back-off: the first pause and the longest one.
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// The longest pause before the journal is asked again: it serves nobody but us, and each state
+    /// The longest pause before the journal is tried again. It serves only this process, and every state
     /// waits for it.
     pub journal_pause: Duration,
-    /// A kind that the server doesn't have is looked up again after this long at most, so that one
-    /// that is installed is watched within seconds. It is one small answer of discovery.
+    /// The longest pause before a kind that the server lacks is looked up again. So a kind is watched within
+    /// seconds after it is installed. The look-up is one small discovery answer.
     pub lookup: Duration,
-    /// A checkpoint that moved without states is written this often at most.
+    /// The shortest time between two writes of a checkpoint without states.
     pub checkpoint_every: Duration,
     pub walk: WalkBudget,
-    /// Events of objects that are still read back wait in memory, up to this many and this many
-    /// bytes; then the watch is not read further. A minute of a busy cluster.
+    /// The number and bytes of events that wait in memory for objects that are being read back. Beyond them
+    /// the watch is not read. They hold a minute of a busy cluster.
     pub held_events: usize,
     pub held_bytes: usize,
-    /// After an audit's list the watch has this long to come to the list's version. Bookmarks
-    /// come about once a minute.
+    /// After an audit's list the watch has this long to reach the list's version. Bookmarks come about once a
+    /// minute.
     pub audit_grace: Duration,
-    /// While what could not be read back is left to another witness, it is looked for that one this often.
+    /// How often the source looks for another witness, while that one may have seen what could not be read
+    /// back.
     pub others_every: Duration,
     /// Makes jitter repeatable.
     pub seed: Option<u64>,
 }
 
-/// What reading missed versions back may cost.
+/// The limits on reading missed versions back.
 #[derive(Clone, Debug)]
 pub struct WalkBudget {
-    /// Requests a second. One reads a single key of etcd, or counts the keys of one resource.
+    /// Requests a second. Each reads a single key of etcd, or counts the keys of one resource.
     pub rate: u32,
-    /// Objects at once.
+    /// Objects at the same time.
     pub concurrency: usize,
-    /// Versions of one object: a Job has a dozen in its life, a busy one a few hundred.
+    /// Versions of one object. A Job has a dozen in its life, a busy one a few hundred.
     pub requests_per_object: u32,
-    /// An object's newer versions wait for its older ones at most this long.
+    /// How long an object's newer versions wait for its older ones.
     pub time_per_object: Duration,
-    /// Of one list, over all objects.
+    /// Requests of one list, over all objects.
     pub requests: u32,
-    /// Of one list; compaction removes versions after five minutes anyway. The time in which the
-    /// server was away doesn't count.
+    /// Time of one list. Compaction removes versions after five minutes in any case. The time in which the
+    /// server was away does not count.
     pub time: Duration,
-    /// Of one list: looking for objects that were created and deleted while nobody looked takes
-    /// one for each version of the store that is not accounted for. Who is created meanwhile waits
-    /// for it, since somebody may be found who had the name before.
+    /// Requests of one list's sweep. The search for objects that came and went takes one for each version of
+    /// the store that is not accounted for. An object that was created meanwhile waits for it, because its
+    /// name may have had another object before.
     pub sweep_requests: u32,
     pub sweep_time: Duration,
 }

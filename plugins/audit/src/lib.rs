@@ -1,8 +1,8 @@
-//! Keeps evidence: one line a state in an append-only ledger, each with the hash of the line before
-//! it, so that whoever changes, removes or moves a line breaks every one that follows.
+//! Keeps evidence: one line for each state in an append-only ledger, with the hash of the line before it.
+//! Changing, removing or moving a line breaks the hash of the next one.
 //!
 //! It needs the grant `ledger: [{name: trail, …}]`, and with `sign` also `keys: [{name: trail, …}]`.
-//! `kubewitness audit verify` checks the chain; [`line`] says what is in a line.
+//! `kubewitness audit verify` checks the chain. [`line`] describes a line.
 
 mod line;
 
@@ -12,15 +12,16 @@ use sha2::{Digest, Sha256};
 
 use crate::line::Chain;
 
-/// What the plugin calls its ledger and its key; the operator says which they are.
+/// The plugin's name for its ledger and its key. The operator says which they are.
 const TRAIL: &str = "trail";
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The hash of each object as the API server wrote it. Costs a read of every document.
+    /// Whether lines hold the hash of each object as the API server wrote it. That costs a read of every
+    /// document.
     documents: bool,
-    /// The last line of each batch is signed, and with it all before it.
+    /// Whether the last line of each batch is signed. The signature covers every line before it.
     sign: bool,
 }
 
@@ -56,13 +57,13 @@ impl Plugin for Audit {
 kubewitness_sdk::export!(Audit);
 
 fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
-    // From here to the end of the batch the host keeps the ledger for this call alone.
+    // From here to the end of the batch the host reserves the ledger for this call.
     let last = ledger::last(TRAIL)?;
     let mut chain = Chain::after(last.as_deref())?;
     let mut verdicts = Vec::with_capacity(states.len());
     let mut lines = Vec::with_capacity(states.len());
     for state in states {
-        // What a resync shows was witnessed before, and is in the trail once.
+        // A state of a resync was witnessed before, and the trail has it already.
         if state.is_resync() {
             verdicts.push(Verdict::Done);
             continue;
@@ -84,7 +85,7 @@ fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
     Ok(verdicts)
 }
 
-/// `None` where there is no document, or one that is no text.
+/// Returns `None` if there is no document, or if it is no text.
 fn document_hash(config: &Config, state: &State) -> Result<Option<String>, Error> {
     if !config.documents || state.change == Change::Gap {
         return Ok(None);

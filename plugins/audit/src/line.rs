@@ -4,9 +4,9 @@
 //! {"n":2,"prev":"<hash of line 1>","id":"…",…,"document_sha256":"…","hash":"…","signature":"…"}
 //! ```
 //!
-//! `hash` is SHA-256, in hex, over `prev` and the line's own text without `hash` and `signature`:
-//! the exact bytes, so that nobody has to agree on how JSON is written. The first line has number
-//! 1 and sixty-four zeros as `prev`. `signature` is Ed25519, in hex, over the text of `hash`.
+//! `hash` is SHA-256, in hex, over `prev` and the line's own text without `hash` and `signature`. It covers
+//! the exact bytes, so that nobody must agree on how JSON is written. The first line has number 1 and
+//! sixty-four zeros as `prev`. `signature` is Ed25519, in hex, over the text of `hash`.
 
 use kubewitness_sdk::{Change, Error, State, time};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ struct Last {
     hash: String,
 }
 
-/// The end of the trail, to which lines are added.
+/// The end of the trail. Lines are added to it.
 #[derive(Debug)]
 pub struct Chain {
     n: u64,
@@ -91,7 +91,7 @@ impl Chain {
     }
 }
 
-/// Adds the signature behind the hash.
+/// Adds the signature after the hash.
 pub fn sign(line: &mut String, signature: &[u8]) {
     line.truncate(line.len() - 1);
     line.push_str(&format!(",\"signature\":\"{}\"}}", hex::encode(signature)));

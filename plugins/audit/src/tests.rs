@@ -1,3 +1,5 @@
+//! Tests of the trail against a ledger in memory.
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -61,7 +63,7 @@ fn lines_are_chained_over_batches() {
             (line["n"].as_u64(), line["prev"].as_str()),
             (Some(index as u64 + 1), Some(prev.as_str()))
         );
-        // As the module says it: over the hash before, and the text without the hash.
+        // As `line` describes it: over the hash before, and the text without the hash.
         let (body, _) = text.rsplit_once(",\"hash\":").unwrap();
         prev = hex::encode(Sha256::digest(format!("{prev}{body}}}")));
         assert_eq!(line["hash"], prev.as_str());

@@ -1,18 +1,18 @@
-//! What a destination's answer means for the state.
+//! Turns a destination's answer into a verdict.
 
 use kubewitness_sdk::Verdict;
 use kubewitness_sdk::http::Response;
 
-/// What is kept of a refusal's body, for the person who looks at the dead letter.
+/// How much of a refusal's body is kept for the person who looks at the dead letter.
 const BODY_BYTES: usize = 300;
-/// A destination that asks for more is asked again after an hour all the same.
+/// The longest pause that a destination may ask for.
 const LONGEST_MS: u64 = 3_600_000;
 
 pub fn verdict(response: &Response) -> Verdict {
     let status = response.status;
     match status {
         200..=299 => Verdict::Done,
-        // Time mends these: too slow, too early, too often, or the server's own trouble.
+        // Time cures these: too slow, too early, too often, or the server's own trouble.
         408 | 425 | 429 | 500..=599 => {
             let reason = format!("the destination answered {status}");
             match retry_after(response) {
@@ -27,7 +27,7 @@ pub fn verdict(response: &Response) -> Verdict {
     }
 }
 
-/// In seconds; a date is left to the host's own back-off.
+/// Reads seconds. A date is left to the host's own back-off.
 fn retry_after(response: &Response) -> Option<u64> {
     let (_, value) = response.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"))?;
     let seconds: u64 = value.trim().parse().ok()?;

@@ -1,8 +1,8 @@
-//! Posts JSON for each transition of an object's status to a destination, so that the person who
-//! waits for a job hears of it. What is posted is a template of the operator's.
+//! Posts JSON to a destination at each transition of an object's status, so that the person who waits for a
+//! job hears of it. The operator writes the template of the JSON.
 //!
-//! It needs the grant `http: [{name: people, …}]`. Each state has its own request and verdict; its
-//! id goes along as `Idempotency-Key`, so that a receiver can tell a repeat.
+//! It needs the grant `http: [{name: people, …}]`. Each state has its own request and verdict. The request
+//! carries the state's id as `Idempotency-Key`, so that a receiver can recognize a repeat.
 
 mod answer;
 mod template;
@@ -14,19 +14,19 @@ use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Verdict};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What the plugin calls its destination; the operator says where that is.
+/// The plugin's name for its destination. The operator says where that is.
 const DESTINATION: &str = "people";
 const KEY: &str = "idempotency-key";
-/// Set by the plugin itself.
+/// The headers that the plugin sets itself.
 const OWN_HEADERS: [&str; 2] = [KEY, "content-type"];
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Below the destination's address.
+    /// A path below the destination's address.
     path: String,
     template: Value,
-    /// Only these phases; all where it is empty.
+    /// Only these phases; all if it is empty.
     phases: Vec<String>,
     headers: BTreeMap<String, String>,
 }
@@ -73,7 +73,8 @@ impl Plugin for Notification {
             if !is_news(config, state) {
                 return Verdict::Done;
             }
-            // One destination for all: where it did not answer one, the others need not wait for it.
+            // All states have the same destination. If it did not answer one request, the others need not
+            // wait for it.
             if let Some(down) = &down {
                 return down.clone();
             }
@@ -94,8 +95,8 @@ impl Plugin for Notification {
 
 kubewitness_sdk::export!(Notification);
 
-/// A subscription to every state works as well as one to transitions. A resync is no news, even
-/// where what it shows was a transition once.
+/// Whether a state is a transition. The subscription may have every state or only transitions. A resync is
+/// never news, even if its state was once a transition.
 fn is_news(config: &Config, state: &State) -> bool {
     if state.is_resync() {
         return false;
@@ -108,7 +109,7 @@ fn is_news(config: &Config, state: &State) -> bool {
             state.previous.as_ref().is_none_or(|previous| told(previous) != told(&state.status))
         }
         Change::Gone => true,
-        // The object goes on, or nothing is known: neither is a transition of its status.
+        // The object goes on, or nothing is known. Neither is a transition of its status.
         Change::Left | Change::Gap => false,
     };
     let phase = template::phase(state);

@@ -1,5 +1,5 @@
-//! The template: any JSON, in whose strings `{{phase}}` and the like are replaced. A string that is
-//! one placeholder alone becomes the value with its own type, so that numbers stay numbers.
+//! Fills the template: any JSON, whose strings may contain placeholders such as `{{phase}}`. A string that is
+//! only a placeholder becomes a value of its own type, so that numbers stay numbers.
 
 use kubewitness_sdk::{Change, FieldError, ObjectRef, State, time};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ fn change(state: &State) -> &'static str {
     }
 }
 
-/// A placeholder's name, and what it stands for.
+/// A placeholder's name and value.
 type Placeholder = (&'static str, fn(&State) -> Value);
 
 fn owner(state: &State, field: fn(&ObjectRef) -> &String) -> Value {
@@ -81,7 +81,7 @@ fn find(name: &str) -> Option<fn(&State) -> Value> {
     PLACEHOLDERS.iter().find(|(known, _)| *known == name.trim()).map(|(_, value)| *value)
 }
 
-/// The texts before, in and behind the first placeholder.
+/// The text before, in and after the first placeholder.
 fn split(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once(OPEN)?;
     let (name, behind) = rest.split_once(CLOSE)?;
@@ -120,7 +120,7 @@ fn fill_text(text: &str, state: &State) -> Value {
     filled.into()
 }
 
-/// Placeholders that there are not, with the field that they stand in.
+/// Faults for unknown placeholders, each with its field.
 pub fn check(template: &Value) -> Vec<FieldError> {
     let mut faults = Vec::new();
     check_at("template", template, &mut faults);

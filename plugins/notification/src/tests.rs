@@ -1,3 +1,5 @@
+//! Tests of requests and verdicts against a scripted destination.
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -7,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A destination that answers in the order of the list, then with 200.
+/// A destination that gives the answers of a list, then 200.
 #[derive(Default)]
 struct Destination {
     answers: RefCell<Vec<Result<u16, Error>>>,

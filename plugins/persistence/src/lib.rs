@@ -1,9 +1,9 @@
-//! Writes every state to a database: `object_status` has the newest of each object, and
-//! `object_history` has all of them. The tables are made where they are missing.
+//! Writes every state to a database: `object_status` has the newest state of each object, and
+//! `object_history` has all of them. It creates missing tables.
 //!
-//! It needs the grant `sql: [{name: main, …}]`; SQLite, PostgreSQL and MySQL get the same tables, in
-//! the types that each has. What a batch writes is one transaction with the
-//! receipt of its states, so a repeat changes nothing.
+//! It needs the grant `sql: [{name: main, …}]`. SQLite, PostgreSQL and MySQL get the same tables, in each
+//! one's own types. The writes of a batch share one transaction with the receipts of its states, so a repeat
+//! changes nothing.
 
 mod rows;
 mod tables;
@@ -14,13 +14,13 @@ use kubewitness_sdk::sql::{self, OnConflict, TableCopy, TableWrite};
 use kubewitness_sdk::{About, Error, Plugin, State, Verdict};
 use serde::Deserialize;
 
-/// What the plugin calls its database; the operator says which one it is.
+/// The plugin's name for its database. The operator says which one it is.
 const DATABASE: &str = "main";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Indexes for people who look up one object: each costs the hot path as much again.
+    /// Whether to create indexes for people who look up one object. Each costs the hot path as much again.
     index: bool,
 }
 
@@ -37,7 +37,7 @@ impl Plugin for Persistence {
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         match ready(config).and_then(|()| write(states)) {
             Ok(()) => vec![Verdict::Done; states.len()],
-            // One bad row fails the statement of all; alone it fails alone.
+            // One bad row makes the statement fail for all rows. Alone it only fails itself.
             Err(Error::Invalid(_) | Error::TooLarge(_)) if states.len() > 1 => {
                 states.iter().map(one).collect()
             }
@@ -49,9 +49,9 @@ impl Plugin for Persistence {
 kubewitness_sdk::export!(Persistence);
 
 thread_local! {
-    /// This instance has seen the tables. Only a shortcut: [`write`] finds out where they are gone.
+    /// Whether this instance has seen the tables. It is only a shortcut: [`write`] notices if they are gone.
     static SEEN: Cell<bool> = const { Cell::new(false) };
-    /// A write found a table missing.
+    /// Whether a write found a table missing.
     static MISSING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -76,7 +76,8 @@ fn write(states: &[State]) -> Result<(), Error> {
     if let Err(Error::Invalid(message)) = &written
         && message.contains("no such table")
     {
-        // Made in a call that was undone, or removed by somebody: the next try makes them again.
+        // The table was made in a call that was rolled back, or somebody removed it. The next try makes it
+        // again.
         SEEN.set(false);
         MISSING.set(true);
         return Err(Error::Unavailable(message.clone()));
@@ -85,7 +86,7 @@ fn write(states: &[State]) -> Result<(), Error> {
 }
 
 fn write_tables(states: &[State]) -> Result<(), Error> {
-    // A resync shows how an object is; it is no part of what happened to it.
+    // A resync shows how an object is. It is no part of the object's history.
     let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
     if !happened.is_empty() {
         sql::write_both(DATABASE, &history(&happened), &status_of(&happened))?;
@@ -108,7 +109,7 @@ fn history(states: &[&State]) -> TableWrite {
     }
 }
 
-/// Of what goes to the history, how each object is now.
+/// The rows of the history that also say how each object is now.
 fn status_of(states: &[&State]) -> TableCopy {
     let of_the_past = states.iter().zip(0..).filter(|(state, _)| !rows::is_current(state));
     TableCopy {

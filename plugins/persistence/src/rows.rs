@@ -1,13 +1,13 @@
-//! A state as a row.
+//! Converts a state into a row.
 
 use kubewitness_sdk::sql::Value;
 use kubewitness_sdk::{Change, State, time};
 
 use crate::tables;
 
-/// Messages are for people; what is longer is in the document.
+/// Messages are for people. The document has what is cut.
 const MESSAGE_BYTES: usize = 4096;
-/// Names, versions and reasons. Kubernetes keeps to 253 bytes; a source may be anything.
+/// The longest name, version or reason. Kubernetes keeps to 253 bytes; a source may send anything.
 const WORD_BYTES: usize = 1024;
 
 pub fn status_columns() -> Vec<String> {
@@ -20,8 +20,8 @@ pub fn history_columns() -> Vec<String> {
     columns
 }
 
-/// Whether this state says how the object is now: one that came late says how it was, and a gap
-/// says only that something is not known.
+/// Whether this state says how the object is now. A late state says how it was, and a gap only says that
+/// something is not known.
 pub fn is_current(state: &State) -> bool {
     let late = state.extra.iter().any(|(key, value)| key == "late" && value == "true");
     !late && state.change != Change::Gap
@@ -32,7 +32,7 @@ pub fn status(state: &State) -> Vec<Value> {
     let gone = state.change == Change::Gone;
     let mut row = Vec::with_capacity(tables::COLUMNS.len() + 1);
     row.extend([
-        // Whole: an id that was cut would no longer be one.
+        // The id is never cut: it would no longer be one.
         clean(&state.id, usize::MAX).into(),
         state.seq.into(),
         word(&state.source),
@@ -58,7 +58,7 @@ pub fn status(state: &State) -> Vec<Value> {
     row
 }
 
-/// What [`status`] gives, and what was before it.
+/// The columns of [`status`], and the status before.
 pub fn history(state: &State) -> Vec<Value> {
     let mut row = status(state);
     row.push(state.previous.as_ref().map(|previous| clean(&previous.phase, WORD_BYTES)).into());
@@ -78,9 +78,9 @@ fn word(text: &str) -> Value {
     clean(text, WORD_BYTES).into()
 }
 
-/// Some databases refuse a NUL and others stop reading at it.
+/// Replaces NUL: some databases refuse it, and others stop reading at it.
 fn clean(text: &str, limit: usize) -> String {
     let text = &text[..text.floor_char_boundary(limit)];
-    // Almost never: and a copy is much cheaper than a replacement.
+    // NUL almost never occurs, and a copy is much cheaper than a replacement.
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text.to_string() }
 }

@@ -1,5 +1,5 @@
-//! The tables. People and other programs read them: their columns are a contract, and a change of
-//! it is a new schema version.
+//! Defines the tables. People and other programs read them, so their columns are a contract. A change of it
+//! needs a new schema version.
 
 use kubewitness_sdk::Error;
 use kubewitness_sdk::sql::{self, Dialect, OnConflict, TableWrite, Value};
@@ -9,12 +9,12 @@ pub const HISTORY: &str = "object_history";
 const SCHEMA: &str = "object_schema";
 const VERSION: i64 = 1;
 
-/// What makes a row of the history unique is its `id`, and the version is only in front of it so
-/// that new rows come at the end of the index: over ids alone, whose uids are random, an insert
-/// costs three times as much and grows with the table. An id with two versions does not exist.
+/// The `id` alone makes a row of the history unique. The version only comes first so that new rows go to the
+/// end of the index. With an index over ids alone, whose uids are random, an insert takes three times as long
+/// and grows with the table. No id has two versions.
 pub const HISTORY_KEY: [&str; 2] = ["resource_version", "id"];
 
-/// Columns of both tables with what they hold, in the order of the contract.
+/// The columns of both tables and their content, in the order of the contract.
 pub const COLUMNS: [(&str, Holds); 21] = [
     ("id", Holds::Id),
     ("seq", Holds::Position),
@@ -45,7 +45,7 @@ pub enum Holds {
     Id,
     Uid,
     Version,
-    /// Of an object or a namespace.
+    /// The name of an object or a namespace.
     Name,
     Word,
     MaybeWord,
@@ -55,9 +55,9 @@ pub enum Holds {
 }
 
 impl Holds {
-    /// Counts are 64 bits wide on servers, since an object may say what it likes. An index of MySQL
-    /// has at most 3,072 bytes, and a character takes four; texts are compared as they are written,
-    /// which is not its way by itself.
+    /// The SQL type. Counts have 64 bits on servers, because an object may claim any number. An index of
+    /// MySQL has at most 3,072 bytes, and a character takes four. Texts are compared byte by byte, which is
+    /// not MySQL's default.
     fn sql(self, dialect: Dialect) -> &'static str {
         match (dialect, self) {
             (_, Self::Position) => "BIGINT NOT NULL",
@@ -77,11 +77,11 @@ impl Holds {
     }
 }
 
-/// Makes what is missing, and refuses tables that a newer version of this plugin has changed.
-/// `missing`: a table was not there, whatever the version says.
+/// Creates what is missing, and refuses tables that a newer version of this plugin has changed. `missing`: a
+/// table was missing, whatever the version says.
 pub fn prepare(database: &str, index: bool, missing: bool) -> Result<(), Error> {
     let dialect = sql::dialect_of(database)?;
-    // Where the tables are there, nothing is made: that waits for whoever writes to them.
+    // If the tables exist, nothing is created: that would wait for other writers of the tables.
     let newest = match version(database) {
         Err(Error::Invalid(message)) if message.contains("no such table") => None,
         newest => newest?,
@@ -104,7 +104,7 @@ pub fn prepare(database: &str, index: bool, missing: bool) -> Result<(), Error> 
         table: SCHEMA.to_string(),
         columns: vec!["version".to_string()],
         key: vec!["version".to_string()],
-        // Another instance may have been here at the same time.
+        // Another instance may have written it at the same time.
         on_conflict: OnConflict::Ignore,
         rows: vec![vec![Value::Integer(VERSION)]],
     };
@@ -128,7 +128,7 @@ fn make(database: &str, dialect: Dialect) -> Result<(), Error> {
 }
 
 fn make_indexes(database: &str, dialect: Dialect) -> Result<(), Error> {
-    // MySQL has no IF NOT EXISTS here, and no room for whole names.
+    // MySQL has no IF NOT EXISTS here, and can't index whole names.
     let (missing, name) = match dialect {
         Dialect::Mysql => ("", "namespace(191), name(191)"),
         Dialect::Sqlite | Dialect::Postgres => ("IF NOT EXISTS ", "namespace, name"),
@@ -146,7 +146,8 @@ fn make_indexes(database: &str, dialect: Dialect) -> Result<(), Error> {
     Ok(())
 }
 
-/// Names are quoted: `change` is a word of MySQL's. Some of its servers take no table without a primary key.
+/// Quotes names: `change` is a reserved word of MySQL. Some of its servers refuse a table without a primary
+/// key.
 fn create(table: &str, columns: &[(&str, Holds)], key: &str, dialect: Dialect) -> String {
     let columns: Vec<_> =
         columns.iter().map(|(name, holds)| format!("\"{name}\" {}", holds.sql(dialect))).collect();

@@ -1,3 +1,5 @@
+//! Tests of statements and verdicts against a scripted database.
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -8,7 +10,7 @@ use super::*;
 
 type Refusal = Box<dyn Fn(&TableWrite) -> Option<Error>>;
 
-/// A database that remembers what it was sent, and refuses what a test tells it to.
+/// A database that records what it receives, and refuses what a test tells it to.
 #[derive(Default)]
 struct Database {
     statements: RefCell<Vec<String>>,

@@ -1,4 +1,4 @@
-//! Commands that call one capability each and tell what it answered.
+//! Commands that call one capability each and log its answer.
 
 use std::fmt::Debug;
 
@@ -73,7 +73,7 @@ fn tell<T: Debug>(answer: Result<T, Error>) -> String {
     }
 }
 
-/// Calls until one is refused.
+/// Calls until one call is refused.
 fn flood(times: u64) -> String {
     for turn in 0..times {
         if let Err(error) = kv::get("flood") {
@@ -83,7 +83,7 @@ fn flood(times: u64) -> String {
     "never refused".to_string()
 }
 
-/// For a second table, which has no exit codes.
+/// A second table, which has no exit codes.
 fn copy() -> TableCopy {
     TableCopy {
         table: "probe_newest".to_string(),

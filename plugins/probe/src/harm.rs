@@ -1,4 +1,4 @@
-//! Commands that use up what the host bounds, and those that look for what it doesn't give.
+//! Commands that exhaust what the host bounds, and commands that search for what it does not give.
 
 use std::hint::black_box;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::number;
 
-/// Memory between calls: nothing that a plugin may rely on, so the host's tests look at it.
+/// Memory between calls. A plugin must not rely on it, so the host's tests check it.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 pub fn obey(name: &str, words: &[&str]) -> Option<String> {
@@ -66,7 +66,7 @@ fn recurse(depth: u64) -> u64 {
     frame[0] + recurse(black_box(depth + 1))
 }
 
-/// Allocates and touches until it has so much, or the allocator gives up the process.
+/// Allocates and writes this much memory, unless the allocator aborts the process first.
 fn eat(mebibytes: u64) -> String {
     let mut eaten = Vec::new();
     for _ in 0..mebibytes {
@@ -75,7 +75,7 @@ fn eat(mebibytes: u64) -> String {
     format!("ate {}", eaten.len())
 }
 
-/// The same with a refusal that is dealt with.
+/// Does the same, but handles a refusal.
 fn try_eat(mebibytes: u64) -> String {
     let mut all: Vec<u8> = Vec::new();
     match all.try_reserve_exact(usize::try_from(mebibytes << 20).unwrap_or(usize::MAX)) {

@@ -1,7 +1,7 @@
-//! A guest that misbehaves on request, for tests of the host. Each state's `status.message` is a
-//! command; what a command found out is written to the log, as `command` and `answer`.
+//! A guest that misbehaves on request, for tests of the host. The `status.message` of each state is a
+//! command. Its result goes to the log as `command` and `answer`.
 //!
-//! It imports every capability there is, and its own checks take faults from the configuration.
+//! It imports every capability, and its own checks take their faults from the configuration.
 
 mod capabilities;
 mod harm;
@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct Config {
-    /// What `check` answers.
+    /// The faults that `check` returns.
     #[serde(default)]
     faults: Vec<Fault>,
-    /// The command of states that bring none.
+    /// The command for states without one.
     #[serde(default)]
     command: String,
 }
@@ -56,7 +56,7 @@ impl Plugin for Probe {
 
 kubewitness_sdk::export!(Probe);
 
-/// Words of a command, the first of which names it.
+/// Runs a command. Its first word is the command's name.
 fn obey(command: &str, state: &State) -> Verdict {
     let mut words = command.split(' ');
     let name = words.next().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The capabilities as plugins call them: thin names over the generated imports, with what Rust
-//! makes nicer (serde, string literals). In a component each goes to the host; on the machine
-//! itself it goes to the host of the test.
+//! The capabilities as plugins call them: thin functions over the generated imports, with Rust's conveniences
+//! (serde, string literals). In a component each call goes to the host. In a native build it goes to the
+//! test's host.
 
 #[cfg(target_arch = "wasm32")]
 use crate::bindings::kubewitness::plugin as raw;
@@ -11,14 +11,14 @@ pub(crate) fn config_text() -> String {
     raw::config::get()
 }
 
-/// The documents behind the states of the call in progress.
+/// The documents of the states in this call.
 pub mod documents {
     use serde::de::DeserializeOwned;
 
     use super::raw;
     use crate::Error;
 
-    /// The whole object, as the API server wrote it. `None` where the host has none.
+    /// The whole object, as the API server wrote it. `None` if the host has none.
     pub fn json(seq: u64) -> Result<Option<String>, Error> {
         raw::documents::json(seq)
     }
@@ -49,7 +49,7 @@ pub mod documents {
     }
 }
 
-/// Reads of the host's cache.
+/// Reads the host's cache.
 pub mod lister {
     use super::raw;
     use crate::{Error, ObjectRef};
@@ -67,7 +67,7 @@ pub mod lister {
         raw::lister::list(source, "owner", uid, limit)
     }
 
-    /// By `namespace`, `owner`, `node`, `label` (the key is `name=value`), or an index that the
+    /// Finds objects by `namespace`, `owner`, `node`, `label` (the key is `name=value`), or an index that the
     /// operator gave the source.
     pub fn by_index(source: &str, index: &str, key: &str, limit: u32) -> Result<Vec<ObjectRef>, Error> {
         raw::lister::list(source, index, key, limit)
@@ -78,7 +78,7 @@ pub mod lister {
     }
 }
 
-/// Granted databases. What one `handle` writes is one transaction with its receipt.
+/// Granted databases. The writes of one `handle` share a transaction with the receipts.
 pub mod sql {
     use super::raw;
     use crate::Error;
@@ -88,12 +88,12 @@ pub mod sql {
         raw::sql::dialect_of(database)
     }
 
-    /// The way for many rows: one statement a batch. Answers how many rows it changed.
+    /// Writes many rows with one statement. Returns the number of rows that it changed.
     pub fn write(database: &str, rows: &TableWrite) -> Result<u64, Error> {
         raw::sql::write(database, rows)
     }
 
-    /// The same rows into two tables, handed over once: both are written or none.
+    /// Writes the same rows into two tables. Both are written or none.
     pub fn write_both(database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error> {
         raw::sql::write_both(database, rows, copy)
     }
@@ -125,7 +125,7 @@ pub mod sql {
     value_from!(bool => Boolean, i64 => Integer, i32 => Integer, u32 => Integer, f64 => Float);
     value_from!(&str => Text, String => Text, Vec<u8> => Blob);
 
-    /// Positions and times: no database has unsigned 64-bit integers everywhere, and none of these
+    /// For positions and times. Not every database has unsigned 64-bit integers, and none of these values
     /// reaches the sign bit.
     impl From<u64> for Value {
         fn from(value: u64) -> Self {
@@ -158,7 +158,7 @@ pub mod http {
         raw::http::send(destination, request)
     }
 
-    /// A JSON body with the state's id as idempotency key, so that a repeat can be recognised.
+    /// Posts a JSON body with the state's id as idempotency key, so that a receiver can recognize a repeat.
     pub fn post_json(
         destination: &str,
         path: &str,
@@ -174,7 +174,7 @@ pub mod http {
     }
 }
 
-/// Small durable state of this plugin's own, committed with the batch.
+/// Small durable values of this plugin, committed with the batch.
 pub mod kv {
     use super::raw;
     use crate::Error;
@@ -201,7 +201,7 @@ pub mod ledger {
     use super::raw;
     use crate::Error;
 
-    /// Answers the number of records that the ledger then has.
+    /// Returns the number of records that the ledger then has.
     pub fn append(ledger: &str, records: &[Vec<u8>]) -> Result<u64, Error> {
         raw::ledger::append(ledger, records)
     }
@@ -215,7 +215,7 @@ pub mod ledger {
     }
 }
 
-/// Lines in the host's log, under the plugin's name.
+/// Writes lines to the host's log, under the plugin's name.
 pub mod log {
     use super::raw;
     pub use crate::bindings::kubewitness::plugin::log::Level;

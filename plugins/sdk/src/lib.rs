@@ -1,4 +1,4 @@
-//! What a Kubewitness plugin in Rust is written with. A plugin is one type:
+//! The SDK for Kubewitness plugins in Rust. A plugin is one type:
 //!
 //! ```
 //! use kubewitness_sdk::{FieldError, Plugin, State, Verdict, log};
@@ -30,14 +30,14 @@
 //! # fn main() {}
 //! ```
 //!
-//! in a crate with `crate-type = ["cdylib", "rlib"]`, built with
-//! `cargo build --target wasm32-wasip2`. A component imports the capabilities that its code
-//! reaches and no others, so a plugin that never calls [`http::send`] needs no grant for it.
+//! Put it in a crate with `crate-type = ["cdylib", "rlib"]` and build it with `cargo build --target
+//! wasm32-wasip2`. A component imports only the capabilities that its code reaches. So a plugin that never
+//! calls [`http::send`] needs no grant for it.
 //!
-//! The crate also compiles for the machine it is built on, where capability calls go to the host
-//! that a test put in place: see [`testing`].
+//! The crate also compiles natively. Then capability calls go to the host that a test provides: see
+//! [`testing`].
 
-/// The plugin of the tutorial: what it shows compiles.
+/// The plugin of the tutorial. It is here so that the tutorial's code compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tutorial.md")]
 mod tutorial {}
@@ -74,11 +74,11 @@ pub mod glue {
     pub use crate::plugin::{check, describe, handle};
 }
 
-/// Makes a [`Plugin`] the component's handler. Once a crate.
+/// Makes a [`Plugin`] the component's handler. Use it once in a crate.
 #[macro_export]
 macro_rules! export {
     ($plugin:ty) => {
-        // On the machine itself there is nothing to export, but the type is still checked.
+        // A native build exports nothing, but still checks the type.
         #[cfg(not(target_arch = "wasm32"))]
         const _: fn() -> $crate::About = <$plugin as $crate::Plugin>::about;
 
@@ -88,7 +88,7 @@ macro_rules! export {
             use $crate::bindings::exports::kubewitness::plugin::handler as exported;
 
             ::std::thread_local! {
-                /// Parsed once an instance: a configuration never changes under a component.
+                /// Parsed once for each instance: a component's configuration never changes.
                 static CONFIG: ::std::cell::OnceCell<<$plugin as $crate::Plugin>::Config> =
                     const { ::std::cell::OnceCell::new() };
             }

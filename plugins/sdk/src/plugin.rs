@@ -1,4 +1,4 @@
-//! The trait that a plugin implements, and what lies between it and the generated exports.
+//! The trait that a plugin implements, and the code between it and the generated exports.
 
 use std::cell::OnceCell;
 
@@ -7,12 +7,13 @@ use serde::de::DeserializeOwned;
 use crate::bindings::exports::kubewitness::plugin::handler::Description;
 use crate::{Error, FieldError, RetryLater, State, Verdict};
 
-/// One plugin. There is no `self`: instances come and go, and what must outlive a call belongs
-/// into [`kv`](crate::kv) or a database.
+/// A plugin. There is no `self`: instances come and go, so data that must outlive a call belongs into
+/// [`kv`](crate::kv) or a database.
 pub trait Plugin {
     const NAME: &'static str;
 
-    /// `spec.config` of the manifest. `()`-like plugins use [`serde::de::IgnoredAny`].
+    /// The type of `spec.config` in the manifest. A plugin without configuration uses
+    /// [`serde::de::IgnoredAny`].
     type Config: DeserializeOwned + 'static;
 
     /// What the host should know before it runs this plugin.
@@ -20,21 +21,21 @@ pub trait Plugin {
         About::default()
     }
 
-    /// Called before a configuration becomes active, after it was parsed. No faults, no objection.
+    /// Checks a parsed configuration before it becomes active. Return no faults to accept it.
     fn check(_config: &Self::Config) -> Vec<FieldError> {
         Vec::new()
     }
 
-    /// One verdict a state, in the same order. States of one object arrive in order.
+    /// Returns one verdict for each state, in the same order. States of one object arrive in order.
     fn handle(config: &Self::Config, states: &[State]) -> Vec<Verdict>;
 }
 
-/// What a plugin says of itself beside its name.
+/// What a plugin says of itself, beside its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// JSON Schema of the configuration.
+    /// The JSON Schema of the configuration.
     pub config_schema: &'static str,
-    /// The grants without which it cannot work: `sql:main`, `http:hook`, `kv`, …
+    /// The grants that it needs to work: `sql:main`, `http:hook`, `kv`, …
     pub needs: Vec<String>,
 }
 
@@ -60,9 +61,10 @@ pub fn check<P: Plugin>(config: &str) -> Result<(), Vec<FieldError>> {
 pub fn handle<P: Plugin>(config: &OnceCell<P::Config>, states: &[State]) -> Vec<Verdict> {
     if config.get().is_none() {
         match serde_json::from_str(&crate::capability::config_text()) {
-            // Can't be set already: nothing else sets it and this is not re-entered.
+            // It can't be set already: nothing else sets it, and this is not re-entered.
             Ok(parsed) => drop(config.set(parsed)),
-            // `check` comes before; a configuration that got here anyway can still be mended.
+            // `check` has refused such a configuration. If one gets here anyway, an operator can still
+            // correct it.
             Err(error) => {
                 let reason = format!("the configuration can't be read: {error}");
                 return vec![Verdict::retry(reason); states.len()];
@@ -76,32 +78,32 @@ pub fn handle<P: Plugin>(config: &OnceCell<P::Config>, states: &[State]) -> Vec<
 }
 
 impl State {
-    /// Whether nothing happened: the state is shown once more by a resync of its source, which
-    /// only subscriptions with `resync: true` get.
+    /// Whether a resync of the source shows this state once more, although nothing happened. Only
+    /// subscriptions with `resync: true` get such states.
     pub fn is_resync(&self) -> bool {
         self.extra.iter().any(|(key, value)| key == "resync" && value == "true")
     }
 }
 
 impl Verdict {
-    /// Try again when the host's back-off says so.
+    /// Retry after the host's back-off.
     pub fn retry(reason: impl Into<String>) -> Self {
         Self::Retry(RetryLater { after_ms: None, reason: reason.into() })
     }
 
-    /// Try again, not before so many milliseconds.
+    /// Retry, but not before this many milliseconds.
     pub fn retry_after(after_ms: u64, reason: impl Into<String>) -> Self {
         Self::Retry(RetryLater { after_ms: Some(after_ms), reason: reason.into() })
     }
 
-    /// Never try again.
+    /// Never retry.
     pub fn reject(reason: impl Into<String>) -> Self {
         Self::Reject(reason.into())
     }
 }
 
-/// What a refusal usually means for the states that it concerns: what time or an operator can
-/// mend is tried again, what is wrong in itself is not.
+/// The usual verdict for an error: retry if time or an operator can help, reject if the state itself is
+/// wrong.
 impl From<Error> for Verdict {
     fn from(error: Error) -> Self {
         match error {
@@ -115,7 +117,7 @@ impl From<Error> for Verdict {
 }
 
 impl Error {
-    /// The refusal as a sentence.
+    /// The error as a sentence.
     pub fn text(&self) -> String {
         match self {
             Self::Denied(text) => format!("denied: {text}"),

@@ -1,5 +1,5 @@
-//! Testing a plugin on the machine that it is built on: a test puts a [`Host`] in place, and the
-//! capability calls of its thread go there.
+//! Tests a plugin in a native build. A test provides a [`Host`], and the capability calls of its thread go
+//! there.
 //!
 //! ```
 //! use kubewitness_sdk::{Error, kv, testing};
@@ -44,7 +44,7 @@ fn copied(rows: &TableWrite, copy: &TableCopy) -> Result<TableWrite, Error> {
     })
 }
 
-/// What a test answers to capability calls. Everything that it leaves out is denied.
+/// A test's answers to capability calls. A call without an answer is denied.
 #[allow(unused_variables)]
 pub trait Host {
     fn config(&self) -> String {
@@ -71,7 +71,7 @@ pub trait Host {
     fn sql_write(&self, database: &str, rows: &TableWrite) -> Result<u64, Error> {
         denied("sql")
     }
-    /// A write for each of the tables that has rows, unless a test wants to see it as it came.
+    /// By default one write for each table that has rows. A test may override it to see the original call.
     fn sql_write_both(&self, database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error> {
         let second = copied(rows, copy)?;
         let mut writes = [rows, &second].into_iter().filter(|write| !write.rows.is_empty());
@@ -122,8 +122,8 @@ thread_local! {
     static HOST: RefCell<Rc<dyn Host>> = RefCell::new(Rc::new(Nothing));
 }
 
-/// Runs `test` with `host` behind the capabilities of this thread; the one before comes back
-/// afterwards, also after a panic.
+/// Runs `test` with `host` behind the capabilities of this thread. The former host returns afterwards, also
+/// after a panic.
 pub fn with_host<R>(host: Rc<dyn Host>, test: impl FnOnce() -> R) -> R {
     struct Restore(Option<Rc<dyn Host>>);
     impl Drop for Restore {
@@ -137,7 +137,7 @@ pub fn with_host<R>(host: Rc<dyn Host>, test: impl FnOnce() -> R) -> R {
     test()
 }
 
-/// A state to test with; change the fields that matter.
+/// A state for a test; change the fields that matter.
 pub fn state(seq: u64, name: &str, phase: &str) -> State {
     State {
         id: format!("jobs/0/batch/Job/{name}/{seq}"),
@@ -162,7 +162,7 @@ pub fn state(seq: u64, name: &str, phase: &str) -> State {
     }
 }
 
-/// A status of that phase, with everything else empty.
+/// A status with this phase and everything else empty.
 pub fn status(phase: &str) -> Status {
     Status {
         phase: phase.to_string(),
@@ -176,7 +176,7 @@ pub fn status(phase: &str) -> Status {
     }
 }
 
-/// The shape of the generated imports, over the host of the test.
+/// The functions of the generated imports, over the test's host.
 pub(crate) mod raw {
     macro_rules! forward {
         ($($module:ident { $($name:ident => $to:ident($($arg:ident: $type:ty),*) -> $ret:ty;)* })*) => {$(
@@ -184,7 +184,7 @@ pub(crate) mod raw {
                 #[allow(unused_imports)]
                 use super::super::*;
                 $(pub fn $name($($arg: $type),*) -> $ret {
-                    // Cloned out, so that a host may itself call a capability.
+                    // Cloned, so that a host may itself call a capability.
                     let host = HOST.with(|slot| slot.borrow().clone());
                     host.$to($($arg),*)
                 })*

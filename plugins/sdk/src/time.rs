@@ -1,8 +1,8 @@
-//! Times as people and databases read them.
+//! Formats times as people and databases read them.
 
 use jiff::Timestamp;
 
-/// RFC 3339 in UTC, with milliseconds. What no calendar reaches is its last moment.
+/// RFC 3339 in UTC, with milliseconds. A time beyond the calendar becomes its last moment.
 pub fn rfc3339(ms: u64) -> String {
     let at = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     format!("{:.3}", at.unwrap_or(Timestamp::MAX))

@@ -1,9 +1,8 @@
-//! Says where a plugin was not handed what the journal holds.
+//! Finds states of the journal that a plugin was not handed as it should be.
 //!
-//! Every state of a subscription takes effect, in the order of its object, or is parked as a dead
-//! letter, or waits behind one where the operator wants that; where receipts are kept it takes
-//! effect once; what is durable of a plugin's progress never claims more than that; and the figures
-//! add up.
+//! Every state of a subscription takes effect in the order of its object, or is parked as a dead letter, or waits
+//! behind one where the operator wants that. Where receipts are kept, it takes effect once. A plugin's durable
+//! progress never claims more than that, and the figures add up.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Choices from one seed, and a record of which rare ones were made.
+//! Choices from one seed, and a record of the rare ones that were made.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! The judges of the fault tests: what the API server had against what the journal holds, and what
-//! the journal holds against what became of it at the plugins. Pure; the faults themselves are in
+//! The judges of the fault tests. One compares the API server's history with the journal, the other compares the
+//! journal with what took effect at the plugins. They are pure: no clock, no I/O. The faults themselves are in
 //! `tests`.
 
 pub mod delivery;

@@ -1,4 +1,4 @@
-//! The two sides that are compared.
+//! The two sides that the judges compare: the history of the server, and the contents of the journal.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is left to chance in tests with real processes: one seed decides all of it.
+//! The choices that tests with real processes leave to chance: one seed decides all of them.
 
 use std::time::Duration;
 

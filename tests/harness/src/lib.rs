@@ -4,34 +4,28 @@
 
 use std::io::Write;
 
-mod binaries;
 mod dice;
-mod kubectl;
-mod kubewitness;
-mod platform;
 mod poll;
 mod ports;
-mod process;
+mod programs;
 mod reference;
 mod scratch;
 mod services;
-mod simulator;
 mod truth;
 mod wire;
 
-pub use binaries::{kubewitness_binary, plugins_folder, project_root, simulator_binary};
 pub use dice::{Dice, kills, seed};
-pub use kubectl::{Kubectl, Ran};
-pub use kubewitness::{Kubewitness, RunOptions, command, command_in, command_json, command_json_in};
-pub use platform::{Platform, Row};
 pub use poll::{until, until_ok};
 pub use ports::free_port;
-pub use process::{Ended, Process};
+pub use programs::{
+    Ended, Kubectl, Kubewitness, Process, Ran, Requests, RunOptions, Simulator, SimulatorOptions, command,
+    command_in, command_json, command_json_in, kubewitness_binary, plugins_folder, project_root,
+    simulator_binary,
+};
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
 pub use services::{DatabaseServer, MessageServer, PASSWORD, Service, shared_server, tls};
-pub use simulator::{Requests, Simulator, SimulatorOptions};
-pub use truth::{Truth, TruthEntry, TruthObject, compare, compare_newest};
+pub use truth::{Platform, Row, Truth, TruthEntry, TruthObject, compare, compare_newest};
 pub use wire::Wire;
 
 /// Whether a missing tool is a failure rather than a skipped test.

@@ -1,4 +1,4 @@
-//! Waiting for something with a deadline, instead of sleeping and hoping.
+//! Waits for a condition with a deadline, instead of a fixed sleep.
 
 use std::time::{Duration, Instant};
 

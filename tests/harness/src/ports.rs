@@ -1,4 +1,4 @@
-//! Ports for programs that can't be told to choose for themselves, or that come back to the one they had.
+//! Free ports for programs that can't choose one themselves, or that return to the one they had.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};

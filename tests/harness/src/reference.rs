@@ -1,5 +1,5 @@
-//! What is generated: tests make the pages of `docs/reference`, and what else is made from the code, and compare
-//! them with what is committed.
+//! Generated files: tests make the pages of `docs/reference` and other files from the code, and compare them with the
+//! committed ones.
 
 use std::path::Path;
 

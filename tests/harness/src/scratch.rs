@@ -1,4 +1,4 @@
-//! A folder of a test's own, kept when the test fails.
+//! A temporary folder for one test, kept when the test fails.
 
 use std::path::{Path, PathBuf};
 

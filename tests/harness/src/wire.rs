@@ -1,4 +1,4 @@
-//! A wire between a client and a server that can be made to lose what the server says.
+//! A wire between a client and a server that can lose what the server sends.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

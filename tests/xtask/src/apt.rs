@@ -1,5 +1,4 @@
-//! Debian's packages with a state of our own: what is fetched changes nothing of what the machine's
-//! package manager knows.
+//! Fetches Debian packages with a package state of its own. The machine's package manager does not notice.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +13,18 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Everything lies in a folder; `list` is a line of `sources.list`.
+    /// Everything is in one folder; `list` is a line of `sources.list`.
     pub fn new(folder: &Path, list: &str) -> Result<Self> {
         for needed in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(folder.join(needed))?;
         }
         fs::write(folder.join("sources.list"), format!("{list}\n"))?;
-        // Nothing is installed here, so whatever a package needs comes with it.
+        // Nothing counts as installed here, so apt fetches everything that a package needs.
         fs::write(folder.join("status"), "")?;
         Ok(Self { folder: folder.to_path_buf() })
     }
 
-    /// In the folder.
+    /// Runs apt in the folder.
     pub fn run(&self, arguments: &[&str]) -> Result<()> {
         let mut apt = Command::new("apt-get");
         apt.args(["--quiet", "-o", "Dir::Etc::sourceparts=-", "-o", "Acquire::Languages=none"]);

@@ -1,24 +1,26 @@
-//! Builds: the plugins as components, then the host that carries them.
+//! Builds the plugins as components, then the host that embeds them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::services::is_root;
 
 const WASM_TARGET: &str = "wasm32-wasip2";
-/// What everybody may use and can be fetched again.
+/// A folder that every user may read, for things that can be fetched again.
 const SHARED: &str = "/var/cache/kubewitness-tests";
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
-/// The one that tests misbehave with.
+/// The plugin with which tests misbehave.
 const FOR_TESTS: &str = "probe";
 
-/// What is built of the host.
+/// Which host to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Host {
-    /// Soonest, for a first look: see the profile `playground`.
+    /// The fastest build, for a first look: see the profile `playground`.
     Playground,
     /// With the simulated API server as a program of its own, for tests.
     Tests,
@@ -45,7 +47,7 @@ pub fn root() -> PathBuf {
     manifest.ancestors().nth(2).unwrap_or(manifest).to_path_buf()
 }
 
-/// Where cargo builds: its own variable wins, as it does for cargo.
+/// Where cargo builds. The variable `CARGO_TARGET_DIR` wins, as it does for cargo.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
@@ -54,8 +56,8 @@ pub fn plugins_folder() -> PathBuf {
     target().join("plugins")
 }
 
-/// What the runner fetched for tests and the machine has no package of. Where root runs them, servers
-/// run as the user `nobody`, who can't enter every folder that root builds in.
+/// The folder for what the runner fetched for tests because the machine has no package of it. If root runs
+/// the tests, servers run as the user `nobody`, who can't enter every folder that root builds in.
 pub fn services_folder() -> PathBuf {
     let is_closed =
         |folder: &Path| folder.metadata().is_ok_and(|folder| folder.permissions().mode() & 0o001 == 0);
@@ -68,7 +70,7 @@ pub fn services_folder() -> PathBuf {
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
-    // The runner's own package must not look like that of what it starts.
+    // Variables of the runner's own package must not reach the commands that it starts.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -78,11 +80,14 @@ pub fn cargo() -> Command {
     command
 }
 
+/// Prints what begins, and how long everything before took.
 pub fn step(text: &str) {
-    eprintln!("\x1b[1m==>\x1b[0m {text}");
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let seconds = BEGUN.elapsed().as_secs();
+    eprintln!("\x1b[1m==>\x1b[0m {text} ({}:{:02})", seconds / 60, seconds % 60);
 }
 
-/// Runs to the end and says which command failed.
+/// Runs a command to its end. The error says which command failed.
 pub fn check(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {:?}", command.get_program()))?;
     if !status.success() {
@@ -100,11 +105,21 @@ pub fn everything(host: Host) -> Result<()> {
     step("building the host");
     let mut command = cargo();
     command.args(["build", "--locked", "--package", "kubewitness"]).args(host.arguments());
-    // The binary carries the plugins, so that `kubewitness playground` needs nothing beside it.
+    // The binary contains the plugins, so that `kubewitness playground` needs no other file.
     check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
 }
 
-/// Those for tests as well.
+/// Builds everything that `cargo test` runs, and the programs that tests start. In one command they share
+/// every dependency. A separate build of the host would use other features and take minutes more.
+pub fn tests() -> Result<()> {
+    plugins()?;
+    step("building the host and the tests");
+    let mut command = cargo();
+    command.args(["build", "--locked", "--workspace", "--bins", "--tests"]);
+    check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
+}
+
+/// Builds the plugins, including those for tests.
 pub fn plugins() -> Result<()> {
     let mut all = SHIPPED.to_vec();
     all.push(FOR_TESTS);
@@ -130,7 +145,7 @@ fn build_plugins(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// An unchanged file keeps its time, so that the host is not built again for nothing.
+/// Keeps the time of an unchanged file, so that the host is not built again.
 fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
     let new = std::fs::read(from).with_context(|| format!("reading {}", from.display()))?;
     if std::fs::read(to).is_ok_and(|old| old == new) {

@@ -1,5 +1,5 @@
-//! What is generated of `docs`. Tests make the reference, each in the crate that knows what it says, and
-//! compare it with what is committed; so `cargo xtask ci` compares it as well.
+//! Generates the reference in `docs`. Each page comes from a test in the crate that knows its content. The
+//! test compares the page with the committed one, so `cargo xtask ci` checks it as well.
 
 use anyhow::{Result, bail};
 
@@ -18,7 +18,7 @@ pub fn reference(args: &[String]) -> Result<()> {
         ["kubewitness-core", "kubewitness-portal", "kubewitness"].map(|name| format!("--package={name}")),
     );
     command.args(["--", "the_reference"]);
-    // The host's binary stays the one that carries the plugins.
+    // The host's binary stays the one that contains the plugins.
     if build::plugins_folder().is_dir() {
         command.env("KUBEWITNESS_EMBED", build::plugins_folder());
     }

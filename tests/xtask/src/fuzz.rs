@@ -1,8 +1,8 @@
-//! Fuzzing: builds `tests/fuzz/libfuzzer` with coverage and runs its targets.
+//! Builds `tests/fuzz/libfuzzer` with coverage and runs its fuzz targets.
 //!
-//! Coverage needs no nightly toolchain, so nothing is ever skipped. `cargo-fuzz` would do the same
-//! after a minute of compiling itself; it reads the same folder, and adds AddressSanitizer:
-//! `cargo +nightly fuzz run --fuzz-dir tests/fuzz/libfuzzer projection`.
+//! Coverage needs no nightly toolchain, so nothing is ever skipped. `cargo-fuzz` would do the same after a
+//! minute of compiling itself. It reads the same folder and adds AddressSanitizer: `cargo +nightly fuzz run
+//! --fuzz-dir tests/fuzz/libfuzzer projection`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,12 +12,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::build::{self, check, step};
 
-/// Without `--for`. Long enough to pass the inputs that are kept and find what is near them.
+/// The time without `--for`. It is long enough to run the kept inputs and to search near them.
 const BY_DEFAULT: Duration = Duration::from_secs(60);
-/// Of each target in CI: a guard against what a change broke, no search.
+/// The time of each target in CI. It guards against regressions and searches for nothing new.
 pub const IN_CI: Duration = Duration::from_secs(20);
 
-/// Edges that are taken and values that are compared guide the search.
+/// Coverage of edges and of compared values guides the search.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg=fuzzing";
@@ -54,7 +54,7 @@ fn folder() -> PathBuf {
     build::root().join("tests").join("fuzz")
 }
 
-/// The targets have a file each.
+/// Each target has a file of its own.
 fn known() -> Result<Vec<String>> {
     let folder = folder().join("libfuzzer").join("targets");
     let files = std::fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
@@ -70,7 +70,7 @@ fn run(targets: &[String], time: Duration) -> Result<()> {
     let triple = triple()?;
     step("building the fuzz targets");
     let mut cargo = build::cargo();
-    // With a target named, build scripts and macros are compiled without these flags.
+    // With `--target`, build scripts and macros are compiled without these flags.
     cargo.args(["build", "--locked", "--release", "--target", &triple]);
     cargo.arg("--manifest-path").arg(folder.join("libfuzzer").join("Cargo.toml"));
     cargo.arg("--target-dir").arg(&built).env("RUSTFLAGS", FLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
@@ -82,7 +82,7 @@ fn run(targets: &[String], time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// What is found is put into the first folder of inputs; the kept ones are only read.
+/// New inputs go into the first folder; the kept ones are only read.
 fn fuzz(folder: &Path, built: &Path, program: &Path, target: &str, time: Duration) -> Result<()> {
     let (found, failed) = (built.join("corpus").join(target), built.join("failed").join(target));
     for folder in [&found, &failed] {
@@ -92,15 +92,15 @@ fn fuzz(folder: &Path, built: &Path, program: &Path, target: &str, time: Duratio
         .arg(format!("-max_total_time={}", time.as_secs()))
         .arg(format!("-dict={}", folder.join("tokens.dict").display()))
         .arg(format!("-artifact_prefix={}/", failed.display()))
-        // One input that hangs is a failure; the slowest kept one takes milliseconds.
+        // An input that hangs is a failure. The slowest kept one takes milliseconds.
         .args(["-timeout=10", "-print_final_stats=1", "-print_funcs=0", "-verbosity=0"])
         .args([&found, &folder.join("corpus").join(target)])
         .status()
         .with_context(|| format!("starting {}", program.display()))?;
     if !status.success() {
         bail!(
-            "`{target}` does not hold for an input that was written to {}; what is above says why.\n\
-             Once it is mended, keep the input: copy it to {} under a name that says what it is.",
+            "`{target}` fails for an input that was written to {}; the output above says why.\n\
+             After the repair, keep the input: copy it to {} under a name that says what it is.",
             failed.display(),
             folder.join("corpus").join(target).display()
         );
@@ -108,7 +108,7 @@ fn fuzz(folder: &Path, built: &Path, program: &Path, target: &str, time: Duratio
     Ok(())
 }
 
-/// This machine's name, as the compiler writes it.
+/// This machine's target triple, as the compiler writes it.
 fn triple() -> Result<String> {
     let output = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
         .args(["--verbose", "--version"])

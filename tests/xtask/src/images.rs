@@ -1,4 +1,5 @@
-//! The pictures of `docs/images`: the portal in a browser, and the terminal, both of a playground that runs.
+//! Makes the pictures of `docs/images`: the portal in a browser and the terminal, both of a running
+//! playground.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,9 +12,9 @@ use crate::build::{self, Host, check, step};
 use crate::terminal;
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// A playground compiles its plugins first, and its first jobs need some time to end.
+/// A playground first compiles its plugins, and its first jobs take some time to end.
 const ALIVE_WITHIN: Duration = Duration::from_secs(180);
-/// What the page of jobs shows before it is worth a picture: some of each, and a page full of them.
+/// The phases that the page of jobs must show, and how many jobs, before it is worth a picture.
 const ALIVE: [&str; 4] = ["Running", "Queued", "Succeeded", "Failed"];
 const JOBS: usize = 28;
 const WIDTH: u32 = 1400;
@@ -67,7 +68,7 @@ fn runs(program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Namespace and name of a job whose story has an end.
+/// Namespace and name of a job that has ended.
 fn ended(jobs: &str) -> Result<(&str, &str)> {
     let job = jobs.lines().find(|line| line.contains("Succeeded")).context("no job has ended")?;
     match job.split_whitespace().collect::<Vec<_>>().as_slice() {
@@ -76,7 +77,7 @@ fn ended(jobs: &str) -> Result<(&str, &str)> {
     }
 }
 
-/// A playground in a folder of its own, ended when this is dropped.
+/// A playground in a folder of its own. Dropping it ends it.
 struct Playground {
     child: Child,
     url: String,
@@ -122,11 +123,11 @@ impl Playground {
         String::from_utf8(output.stdout).context("what it printed is no text")
     }
 
-    /// The table of jobs, once there is something of everything on it.
+    /// The table of jobs, once every phase is in it.
     fn jobs(&self) -> Result<String> {
         let until = Instant::now() + ALIVE_WITHIN;
         loop {
-            // While it starts, it answers that it does.
+            // While it starts, it answers that it starts.
             match self.ask(&["jobs"]) {
                 Ok(jobs) if jobs.lines().count() > JOBS && ALIVE.iter().all(|phase| jobs.contains(phase)) => {
                     return Ok(jobs);

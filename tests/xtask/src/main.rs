@@ -28,12 +28,12 @@ cargo xtask COMMAND
   plugins              only the plugins, into target/plugins
   bench [NAME]         the benchmarks; figures go to standard output
   fuzz [TARGET] [--for 60s]
-                       looks for bytes from a server that are read wrongly
+                       runs the fuzz targets, which search for input that breaks a parser
   structure            how large folders and files are, and which folders use each other in circles
   docs [--check]       writes docs/reference from the code; with --check only compares it
   images               takes the pictures of docs/images from a playground; needs chromium
   ci                   what CI runs: format, structure, lints, dependencies, all tests; nothing may be skipped
-  help                 this
+  help                 prints this text
 ";
 
 fn main() -> ExitCode {

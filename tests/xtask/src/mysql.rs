@@ -1,6 +1,6 @@
-//! MySQL for tests. Debian's stable release has MariaDB alone, and the packages of its unstable suite
-//! need a newer libc than this machine may have: so they are unpacked into a folder beside what is
-//! built, with all that they need, and run by the loader that comes with them. Nothing is installed.
+//! Fetches MySQL for tests. Debian's stable release has only MariaDB, and the packages of its unstable suite
+//! need a newer libc than this machine may have. So they are unpacked into a folder beside the build, with
+//! everything that they need, and run by the loader in them. Nothing is installed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,17 +17,17 @@ use crate::services::{is_root, runs, search_path};
 
 pub const NAME: &str = "mysqld (of MySQL)";
 
-/// Each with its folder in the package.
+/// The programs, each with its folder in the package.
 const PROGRAMS: [(&str, &str); 2] = [("mysqld", "usr/sbin"), ("mysql", "usr/bin")];
 const PACKAGES: [&str; 2] = ["mysql-server-core", "mysql-client-core"];
-/// Debian alone has it: who signs what its mirrors serve.
+/// The keys that sign what Debian's mirrors serve. Only Debian has this file.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// A mirror's index may be newer than its packages for a while, and a network fails.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Fetches it where it is missing and can be had: as root on Debian. Whether it is there then.
+/// Fetches MySQL if it is missing: as root on Debian. Returns whether it is there then.
 pub fn ensure() -> bool {
     if is_there() {
         return true;
@@ -39,7 +39,7 @@ pub fn ensure() -> bool {
     for left in (0..TRIES).rev() {
         match unpack() {
             Ok(()) => break,
-            Err(why) => eprintln!("xtask: MySQL can't be had: {why:#}"),
+            Err(why) => eprintln!("xtask: MySQL can't be fetched: {why:#}"),
         }
         if left > 0 {
             std::thread::sleep(PAUSE);
@@ -57,7 +57,8 @@ fn is_there() -> bool {
     folders.any(|folder| PROGRAMS.iter().all(|(program, _)| is_mysql(&folder.join(program))))
 }
 
-/// MariaDB's programs are called so too. Servers don't run as root, so it is asked as tests run it.
+/// Whether a program is MySQL's. MariaDB's programs have the same name. Servers do not run as root, so it is
+/// asked as tests run it.
 fn is_mysql(program: &Path) -> bool {
     if !program.is_file() {
         return false;
@@ -70,7 +71,7 @@ fn is_mysql(program: &Path) -> bool {
     told.status.success() && !String::from_utf8_lossy(&told.stdout).contains("MariaDB")
 }
 
-/// What a killed run left is begun anew; what is called by its name is whole.
+/// Unpacks the packages. What a killed run left is unpacked again; a folder with the final name is complete.
 fn unpack() -> Result<()> {
     let (new, fetched) = (folder().with_extension("new"), folder().with_extension("packages"));
     for left in [&new, &fetched, &folder()] {
@@ -83,7 +84,7 @@ fn unpack() -> Result<()> {
     apt.run(&["update"])?;
     apt.run(&[&["install", "--yes", "--no-install-recommends", "--download-only"][..], &PACKAGES].concat())?;
     for package in apt.packages()? {
-        // Scripts of the packages are in Perl, and none of them is run here.
+        // Scripts of the packages are in Perl, and none of them runs here.
         if !package.to_string_lossy().contains("perl") {
             run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&new))?;
         }
@@ -98,15 +99,15 @@ fn unpack() -> Result<()> {
     fs::remove_dir_all(&fetched).context("removing the packages")
 }
 
-/// A script that calls a program as if it were installed.
+/// Writes a script that calls a program as if it were installed.
 fn put_in_path(new: &Path, place: &str, program: &str) -> Result<()> {
-    // Of this machine's architecture, whichever that is.
+    // The folder of this machine's architecture.
     let libraries = entry(&new.join("usr/lib"), |path| path.join("libc.so.6").exists())?;
     let is_loader = |path: &Path| path.file_name().is_some_and(|name| starts_with(name, "ld-linux"));
     let loader = entry(&libraries, is_loader)?;
     let within = |path: &Path| -> Result<String> { Ok(path.strip_prefix(new)?.display().to_string()) };
     let (loader, libraries) = (within(&loader)?, within(&libraries)?);
-    // The server looks for its messages and more where it would have been installed.
+    // The server looks for its messages and other files where it would be installed.
     let more = match program {
         "mysqld" => r#" --basedir="$root/usr" --lc-messages-dir="$root/usr/share/mysql""#,
         _ => "",

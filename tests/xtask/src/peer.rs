@@ -1,6 +1,6 @@
-//! The benchmarks' peer in Go: our small program on client-go, built from Debian's packages alone.
-//! Where Debian has no package of client-go (12 has none), Debian's source package of Kubernetes
-//! has it with all that it needs. Go itself downloads nothing.
+//! Builds the benchmarks' peer in Go: our small program on client-go, from Debian's packages alone. Debian 12
+//! has no package of client-go. There Debian's source package of Kubernetes has it with everything that it
+//! needs. Go itself downloads nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,18 @@ use crate::services;
 
 /// Where Debian puts the sources of Go packages.
 const PACKAGED: &str = "/usr/share/gocode";
-/// The drivers of databases within it, each with what it is built by and its package: the peer has
-/// the databases whose drivers are there.
+/// The database drivers in it, each with its import path and its package. The peer supports the databases
+/// whose drivers exist.
 const DRIVERS: [(&str, &str, &str); 3] = [
     ("src/github.com/mattn/go-sqlite3", "sqlite libsqlite3", "golang-github-mattn-go-sqlite3-dev"),
     ("src/github.com/lib/pq", "postgres", "golang-github-lib-pq-dev"),
     ("src/github.com/go-sql-driver/mysql", "mysql", "golang-github-go-sql-driver-mysql-dev"),
 ];
-/// What our program is called within the sources of Kubernetes.
+/// The import path of our program within the sources of Kubernetes.
 const INSIDE: &str = "k8s.io/kubernetes/cmd/kubewitness-peer";
 
-/// `None` where it can't be had: why is printed, and the benchmarks say that they go without.
+/// Returns `None` if it can't be built. It prints the reason, and the benchmarks say that they run without
+/// it.
 pub fn client_go() -> Option<PathBuf> {
     let missing = || DRIVERS.iter().filter(|(folder, ..)| !Path::new(PACKAGED).join(folder).is_dir());
     if !services::runs("go") || missing().next().is_some() {
@@ -37,7 +38,7 @@ pub fn client_go() -> Option<PathBuf> {
     match built() {
         Ok(program) => Some(program),
         Err(why) => {
-            eprintln!("xtask: no peer on client-go: {why:#}");
+            eprintln!("xtask: the peer on client-go can't be built: {why:#}");
             None
         }
     }
@@ -78,8 +79,8 @@ fn built() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Fetches Debian's source package of Kubernetes and lays it out as Go wants it, without a change
-/// to what the machine's package manager knows.
+/// Fetches Debian's source package of Kubernetes and lays it out for Go. The machine's package manager does
+/// not notice.
 fn fetch(folder: &Path, into: &Path) -> Result<()> {
     step("fetching Debian's sources of client-go");
     let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;

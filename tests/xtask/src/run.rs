@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::build::{self, Host, cargo, check, step};
 use crate::{fuzz, peer, services, structure};
 
-/// As measured on two cores with nothing else running; most of it is dependencies, built once.
+/// Measured on two idle cores. Most of it is dependencies, which are built once.
 const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: about 5 minutes on two \
     cores, and some 1.5 GB in target/. Later starts take seconds";
 
@@ -25,7 +25,7 @@ pub fn playground(args: &[String]) -> Result<ExitCode> {
     )
 }
 
-/// Becomes the command, so that signals and the terminal are its own.
+/// Replaces this process by the command, so that the command owns the signals and the terminal.
 fn replace(command: &mut Command) -> Result<ExitCode> {
     use std::os::unix::process::CommandExt;
     let error = command.exec();
@@ -37,11 +37,11 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
     if !missing.is_empty() && std::env::var_os("CI").is_some() {
         bail!("in CI nothing may be skipped, and these could not be installed: {}", missing.join(", "));
     }
-    build::everything(Host::Tests)?;
+    build::tests()?;
     step("running the tests");
     let mut command = cargo();
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(args);
-    // The host's own binary must stay the one that carries the plugins.
+    // The host's own binary must stay the one that contains the plugins.
     command.env("KUBEWITNESS_EMBED", build::plugins_folder());
     command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
     command.env("KUBEWITNESS_SERVICES", build::services_folder());
@@ -86,7 +86,7 @@ pub fn ci() -> Result<ExitCode> {
     }
     step("dependencies");
     dependencies()?;
-    // The host carries the plugins, also while it is only looked at.
+    // The host contains the plugins, also for `cargo check`.
     build::plugins()?;
     step("lints");
     let mut clippy = cargo();
@@ -96,18 +96,20 @@ pub fn ci() -> Result<ExitCode> {
     production.args(["clippy", "--locked", "--package", "kubewitness", "--no-default-features", "--"]);
     check(production.args(["--deny", "warnings"]).env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
     fuzz::all(fuzz::IN_CI)?;
-    // Among them those that compare docs/reference with the code.
+    // They include the tests that compare docs/reference with the code.
     test(&[])
 }
 
-/// Licences, sources, bans and duplicates. Advisories need a database from outside, which a
-/// closed network does not have; `cargo deny check advisories` reads it where there is one.
+/// Checks licences, sources, bans and duplicates. Advisories need a database that a closed network does not
+/// have; `cargo deny check advisories` reads it.
 fn dependencies() -> Result<()> {
     let tools = build::target().join("tools");
     let program = tools.join("bin").join("cargo-deny");
     if !program.is_file() {
         step("installing cargo-deny");
-        check(cargo().args(["install", "--locked", "--quiet", "cargo-deny@0.20.2", "--root"]).arg(&tools))?;
+        // It runs for a second: compiling it with optimisations would take minutes.
+        let install = ["install", "--debug", "--locked", "--quiet", "cargo-deny@0.20.2", "--root"];
+        check(cargo().args(install).arg(&tools))?;
     }
     for manifest in ["Cargo.toml", "tests/fuzz/libfuzzer/Cargo.toml"] {
         let mut command = Command::new(&program);

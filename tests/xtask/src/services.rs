@@ -1,5 +1,5 @@
-//! What the tests need from the machine. Installed where that is possible; what can't be had is
-//! named, and its tests are then counted as skipped.
+//! Installs what the tests need from the machine, if that is possible. It names what can't be had, and those
+//! tests count as skipped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,20 +17,20 @@ const TOOLS: [Tool; 7] = [
     Tool { program: "chromium", package: "chromium" },
     Tool { program: "chromedriver", package: "chromium-driver" },
     Tool { program: "kubectl", package: "kubernetes-client" },
-    // Tests start servers of their own; that of the package is never started.
+    // Tests start their own servers. The package's server is never started.
     Tool { program: "initdb", package: "postgresql" },
     Tool { program: "mariadbd", package: "mariadb-server" },
     Tool { program: "nats-server", package: "nats-server" },
-    // Certificates for servers that are spoken with over TLS.
+    // Makes certificates for TLS servers.
     Tool { program: "openssl", package: "openssl" },
 ];
 
-/// Debian keeps the programs of each version of PostgreSQL in a folder that is in nobody's path.
+/// Debian puts the programs of each PostgreSQL version into a folder outside the path.
 const POSTGRES: &str = "/usr/lib/postgresql";
-/// Asked by the packages' scripts before they start a service.
+/// The packages' scripts ask it before they start a service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Tries to install what is missing, as root on a Debian machine; the names of what is still missing.
+/// Tries to install what is missing, as root on a Debian machine. Returns the names of what is still missing.
 pub fn ensure() -> Vec<&'static str> {
     let missing: Vec<_> = TOOLS.iter().filter(|tool| !runs(tool.program)).collect();
     if !missing.is_empty() {
@@ -40,15 +40,15 @@ pub fn ensure() -> Vec<&'static str> {
     missing.chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
 }
 
-/// As root on a Debian machine; elsewhere nothing. Each by itself, so that one that this release
-/// of Debian lacks keeps none of the others away.
+/// Installs packages as root on a Debian machine, and does nothing elsewhere. Each is installed alone, so
+/// that one missing package does not block the others.
 pub fn install(packages: &[&str]) {
     if !is_root() || !runs("apt-get") {
         return;
     }
     step(&format!("installing {}", packages.join(", ")));
-    // Nothing that listens may come of an installation: what was not there goes again afterwards,
-    // what was there is left as it is.
+    // An installation must not start a service. This file prevents it. It is removed afterwards, and an
+    // existing one is left alone.
     let policy = Placed::new(POLICY, "#!/bin/sh\nexit 101\n");
     apt(&["update", "--quiet"]);
     for package in packages {
@@ -57,7 +57,7 @@ pub fn install(packages: &[&str]) {
     drop(policy);
 }
 
-/// A file that is there for a while.
+/// A file that exists while this value does.
 struct Placed(Option<&'static str>);
 
 impl Placed {
@@ -84,7 +84,7 @@ impl Drop for Placed {
     }
 }
 
-/// A failure shows in what is still missing afterwards.
+/// Runs apt. A failure shows in what is still missing afterwards.
 fn apt(args: &[&str]) {
     let status = Command::new("apt-get")
         .args(args)
@@ -102,7 +102,7 @@ pub fn is_root() -> bool {
     output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// Also where an ordinary user's path does not look: servers lie elsewhere.
+/// The path, and folders outside an ordinary user's path, because servers are installed elsewhere.
 pub fn search_path() -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = std::env::split_paths(&path).collect();

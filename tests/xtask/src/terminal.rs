@@ -1,4 +1,4 @@
-//! A picture of a terminal, from the text that was on it.
+//! Draws a picture of a terminal from its text.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ pub enum Line {
     Output(String),
 }
 
-/// A character of the font at this size, in pixels.
+/// The width of a character of the font at this size, in pixels.
 const CHARACTER: f64 = 7.8;
 const FONT: u32 = 13;
 const LEADING: usize = 19;
@@ -35,7 +35,7 @@ pub fn svg(lines: &[Line]) -> String {
     );
     for (row, line) in lines.iter().enumerate() {
         let y = EDGE + (row + 1) * LEADING - 5;
-        // `textLength` keeps columns aligned, whatever font there is.
+        // `textLength` keeps columns aligned with any font.
         let long = |text: &str| format!("{:.1}", text.chars().count() as f64 * CHARACTER);
         let drawn = match line {
             Line::Output(text) if text.trim().is_empty() => continue,
@@ -58,7 +58,7 @@ pub fn svg(lines: &[Line]) -> String {
     picture
 }
 
-/// Viewers draw several spaces as one, unless they do not break.
+/// Escapes text. Viewers draw several spaces as one unless they are non-breaking.
 fn escape(text: &str) -> String {
     text.replace(' ', "\u{a0}").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -73,7 +73,7 @@ mod tests {
         let picture = svg(&lines);
         assert!(picture.contains("kubewitness\u{a0}jobs</text>"), "{picture}");
         assert!(picture.contains("a\u{a0}&lt;b&gt;\u{a0}&amp;\u{a0}c</text>"));
-        // The longest line decides the width: 18 characters and the edges.
+        // The longest line decides the width: 18 characters and the margins.
         assert!(picture.starts_with("<svg") && picture.contains("width=\"181\""), "{picture}");
     }
 }

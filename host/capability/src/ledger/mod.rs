@@ -1,8 +1,7 @@
-//! `ledger`: append-only record files that an operator granted. What a call appends is kept in
-//! memory until its commit, which writes it in one piece; [`book`] has the files.
+//! `ledger`: append-only record files that an operator granted. A call's records stay in memory until its commit,
+//! which writes them in one piece; [`book`] has the files. Nothing here changes or removes a record.
 //!
-//! A call holds the ledger from its first look to its commit, since a chain can only be continued
-//! by one at a time.
+//! A call holds the ledger from its first look to its commit: two calls can't continue one chain.
 
 pub mod book;
 
@@ -18,7 +17,7 @@ use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::book::{Book, Decider, Intent, RECORD_BYTES};
-use crate::applied::Mark;
+use crate::receipts::Mark;
 use crate::sql;
 
 /// Waiting for other calls that hold the ledger.
@@ -37,7 +36,7 @@ pub struct Ledger {
     slot: Arc<Mutex<Slot>>,
 }
 
-/// Closed after any fault; whoever comes next opens it anew and brings it in order.
+/// Closed after any fault; the next call opens it again and repairs it.
 #[derive(Default)]
 struct Slot {
     book: Option<Book>,
@@ -56,7 +55,7 @@ impl Ledger {
         let ledger = Self { spec: spec.clone(), path, slot: Arc::default() };
         match ledger.open_book(None, databases).await {
             Ok(book) => ledger.slot.lock().await.book = Some(book),
-            // Whoever needs the ledger waits for the database; nobody else does.
+            // Only calls that need the ledger wait for the database.
             Err(error) if error.kind() == UNDECIDED => {
                 tracing::warn!(ledger = spec.name, %error, "the ledger's last append is not decided yet");
             }
@@ -150,8 +149,8 @@ fn refusal(ledger: &str, error: &io::Error) -> GrantError {
     }
 }
 
-/// A disk that does not answer holds up a call for so long, and no longer: the ledger is closed then, and
-/// whoever comes when the disk is back opens it anew.
+/// A disk that does not answer holds up a call for so long, and no longer. Then the ledger is closed, and
+/// the first call after the disk is back opens it again.
 async fn asked<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -213,7 +212,7 @@ impl Held {
         let (Some(mut book), Some(last)) = (slot.book.take(), last) else {
             return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
         };
-        // Until the append is known to be there, whoever comes next cuts it off.
+        // Until the append is known to be on disk, the next call cuts it off.
         slot.cut = Some(book.bytes);
         let decided = decider.is_some();
         let (plugin, marks) = (plugin.to_owned(), marks.to_vec());
@@ -223,7 +222,7 @@ impl Held {
         });
         let (book, intent) = written.await.map_err(|error| refusal(&name, &error))?;
         if decided {
-            // From here on the database's answer counts, and whoever comes next asks for it.
+            // From here on the database's answer counts, and the next call asks for it.
             slot.cut = None;
         }
         Ok(Written { slot, name, path, book, intent, last })

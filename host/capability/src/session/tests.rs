@@ -517,9 +517,9 @@ async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
     let mark = HashMapOf::batch(&[1])[&1];
     let server = Server::new(vec![mark]);
     let granted = Arc::new(granted_with(&world, &server).await);
-    let stores = crate::plugin::Stores { databases: vec![server.clone()], ..Default::default() };
+    let stores = crate::session::granted::Stores { databases: vec![server.clone()], ..Default::default() };
     granted.standing.load("p", stores, 0, 0).await.unwrap();
-    let plugin: Arc<dyn Grants> = Arc::new(crate::plugin::PluginGrants(granted));
+    let plugin: Arc<dyn Grants> = Arc::new(crate::session::granted::PluginGrants(granted));
     let (one, two, ()) = tokio::join!(applied(&plugin, &[1]), applied(&plugin, &[1]), async {
         tokio::task::yield_now().await;
         server.answers.add_permits(1);
@@ -533,9 +533,10 @@ async fn receipts_of_another_journal_are_told_and_ones_own_never() {
         let world = World::new();
         let server = Server::new(HashMapOf::batch(&[7]).into_values().collect());
         let granted = Arc::new(granted_with(&world, &server).await);
-        let stores = crate::plugin::Stores { databases: vec![server.clone()], ..Default::default() };
+        let stores =
+            crate::session::granted::Stores { databases: vec![server.clone()], ..Default::default() };
         granted.standing.load("p", stores, 0, newest).await.unwrap();
-        let plugin: Arc<dyn Grants> = Arc::new(crate::plugin::PluginGrants(granted.clone()));
+        let plugin: Arc<dyn Grants> = Arc::new(crate::session::granted::PluginGrants(granted.clone()));
         server.answers.add_permits(1);
         applied(&plugin, handed).await;
         granted.standing.met_another_journal()

@@ -6,12 +6,14 @@ use kubewitness_core::config::{DatabaseSpec, SecretRef, ServerSpec};
 use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::{Service, shared_server};
 
-use super::claims::{Claim, Claims};
 use super::mysql::Mysql;
 use super::postgres::Postgres;
 use super::proof::{DatabaseProof, ReceiptProof};
+use super::receipt::Receipt;
+use super::receipt::claims::{Claim, Claims};
 use super::remote::Remote;
 use super::sqlite::Sqlite;
+use super::values::QUERY_ROWS;
 use super::*;
 
 /// A database of one test's own; without a server it is SQLite.
@@ -264,7 +266,7 @@ async fn the_same_rows_go_to_a_second_table_or_to_none(world: World) {
     let narrow = TableCopy { columns: vec!["k".into(), "small".into()], ..copy_into("s") };
     let good = || write(OnConflict::Ignore, vec![row("g", 1, "x"), row("h", 1, "x")]);
     let beyond = TableCopy { without: vec![2], ..copy_into("s") };
-    for (copy, why) in [(narrow, "`small` is none of the write's"), (beyond, "leaves out row 2 of 2")] {
+    for (copy, why) in [(narrow, "the column `small`"), (beyond, "leaves out row 2, but")] {
         let refused = transaction.write(good(), Some(copy)).await;
         assert!(matches!(&refused, Err(GrantError::Invalid(said)) if said.contains(why)), "{refused:?}");
     }

@@ -1,47 +1,27 @@
-//! Receipts of a database as they lie there, and whether the rows are there that were written with
-//! them. Reads only, one moment of it, also beside a running controller.
+//! Reads the receipts of a database, and looks for the rows that were written with them. It only reads, at one moment,
+//! also beside a running controller.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use async_trait::async_trait;
-use kubewitness_core::config::{DatabaseKind, DatabaseSpec, ServerSpec};
+use kubewitness_core::config::{DatabaseKind, DatabaseSpec, HostSpec, ServerSpec};
 use kubewitness_core::ports::{Dialect, SqlValue};
 use kubewitness_core::{Seq, address, files};
 use rusqlite::{Connection, OpenFlags};
 
-use super::claims::{self, Claim, OWNER};
+use super::Fault;
 use super::guard::{self, Purpose};
-use super::remote::{Fault, Link, PATIENCE, READER};
+use super::receipt::claims::{self, Claim, OWNER};
+use super::receipt::{Columns, KEPT, Row};
+use super::remote::{Link, PATIENCE, READER};
 use super::sqlite::{bind, said};
 use super::write::quote;
-use crate::applied::{self, Mark};
+use crate::receipts::{self, Mark};
 use crate::secrets;
-
-/// All that is kept, by its place in what [`Row::from`] takes.
-pub const KEPT: &str = "SELECT plugin, first, last, states, token FROM kubewitness_receipts";
 
 /// Keys of one question.
 const PAGE: usize = 64;
-
-/// One row of the host's own table.
-#[derive(Debug)]
-pub struct Row {
-    plugin: String,
-    first: i64,
-    last: i64,
-    states: Vec<u8>,
-    token: String,
-}
-
-/// What [`KEPT`] answers with.
-pub type Columns = (String, i64, i64, Vec<u8>, String);
-
-impl From<Columns> for Row {
-    fn from((plugin, first, last, states, token): Columns) -> Self {
-        Self { plugin, first, last, states, token }
-    }
-}
 
 /// One receipt: what it is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +130,7 @@ impl<L: Link> Reader for Served<L> {
         };
         match in_time(asked).await?.first().and_then(|row| row.first()) {
             Some(SqlValue::Integer(count)) => Ok(*count as u64),
-            _ => Err("it answered something else than a number".into()),
+            _ => Err("its answer is not a number".into()),
         }
     }
 }
@@ -185,9 +165,19 @@ async fn served<L: Link>(spec: &ServerSpec) -> Result<Option<Box<dyn Reader>>, S
     Ok(Some(Box::new(Served(connected.await?))))
 }
 
+/// The receipts in the databases that these settings name, and whether the rows are there that were
+/// written with them. Makes and writes nothing.
+pub async fn prove_receipts(host: &HostSpec, data: &Path) -> Vec<DatabaseProof> {
+    let mut proofs = Vec::new();
+    for spec in &host.databases {
+        proofs.push(database(spec, data).await);
+    }
+    proofs
+}
+
 /// What one database that the host's settings name has of receipts. `data` is where relative paths
 /// lie.
-pub async fn database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof {
+pub(super) async fn database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof {
     let mut proof = DatabaseProof { database: spec.name.clone(), ..DatabaseProof::default() };
     let reader = match spec.kind() {
         Some(DatabaseKind::Sqlite(sqlite)) => file(&data.join(&sqlite.path)).await,
@@ -251,7 +241,7 @@ async fn whole(reader: &mut dyn Reader, proof: &mut DatabaseProof) -> Result<(),
 }
 
 fn marks(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, u32)>> {
-    let marks = applied::decode(states)?;
+    let marks = receipts::decode(states)?;
     let at = |mark: Option<&Mark>| mark.and_then(|mark| i64::try_from(mark.seq).ok());
     let is_whole = at(marks.first()) == Some(first) && at(marks.last()) == Some(last);
     let ascends = marks.windows(2).all(|pair| pair[0].seq < pair[1].seq);

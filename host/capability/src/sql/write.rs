@@ -1,6 +1,6 @@
-//! Statements that the host builds itself: rows for one table, with what happens to a row whose
-//! key is already there. Names are checked and quoted, rows of one key are merged, and the rest is
-//! cut into statements of few different sizes, so that prepared ones are used again.
+//! Builds the host's own statements, which write rows into one table and say what happens to a row whose key exists.
+//! Names are checked and quoted, rows of one key are merged, and the rest is cut into statements of few sizes, so
+//! that prepared ones are reused.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -8,11 +8,9 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableWrite};
 
-use super::guard::{OWN_PREFIX, Statement};
-use super::size;
+use super::guard::{MAX_BINDS, OWN_PREFIX, Statement, invalid};
+use super::values::size;
 
-/// What SQLite takes in one statement; PostgreSQL and MySQL take twice as many.
-pub const MAX_BINDS: usize = 32_766;
 /// Rows of one statement. Beyond it the cost of a statement no longer matters.
 const MAX_CHUNK: usize = 256;
 const MAX_COLUMNS: usize = 256;
@@ -31,10 +29,6 @@ pub struct Plan {
     /// The column that says which row is newer, where rows are replaced.
     newer: Option<usize>,
     pub rows: Vec<Vec<SqlValue>>,
-}
-
-fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
-    Err(GrantError::Invalid(message.into()))
 }
 
 /// The database's own tables and the host's are not for plugins.
@@ -352,7 +346,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sql::VALUE_BYTES;
+    use crate::sql::values::VALUE_BYTES;
 
     fn strings(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()

@@ -1,5 +1,5 @@
-//! What a reader makes of what comes: what is new, what came before, what is missing, and what has to
-//! wait for another partition. A pure machine: the reader does what it says.
+//! Decides what a reader of a stream does with each message: take it, skip a repeat, report a gap, or wait
+//! for another partition. A pure machine: the reader carries the decision out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::{Place, Places, Stood};
 use crate::state::{Gap, Seq, State};
 
-/// One state as it came.
+/// One state as it arrived.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     pub partition: u32,
-    /// Where it is in the stream. Greater ones were carried later, whatever their partition.
+    /// The message's number in the stream. A greater number was carried later, in whatever partition.
     pub sequence: u64,
     pub stood: Stood,
     pub state: State,
@@ -20,19 +20,19 @@ pub struct Arrival {
 /// What to do with an arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is new and next; what is missing in front of it, first.
+    /// The state is new and next. A gap in front of it is told first.
     New(Option<Box<Gap>>),
-    /// It was handed over again after its epoch had ended here: it is told as missing.
+    /// The carrier sent it again after its epoch had ended here. It is reported as a gap.
     Over(Box<Gap>),
-    /// It comes from another journal, in an epoch that is over here: nothing of it can be taken.
+    /// It comes from another journal, in an epoch that is over here. Nothing of it can be taken.
     Foreign,
-    /// It was taken before.
+    /// It is a repeat of a state that was taken before.
     Repeat,
-    /// Something is missing in front of it. It may have come under a number that was passed over, so
-    /// the partition is read again from the first that is there; what is missing then is lost.
+    /// A state in front of it is missing. It may have come under a number that the reader already passed. So
+    /// the reader reads the partition again from its first message; what is still missing then is lost.
     Hole,
-    /// An epoch begins with it: it is offered again once every other partition was read up to its
-    /// sequence, since what is older may still be there.
+    /// It begins an epoch. The reader offers it again once it has read every other partition up to this
+    /// sequence, because those may still hold states of the older epoch.
     Waits,
 }
 
@@ -42,16 +42,16 @@ pub struct Intake {
     stream: String,
     epoch: Option<u32>,
     places: Places,
-    /// Up to where each partition was read since it is read, in the stream's numbers. They are good for
-    /// nothing longer: a server that forgot its last messages gives their numbers to others.
+    /// How far the reader has read each partition, in the stream's numbers. The numbers hold for one
+    /// connection only: a server that forgot its last messages gives their numbers to others.
     read: BTreeMap<u32, u64>,
-    /// Of those nothing new has come since they are read from the first that is there: what is missing
-    /// then is nowhere.
+    /// Partitions that are read from their first message and have not yet brought anything new. A state that
+    /// is missing there is lost.
     fresh: BTreeSet<u32>,
 }
 
 impl Intake {
-    /// Each partition is read from the first that is there.
+    /// Begins with every partition at its first message.
     pub fn new(
         source: Arc<str>,
         stream: String,
@@ -63,7 +63,7 @@ impl Intake {
         Self { source, stream, epoch, places, read, fresh: partitions.iter().copied().collect() }
     }
 
-    /// The same, as it is after everything was lost but what was taken.
+    /// A copy that keeps only the places: every partition is read again from its first message.
     pub fn anew(&self) -> Self {
         let partitions: Vec<_> = self.read.keys().copied().collect();
         let (source, stream) = (self.source.clone(), self.stream.clone());
@@ -74,18 +74,18 @@ impl Intake {
         &self.places
     }
 
-    /// What is taken next is of this epoch; 0 where nothing was taken yet.
+    /// The epoch of what is taken next; 0 if nothing was taken yet.
     pub fn epoch(&self) -> u32 {
         self.epoch.unwrap_or_default()
     }
 
-    /// Everything of a partition up to this sequence has come.
+    /// Notes that everything of a partition up to this sequence has arrived.
     pub fn is_read_through(&mut self, partition: u32, sequence: u64) {
         let read = self.read.entry(partition).or_default();
         *read = sequence.max(*read);
     }
 
-    /// A partition is read from the first that is there.
+    /// Notes that the reader reads this partition again from its first message.
     pub fn reads_again(&mut self, partition: u32) {
         self.read.insert(partition, 0);
         self.fresh.insert(partition);
@@ -140,9 +140,9 @@ impl Intake {
 
     fn missing(&self, Arrival { partition, stood, .. }: &Arrival, after: Seq, through: Seq) -> String {
         format!(
-            "the stream `{}` no longer has what stood behind position {after} and up to {through} of partition \
-             {partition} in the journal `{}`, from which it comes; there, `kubewitness journal export --source {} \
-             --after {after} --through {through}` shows it",
+            "the stream `{}` lost states of partition {partition}: those after position {after} and up to \
+             {through} of the journal `{}`, from which they come; there, `kubewitness journal export \
+             --source {} --after {after} --through {through}` shows them",
             self.stream, stood.line, self.source
         )
     }
@@ -163,11 +163,11 @@ impl Intake {
     }
 }
 
-/// Nobody knows what the journal before had still to say.
+/// The text of a gap before a new journal: nobody knows what the former journal still had to say.
 fn begun_anew(before: &Place, stood: &Stood) -> String {
     format!(
-        "what is carried comes from another journal now, `{}` and no longer `{}`: what that had behind its position \
-         {} may be missing",
+        "the stream now comes from the journal `{}` and no longer from `{}`: states that the former journal \
+         had after position {} may be missing",
         stood.line, before.line, before.position
     )
 }

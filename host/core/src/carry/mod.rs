@@ -1,9 +1,9 @@
-//! States that go from the host that witnesses them to those that hand them out: what is carried, and
-//! what a reader makes of what comes. Knows nothing about message servers.
+//! Carries states from the host that witnesses them to the hosts that hand them out: the format of a message,
+//! and what a reader does with it. Knows nothing about message servers.
 //!
-//! What is carried of a source lies in partitions, each in the order of the journal that it comes from.
-//! Each state says at which position it stood there and which one of its partition was before it, so
-//! that a reader finds what was lost on the way and passes over what comes twice, however late.
+//! The states of a source lie in partitions. Within a partition they keep the order of the journal that they
+//! come from. Each state names its position there and the position of the state before it in its partition.
+//! From that a reader finds states that were lost on the way, and it skips repeats, however late they come.
 
 mod intake;
 mod places;
@@ -23,22 +23,22 @@ use crate::ports::Append;
 use crate::state::{ObjectRef, Seq, State};
 use crate::version::Version;
 
-/// The most partitions of a stream: each is read by itself.
+/// The most partitions of a stream. A reader reads each of them by itself.
 pub const PARTITIONS: u32 = 64;
 
-/// Where an object's states are. Hosts of any age agree on it: it may never change.
+/// The partition of an object's states. Hosts of every version must agree on it, so it never changes.
 pub fn partition(object: &ObjectRef, partitions: u32) -> u32 {
     let name = [object.namespace.as_bytes(), b"/", object.name.as_bytes()].concat();
     checksum(&name) % partitions.max(1)
 }
 
-/// Where a state stood, as it is told with it.
+/// Where a state stood in the journal that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stood {
-    /// Which journal it was. One that was begun anew counts from 1 again, and is another.
+    /// The id of that journal. A journal that begins anew counts from 1 again and has another id.
     pub line: Arc<str>,
     pub position: Seq,
-    /// The position of the one before it in this partition; 0 before the first.
+    /// The position of the state before it in this partition; 0 if it is the first.
     pub before: Seq,
 }
 
@@ -47,8 +47,8 @@ pub struct Stood {
 #[error("{0}")]
 pub struct Garbled(pub String);
 
-/// A state with its document: the length of the envelope, the envelope, and the document as it is,
-/// with a sum over both in front, packed.
+/// Packs a state with its document. The packed bytes are a checksum, the length of the envelope, the envelope
+/// and the document.
 pub fn pack(state: &State, document: &[u8]) -> Bytes {
     let head = serde_json::to_vec(state).expect("strings and numbers always serialize");
     let mut rest = Vec::with_capacity(4 + head.len() + document.len());
@@ -64,14 +64,14 @@ pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), Garbled> {
     let whole = document::unpack(packed).map_err(|error| garbled(&error.to_string()))?;
     let (sum, rest) = whole.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
     if u32::from_le_bytes(*sum) != checksum(rest) {
-        return Err(garbled("its sum does not fit"));
+        return Err(garbled("its checksum does not match"));
     }
     let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
     let (head, document) = rest
         .split_at_checked(u32::from_le_bytes(*length) as usize)
         .ok_or_else(|| garbled("it is too short"))?;
     let state: State = serde_json::from_slice(head).map_err(|error| garbled(&error.to_string()))?;
-    // The journal refuses these, and such a refusal ends the source.
+    // The journal refuses such a state, and its refusal would end the source.
     if state.object.uid.is_empty() {
         return Err(garbled("its object has no uid"));
     }
@@ -81,32 +81,32 @@ pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), Garbled> {
     Ok((state, whole.slice_ref(document)))
 }
 
-/// Why nothing can be read now, and what to do. It is tried again.
+/// Why nothing can be read now, and what to do. The source retries.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct FeedError(pub String);
 
-/// What came of a source.
+/// What a source received.
 #[derive(Debug, Default)]
 pub struct Fed {
     pub append: Append,
-    /// Of each state, whether it came to the other host late.
+    /// For each state, whether it came to the other host late.
     pub late: Vec<bool>,
-    /// States that came once more.
+    /// The number of states that came a second time.
     pub repeats: u64,
-    /// Nothing more is on its way now.
+    /// Whether everything that is on its way has arrived.
     pub level: bool,
 }
 
-/// A source that another host witnesses, as it comes from there.
+/// A source that another host witnesses. Its states arrive over a stream.
 #[async_trait]
 pub trait Feed: Send {
-    /// Where the source is. Comes first.
+    /// Sets the place from which the feed goes on. The source calls this first.
     fn resume(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>);
-    /// What comes next, with a checkpoint that goes with it. After an error, what was not
-    /// [durable](Self::durable) comes again.
+    /// Returns what arrives next, with its checkpoint. After an error, everything that is not yet
+    /// [durable](Self::durable) arrives again.
     async fn next(&mut self) -> Result<Fed, FeedError>;
-    /// All that was given is on disk: nobody has to keep it.
+    /// Confirms that everything received is on disk, so the stream need not keep it.
     async fn durable(&mut self) -> Result<(), FeedError>;
 }
 
@@ -143,7 +143,7 @@ pub(crate) mod tests {
         for place in 0..packed.len() {
             let mut changed = packed.to_vec();
             changed[place] ^= 1;
-            // A bit of the packing itself may mean nothing; what is read is never something else.
+            // A flipped bit of the packing may have no effect, but it never yields another state.
             if let Ok((_, document)) = unpack(&changed) {
                 assert_eq!(&*document, b"{\"a\": \xff}", "byte {place}");
             }

@@ -1,5 +1,5 @@
-//! How far a reader is in each partition, as text: it is kept as the checkpoint of its source, in the
-//! transaction that keeps what was read.
+//! How far a reader is in each partition, as text. The journal keeps it as the source's checkpoint, in the
+//! transaction that stores the states.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,19 +8,19 @@ use std::sync::Arc;
 use super::{Garbled, Stood};
 use crate::state::Seq;
 
-/// The last that was taken of a partition.
+/// The last state that was taken of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub line: Arc<str>,
     pub position: Seq,
     /// The version of its object.
     pub version: Arc<str>,
-    /// The line before it, and how far that was read.
+    /// The journal before this one, and how far it was read.
     pub former: Option<(Arc<str>, Seq)>,
 }
 
 impl Place {
-    /// Whether it was taken before.
+    /// Whether this state was taken before.
     pub fn has(&self, stood: &Stood) -> bool {
         let is_former =
             |(line, position): &(Arc<str>, Seq)| *line == stood.line && stood.position <= *position;
@@ -29,10 +29,10 @@ impl Place {
     }
 }
 
-/// Who reads, and how far.
+/// A reader and its place in each partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// By which the reader is known to others.
+    /// The name by which other readers know it.
     pub reader: String,
     pub of: BTreeMap<u32, Place>,
 }

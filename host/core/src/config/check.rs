@@ -1,4 +1,4 @@
-//! Names that point nowhere, lists that are empty, numbers that mean nothing.
+//! Checks a configuration: names that point nowhere, lists that are empty, numbers out of range.
 
 use super::{
     DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef, streams,
@@ -9,11 +9,11 @@ use crate::model::fault::Fault;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;
 
-/// More a second than any plugin takes; beyond it a rate is no bound.
+/// No plugin takes more states a second; a higher rate bounds nothing.
 pub(super) const RATE_MOST: u32 = 1_000_000;
-/// More would not make one database faster, and every plugin of the cluster may want some.
+/// More connections do not make one database faster, and every plugin of the cluster may want some.
 pub(super) const CONNECTIONS_MOST: u32 = 64;
-/// One call holds all of its states in the memory of host and plugin at once.
+/// The host and the plugin hold all states of a call in memory at once.
 pub(super) const BATCH_MOST: u32 = 1024;
 
 pub(super) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -39,14 +39,17 @@ fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mu
                 format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes"),
             ));
         } else if !seen.insert(name) {
-            faults.push(fault(field, format!("`{name}` is there twice: names of one list are unique")));
+            faults.push(fault(
+                field,
+                format!("`{name}` occurs twice: give each entry of the list a name of its own"),
+            ));
         }
     }
 }
 
 fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<Fault>) {
     if indexes.len() > NAMED {
-        faults.push(fault(list, format!("has {} indexes; the most are {NAMED}", indexes.len())));
+        faults.push(fault(list, format!("has {} indexes; at most {NAMED} are allowed", indexes.len())));
     }
     let mut seen = std::collections::HashSet::new();
     for (place, index) in indexes.iter().enumerate() {
@@ -62,7 +65,7 @@ fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<Fault>) {
                 Some(format!("every source has an index `{name}`: take another name"))
             }
             () if !seen.insert(name) => {
-                Some(format!("`{name}` is there twice: names of one list are unique"))
+                Some(format!("`{name}` occurs twice: give each entry of the list a name of its own"))
             }
             () => None,
         };
@@ -99,7 +102,7 @@ fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>)
     }
 }
 
-/// Of an address, which may hold a password.
+/// Checks the reference to a secret. The secret is an address that may hold a password.
 pub(super) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<Fault>) {
     let (SecretRef::Env(name) | SecretRef::File(name)) = reference;
     if name.is_empty() {
@@ -108,7 +111,8 @@ pub(super) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<
     } else if name.contains("://") {
         faults.push(fault(
             field,
-            "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) that holds it",
+            "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) that \
+             holds it",
         ));
     }
 }
@@ -178,14 +182,14 @@ impl HostSpec {
                 let least = RESYNC_LEAST.as_secs();
                 faults.push(fault(
                     format!("spec.sources[{index}].resync"),
-                    format!("is shorter than {least}s, the least; leave it out for none"),
+                    format!("is less than {least}s: write {least}s or more, or leave it out for none"),
                 ));
             }
             if !source.audit.0.is_zero() && source.audit.0 < AUDIT_LEAST {
                 let least = AUDIT_LEAST.as_secs();
                 faults.push(fault(
                     format!("spec.sources[{index}].audit"),
-                    format!("is shorter than {least}s, the least; 0s is for never"),
+                    format!("is less than {least}s: write {least}s or more, or 0s for never"),
                 ));
             }
             if let Some(message) = source.retention.as_ref().and_then(wrong_retention) {
@@ -219,7 +223,7 @@ impl HostSpec {
         faults
     }
 
-    /// The rules for the status of every kind: those that are built in, with these in their place.
+    /// The status rules of every kind: the built-in ones, except where these replace them.
     pub fn rules(&self) -> Result<Rules, Vec<Fault>> {
         let placed = |found: Fault| fault(format!("spec.statusRules{}", found.field), found.message);
         Rules::with(&self.status_rules).map_err(|faults| faults.into_iter().map(placed).collect())
@@ -239,7 +243,7 @@ fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<Fault>) {
 }
 
 impl PluginSpec {
-    /// Checks the names against the host's; the component itself is checked by the sandbox.
+    /// Checks the names against the host's settings. The sandbox checks the component itself.
     pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
         let mut faults = Vec::new();
         match (&self.module.file, &self.module.config_map_key) {
@@ -259,7 +263,7 @@ impl PluginSpec {
             ("spec.limits.hostCalls", self.limits.host_calls),
         ] {
             if value == 0 {
-                faults.push(fault(field, "is 0: the least is 1"));
+                faults.push(fault(field, "is 0: write 1 or more"));
             }
         }
         let delivery = &self.delivery;
@@ -278,7 +282,7 @@ impl PluginSpec {
         faults
     }
 
-    /// What does no harm and can't be what was meant.
+    /// Settings that do no harm but can't be meant.
     pub fn warnings(&self, host: &HostSpec) -> Vec<Fault> {
         let never = |source: &str| host.sources.iter().any(|s| s.name == source && s.resync.is_none());
         let asks = self.subscribe.iter().enumerate().filter(|(_, s)| s.resync && never(&s.source));
@@ -293,7 +297,7 @@ impl PluginSpec {
         asks.map(warning).collect()
     }
 
-    /// What fits, and is probably not what was meant, beside another plugin.
+    /// Settings that are valid but probably not meant beside this other plugin.
     pub fn warnings_beside(&self, name: &str, other: &Self) -> Vec<Fault> {
         let is_shared = |ledger: &str| other.grants.ledger.iter().any(|theirs| theirs.ledger == ledger);
         let shared = self.grants.ledger.iter().enumerate().filter(|(_, own)| is_shared(&own.ledger));
@@ -333,13 +337,13 @@ impl PluginSpec {
         if grants.sql.len() > 1 {
             faults.push(fault(
                 "spec.grants.sql",
-                "has more than one database: rows and receipt commit together in one only",
+                "has more than one database: keep one, because rows and receipts commit together",
             ));
         }
         if grants.ledger.len() > 1 {
             faults.push(fault(
                 "spec.grants.ledger",
-                "has more than one ledger: records and receipt are kept together in one only",
+                "has more than one ledger: keep one, because records and receipts are kept together",
             ));
         }
         let destinations: Vec<_> = host.destinations.iter().map(|s| s.name.as_str()).collect();

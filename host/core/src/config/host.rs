@@ -1,4 +1,4 @@
-//! What the host itself is told: sources, databases, destinations, ledgers, keys.
+//! The host's own settings: sources, databases, destinations, ledgers, keys.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ pub struct RetentionSpec {
 }
 
 impl RetentionSpec {
-    /// Whether it bounds anything.
+    /// Whether any bound is set.
     pub fn is_bounded(&self) -> bool {
         self.age.is_some() || self.count.is_some() || self.size.is_some()
     }
@@ -157,7 +157,7 @@ pub struct DatabaseSpec {
     pub mysql: Option<ServerSpec>,
 }
 
-/// Which database it is, of a spec that has one.
+/// The kind of database that a spec names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseKind<'a> {
     Sqlite(&'a SqliteSpec),
@@ -166,7 +166,7 @@ pub enum DatabaseKind<'a> {
 }
 
 impl DatabaseSpec {
-    /// `None` where there is not exactly one.
+    /// `None` unless exactly one kind is given.
     pub fn kind(&self) -> Option<DatabaseKind<'_>> {
         match (&self.sqlite, &self.postgres, &self.mysql) {
             (Some(sqlite), None, None) => Some(DatabaseKind::Sqlite(sqlite)),

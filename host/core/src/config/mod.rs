@@ -1,5 +1,6 @@
-//! What an operator writes: the host's settings and one document a plugin. These types cannot
-//! hold what is wrong in shape; names that point nowhere are found by [`check`](HostSpec::check).
+//! What an operator writes: the host's settings, and one document for each plugin. Deserialization refuses a
+//! wrong shape. [`check`](HostSpec::check) finds names that point nowhere. Reads no file, no variable and no
+//! secret: the host does.
 
 mod check;
 mod host;

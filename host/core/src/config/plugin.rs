@@ -1,4 +1,4 @@
-//! What a plugin is given: its module, what it subscribes to, its grants and limits.
+//! The settings of one plugin: its module, subscriptions, grants and limits.
 
 use serde::{Deserialize, Serialize};
 
@@ -311,7 +311,7 @@ impl Default for DeliverySpec {
             retries: 8,
             backoff: Duration(std::time::Duration::from_millis(200)),
             max_backoff: Duration(std::time::Duration::from_secs(60)),
-            // What client-go's controllers have.
+            // The rate that client-go's controllers use.
             retry_rate: RateSpec { per_second: 10, burst: Some(100) },
             rate: None,
             call_rate: None,

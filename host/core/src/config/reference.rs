@@ -1,5 +1,5 @@
-//! The reference of the manifests and their JSON Schemas: made from the types by a test, and compared with
-//! `docs/reference`. Nothing of this is in a program.
+//! Makes the reference of the manifests and their JSON Schemas from the types. A test compares them with
+//! `docs/reference`. No program contains this module.
 
 mod fits;
 mod page;
@@ -15,12 +15,12 @@ use self::fits::fits;
 use super::{Bytes, Duration, HostSpec, Manifest, PluginSpec, Since};
 use crate::status::OneOrMany;
 
-/// Beside a JSON Schema's own bounds, those that only a text can say.
+/// Bounds that a JSON Schema can't express. They are given as text.
 const BOUNDS: &str = "x-bounds";
 const HOST: &str = include_str!("../../testdata/manifests/host.yaml");
 const PLUGIN: &str = include_str!("../../testdata/manifests/plugin.yaml");
 
-/// The schema of what `is_name` takes.
+/// The schema of the names that `is_name` accepts.
 pub(super) fn name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",
@@ -37,7 +37,7 @@ pub(super) fn at_least_bytes(least: u64) -> String {
     format!("at least {}", shortest_bytes(least))
 }
 
-/// In the largest unit that gives a whole number.
+/// The time in the largest unit that gives a whole number.
 fn shortest(time: Time) -> String {
     let ms = time.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
@@ -113,7 +113,7 @@ fn properties(schema: &mut Value) -> impl Iterator<Item = (&String, &mut Value)>
     schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten()
 }
 
-/// Defaults are serialized as milliseconds and bytes; people write `10m` and `64Mi`.
+/// Defaults are serialized as milliseconds and bytes; operators write `10m` and `64Mi`.
 fn plain_default(field: &mut Value, defs: &Value) {
     let of = page::target(field).map(str::to_owned);
     match (of.as_deref(), field.get_mut("default")) {
@@ -143,7 +143,7 @@ fn plain(value: &mut Value, of: &str, defs: &Value) {
     }
 }
 
-/// For editors: the bounds that only a text can say stand in the description.
+/// Moves the bounds that only a text can express into the description, where editors show them.
 fn for_editors(mut schema: Value) -> String {
     let types = schema["$defs"].as_object_mut().expect("there are types").values_mut();
     for (_, field) in types.flat_map(properties) {
@@ -157,12 +157,12 @@ fn for_editors(mut schema: Value) -> String {
     format!("{:#}\n", sorted(schema))
 }
 
-/// In an order that does not depend on which features of `serde_json` a build has.
+/// Sorts the members, because their order depends on which features of `serde_json` a build has.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let field = |(name, value): (String, Value)| match (name.as_str(), value) {
-                // The lines of a doc comment are one text.
+                // A doc comment's lines are joined into one text.
                 ("description", Value::String(text)) => (name, json!(text.replace('\n', " "))),
                 (_, value) => (name, sorted(value)),
             };
@@ -230,7 +230,7 @@ fn the_examples_have_no_fault_and_every_field() {
     }
 }
 
-/// Every document under `deploy` that is a manifest, or is one within a ConfigMap.
+/// Every manifest under `deploy`, also those within a ConfigMap.
 fn deployed() -> Vec<Value> {
     let (mut folders, mut found) = (vec![kubewitness_harness::project_root().join("deploy")], Vec::new());
     while let Some(folder) = folders.pop() {

@@ -1,4 +1,5 @@
-//! Reads a reference to a secret. Whoever wrote the secret itself in its place is told so, without it.
+//! Reads a reference to a secret. If an operator wrote the secret itself in its place, the error says so and
+//! leaves the secret out.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Streams between hosts: who hands what to one, and who reads which part of it.
+//! Streams between hosts: which sources a host carries to a stream, and which partitions a host reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,11 +7,11 @@ use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::carry::PARTITIONS;
 use crate::model::fault::Fault;
 
-/// Less would not hold one large object and what comes with it.
+/// A smaller stream would not hold one large object and its other messages.
 const BYTES_LEAST: u64 = 64 << 20;
-/// A server refuses more copies.
+/// A NATS server refuses more copies.
 const REPLICAS_MOST: u32 = 5;
-/// A server refuses a shorter one.
+/// A NATS server refuses a shorter window.
 const WINDOW_LEAST: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// The part of a stream that is read here.
@@ -88,7 +88,7 @@ fn two_minutes() -> Duration {
 }
 
 impl FromSpec {
-    /// Of a stream with so many partitions.
+    /// The partitions that this host reads, of a stream that has `all` partitions.
     pub fn partitions(&self, all: u32) -> Vec<u32> {
         match self.partitions.as_slice() {
             [] => (0..all).collect(),
@@ -117,11 +117,11 @@ fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut 
             None => faults.push(fault(field, unknown("source", name, &sources))),
             Some(source) if source.from.is_some() => {
                 let message =
-                    format!("`{name}` is not witnessed here: the host that witnesses it carries it");
+                    format!("`{name}` is not witnessed here: carry it from the host that witnesses it");
                 faults.push(fault(field, message));
             }
             Some(_) if stream.carry[..index].contains(name) => {
-                faults.push(fault(field, format!("`{name}` is there twice")));
+                faults.push(fault(field, format!("`{name}` occurs twice: keep one")));
             }
             Some(_) => {}
         }
@@ -131,10 +131,10 @@ fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut 
         faults.push(fault(format!("{place}.partitions"), message));
     }
     if stream.max_bytes.0 < BYTES_LEAST {
-        faults.push(fault(format!("{place}.maxBytes"), "is less than 64Mi, the least"));
+        faults.push(fault(format!("{place}.maxBytes"), "is less than 64Mi: write 64Mi or more"));
     }
     if stream.window.0 < WINDOW_LEAST {
-        faults.push(fault(format!("{place}.window"), "is shorter than 100ms, the least"));
+        faults.push(fault(format!("{place}.window"), "is less than 100ms: write 100ms or more"));
     }
     if !(1..=REPLICAS_MOST).contains(&stream.replicas) {
         let message = format!("is {}: use 1 to {REPLICAS_MOST}", stream.replicas);
@@ -163,10 +163,10 @@ fn check_from(
             let last = stream.partitions.saturating_sub(1);
             faults.push(fault(field, format!("is {partition}: the stream has 0 to {last}")));
         } else if from.partitions[..index].contains(partition) {
-            faults.push(fault(field, format!("{partition} is there twice")));
+            faults.push(fault(field, format!("{partition} occurs twice: keep one")));
         }
     }
-    let witness = "is the business of the host that witnesses it: leave it out here";
+    let witness = "belongs to the host that witnesses the source: leave it out here";
     let not_here = [
         ("namespace", source.namespace.is_some()),
         ("matchLabels", !source.match_labels.is_empty()),

@@ -1,9 +1,9 @@
-//! Asking a file system that may not answer: a network mount that hangs keeps whoever asks it for as long
-//! as it likes, and no signal ends that.
+//! Asks a file system that may not answer. A network mount that hangs blocks its caller for as long as it
+//! likes, and no signal ends that.
 //!
-//! So it is asked from a thread of its own. One of the runtime's would be missed by the journal, which
-//! works on those, and the process could not end before it. Whoever waits gives up after a while, and
-//! nobody asks for the same path again before the thread that was left behind has come back.
+//! So a thread of its own asks. The runtime's threads are not used: the journal works on them, and the
+//! process could not end before such a thread. The caller gives up after a limit. Nobody asks for the same
+//! path again before the blocked thread has returned.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-/// To open a file and to read it, where it has a few MiB at most. A disk takes milliseconds, and a network
-/// mount that is there at most a second.
+/// The limit for opening and reading a file of a few MiB. A disk takes milliseconds, a network mount that
+/// works at most a second.
 pub const ANSWER: Duration = Duration::from_secs(5);
-/// To do more than that: to sync what was written, or to read a ledger as a whole. What takes longer goes
-/// on, and whoever asks next finds it done.
+/// The limit for longer work, such as a sync or reading a whole ledger. Work that takes longer goes on, and
+/// the next caller finds it done.
 pub const WORK: Duration = Duration::from_secs(30);
 
-/// Threads that file systems keep, of all paths together. Each is half a page of memory and a number that
-/// the system counts. Where so many paths hang, no other file is asked for before one of them answers.
+/// The most threads that file systems may block, over all paths. Each costs half a page of memory and one of
+/// the system's thread numbers. At this number no other file is asked for until one thread returns.
 const LEFT_BEHIND: usize = 64;
-/// Paths that are remembered before those that nobody asks for are let go of.
+/// The number of paths that are remembered before unused ones are dropped.
 const PATHS: usize = 256;
 
 static PLACES: Places =
@@ -32,19 +32,19 @@ static PLACES: Places =
 
 struct Places {
     known: Mutex<BTreeMap<PathBuf, Arc<Place>>>,
-    /// A thread that has waited for so long counts as left behind.
+    /// A thread that has waited for this long counts as blocked.
     silence: Duration,
     left_behind: usize,
 }
 
-/// One path: whose turn it is to ask for it, and since when the one that asks has been at it.
+/// One path: the turn to ask for it, and since when the current asker works.
 #[derive(Default)]
 struct Place {
     turn: Arc<tokio::sync::Mutex<()>>,
     since: Mutex<Option<Instant>>,
 }
 
-/// Held by the thread that asks, also when its work panics.
+/// The asking thread holds this, also while its work panics.
 struct Asking {
     place: Arc<Place>,
     _turn: OwnedMutexGuard<()>,
@@ -70,12 +70,12 @@ impl Place {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is kept here is whole after any panic.
+    // The data behind the lock is complete even after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does `work`, which asks the file system for `path`, and waits for it no longer than `limit`. One path is
-/// asked for once at a time, and not at all while it has been silent for longer than the limit.
+/// Runs `work`, which asks the file system for `path`, and waits for it at most `limit`. Only one caller asks
+/// for a path at a time. Nobody asks while the path has been silent for longer than the limit.
 pub async fn within<T: Send + 'static>(
     path: &Path,
     limit: Duration,
@@ -101,9 +101,9 @@ impl Places {
             let (sender, answer) = oneshot::channel();
             begin(move || {
                 let done = work();
-                // First: whoever is told may ask again at once.
+                // Released first, because the caller may ask again as soon as it is told.
                 drop(asking);
-                // Nobody waits for it any more: it took too long.
+                // The caller may have given up already.
                 drop(sender.send(done));
             })?;
             answer.await.unwrap_or_else(|_| Err(broken_off()))
@@ -122,14 +122,14 @@ impl Places {
         let silent = known.values().filter(|place| place.has_been_silent(self.silence)).count();
         if silent >= self.left_behind {
             let message =
-                format!("{silent} other files have not answered: mend the network mount that they lie on");
+                format!("{silent} other files do not answer: repair the network mount that holds them");
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
         Ok(known.entry(path.to_path_buf()).or_default().clone())
     }
 }
 
-/// The same for a command that has nothing else to do meanwhile.
+/// Does the same for a command that has nothing else to do meanwhile.
 pub fn within_blocking<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -142,19 +142,19 @@ pub fn within_blocking<T: Send + 'static>(
     })
 }
 
-/// It ends with its work, or with the process: nobody waits for it.
+/// The thread ends with its work or with the process; nobody waits for it.
 fn begin(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("file".into()).spawn(work).map(drop)
 }
 
 fn silent(limit: Duration) -> io::Error {
     let message =
-        format!("it has not answered for {} s: does it lie on a network mount that hangs?", limit.as_secs());
+        format!("it has not answered for {} s: check the network mount that holds it", limit.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
 fn broken_off() -> io::Error {
-    io::Error::other("reading it broke off")
+    io::Error::other("its reading was interrupted")
 }
 
 #[cfg(test)]
@@ -174,8 +174,8 @@ mod tests {
         (folder, path)
     }
 
-    /// Opening a pipe that nobody writes to, as any program would, hangs as a lost mount does: in the
-    /// kernel, beyond any signal of ours.
+    /// Opens a pipe without a writer, as any program would. It hangs in the kernel as a lost mount does, and
+    /// no signal of ours ends it.
     fn hangs(path: &Path, tries: &Arc<AtomicUsize>) -> impl FnOnce() -> io::Result<()> + Send + use<> {
         let (path, tries) = (path.to_owned(), tries.clone());
         move || {
@@ -215,7 +215,7 @@ mod tests {
         }
         assert_eq!(tries.load(Ordering::SeqCst), 2);
         let told = places.within(Path::new("c"), SHORT, || Ok(())).await.unwrap_err().to_string();
-        assert!(told.contains("2 other files have not answered"), "{told}");
+        assert!(told.contains("2 other files do not answer"), "{told}");
     }
 
     #[tokio::test]
@@ -246,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_is_an_error_and_frees_its_path() {
         let broken: io::Result<()> = within(Path::new("panics"), WORK, || panic!("a test's own")).await;
-        assert!(broken.unwrap_err().to_string().contains("broke off"));
+        assert!(broken.unwrap_err().to_string().contains("interrupted"));
         within(Path::new("panics"), WORK, || Ok(())).await.unwrap();
     }
 

@@ -1,6 +1,6 @@
-//! What objects are found by: indexes over their places, and label selectors.
+//! Finds objects by indexes over their documents and by label selectors.
 //!
-//! Decides on bytes and texts alone, and keeps no objects.
+//! Works on bytes and texts alone, and stores no objects.
 
 pub mod index;
 pub mod selector;

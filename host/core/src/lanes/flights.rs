@@ -1,5 +1,5 @@
-//! States that are being handled, and since when: what is told of them is asked for at every turn, and
-//! must not cost a look at each.
+//! The states in flight, and when each was handed over. The sums are kept up to date, because every turn asks
+//! for them and must not walk all states.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct Flight {
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     flights: HashMap<Seq, Flight>,
-    /// How many were handed over at each moment: a batch has one.
+    /// The number of states handed over at each moment. A batch has one moment.
     moments: BTreeMap<Duration, u32>,
 }
 
@@ -46,7 +46,7 @@ impl Flights {
         self.flights.len()
     }
 
-    /// The sum of the moments at which they were handed over.
+    /// The sum of the moments at which the states were handed over.
     pub fn since_sum(&self) -> Duration {
         self.moments.iter().map(|(since, count)| *since * *count).sum()
     }

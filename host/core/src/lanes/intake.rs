@@ -1,5 +1,5 @@
-//! How states come in: read in order, left where their namespace has its share, gone back for,
-//! and read again where only a position was kept.
+//! Takes states into the lanes. It reads the journal in order and leaves what exceeds a namespace's share.
+//! Later it goes back for those, and reads states again of which it kept only the position.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::limits;
 use crate::ports::DeadLetter;
 use crate::state::{LaneKey, Seq, State};
 
-/// Who a state is left with, if it is left.
+/// The group that a state is left with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Group {
     Namespace(u64),
-    /// One of the pasts, by its place.
+    /// A past, by its index.
     Past(usize),
 }
 
-/// A stretch of what was left, worth to be gone through now.
+/// A stretch of the journal where enough was left to make a read worthwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behind {
     pub from: Seq,
@@ -33,46 +33,46 @@ pub struct Behind {
 impl Lanes {
     // ---- what lies unread ----------------------------------------------------------------
 
-    /// So many states of the subscription lie between what was counted and here.
+    /// Adds states of the subscription that lie between the last counted position and `through`.
     pub fn count(&mut self, through: Seq, states: u64) {
         self.unread += states;
         self.counted = self.counted.max(through);
     }
 
-    /// Whether all that lies unread is what comes behind the place of reading.
+    /// Whether the unread states are exactly those behind the reading position.
     pub fn is_countable(&self) -> bool {
         self.unread > 0 && self.positions.is_one_piece()
     }
 
-    /// So many states of the subscription lie between the place of reading and here: others that were
-    /// counted once are not there any more. Only where it [is countable](Self::is_countable).
+    /// Sets how many states of the subscription lie between the reading position and `through`. Retention may
+    /// have removed some that were counted before. Call it only where [`is_countable`](Self::is_countable)
+    /// holds.
     pub fn recount(&mut self, through: Seq, states: u64) {
         self.unread = states;
         self.counted = self.counted.max(through);
     }
 
-    /// Up to here the states of the subscription are counted, whether they were taken in or not.
+    /// The position up to which the states of the subscription are counted, taken in or not.
     pub fn counted(&self) -> Seq {
         self.counted.max(self.positions.through())
     }
 
-    /// How many states may be read so that none of them has to be left.
+    /// The number of states that fit for certain, whatever their namespace.
     pub fn room(&self) -> usize {
         self.shares.room()
     }
 
-    /// Whether so much was left that nothing new may be read before some of it is taken in.
+    /// Whether so many runs were left that the lanes must take some in before anything new is read.
     pub fn is_scattered(&self) -> bool {
         self.positions.runs() >= self.options.runs || self.shares.behind() >= limits::LANE_BEHIND
     }
 
-    /// The namespaces of which nothing can be taken in where reading goes on, since something of
-    /// them was left before.
+    /// The namespaces that are behind: something of them was left, so nothing newer of them may be taken in.
     pub fn behind(&self) -> Vec<String> {
         self.shares.all_behind().map(|(_, _, name)| name.to_owned()).collect()
     }
 
-    /// What a source has up to a position is handed over at this pace, beside what comes after.
+    /// Begins a past: what the source has up to `until` is handed over at this rate, beside newer states.
     pub fn begin_past(&mut self, source: &Arc<str>, until: Seq, rate: RateSpec) {
         let next = self.positions.cursor() + 1;
         if until >= next {
@@ -80,7 +80,7 @@ impl Lanes {
         }
     }
 
-    /// Whether reading is still within a past, of which only the lanes are needed.
+    /// Whether the reading position is still within a past. Of its states only the lanes are needed.
     pub fn is_in_past(&self) -> bool {
         self.pasts.iter().any(|past| past.until > self.positions.through())
     }
@@ -93,7 +93,7 @@ impl Lanes {
         self.read(vec![(state, Fit::Wanted)], seq, now);
     }
 
-    /// Takes in what comes next: all that the journal has up to a position.
+    /// Takes in everything that the journal has up to `through`.
     pub fn read(&mut self, states: Vec<(Arc<State>, Fit)>, through: Seq, now: Duration) {
         for (state, fit) in states {
             self.read_one(state, fit, now);
@@ -101,8 +101,7 @@ impl Lanes {
         self.read_to(through);
     }
 
-    /// The same where states of the namespaces that are [`behind`](Self::behind) are not among
-    /// them.
+    /// Does the same with states that exclude the namespaces that are [`behind`](Self::behind).
     pub fn read_outside(&mut self, states: Vec<(Arc<State>, Fit)>, through: Seq, now: Duration) {
         for (state, fit) in states {
             let next = self.positions.through() + 1;
@@ -123,7 +122,7 @@ impl Lanes {
         self.end_pasts();
         if self.positions.through() >= self.counted {
             self.counted = self.positions.through();
-            // Nothing is left: whatever was counted, nothing lies unread.
+            // Nothing was left, so nothing is unread, whatever was counted.
             if self.positions.runs() == 0 {
                 self.unread = 0;
             }
@@ -161,7 +160,7 @@ impl Lanes {
         }
     }
 
-    /// From where on something of this group was left.
+    /// The first position that was left of this group.
     fn next_of(&self, group: Group) -> Option<Seq> {
         match group {
             Group::Namespace(namespace) => self.shares.next(namespace),
@@ -188,7 +187,7 @@ impl Lanes {
             self.replace(key, newer);
         }
         let lane = self.lanes.entry(key).or_default();
-        // What is held of a lane are the first of its states, so that its head is among them.
+        // A lane holds the first of its states, so that its head is always among them.
         let follows = lane.loaded == lane.queue.len() && lane.queue.len() < self.options.depth;
         let state = (follows && lane.held.is_empty()).then_some(state);
         match state {
@@ -202,8 +201,8 @@ impl Lanes {
 
     // ---- going back ----------------------------------------------------------------------
 
-    /// Where to go back to, for those who have room again. What was left first comes first; and
-    /// once there are too many runs, only who has the first of them may go on.
+    /// The stretch to go back to for groups that have room again. What was left first comes first. Once there
+    /// are too many runs, only the group that owns the first run goes on.
     pub fn next_behind(&self, now: Duration) -> Option<Behind> {
         let first = self.positions.first_left()?;
         let is_crowded = self.positions.runs() >= self.options.runs;
@@ -222,13 +221,14 @@ impl Lanes {
         namespaces.chain(pasts).min_by_key(|behind| behind.from)
     }
 
-    /// When a past that waits for its pace is to be gone on with.
+    /// When a past that waits for its rate may go on.
     pub fn past_due(&self) -> Option<Duration> {
         let has_left = |past: &&Past| self.positions.next_left(past.next).is_some();
         self.pasts.iter().filter(has_left).map(Past::due).min()
     }
 
-    /// Takes in what was left in a stretch, as far as it may be: all that the journal has of it.
+    /// Takes in what was left in this stretch, as far as there is room. `states` is all that the journal has
+    /// of it.
     pub fn catch_up(&mut self, from: Seq, states: Vec<(Arc<State>, Fit)>, end: Seq, now: Duration) {
         let end = end.min(self.positions.through());
         self.go_on(0, 0, &HashSet::new());
@@ -247,7 +247,7 @@ impl Lanes {
             let group = self.group(&state);
             let is_crowded = self.positions.runs() + stretch.runs() >= self.options.runs;
             let splits = stretch.runs() > 0 || !is_first;
-            // What was left of it before this stretch comes first.
+            // Something of this group that was left before this stretch comes first.
             let is_next = self.next_of(group).is_none_or(|next| next >= from);
             let may = is_next && !stopped.contains(&group) && !(is_crowded && splits);
             if may && self.may_go_on(group, &state, fit, now) {
@@ -273,7 +273,7 @@ impl Lanes {
             }
     }
 
-    /// The first of its group that has to stay in this stretch.
+    /// Notes that this state and everything behind it of its group stay in this stretch.
     fn stop(&mut self, group: Group, state: &State) {
         let namespace = state.lane().namespace;
         match group {
@@ -289,8 +289,8 @@ impl Lanes {
         }
     }
 
-    /// Nothing between `from` and `end` is left of those that had their turn there and were not
-    /// stopped. All are moved on to the next position that was left.
+    /// Moves every group on to its next position that was left. Groups that had their turn and were not
+    /// stopped have nothing left between `from` and `end`.
     fn go_on(&mut self, from: Seq, end: Seq, stopped: &HashSet<Group>) {
         let positions = &self.positions;
         let next_of = |group: Group, next: Seq| {
@@ -309,7 +309,7 @@ impl Lanes {
         self.end_pasts();
     }
 
-    /// A past of which all was read and nothing is left is over: what is new needn't wait for it.
+    /// Ends each past that is read completely and has nothing left. Newer states no longer wait for it.
     fn end_pasts(&mut self) {
         let positions = &self.positions;
         self.pasts
@@ -318,19 +318,19 @@ impl Lanes {
 
     // ---- dead letters --------------------------------------------------------------------
 
-    /// A dead letter from before the start; under `hold` its lane is told by [`hold`](Self::hold).
+    /// Adds a dead letter from before the start. Under `hold`, [`hold`](Self::hold) names its lane.
     pub fn park(&mut self, seq: Seq) {
         self.parked.insert(seq);
     }
 
-    /// Under `hold`, keeps a lane from going past a position until that position is finished.
+    /// Under `hold`, keeps a lane from passing this position until the position is finished.
     pub fn hold(&mut self, seq: Seq, key: LaneKey) {
         if self.options.on_dead_letter == OnDeadLetter::Hold {
             self.lanes.entry(key).or_default().held.insert(seq);
         }
     }
 
-    /// These letters are durable: whatever happens, they are owed no more, and their lanes go on.
+    /// Notes that these letters are durable. They are owed no more, and their lanes go on.
     pub fn kept(&mut self, letters: impl IntoIterator<Item = Seq>) {
         for seq in letters {
             if self.unkept.contains_key(&seq) {
@@ -339,15 +339,15 @@ impl Lanes {
         }
     }
 
-    /// An operator dropped a dead letter, before the start or now: it stays dead, and its lane
-    /// goes on.
+    /// Notes that an operator dropped a dead letter, now or before the start. The letter stays dead and its
+    /// lane goes on.
     pub fn drop_letter(&mut self, seq: Seq) {
         self.parked.remove(&seq);
         self.dropped += 1;
         self.release(seq);
     }
 
-    /// Takes a dead letter back. Its state will be [`wanted`](Self::wanted) and then goes into
+    /// Takes a dead letter back. Its position becomes [`wanted`](Self::wanted), and its state then goes into
     /// its lane in the order of positions.
     pub fn replay(&mut self, letter: &DeadLetter) {
         self.kept([letter.seq]);
@@ -358,10 +358,10 @@ impl Lanes {
 
     // ---- reading again -------------------------------------------------------------------
 
-    /// Positions whose states are needed now, at most `max`.
+    /// At most `max` positions whose states are needed now.
     pub fn wanted(&self, max: usize) -> Vec<Seq> {
         let max = max.min(self.shares.free());
-        // Letters taken back by the thousand share the window with what is new.
+        // Thousands of letters that are taken back must share the window with new states.
         let replays = (self.options.window / 4).max(1).saturating_sub(self.replaying).min(max);
         let mut seqs: Vec<Seq> = self.replays.keys().copied().take(replays).collect();
         for key in &self.hungry {
@@ -369,7 +369,7 @@ impl Lanes {
                 break;
             }
             let Some(lane) = self.lanes.get(key) else { continue };
-            // A lane with nothing to go on with takes what it needs for that.
+            // A lane without a loaded state may take what it needs to go on.
             if lane.loaded > 0 && !self.shares.fits(key.namespace) {
                 continue;
             }
@@ -379,8 +379,8 @@ impl Lanes {
         seqs
     }
 
-    /// The answer to [`wanted`](Self::wanted). Returns the positions that the journal no longer
-    /// has: they are finished without having been delivered, and counted nowhere.
+    /// Takes the states that [`wanted`](Self::wanted) asked for. Returns the positions that the journal no
+    /// longer has. They count as finished, but in no figure.
     pub fn fill(&mut self, asked: &[Seq], states: Vec<Arc<State>>, now: Duration) -> Vec<Seq> {
         let mut found: HashMap<Seq, Arc<State>> =
             states.into_iter().map(|state| (state.seq, state)).collect();
@@ -416,13 +416,13 @@ impl Lanes {
         known
     }
 
-    /// A dead letter whose state the journal no longer has can't be delivered by anybody.
+    /// Forgets a dead letter whose state the journal no longer has: it can't be delivered.
     fn forget(&mut self, seq: Seq) {
         self.letters.revived.push(seq);
         self.release(seq);
     }
 
-    /// The lane that a position held goes on.
+    /// Lets the lane go on that this position held.
     pub(super) fn release(&mut self, seq: Seq) {
         let holder = || self.lanes.iter().find(|(_, lane)| lane.held.contains(&seq)).map(|(key, _)| *key);
         if let Some(key) = self.unkept.remove(&seq).or_else(holder) {

@@ -1,4 +1,4 @@
-//! One object's queue for one plugin.
+//! The queue of one object's states for one plugin.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,49 +13,49 @@ use crate::state::{Change, Seq, State};
 #[derive(Debug)]
 pub(super) struct Slot {
     pub seq: Seq,
-    /// `None`: known by position only, to be read again.
+    /// `None`: only the position is known, and the state must be read again.
     pub state: Option<Arc<State>>,
     pub failed: Option<Failed>,
-    /// Not to be handed over before this moment.
+    /// The state is not handed over before this moment.
     pub not_before: Duration,
-    /// Since when it could be handed over, as far as its lane goes.
+    /// Since when the lane allows that the state is handed over.
     pub since: Duration,
     pub origin: Origin,
-    /// Under `latest`, whose state it is.
+    /// The object of a state under `latest`.
     pub latest: Option<Latest>,
-    /// What became of the tries, those before it was parked included.
+    /// The failed tries, also those before the state was parked.
     pub tries: Vec<Try>,
 }
 
 /// Why a state is in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It is owed, and its position is open until it is finished.
+    /// The state comes from the journal. Its position is open until it is finished.
     Journal,
-    /// A dead letter that was taken back.
+    /// The state is a dead letter that was taken back.
     Letter(Prior),
-    /// Handed over once more; nobody is owed it.
+    /// The state comes from a resync. The lanes owe it to nobody.
     Resync,
 }
 
-/// The tries of a slot that did not succeed.
+/// The failed tries of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failed {
     pub tries: u32,
     pub first_ms: u64,
 }
 
-/// What a dead letter went through before it was taken back.
+/// The history of a dead letter before it was taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prior {
     pub attempts: u32,
     pub first_ms: u64,
 }
 
-/// Where a lane is kept, so that it is in one place at a time.
+/// Where a lane is kept. A lane is in one place at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Nothing to hand over: empty, held, or its head has to be read again.
+    /// The lane has nothing to hand over: it is empty or held, or its head must be read again.
     #[default]
     Idle,
     Ready,
@@ -63,7 +63,7 @@ pub(super) enum Place {
     Flying,
 }
 
-/// What keeps a lane's head from being handed over, if anything.
+/// What keeps the head of a lane from being handed over, if anything does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Nothing,
@@ -94,19 +94,20 @@ impl Slot {
         self.tries.push(tried);
     }
 
-    /// How often it was tried, also before it was parked.
+    /// The number of tries, also before the state was parked.
     pub fn attempts(&self) -> u32 {
         let before = if let Origin::Letter(prior) = self.origin { prior.attempts } else { 0 };
         before + self.failed.map_or(0, |failed| failed.tries)
     }
 }
 
-/// A state of which only the newest of its object is wanted. A hole is no state of its object.
+/// Names the object of a state under `latest`, where only the newest state of an object is wanted. A gap is
+/// no state of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Latest {
-    /// Of the uid: what comes under the same name after an end is another object.
+    /// A hash of the uid. An object that is made again under the same name is another object.
     object: u64,
-    /// What tells of an end is told, whatever comes after it.
+    /// Whether a newer state may replace this one. A state that tells of an end is never replaced.
     gives_way: bool,
 }
 
@@ -125,11 +126,11 @@ impl Latest {
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// By position.
+    /// In the order of positions.
     pub queue: VecDeque<Slot>,
-    /// Slots of the queue that hold their state.
+    /// The number of slots that hold their state.
     pub loaded: usize,
-    /// Parked positions that nothing behind them may overtake.
+    /// Positions of parked states that later states must not overtake.
     pub held: BTreeSet<Seq>,
     pub place: Place,
 }
@@ -141,7 +142,7 @@ impl Lane {
 
     pub fn head(&self) -> Head {
         let Some(slot) = self.queue.front() else { return Head::Nothing };
-        // Who takes a letter back wants it handed over, whatever else is parked in its lane.
+        // An operator who takes a letter back wants it handed over, whatever else is parked in its lane.
         if !matches!(slot.origin, Origin::Letter(_)) && self.held.first().is_some_and(|held| *held < slot.seq)
         {
             Head::Held
@@ -175,16 +176,17 @@ impl Lane {
         Some(slot)
     }
 
-    /// Positions to read again, the next in order.
+    /// The positions to read again, in order.
     pub fn unloaded(&self, limit: usize) -> impl Iterator<Item = Seq> + '_ {
         self.queue.iter().filter(|slot| slot.state.is_none()).map(|slot| slot.seq).take(limit)
     }
 
-    /// Lets go of the states of a lane that will not move for long; says how many.
+    /// Drops the states of a lane that will not move for long, and keeps their positions. Returns their
+    /// number.
     pub fn unload(&mut self) -> usize {
         let before = self.loaded;
-        // A taken-back letter stays: its position is not among the open ones, from which it
-        // would be found again.
+        // A letter that was taken back keeps its state. Its position is not among the open ones, so it would
+        // not be found again.
         for slot in self.queue.iter_mut().filter(|slot| slot.origin == Origin::Journal) {
             self.loaded -= usize::from(slot.state.take().is_some());
         }

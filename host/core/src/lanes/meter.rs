@@ -1,8 +1,8 @@
-//! What a queue tells of itself, in the terms of client-go's work queues.
+//! The figures of a plugin's queue, as client-go's work queues define them.
 
 use std::time::Duration;
 
-/// The bounds of a histogram are ten nanoseconds and the next eleven powers of ten.
+/// The bounds of a histogram: ten nanoseconds and the next eleven powers of ten.
 pub const BOUNDS: usize = 12;
 const NANOS: [u64; BOUNDS] = {
     let mut bounds = [10; BOUNDS];
@@ -16,13 +16,13 @@ const NANOS: [u64; BOUNDS] = {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// By the first bound that is not exceeded; the last holds what exceeds all.
+    /// One count for each bound, for values up to it; the last count is for values above all bounds.
     pub counts: [u64; BOUNDS + 1],
     pub sum: Duration,
 }
 
 impl Histogram {
-    /// Upper bounds in seconds, and how many did not exceed them.
+    /// The upper bounds in seconds, each with the number of values up to it.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         (0..BOUNDS).scan(0, |total, bound| {
             *total += self.counts[bound];
@@ -41,26 +41,26 @@ impl Histogram {
     }
 }
 
-/// Since the process started, but for what is waiting and in progress now.
+/// Figures since the process started. Only the waiting and in-flight figures are of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// States that wait and are not in a call.
+    /// States that wait and are not in flight.
     pub depth: u64,
-    /// States that came into the lanes, each retry and replay included.
+    /// States that entered the lanes, with every retry and replay.
     pub adds: u64,
     pub retries: u64,
-    /// From coming in, or from being due again, until handed over.
+    /// The time from when a state enters or is due again until it is handed over.
     pub waited: Histogram,
-    /// From being handed over until the call with it ended.
+    /// The time from when a state is handed over until its call ends.
     pub worked: Histogram,
     pub in_flight: u64,
-    /// The moments at which those in flight were handed over: their sum and the first of them.
+    /// The moments at which the states in flight were handed over: their sum and the earliest.
     pub since_sum: Duration,
     pub since_first: Option<Duration>,
 }
 
 impl QueueStats {
-    /// How long those in flight have been so, together.
+    /// The time that the states in flight have taken so far, summed.
     pub fn unfinished(&self, now: Duration) -> Duration {
         let flights = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
         now.saturating_mul(flights).saturating_sub(self.since_sum)

@@ -1,30 +1,30 @@
-//! The pure machine behind dispatch: the states of one plugin, ordered per lane, parallel over
-//! lanes. No I/O and no clock: time is a parameter.
+//! Orders the states of one plugin: each object's states one after the other, different objects in parallel.
+//! A pure machine with no I/O and no clock: the caller passes the time.
 //!
-//! **One state of a lane in a batch.** What a call writes is committed as one, before its
-//! verdicts are seen here. If a batch held two states of one object and the first were not done
-//! while the second was, the second's effect would be there before the first's, and nothing could
-//! take it back. So a batch takes the heads of many lanes, and a lane in flight is not taken
-//! again. The halves of a batch are then independent too, which makes splitting it safe. The
-//! price is that a single object moves one state a call; thousands of objects fill every batch.
+//! **A batch has one state of a lane.** A call's writes are committed together, before the lanes see its
+//! verdicts. Suppose a batch held two states of one object, and only the second were done. Its effect would
+//! be committed before the effect of the first, and nothing could take it back. So a batch takes the heads of
+//! many lanes, and a lane in flight is not taken again. The halves of a batch are then independent, so it can
+//! be split safely. The price is that an object moves one state a call. With thousands of objects every batch
+//! is full.
 //!
-//! **Round robin.** Namespaces take turns, and in each its lanes do ([`ready`]). A lane that was
-//! served and has more goes to the end, so one with a thousand states costs the others one place
+//! **Round robin.** Namespaces take turns, and the lanes of a namespace take turns ([`ready`]). A lane that
+//! was served and has more goes to the end. So a lane with a thousand states costs the others one place in
 //! each round, and so does a namespace with a hundred thousand lanes.
 //!
-//! **A window of the journal.** At most `window` states are held, and each namespace has a share
-//! of it ([`shares`]). A lane deeper than `depth`, or held by a dead letter, keeps positions only,
-//! at most `deferred` over all lanes; they are read again ([`Lanes::wanted`], [`Lanes::fill`])
-//! when their turn comes. What a namespace has beyond its share is left in the journal as runs of
-//! positions and gone back for ([`Lanes::next_behind`], [`Lanes::catch_up`]), while reading goes
-//! on for the others. So neither a busy object nor a blocked one nor a whole namespace of them
-//! fills the window for the others, however far behind it is.
+//! **A window of the journal.** The lanes hold at most `window` states, and each namespace has a share of
+//! them ([`shares`]). A lane that is deeper than `depth`, or held by a dead letter, keeps only positions, at
+//! most `deferred` over all lanes. Their states are read again ([`Lanes::wanted`], [`Lanes::fill`]) when
+//! their turn comes. States beyond a namespace's share are left in the journal as runs of positions. The
+//! lanes go back for them ([`Lanes::next_behind`], [`Lanes::catch_up`]) while reading goes on for the other
+//! namespaces. So no busy object, blocked object or busy namespace fills the window for the others, however
+//! far behind it is.
 //!
-//! **Accounts.** Every position is finished once: delivered, filtered or parked. The cursor is
-//! the last position before the first that isn't. A replayed dead letter waits again, but its
-//! position stays finished: that it is owed is kept by the letter itself. What `latest` lets go
-//! is a part of the filtered. What lies unread, left or not read yet, is counted as it is told
-//! ([`Lanes::count`]). A resync is in no account at all ([`resync`]).
+//! **Accounts.** Every position is finished once: delivered, filtered or parked. The cursor is the last
+//! position before the first unfinished one. A dead letter that is replayed waits again, but its position
+//! stays finished: the letter itself records that it is owed. States that `latest` replaces count as
+//! filtered. States that were left, or not yet read, are counted as the caller reports them
+//! ([`Lanes::count`]). A resync is in no account ([`resync`]).
 
 mod flights;
 mod intake;
@@ -60,13 +60,13 @@ use crate::bucket::Bucket;
 use crate::ports::{DeadLetter, Progress, Try};
 use crate::state::{LaneKey, Seq};
 
-/// What a subscription says about a state.
+/// How a subscription fits a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     Wanted,
-    /// Wanted unless a newer one of its object comes before it is handed over.
+    /// Wanted, unless a newer state of its object arrives before it is handed over.
     Latest,
-    /// Of the subscription, but its filter or mode says no. Counted.
+    /// Part of the subscription, but its filter or mode refuses it. Counted.
     Filtered,
     /// Of another source, or from before the subscription. Not counted.
     Foreign,
@@ -76,17 +76,17 @@ pub enum Fit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     Delivered,
-    /// Waits in its lane until this moment.
+    /// It waits in its lane until this moment.
     Retried(Duration),
     Parked,
-    /// A resynced state was handed over.
+    /// A state of a resync was handed over.
     Resynced,
-    /// It made way for what came behind it in its lane: a resynced state for anything, one of
-    /// `mode: latest` for a newer one of its object.
+    /// A state behind it in its lane took its place. Any state replaces one of a resync; a newer state of the
+    /// object replaces one of `mode: latest`.
     Superseded,
-    /// A resynced state failed for the last time.
+    /// A state of a resync failed for the last time.
     Dropped,
-    /// It was not in flight: nothing changed.
+    /// It was not in flight, so nothing changed.
     Unknown,
 }
 
@@ -94,32 +94,32 @@ pub enum Settled {
 pub struct LaneStats {
     pub delivered: u64,
     pub filtered: u64,
-    /// Of the filtered, those that made way for a newer one.
+    /// Of the filtered, those that a newer state replaced.
     pub superseded: u64,
     /// Parked, or dropped.
     pub dead: u64,
     /// Of the dead, those that an operator dropped.
     pub dropped: u64,
-    /// Unfinished states: in lanes, left, or counted and not read yet.
+    /// Unfinished states: in lanes, left in the journal, or counted and not yet read.
     pub waiting: u64,
-    /// Of these, those that failed since they entered their lane.
+    /// Of the waiting, those that failed since they entered their lane.
     pub retrying: u64,
     pub in_flight: u64,
-    /// Resynced states that were handed over; those that were not, since their lane had the same
-    /// or a newer one to hand over; and those that failed. In none of the figures above.
+    /// States of resyncs, in three figures: handed over; not handed over, because their lane had the same or
+    /// a newer state; and failed. The figures above contain none of them.
     pub resynced: u64,
     pub resync_skipped: u64,
     pub resync_failed: u64,
 }
 
-/// What has to be kept along with the progress.
+/// The letters to save along with the progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Letters {
     pub parked: Vec<DeadLetter>,
     pub revived: Vec<Seq>,
 }
 
-/// A dead letter that is on its way back.
+/// A dead letter that is being replayed.
 #[derive(Debug)]
 struct Recalled {
     prior: Prior,
@@ -132,43 +132,43 @@ pub struct Lanes {
     lanes: HashMap<LaneKey, Lane>,
     ready: Ready,
     delayed: BTreeSet<(Duration, LaneKey)>,
-    /// Lanes that have room for states which are known by position only.
+    /// Lanes with room for states of which only the position is known.
     hungry: BTreeSet<LaneKey>,
     flying: Flights,
     positions: Positions,
     shares: Shares,
     pasts: Vec<Past>,
-    /// Up to here the states of the subscription are counted.
+    /// The position up to which the states of the subscription are counted.
     counted: Seq,
-    /// Of those, what was not taken in.
+    /// Of those, the states that were not taken in.
     unread: u64,
-    /// When the state that was read last was observed.
+    /// When the last state that was read was observed.
     observed_ms: u64,
-    /// Dead letters taken back whose state was not read yet.
+    /// Dead letters that are replayed and whose state is not yet read.
     replays: BTreeMap<Seq, Recalled>,
     letters: Letters,
     rate: Option<Bucket>,
     call_rate: Option<Bucket>,
     retry_rate: Option<Bucket>,
     meter: Meter,
-    /// Taken-back letters in lanes.
+    /// Replayed letters in lanes.
     replaying: usize,
     retrying: u64,
     delivered: u64,
     filtered: u64,
     superseded: u64,
-    /// Positions of the dead letters that are parked.
+    /// The positions of parked dead letters.
     parked: BTreeSet<Seq>,
-    /// Of these, those whose lanes wait until they are kept.
+    /// Of these, the positions whose lanes wait until the letter is saved.
     unkept: BTreeMap<Seq, LaneKey>,
     dropped: u64,
     resync: Resync,
 }
 
 impl Lanes {
-    /// Goes on from a progress: reading begins at its cursor, and what it says to be finished
-    /// above that is skipped. Its dead letters have to be told by [`park`](Self::park) and
-    /// [`replay`](Self::replay), and what lies unread by [`count`](Self::count).
+    /// Goes on from a saved progress. Reading begins at its cursor and skips what it calls finished above
+    /// that. The caller then adds its dead letters with [`park`](Self::park) and [`replay`](Self::replay),
+    /// and the unread states with [`count`](Self::count).
     pub fn new(options: LaneOptions, progress: &Progress) -> Self {
         let positions = Positions::new(progress);
         Self {
@@ -202,7 +202,7 @@ impl Lanes {
         }
     }
 
-    /// Puts a lane where its head belongs, after anything about it changed.
+    /// Puts a lane where its head belongs. Call it after every change to the lane.
     fn place(&mut self, key: LaneKey, first: bool) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let head = lane.head();
@@ -223,7 +223,7 @@ impl Lanes {
                 Place::Delayed(at) => {
                     self.delayed.remove(&(at, key));
                 }
-                // Rare: what was ready made way for a state that has to be read again.
+                // This is rare: the ready state was replaced by a state that must be read again.
                 Place::Ready => self.ready.remove(key),
                 Place::Idle | Place::Flying => {}
             }
@@ -273,7 +273,7 @@ impl Lanes {
         }
     }
 
-    /// As a work queue of client-go would tell it.
+    /// The queue's figures, as a client-go work queue reports them.
     pub fn queue(&self) -> QueueStats {
         let stats = self.stats();
         QueueStats {
@@ -288,7 +288,7 @@ impl Lanes {
         }
     }
 
-    /// What to keep; the caller knows where the subscription starts.
+    /// The progress to save. The caller knows where the subscription starts.
     pub fn progress(&self) -> Progress {
         Progress {
             cursor: self.positions.cursor(),
@@ -301,8 +301,8 @@ impl Lanes {
         }
     }
 
-    /// The letters since the last time: to be kept in the same save as [`progress`](Self::progress), and
-    /// to be told by [`kept`](Self::kept) then.
+    /// The letters since the last call. The caller saves them together with [`progress`](Self::progress), and
+    /// then calls [`kept`](Self::kept) with them.
     pub fn take_letters(&mut self) -> Letters {
         std::mem::take(&mut self.letters)
     }

@@ -1,4 +1,4 @@
-//! The bounds and policies of one plugin's lanes, and the time that they are given.
+//! The bounds and policies of one plugin's lanes, and the times that the caller passes.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::limits;
 #[derive(Clone, Debug)]
 pub struct LaneOptions {
     pub plugin: String,
-    /// States held at once.
+    /// The most states in memory.
     pub window: usize,
-    /// Of these, what one lane may hold.
+    /// Of these, the most that one lane holds.
     pub depth: usize,
-    /// Positions held without their states.
+    /// The most positions without their states.
     pub deferred: usize,
-    /// Runs of positions that were left.
+    /// The most runs of positions that may be left.
     pub runs: usize,
-    /// Tries after the first.
+    /// The retries after the first try.
     pub retries: u32,
     pub backoff: Duration,
     pub max_backoff: Duration,
-    /// Of retries of all lanes; none where they needn't be paced together.
+    /// The rate of retries over all lanes; `None` for no common rate.
     pub retry_rate: Option<RateSpec>,
-    /// Of states, and of calls.
+    /// The rates of states and of calls.
     pub rate: Option<RateSpec>,
     pub call_rate: Option<RateSpec>,
     pub on_dead_letter: OnDeadLetter,
@@ -47,14 +47,14 @@ impl LaneOptions {
         }
     }
 
-    /// The pause after a state failed this often.
+    /// The pause after this many failed tries.
     pub(super) fn pause(&self, tries: u32) -> Duration {
         let factor = 1u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
         self.backoff.saturating_mul(factor).min(self.max_backoff)
     }
 }
 
-/// A moment: `elapsed` decides, `wall_ms` is for the records.
+/// A moment in two clocks: `elapsed` decides, `wall_ms` is for records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     pub elapsed: Duration,

@@ -1,4 +1,4 @@
-//! How states go out, and what their verdicts do.
+//! Hands states out in batches, and applies their verdicts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::ports::{DeadLetter, Delivery, Try, Verdict};
 use crate::state::{LaneKey, Seq};
 
 impl Lanes {
-    /// The next batch: the heads of at most `max` lanes, each in flight until it is
-    /// [`finish`](Self::finish)ed or [given back](Self::give_back). Fewer, or none, where a rate
-    /// says so.
+    /// Takes the next batch: the heads of at most `max` lanes. Each is in flight until it is
+    /// [`finish`](Self::finish)ed or [given back](Self::give_back). A rate may make the batch smaller or
+    /// empty.
     pub fn take(&mut self, now: Duration, max: usize) -> Vec<Delivery> {
         self.wake(now);
         let mut batch = Vec::new();
@@ -42,26 +42,26 @@ impl Lanes {
         batch
     }
 
-    /// States that the rates allow in one call now.
+    /// The number of states that the rates allow in one call now.
     fn allowance(&self, now: Duration) -> usize {
         let is_allowed = self.call_rate.as_ref().is_none_or(|rate| rate.available(now) > 0);
         let states = self.rate.as_ref().map_or(usize::MAX, |rate| rate.available(now));
         if is_allowed { states } else { 0 }
     }
 
-    /// When the rates allow a call again, if they are what it waits for.
+    /// When the rates allow a call again, if the call waits for them.
     fn rates_due(&self) -> Duration {
         let rates = [&self.rate, &self.call_rate];
         rates.into_iter().flatten().map(|rate| rate.due(1)).max().unwrap_or_default()
     }
 
-    /// Whether a batch could be taken, but for the rates.
+    /// Whether a batch is ready, apart from the rates.
     pub fn has_ready(&self, now: Duration) -> bool {
         !self.ready.is_empty() || self.delayed.first().is_some_and(|(at, _)| *at <= now)
     }
 
-    /// When a batch can be taken that could not be before: the first delayed lane is due, or a
-    /// rate allows what is ready.
+    /// The next moment at which a batch becomes possible: a delayed lane is due, or a rate allows what is
+    /// ready.
     pub fn next_wake(&self) -> Option<Duration> {
         let due = if self.ready.is_empty() {
             self.delayed.first().map(|(at, _)| *at)
@@ -83,7 +83,7 @@ impl Lanes {
         }
     }
 
-    /// A verdict on a state in flight.
+    /// Applies a verdict to a state in flight.
     pub fn finish(&mut self, seq: Seq, verdict: Verdict, now: Now) -> Settled {
         let Some(Flight { lane: key, since }) = self.land(seq, now.elapsed) else { return Settled::Unknown };
         let took = now.elapsed.saturating_sub(since);
@@ -102,8 +102,8 @@ impl Lanes {
         settled
     }
 
-    /// A state in flight that was not tried after all: it is the next of its lane, and its lane
-    /// the next in line.
+    /// Gives back a state in flight that was not tried. It is the next of its lane, and its lane is the next
+    /// in line.
     pub fn give_back(&mut self, seq: Seq, now: Duration) {
         if let Some(Flight { lane: key, .. }) = self.land(seq, now) {
             if !self.make_way(key, seq) {
@@ -193,7 +193,7 @@ impl Lanes {
                 self.hold(seq, key);
                 self.unload(key);
             }
-            // After a kill it would be owed again, and come after what had gone past it.
+            // After a kill this state would be owed again, and would come after states that had passed it.
             OnDeadLetter::Continue if is_new => {
                 self.lanes.entry(key).or_default().held.insert(seq);
                 self.unkept.insert(seq, key);
@@ -213,10 +213,10 @@ impl Lanes {
 
     // ---- only the latest -----------------------------------------------------------------
 
-    /// What waits in a lane and is not in flight makes way for a newer state of its object.
+    /// Replaces states that wait in a lane and are not in flight by a newer state of the same object.
     pub(super) fn replace(&mut self, key: LaneKey, newer: Latest) {
         let Some(lane) = self.lanes.get(&key) else { return };
-        // A letter that was taken back can lie before the state in flight.
+        // A replayed letter can lie before the state in flight.
         let waits = lane.queue.iter().filter(|slot| !self.flying.contains(slot.seq));
         let old = waits.filter(|slot| slot.latest.is_some_and(|latest| latest.gives_way_to(newer)));
         let old: Vec<Seq> = old.map(|slot| slot.seq).collect();
@@ -225,7 +225,7 @@ impl Lanes {
         }
     }
 
-    /// A state that came back without success makes way if a newer one of its object waits.
+    /// Drops a state that failed, if a newer state of its object waits.
     fn give_way(&mut self, key: LaneKey, seq: Seq) -> bool {
         let is_old = self.lanes.get(&key).is_some_and(|lane| {
             let Some(index) = lane.index(seq) else { return false };
@@ -252,7 +252,7 @@ impl Lanes {
 
     // ---- common --------------------------------------------------------------------------
 
-    /// Takes a slot that is finished out of its lane and the accounts.
+    /// Removes a finished slot from its lane and from the accounts.
     pub(super) fn close(&mut self, key: LaneKey, seq: Seq) -> Option<Slot> {
         let slot = self.lanes.get_mut(&key)?.remove(seq)?;
         match slot.state {
@@ -276,7 +276,7 @@ impl Lanes {
     }
 }
 
-/// Keeps a text within its bound, at a character's end.
+/// Cuts a text to at most this many bytes, at the end of a character.
 pub(super) fn cut(text: &str, bytes: usize) -> String {
     text[..text.floor_char_boundary(bytes)].to_owned()
 }

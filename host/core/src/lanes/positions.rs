@@ -1,35 +1,34 @@
-//! Which positions are finished, as one number and what lies above it.
+//! Tracks which positions are finished: a cursor, and the finished ranges above it.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::ports::Progress;
 use crate::state::{LaneKey, Seq};
 
-/// A position that isn't finished.
+/// An unfinished position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub lane: LaneKey,
     pub observed_ms: u64,
 }
 
-/// Everything up to `through` was read; of that, all is finished but what is `open` and what was
-/// `left`. Positions that hold no state, or one of a source that isn't subscribed, count as
-/// finished.
+/// Everything up to `through` was read. All of it is finished, except what is `open` or was `left`. Positions
+/// that hold no state, or a state of a source without a subscription, count as finished.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
     through: Seq,
     open: BTreeMap<Seq, Open>,
     left: Left,
-    /// Ranges above `through` that were finished before the start, and needn't be read again.
+    /// Ranges above `through` that were finished before the start. They are not read again.
     ahead: VecDeque<(Seq, Seq)>,
 }
 
-/// Runs of positions that were read past: from their first to their last, and when the first was
-/// observed, as far as that is known. In a run lies nothing that was taken in.
+/// Runs of positions that were read past. Each has its first and last position, and when its first state was
+/// observed, if that is known. Nothing in a run was taken in.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     runs: BTreeMap<Seq, (Seq, u64)>,
-    /// What is added next goes on with the run that ends here, since nothing was taken in between.
+    /// The end of the last run, if nothing was taken in after it. The next run that is added continues it.
     goes_on: Option<Seq>,
 }
 
@@ -46,7 +45,7 @@ impl Left {
         self.goes_on = Some(to);
     }
 
-    /// Something was taken in here.
+    /// Notes that something was taken in here.
     fn cut(&mut self) {
         self.goes_on = None;
     }
@@ -55,7 +54,7 @@ impl Left {
         self.runs.range(..=seq).next_back().is_some_and(|(_, (to, _))| seq <= *to)
     }
 
-    /// The first position from here on.
+    /// The first position in a run at or after this one.
     fn next(&self, seq: Seq) -> Option<Seq> {
         if self.contains(seq) {
             return Some(seq);
@@ -67,7 +66,7 @@ impl Left {
         self.runs.first_key_value().map(|(from, (_, observed_ms))| (*from, *observed_ms))
     }
 
-    /// Takes out what lies between two positions.
+    /// Removes what lies between two positions.
     fn lift(&mut self, from: Seq, end: Seq) -> Left {
         let mut lifted = Left::default();
         let before = self.runs.range(..from).next_back().filter(|(_, (to, _))| *to >= from);
@@ -87,7 +86,7 @@ impl Left {
     }
 }
 
-/// A stretch of what was left, while it is gone through once more.
+/// A stretch of left positions while the lanes go through it again.
 #[derive(Debug)]
 pub(super) struct Stretch {
     was: Left,
@@ -107,14 +106,14 @@ impl Stretch {
         self.stays.cut();
     }
 
-    /// Runs that stay so far.
+    /// The number of runs that stay so far.
     pub fn runs(&self) -> usize {
         self.stays.runs.len()
     }
 }
 
 impl Positions {
-    /// As a progress left them: what it says to be finished above its cursor is not read again.
+    /// Begins from a saved progress. What it calls finished above its cursor is not read again.
     pub fn new(progress: &Progress) -> Self {
         let ahead = progress.above.iter().copied().collect();
         let mut positions = Self { through: progress.cursor, ahead, ..Self::default() };
@@ -135,7 +134,7 @@ impl Positions {
         }
     }
 
-    /// Nothing is owed up to here that isn't open or left.
+    /// Notes that every position up to here is finished, open or left.
     pub fn read_through(&mut self, seq: Seq) {
         self.advance(seq);
     }
@@ -146,7 +145,7 @@ impl Positions {
         self.open.insert(seq, open);
     }
 
-    /// A position that was finished as it was read.
+    /// Notes a position that was finished when it was read.
     pub fn close(&mut self, seq: Seq) {
         self.cut(seq);
         self.advance(seq);
@@ -158,7 +157,7 @@ impl Positions {
         }
     }
 
-    /// Whether it was finished before the start, though what lies before it was not read yet.
+    /// Whether the position was finished before the start, although earlier ones are not yet read.
     pub fn is_ahead(&self, seq: Seq) -> bool {
         let index = self.ahead.partition_point(|(_, to)| *to < seq);
         self.ahead.get(index).is_some_and(|(from, _)| *from <= seq)
@@ -186,7 +185,7 @@ impl Positions {
         self.left.contains(seq)
     }
 
-    /// The first that was left from here on.
+    /// The first left position at or after this one.
     pub fn next_left(&self, seq: Seq) -> Option<Seq> {
         self.left.next(seq)
     }
@@ -195,17 +194,18 @@ impl Positions {
         self.left.first().map(|(seq, _)| seq)
     }
 
-    /// Whether everything below the place of reading was taken in, and nothing above it.
+    /// Whether everything below the reading position was taken in, and nothing above it.
     pub fn is_one_piece(&self) -> bool {
         self.left.runs.is_empty() && self.ahead.is_empty()
     }
 
-    /// Runs of positions that were read past.
+    /// The number of runs that were read past.
     pub fn runs(&self) -> usize {
         self.left.runs.len()
     }
 
-    /// Begins to go through a stretch of what was left; what is not said to stay is not left.
+    /// Begins to go through a stretch of left positions. Positions that are not told to stay are no longer
+    /// left.
     pub fn lift(&mut self, from: Seq, end: Seq) -> Stretch {
         Stretch { was: self.left.lift(from, end), stays: Left::default() }
     }
@@ -226,7 +226,7 @@ impl Positions {
         self.open.len()
     }
 
-    /// When the oldest position that isn't finished was observed.
+    /// When the oldest unfinished position was observed.
     pub fn oldest_ms(&self) -> Option<u64> {
         let open = self.open.first_key_value().map(|(seq, open)| (*seq, open.observed_ms));
         open.into_iter().chain(self.left.first()).min().map(|(_, observed_ms)| observed_ms)
@@ -263,7 +263,7 @@ impl Positions {
     }
 }
 
-/// What isn't finished up to a position, as ranges `(after, through]`.
+/// The unfinished positions up to `newest`, as ranges `(after, through]`.
 pub fn holes(progress: &Progress, newest: Seq) -> impl Iterator<Item = (Seq, Seq)> + '_ {
     let starts = std::iter::once(progress.cursor).chain(progress.above.iter().map(|&(_, last)| last));
     let ends = progress.above.iter().map(|&(first, _)| first - 1).chain([newest]);
@@ -317,12 +317,12 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of single positions; passing through progresses all the while.
+        /// The model is a map of single positions. Progress is saved and loaded all the while.
         #[test]
         fn runs_say_what_single_positions_say(steps in proptest::collection::vec((0u8..6, 1u64..6, any::<u64>()), 1..80)) {
             let mut positions = Positions::default();
-            // Of what is unfinished, whether it is left; and what nobody is owed, which may or may
-            // not be taken for a part of the run that it lies in.
+            // For each unfinished position: whether it is left. A finished position may or may not be part of
+            // the run that it lies in.
             let mut model: BTreeMap<Seq, bool> = BTreeMap::new();
             let mut foreign: BTreeSet<Seq> = BTreeSet::new();
             for (step, count, pick) in steps {

@@ -1,10 +1,9 @@
-//! States that are handed over once more, although they were finished.
+//! Resyncs: hands finished states over once more.
 //!
-//! A resync shows a plugin what is there now. Nobody is owed it: it is in no account, moves no
-//! cursor, becomes no dead letter and doesn't survive a restart. So it is taken only into a lane
-//! that has nothing else, and while it waits there it is alone: whatever else comes into the lane
-//! takes its place, since that is the same state or a newer one. Only one that is in flight lets
-//! others wait, for as long as that one call takes.
+//! A resync shows a plugin which objects exist now. It is in no account, moves no cursor, becomes no dead
+//! letter and ends with the process. So a state of a resync only enters an empty lane. While it waits there
+//! it is alone: any state that enters the lane replaces it, because that is the same state or a newer one. If
+//! it is in flight, the others wait for the end of that one call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::state::{Seq, State};
 
 #[derive(Debug, Default)]
 pub(super) struct Resync {
-    /// In lanes now.
+    /// The states of resyncs in lanes now.
     pub held: usize,
     pub delivered: u64,
     pub skipped: u64,
@@ -23,17 +22,18 @@ pub(super) struct Resync {
 }
 
 impl Lanes {
-    /// How many more states of a resync may be held: they share the window with what is owed.
+    /// The number of states of a resync that may still be held. They share the window with the states that
+    /// are owed.
     pub fn resync_room(&self) -> usize {
         let share = (self.options.window / 4).max(1).saturating_sub(self.resync.held);
         share.min(self.shares.free())
     }
 
-    /// Hands a state over once more, unless it or a newer one of its object is still to be handed
-    /// over, or it is parked: then an operator decides about it. Answers whether it was taken.
+    /// Hands a state over once more. It returns `false` if this state or a newer one of its object is still
+    /// to be handed over, or if it is parked: then an operator decides about it.
     ///
-    /// It must be the newest of its object that was journaled when everything up to
-    /// [`through`](Self::through) had been; then it comes after all that its lane has had.
+    /// The state must be the newest of its object among all states up to [`through`](Self::through). Then it
+    /// comes after everything that its lane has had.
     pub fn resync(&mut self, state: Arc<State>, now: Duration) -> bool {
         let (seq, key) = (state.seq, state.lane());
         let is_owed = seq > self.positions.through()
@@ -53,7 +53,7 @@ impl Lanes {
         true
     }
 
-    /// Before anything is put into a lane: a resync that waits there is not needed any more.
+    /// Drops a waiting resync. Call it before anything is put into the lane.
     pub(super) fn supersede(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get(&key).filter(|lane| lane.place != Place::Flying) else { return };
         let waiting = lane.queue.front().filter(|slot| slot.origin == Origin::Resync);
@@ -63,7 +63,7 @@ impl Lanes {
         }
     }
 
-    /// A resync that was in flight and isn't done waits no longer where others wait behind it.
+    /// Drops a resync that was in flight and failed, if other states wait behind it.
     pub(super) fn make_way(&mut self, key: LaneKey, seq: Seq) -> bool {
         let Some(lane) = self.lanes.get_mut(&key).filter(|lane| lane.queue.len() > 1) else { return false };
         if lane.get_mut(seq).is_none_or(|slot| slot.origin != Origin::Resync) {

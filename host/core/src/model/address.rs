@@ -1,15 +1,15 @@
-//! What the address of a server tells without a connection to it.
+//! Reads what the address of a database server says, without a connection.
 
 use std::path::PathBuf;
 
 use crate::files;
 
-/// The certificates and keys that an address of a database names, as its clients write them.
+/// The parameters of an address that name certificates and keys, as the database clients spell them.
 const FILES: [&str; 8] =
     ["sslrootcert", "ssl-root-cert", "ssl-ca", "sslca", "sslcert", "ssl-cert", "sslkey", "ssl-key"];
 
-/// Looks at the files that an address names, before a client opens them as it likes: one that hangs would
-/// keep a thread of the runtime's with each try. Nothing else of the address is told.
+/// Checks the files that an address names before a client opens them. A file that hangs would block one of
+/// the runtime's threads with each try. The error tells nothing else of the address.
 pub async fn expect_files(url: &str) -> Result<(), String> {
     for (field, path) in named_files(url) {
         let asked = path.clone();
@@ -26,7 +26,7 @@ fn named_files(url: &str) -> Vec<(&str, PathBuf)> {
     named.map(|(field, value)| (field, PathBuf::from(plain(value)))).collect()
 }
 
-/// Without the escapes of an address.
+/// Decodes the percent escapes of an address.
 fn plain(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -50,8 +50,8 @@ fn plain(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a password ended at its own `@` or `/`: what is then taken for the database is a part of it,
-/// and must not be told to anybody.
+/// Whether a `@` or `/` within the password cut the address. Then the name of the database is a part of the
+/// password and must not be shown.
 pub fn is_cut(database: &str) -> bool {
     database.contains(['@', ':', '/'])
 }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_a_password_was_cut_into_is_told_from_the_name_of_a_database() {
-        // Of `postgres://ann:p@s/h@db/journal` and `postgres://ann:p/s:h@db/journal`.
+        // From `postgres://ann:p@s/h@db/journal` and `postgres://ann:p/s:h@db/journal`.
         for part in ["h@db/journal", "s:h@db/journal"] {
             assert!(is_cut(part), "{part}");
         }

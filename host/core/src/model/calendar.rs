@@ -1,16 +1,16 @@
-//! Times as people read them, in UTC.
+//! Formats and parses times as people read them, in UTC.
 
 use jiff::Timestamp;
 
-/// RFC 3339 with milliseconds.
+/// The time as RFC 3339 with milliseconds.
 pub fn rfc3339(ms: u64) -> String {
     format!("{:.3}", at(ms))
 }
 
-/// The moment that [`rfc3339`] wrote; `None` for a text in any other form.
+/// Parses what [`rfc3339`] writes; `None` for a text in any other form.
 pub fn parse(text: &str) -> Option<u64> {
     let ms = moment(text)?;
-    // Other offsets, precisions and signs name a moment as well, but are not that form.
+    // Other offsets, precisions and signs name a moment as well, but [`rfc3339`] never writes them.
     (rfc3339(ms) == text).then_some(ms)
 }
 
@@ -25,7 +25,7 @@ pub fn parts(ms: u64) -> (String, String) {
     (at.strftime("%Y-%m-%d").to_string(), at.strftime("%H:%M:%S").to_string())
 }
 
-/// What no calendar reaches is its last moment.
+/// A time beyond the calendar becomes the calendar's last moment.
 fn at(ms: u64) -> Timestamp {
     i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::MAX)
 }

@@ -1,16 +1,16 @@
-//! Time as a parameter, so that a simulation can own it.
+//! Time as a trait, so that a simulation can control it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Wall time is for people and records; every decision is made on `elapsed`, which never jumps.
+/// Wall time is for people and records. Every decision uses `elapsed`, which never jumps.
 pub trait Clock: Send + Sync {
-    /// Milliseconds since 1970, as the machine believes.
+    /// Milliseconds since 1970, as the machine reports them.
     fn now_ms(&self) -> u64;
-    /// Time since some fixed moment; never goes back.
+    /// The time since a fixed moment. It never goes back.
     fn elapsed(&self) -> Duration;
 }
 
-/// The machine's own clocks.
+/// The machine's clocks.
 #[derive(Debug, Clone)]
 pub struct SystemClock {
     start: Instant,

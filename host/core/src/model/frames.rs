@@ -1,19 +1,19 @@
-//! Splits a watch's bytes into frames, one a line. Knows nothing about what is in them.
+//! Splits the bytes of a watch into frames, one for each line. Knows nothing about what is in them.
 //!
-//! A frame that lies within one chunk is a slice of it; only one that is cut by the chunk's end is
-//! copied. A frame over the limit is given out once, cut short, and skipped to its newline. What
-//! is left when the stream ends was cut by the server or the network: it is thrown away, and the
-//! resumed watch brings it again.
+//! A frame within one chunk is a slice of the chunk; only a frame that the chunk's end cuts is copied. A
+//! frame over the limit is given out once, cut short, and the rest up to its newline is skipped. A frame that
+//! is incomplete when the stream ends was cut by the server or the network. It is dropped, and the resumed
+//! watch brings it again.
 
 use bytes::{Bytes, BytesMut};
 
-/// What is kept of a frame that is over the limit: enough to see whose it was.
+/// The bytes that are kept of a frame over the limit. They are enough to see its object.
 pub const OVERSIZED_KEPT: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     Frame(Bytes),
-    /// The beginning of a frame that is over the limit.
+    /// The beginning of a frame over the limit.
     Oversized(Bytes),
 }
 
@@ -29,8 +29,7 @@ impl Splitter {
         Self { limit, carry: BytesMut::new(), skipping: false }
     }
 
-    /// Gives each complete frame of what has come so far to `out`, in order. Empty lines are
-    /// nothing.
+    /// Appends each complete frame to `out`, in order. Empty lines are skipped.
     pub fn push(&mut self, mut chunk: Bytes, out: &mut Vec<Line>) {
         while let Some(end) = memchr::memchr(b'\n', &chunk) {
             let head = chunk.split_to(end + 1);
@@ -66,18 +65,18 @@ impl Splitter {
         }
     }
 
-    /// As much is kept as is there however the stream was cut into chunks, so that the same frame
-    /// is always the same poison.
+    /// Keeps the same number of bytes however the stream was cut into chunks, so that the same frame is
+    /// always the same poison message.
     fn oversized(&mut self, more: &[u8], out: &mut Vec<Line>) {
         let most = OVERSIZED_KEPT.min(self.limit);
         let mut kept = std::mem::take(&mut self.carry);
         kept.truncate(most);
         kept.extend_from_slice(&more[..more.len().min(most - kept.len())]);
-        // A copy, so that the ten megabytes behind it are given back.
+        // This is a copy, so that the ten megabytes behind it are freed.
         out.push(Line::Oversized(Bytes::copy_from_slice(&kept)));
     }
 
-    /// Bytes of a frame that has not ended yet.
+    /// The bytes of a frame that has not ended yet.
     pub fn pending(&self) -> usize {
         self.carry.len()
     }

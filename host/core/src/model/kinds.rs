@@ -1,7 +1,7 @@
-//! Kinds as people write them: `Job`, `job`, `jobs`, `jobs.batch`, `po`.
+//! Matches kinds as people write them: `Job`, `job`, `jobs`, `jobs.batch`, `po`.
 
-/// What kubectl and the kinds' own definitions abbreviate. A short name is a convenience, so this
-/// list is of those that people type; every other kind is found by its name.
+/// The short names of kubectl and of the kinds' own definitions. It lists only those that people type; every
+/// other kind is found by its full name.
 const SHORT: [(&str, &str); 37] = [
     ("cj", "CronJob"),
     ("cm", "ConfigMap"),
@@ -42,7 +42,7 @@ const SHORT: [(&str, &str); 37] = [
     ("wl", "Workload"),
 ];
 
-/// Whether this is the kind that somebody means.
+/// Whether `wanted` means this kind.
 pub fn is_kind(group: &str, kind: &str, wanted: &str) -> bool {
     let wanted = wanted.to_ascii_lowercase();
     let (name, rest) = wanted.split_once('.').unwrap_or((&wanted, ""));
@@ -50,7 +50,7 @@ pub fn is_kind(group: &str, kind: &str, wanted: &str) -> bool {
     in_group(group, rest) && (name == kind || name == plural(&kind) || is_short(group, &kind, name))
 }
 
-/// `batch` and `v1.batch` are both the group `batch`.
+/// Both `batch` and `v1.batch` name the group `batch`.
 fn in_group(group: &str, wanted: &str) -> bool {
     let without_version = wanted.split_once('.').map_or("", |(_, group)| group);
     wanted.is_empty() || wanted == group || (!without_version.is_empty() && without_version == group)
@@ -62,7 +62,7 @@ fn is_short(group: &str, kind: &str, name: &str) -> bool {
     of_group && SHORT.iter().any(|(short, of)| *short == name && of.eq_ignore_ascii_case(kind))
 }
 
-/// The plural of a lower-case kind, as its resource is usually called.
+/// The usual plural of a kind in lower case, which most resources have as their name.
 pub fn plural(kind: &str) -> String {
     let before = |end: &str| kind.strip_suffix(end);
     match before("y") {

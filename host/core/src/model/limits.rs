@@ -1,79 +1,78 @@
-//! Every bound of the pipeline that is not an operator's to choose, with its reason.
+//! Every bound of the pipeline that an operator can't set, with its reason.
 
 use std::time::Duration;
 
-/// States appended in one transaction at most. A sync takes up to some milliseconds, which many
-/// states have to share; a larger batch would hold more documents in memory at once. It is only
-/// reached while states come faster than they are made durable: nothing ever waits for more.
+/// The most states in one transaction. A sync takes up to some milliseconds, which many states must share. A
+/// larger batch would hold more documents in memory. Batches only grow so large while states arrive faster
+/// than they become durable: nothing ever waits for more.
 pub const APPEND_BATCH: usize = 1024;
 
-/// A watch frame larger than this is journaled as poison without being decoded. etcd refuses
-/// objects over 1.5 MiB by default, aggregated servers may send more.
+/// A larger watch frame is journaled as a poison message without being decoded. etcd refuses objects over 1.5
+/// MiB by default; aggregated servers may send more.
 pub const FRAME_BYTES: usize = 10 * 1024 * 1024;
 
-/// Frames between the socket and the journal. Bounds memory while the disk is slow; the socket
-/// is not read when it is full.
+/// The most frames between the socket and the journal. It bounds memory while the disk is slow: the socket is
+/// not read while this many wait.
 pub const FRAMES_IN_FLIGHT: usize = 1024;
 
-/// States that one plugin's lanes hold in memory; the rest of the backlog stays in the journal.
+/// The most states that one plugin's lanes hold in memory. The rest of the backlog stays in the journal.
 pub const LANE_WINDOW: usize = 8192;
 
-/// Of the window, what one lane may take; what lies deeper is known by position only and read
-/// again when its turn comes. So one busy or failing object can't fill the window for the others.
+/// The most states of the window that one lane may take. Deeper states are known by position only and read
+/// again when their turn comes. So one busy or failing object can't fill the window for the others.
 pub const LANE_DEPTH: usize = 64;
 
-/// States that are known by position only. Beyond it nothing new is read: each of them can be a
-/// hole in the finished ranges, which are written with every save.
+/// The most states that are known by position only. Beyond this nothing new is read: each of them can be a
+/// hole in the finished ranges, which every save writes.
 pub const LANE_DEFERRED: usize = 32 * 1024;
 
-/// Positions that a plugin may have read beyond those of which it is saved what became of them.
-/// Retention that was told to go past cursors relies on it: what lies further was never read.
+/// The most positions that a plugin may read beyond its saved progress. Retention past cursors relies on it:
+/// the plugin never read what lies further.
 pub const READ_AHEAD: usize = 2 * LANE_WINDOW;
 
-/// Runs of positions that were read past, since their namespace has its share of the window
-/// already. Each can be a hole in the finished ranges as well.
+/// The most runs of positions that were read past because their namespace had used its share. Each can be a
+/// hole in the finished ranges as well.
 pub const LANE_RUNS: usize = 4096;
 
-/// Namespaces that are behind others in the journal. Beyond it nothing new is read: each is named
-/// in the question for what is of no such namespace.
+/// The most namespaces that are behind others in the journal. Beyond this nothing new is read: the query for
+/// the other namespaces names each of them.
 pub const LANE_BEHIND: usize = 1024;
 
-/// Objects of the time before a subscription that are remembered while it is handed over beside
-/// what is new, at about 16 bytes each.
+/// The most objects of a past that are remembered while the past is handed over beside new states, at about
+/// 16 bytes each.
 pub const PAST_LANES: usize = 2 * 1024 * 1024;
 
-/// The tries of a state that are kept one by one, the newest of them: what shows whether the
-/// error changed.
+/// The newest tries of a state that are kept one by one. They show whether the error changed.
 pub const TRIES_KEPT: usize = 16;
 
-/// The error of each of them is cut to this many bytes.
+/// The error of each try is cut to this many bytes.
 pub const TRY_TEXT: usize = 512;
 
-/// The longest pause that a plugin may ask for. A guest's number is never taken as it is.
+/// The longest delay that a plugin may ask for. The host never takes a guest's number unchecked.
 pub const PLUGIN_DELAY: Duration = Duration::from_secs(3600);
 
-/// Steps from a full document to any version built on it. 32 steps decode in about 5 µs.
+/// The most steps from a full document to a version built on it. 32 steps decode in about 5 µs.
 pub const DELTA_CHAIN: u32 = 32;
 
-/// The shortest pause between two resyncs of a source. Each is a reading of all its objects and a
-/// call for all of them, for every plugin that asks.
+/// The shortest pause between two resyncs of a source. Each resync reads all objects and hands them to every
+/// plugin that asks.
 pub const RESYNC_LEAST: Duration = Duration::from_secs(10);
 
-/// The shortest pause between two audits of a source. Each is a consistent list of all its objects.
+/// The shortest pause between two audits of a source. Each audit is a consistent list of all objects.
 pub const AUDIT_LEAST: Duration = Duration::from_secs(10);
 
-/// Bytes of one plugin's `kv`, keys and values together.
+/// The most bytes of one plugin's `kv`, keys and values together.
 pub const KV_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a version: what an index of every store holds. Kubernetes' own have up to 20 digits.
+/// The longest version that every store can index. Kubernetes' own versions have up to 20 digits.
 pub const VERSION_BYTES: usize = 1024;
 
-/// Shut-down waits this long for calls in progress before it stops them.
+/// How long a shut-down waits for calls in progress before it stops them.
 pub const DRAIN: Duration = Duration::from_secs(20);
 
-/// An error text that is kept (dead letters, status) is cut to this many bytes.
+/// The error text of a dead letter or a status is cut to this many bytes.
 pub const ERROR_TEXT: usize = 4096;
 
-/// Differences that the journal keeps of a source's audits, of each epoch, to be shown: its counter
-/// has them all. One is a few hundred bytes; more of them are an outage, and not a lost event.
+/// The most differences from a source's audits that the journal keeps for each epoch, for display. A counter
+/// has them all. A difference takes a few hundred bytes. More of them mean an outage, not a lost event.
 pub const DISCREPANCIES: usize = 100;

@@ -1,6 +1,7 @@
-//! What a state is made of: versions, identities, documents as bytes, times, and the bounds of them all.
+//! The parts of a state: versions, identities, documents as bytes, times, and their bounds.
 //!
-//! Stands on nothing else of this crate: neither configuration nor status rules nor lanes.
+//! Of the rest of this crate it uses only [`files`](crate::files) and [`words`](crate::words): no configuration, no
+//! status rules, no lanes.
 
 pub mod address;
 pub mod calendar;

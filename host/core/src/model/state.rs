@@ -1,4 +1,4 @@
-//! A state: one version of one object as it was witnessed.
+//! Defines a state: one version of one object as it was witnessed.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::version::Version;
 
-/// A position in the journal. The first state has 1; 0 means "before the beginning".
+/// A position in the journal. The first state has position 1; 0 means "before the beginning".
 pub type Seq = u64;
 
 /// Why a state exists.
@@ -37,7 +37,7 @@ impl Change {
     }
 }
 
-/// Which object. `group` is empty for the core group, `namespace` for cluster-scoped kinds.
+/// Identifies an object. `group` is empty for the core group, `namespace` for cluster-scoped kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ObjectRef {
@@ -49,7 +49,7 @@ pub struct ObjectRef {
     pub uid: String,
 }
 
-/// The outcome-grade summary of an object: a pure function of the object, never of the clock.
+/// The summary of an object's progress. It is a pure function of the object, never of the clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "StatusOfObject"))]
 pub struct Status {
@@ -82,8 +82,8 @@ impl StateId {
         Self(text.into())
     }
 
-    /// `present` and `left` are named by their version. A uid dies once, and a deletion that
-    /// was found by comparison has no version, so `gone` carries none. A gap is named by its bounds.
+    /// The version names a `present` or `left` state. `gone` carries no version, because a uid ends once, and
+    /// a deletion that a comparison found has no version. A gap is named by its bounds.
     pub fn of(
         source: &str,
         epoch: u32,
@@ -99,7 +99,7 @@ impl StateId {
         };
         let (group, kind, uid) = (&object.group, &object.kind, &object.uid);
         let [a, b, c, d] = which;
-        // Made for each state: joined at once, and not formatted.
+        // This runs for each state, so it joins the parts at once and does not format them.
         let parts = [source, "/", &epoch.to_string(), "/", group, "/", kind, "/", uid, "/", a, b, c, d];
         Self(parts.concat().into())
     }
@@ -121,19 +121,19 @@ impl fmt::Debug for StateId {
     }
 }
 
-/// Versions that are known to be missing: those strictly between `after` and `before`.
-/// The document of a state whose change is `gap`.
+/// Versions that are known to be missing: those strictly between `after` and `before`. It is the document of
+/// a state whose change is `gap`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
     pub source: String,
-    /// The object; left out where the hole is the whole source's.
+    /// The object; left out if the whole source has the gap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectRef>,
     pub epoch: u32,
-    /// The last version below the hole; empty where it is not known (a source that was never seen).
+    /// The last version below the gap; empty if it is not known (a source that was never seen).
     pub after: String,
-    /// The first version above the hole; empty where it is not known ("until now").
+    /// The first version above the gap; empty if it is not known ("until now").
     pub before: String,
     /// A word for programs.
     #[cfg_attr(feature = "schema", schemars(extend("examples" = crate::words::names(&gap_reason::ALL))))]
@@ -161,7 +161,7 @@ pub mod gap_reason {
     }
 }
 
-/// One journaled state without its document; documents are read on request by `seq`.
+/// A journaled state without its document. Documents are read by `seq` when they are needed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct State {
@@ -171,7 +171,7 @@ pub struct State {
     pub epoch: u32,
     pub change: Change,
     pub object: Arc<ObjectRef>,
-    /// The outermost owner that is known, for grouping.
+    /// The outermost owner that is known. Pages group by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Arc<ObjectRef>>,
     pub resource_version: Version,
@@ -179,17 +179,17 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<Arc<Status>>,
     pub observed_ms: u64,
-    /// Arrived after a newer version of the same object had been journaled.
+    /// Whether it arrived after a newer version of the same object had been journaled.
     #[serde(default)]
     pub late: bool,
 }
 
-/// The ordered queue that a state belongs to. A new uid under an old name shares the lane of
-/// the old one, so the key is the name and not the uid. Two names with one hash share a lane,
-/// which costs parallelism and nothing else. Stable within a process, never stored.
+/// The key of an object's lane. A new uid under an old name shares the lane of the old one, so the key is
+/// made from the name and not from the uid. Two names with the same hash share a lane, which costs only
+/// parallelism. The key is stable within a process and never stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneKey {
-    /// Whose lane it is: namespaces share a plugin fairly. Two with one hash share one share.
+    /// The hash of the lane's namespace, for fair shares. Two namespaces with the same hash get one share.
     pub namespace: u64,
     pub lane: u64,
 }
@@ -211,8 +211,8 @@ impl State {
         LaneKey::of(&self.source, &self.object)
     }
 
-    /// Whether the status, as a person would tell it, changed. The message is left out: some
-    /// controllers put a clock into it.
+    /// Whether the status changed as a person would tell it. The message is left out: some controllers put a
+    /// clock into it.
     pub fn is_transition(&self) -> bool {
         let Some(previous) = &self.previous else { return true };
         let now = &self.status;

@@ -1,4 +1,4 @@
-//! Resource versions, compared as Kubernetes 1.35 and later define it.
+//! Compares resource versions as Kubernetes 1.35 and later define it.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A resource version. Decimal strings of any length are ordered; anything else is only equal
-/// or not (`compare` answers `None`).
+/// A resource version. Decimal strings of any length are ordered. Any other version is only equal or not, and
+/// `compare` returns `None`.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(transparent)]
@@ -22,13 +22,13 @@ impl Version {
         &self.0
     }
 
-    /// Decimal, no sign, no leading zero: comparable within one resource.
+    /// Whether it is decimal without sign and leading zero, and so comparable within one resource.
     pub fn is_comparable(&self) -> bool {
         let bytes = self.0.as_bytes();
         !bytes.is_empty() && bytes[0] != b'0' && bytes.iter().all(u8::is_ascii_digit)
     }
 
-    /// As a number, where it is comparable and fits one.
+    /// The version as a number, if it is comparable and fits.
     pub fn number(&self) -> Option<u64> {
         if !self.is_comparable() {
             return None;
@@ -36,7 +36,7 @@ impl Version {
         self.0.parse().ok()
     }
 
-    /// Length first, then bytes. `None` where either side is not comparable and they differ.
+    /// Compares the length, then the bytes. `None` if the two differ and one is not comparable.
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
         if self == other {
             return Some(Ordering::Equal);
@@ -51,17 +51,18 @@ impl Version {
         self.compare(other) == Some(Ordering::Greater)
     }
 
-    /// Below what nothing was, in a history that has this version: empty where there is no order.
+    /// The version before everything, in a history that has this version. It is empty if versions have no
+    /// order.
     pub fn beginning(&self) -> Self {
         Self::new(if self.is_comparable() { "1" } else { "" })
     }
 
-    /// The version that comes just before, for walking back; `None` at 1 or where not comparable.
+    /// The version directly before this one, for the walk-back; `None` at 1, or if not comparable.
     pub fn before(&self) -> Option<Self> {
         if !self.is_comparable() || &*self.0 == "1" {
             return None;
         }
-        // All there are today; asked for with each event.
+        // Every version today takes this branch, and each event asks.
         if let Ok(number) = self.0.parse::<u64>() {
             let mut text = [0; 20];
             let (mut rest, mut at) = (number - 1, text.len());

@@ -1,7 +1,7 @@
-//! Who asks, and what they may see: the portal asks, and the API server decides.
+//! Defines the port through which the portal asks the API server who a person is and what that person may
+//! see.
 //!
-//! Nothing here keeps an answer. How long one is kept, and what happens where none can be had, is the
-//! portal's to decide.
+//! Nothing here keeps an answer. The portal decides how long it keeps one, and what it does without one.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A person or a program, as the API server knows them.
+/// A person or a program, as the API server identifies it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Person {
     pub user: String,
@@ -21,45 +21,45 @@ pub struct Person {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What somebody wants to do, as the API server's authorisers take it.
+/// What a person wants to do, as the API server's authorisers take it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt {
     pub verb: String,
     pub group: String,
-    /// The plural, as rules of RBAC name it: `jobs`.
+    /// The plural of the kind, as RBAC rules name it: `jobs`.
     pub resource: String,
-    /// Empty: in every namespace, or of a resource that has none.
+    /// Empty: every namespace, or a resource without namespaces.
     pub namespace: String,
-    /// Empty: whatever its name is.
+    /// Empty: an object of any name.
     pub name: String,
 }
 
-/// A namespace that is there now.
+/// A namespace that exists now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveNamespace {
     pub uid: String,
-    /// Whole seconds, as the API server tells it. An object of this namespace is never older.
+    /// In whole seconds, as the API server reports it. No object of this namespace is older.
     pub created_ms: u64,
 }
 
 #[derive(Debug, Error)]
 pub enum ReviewError {
-    /// The same question may be answered in a moment.
+    /// The API server may answer the same question in a moment.
     #[error("{0}")]
     Unavailable(String),
-    /// The API server does not let this process ask.
+    /// The API server does not allow this process to ask.
     #[error("{0}")]
     Forbidden(String),
 }
 
-/// Answers of the API server, asked for anew each time.
+/// Asks the API server. Every call is a new question.
 #[async_trait]
 pub trait Reviewer: Send + Sync {
-    /// Whose token this is; none where the API server does not know it, or no longer.
+    /// The person to whom this token belongs; `None` if the API server does not know the token, or no longer.
     async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError>;
 
     async fn allows(&self, person: &Person, attempt: &Attempt) -> Result<bool, ReviewError>;
 
-    /// The namespace of this name; none where there is none.
+    /// The namespace of this name; `None` if there is none.
     async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError>;
 }

@@ -1,4 +1,4 @@
-//! Journal → dispatch: what is to be handed over, and how far each plugin is.
+//! Journal → dispatch: the states to hand over, and how far each plugin is.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::JournalError;
 use crate::state::{Seq, State, StateId};
 
-/// How far a plugin is. Written in one transaction.
+/// How far a plugin is. One transaction writes all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Everything after this position belongs to the subscription.
@@ -21,34 +21,33 @@ pub struct Progress {
     /// Finished states above the cursor, as inclusive ranges in order.
     pub above: Vec<(Seq, Seq)>,
     pub delivered: u64,
-    /// Those that the subscription does not want, and those that `mode: latest` let go.
+    /// States that the subscription does not want, and states that `mode: latest` replaced.
     pub filtered: u64,
-    /// Of the filtered, those for which a newer state of their object was handed over.
+    /// Of the filtered, those that a newer state of their object replaced.
     #[serde(default)]
     pub superseded: u64,
     /// Dead letters that are parked now, and those that an operator dropped.
     pub dead: u64,
-    /// Where each source of the subscription begins. Kept, so that `now` means the same moment
-    /// after a restart.
+    /// Where each source of the subscription begins. It is saved, so that `now` means the same moment after a
+    /// restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceStart>,
-    /// Up to where what a source has is its past, which is handed over at its own pace. Kept, so
-    /// that it means the same moment after a restart.
+    /// The last position of each source's past, which is handed over at its own rate. It is saved, so that it
+    /// means the same moment after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pasts: Vec<(Arc<str>, Seq)>,
-    /// When the plugin was found to be taken out; the next start of it begins by taking that back.
+    /// When the plugin was found to be removed. The next start of the plugin first takes that back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired_ms: Option<u64>,
 }
 
-/// States of this source after this position belong to the subscription. A source that was
-/// unsubscribed keeps its end, so that what was delivered of it stays accounted for; subscribed
-/// again, it has a second entry.
+/// States of this source after this position belong to the subscription. An unsubscribed source keeps its
+/// end, so that its delivered states stay in the accounts. If it is subscribed again, it gets a second entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceStart {
     pub source: Arc<str>,
     pub after: Seq,
-    /// The last position that belongs to it; `None` while it is subscribed.
+    /// The last position that belongs to the subscription; `None` while the source is subscribed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Seq>,
 }
@@ -72,23 +71,23 @@ pub struct DeadLetter {
     pub error: String,
     pub first_ms: u64,
     pub last_ms: u64,
-    /// Taken back into its lane, not yet finished again.
+    /// Whether it is back in its lane and not yet finished again.
     #[serde(default)]
     pub replaying: bool,
-    /// An operator let it go. It stays in the accounts and can't be taken back.
+    /// Whether an operator dropped it. It stays in the accounts and can't be taken back.
     #[serde(default)]
     pub dropped: bool,
-    /// What became of each try, oldest first; of many, the newest.
+    /// The newest tries, oldest first.
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::limits::TRIES_KEPT)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<Try>,
 }
 
-/// One call with a state that did not succeed.
+/// One call with this state that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Try {
-    /// 1 the first time.
+    /// 1 for the first try.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub attempt: u32,
     pub at_ms: u64,
@@ -99,11 +98,11 @@ pub struct Try {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvWrite {
     pub key: String,
-    /// `None` deletes.
+    /// `None` deletes the key.
     pub value: Option<Vec<u8>>,
 }
 
-/// What one save of a plugin's progress changes, all in one transaction.
+/// The changes of one save of a plugin's progress. One transaction writes all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Save {
     pub progress: Progress,
@@ -113,24 +112,24 @@ pub struct Save {
     pub kv: Vec<KvWrite>,
 }
 
-/// A part of a source's objects as they are now: of each its newest state.
+/// A part of a source's present objects: the newest state of each.
 #[derive(Clone, Debug, Default)]
 pub struct Present {
     pub states: Vec<Arc<State>>,
-    /// Where the next part begins; `None` after the last.
+    /// Where the next part begins; `None` after the last part.
     pub next: Option<u64>,
 }
 
-/// What lies outside some namespaces.
+/// States whose objects are outside some namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct Outside {
     pub states: Vec<Arc<State>>,
-    /// Up to here there is nothing else of it.
+    /// Up to this position there are no others.
     pub looked: Seq,
 }
 
 impl Outside {
-    /// Of states that were read whoever they belong to, `limit` of them if there are as many.
+    /// Filters states that were read from all namespaces. `limit` is the number that was asked for.
     pub fn of(mut states: Vec<Arc<State>>, through: Seq, limit: usize, namespaces: &[String]) -> Self {
         let is_all = states.len() < limit;
         let looked = states.last().filter(|_| !is_all).map_or(through, |state| state.seq.min(through));
@@ -139,16 +138,16 @@ impl Outside {
     }
 }
 
-/// What dispatch reads and writes.
+/// What dispatch reads and writes in the journal.
 #[async_trait]
 pub trait Backlog: Send + Sync {
-    /// The newest durable position; changes wake the dispatchers.
+    /// The newest durable position. A change wakes the dispatchers.
     fn newest(&self) -> watch::Receiver<Seq>;
-    /// States after `after`, in order, at most `limit`, of any source.
+    /// Reads at most `limit` states of any source after `after`, in order.
     async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError>;
-    /// States in `(after, through]`, in order, at most `limit`, of objects that are in none of these
-    /// namespaces. A store that can pass over the others without reading them should, and may
-    /// answer before it has looked through all.
+    /// Reads at most `limit` states in `(after, through]`, in order, whose objects are in none of these
+    /// namespaces. A store that can skip the other states without reading them should do so. It may answer
+    /// before it has looked at all of them.
     async fn read_outside(
         &self,
         after: Seq,
@@ -158,12 +157,12 @@ pub trait Backlog: Send + Sync {
     ) -> Result<Outside, JournalError> {
         Ok(Outside::of(self.read(after, limit).await?, through, limit, namespaces))
     }
-    /// Single states by position, for replays; unknown positions are left out.
+    /// Reads single states by position, for replays. It leaves out unknown positions.
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;
-    /// At most `limit` of a source's present objects, from where the part before ended (0: from
-    /// the first). All that is durable when it is asked is in the answer.
+    /// Reads at most `limit` present objects of a source, from the end of the part before (0: from the
+    /// first). The answer contains everything that is durable when the call begins.
     async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError>;
-    /// How many states of these sources lie in `(after, through]`.
+    /// Counts the states of these sources in `(after, through]`.
     async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError>;
     async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError>;
     async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError>;
@@ -185,13 +184,13 @@ pub trait Backlog: Send + Sync {
         why: &str,
     ) -> Result<(), JournalError>;
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
-    /// Returns once every write that was begun before is done, or never will be, also one for which
-    /// nobody waits any more. Whoever goes on from where another stopped asks for this first: a save
-    /// of the other that came later would undo what both rely on.
+    /// Returns once every write that began before is done, or can never be done, even if its caller has given
+    /// up. A dispatcher that takes over from another calls it first: a later save of the other would undo
+    /// what both rely on.
     async fn settle(&self) -> Result<(), JournalError>;
 }
 
-/// Reading documents back, byte for byte.
+/// Reads documents back, byte for byte.
 #[async_trait]
 pub trait Documents: Send + Sync {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
@@ -199,10 +198,10 @@ pub trait Documents: Send + Sync {
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
 }
 
-/// Why a filter could not tell whether a state is wanted.
+/// Why a filter could not decide about a state.
 #[derive(Debug, Error)]
 pub enum FilterError {
-    /// It won't for this state, however often it is asked.
+    /// The filter can never decide about this state.
     #[error("{0}")]
     Unclear(String),
     /// The state's document can't be read.
@@ -210,7 +209,7 @@ pub enum FilterError {
     Journal(#[from] JournalError),
 }
 
-/// What a subscription's filter says. The same state gets the same answer.
+/// The filter of a subscription. It always gives the same answer for the same state.
 #[async_trait]
 pub trait StateFilter: Send + Sync + std::fmt::Debug {
     async fn wants(&self, state: &State) -> Result<bool, FilterError>;

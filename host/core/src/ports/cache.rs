@@ -1,4 +1,4 @@
-//! The cache, for readers.
+//! The cache → its readers: which objects exist now.
 
 use async_trait::async_trait;
 use thiserror::Error;
@@ -8,7 +8,7 @@ use crate::index::IndexError;
 use crate::selector::Selector;
 use crate::state::Seq;
 
-/// Which objects of one source. Everything that is given must hold.
+/// Selects objects of one source. An object must fit every condition that is given.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     pub namespace: Option<String>,
@@ -18,7 +18,8 @@ pub struct Selection {
     /// The name of an index ([`crate::index`]) and a key in it.
     pub index: Option<(String, String)>,
     pub limit: usize,
-    /// Those that changed last, newest first, and no continuation; otherwise in no order.
+    /// Return the objects that changed last, newest first, without a continuation. Otherwise they have no
+    /// order.
     pub newest: bool,
     /// The [`next`](Selected::next) of the page before.
     pub after: Option<u32>,
@@ -27,7 +28,7 @@ pub struct Selection {
 #[derive(Clone, Debug, Default)]
 pub struct Selected {
     pub objects: Vec<Current>,
-    /// There may be more, from here on.
+    /// Where the next page begins, if there may be more.
     pub next: Option<u32>,
 }
 
@@ -45,13 +46,13 @@ fn list(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Reads of what is there now; no request reaches the API server.
+/// Reads the objects that exist now from the cache. No request reaches the API server.
 #[async_trait]
 pub trait Lister: Send + Sync {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError>;
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError>;
     fn count(&self, source: &str) -> usize;
-    /// Returns once the source is loaded and shows its state at this position, or what came after
-    /// that; at once where the source doesn't run.
+    /// Returns once the source is loaded and shows its state at this position or a later one. Returns at once
+    /// if the source does not run.
     async fn shows(&self, source: &str, seq: Seq);
 }

@@ -1,4 +1,4 @@
-//! Dispatch → sandbox: batches and verdicts.
+//! Dispatch → sandbox: batches of states, and their verdicts.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::state::State;
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub state: Arc<State>,
-    /// 1 the first time.
+    /// 1 for the first try.
     pub attempt: u32,
-    /// Handed over once more although it was finished, by a resync of its source.
+    /// Whether a resync of its source hands the state over once more.
     pub resync: bool,
 }
 
@@ -24,11 +24,11 @@ pub enum Verdict {
         after_ms: Option<u64>,
         reason: String,
     },
-    /// Will never succeed: park it.
+    /// The state can never succeed: park it.
     Reject(String),
 }
 
-/// What a call gave back: one verdict a state, in order, and what it wrote to its `kv`.
+/// The result of a call: one verdict for each state, in order, and the call's writes to `kv`.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub verdicts: Vec<Verdict>,
@@ -44,24 +44,24 @@ pub enum CallError {
     Timeout { limit_ms: u64 },
     #[error("the plugin wanted more memory than its limit of {limit_bytes} bytes")]
     Memory { limit_bytes: u64 },
-    #[error("the plugin answered wrongly: {0}")]
+    #[error("the plugin's answer is invalid: {0}")]
     Protocol(String),
-    /// What it wrote was refused as a whole, for what is in it.
+    /// The store refused the call's writes because of their content.
     #[error("{0}")]
     Refused(String),
-    /// Not the plugin's fault: a database, a ledger or the host itself.
+    /// Not the plugin's fault: a database, a ledger or the host itself failed.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl CallError {
-    /// Whether splitting the batch can find the state that does it.
+    /// Whether splitting the batch can find the state that causes it.
     pub fn is_plugins_fault(&self) -> bool {
         !matches!(self, Self::Unavailable(_))
     }
 }
 
-/// A plugin, ready to be called.
+/// A plugin that is ready to be called.
 #[async_trait]
 pub trait Handler: Send + Sync {
     async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError>;

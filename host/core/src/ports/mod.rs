@@ -1,5 +1,5 @@
-//! The traits through which the stages meet. A state goes down through them; what comes back
-//! is a return value.
+//! Defines the traits through which the stages meet. A state goes down through them; what comes back is a
+//! return value. Knows no store, no client and no sandbox.
 
 mod access;
 mod backlog;

@@ -1,4 +1,4 @@
-//! Sandbox → capability: what one call may do, and is kept together.
+//! Sandbox → capability: the effects of one call, which are committed together.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::{Delivery, KvWrite};
 use crate::state::{ObjectRef, Seq};
 
-/// A refusal or fault of one capability call, as a plugin may see it. No addresses or secrets.
+/// The refusal or fault of one capability call, as a plugin may see it. It contains no addresses or secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GrantError {
     #[error("denied: {0}")]
@@ -45,16 +45,16 @@ pub enum Dialect {
     Mysql,
 }
 
-/// What happens to a row whose key is already there.
+/// What happens to a row whose key already exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnConflict {
-    /// The row that is there stays.
+    /// Keep the existing row.
     Ignore,
-    /// The row is replaced where `newer` (an integer column) is greater than what is there.
+    /// Replace the existing row if the new row is greater in `newer`, an integer column.
     ReplaceOlder { newer: String },
 }
 
-/// Rows for one table, written in the fastest form that the database has.
+/// Rows for one table. The database writes them in its fastest form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableWrite {
     pub table: String,
@@ -65,40 +65,45 @@ pub struct TableWrite {
     pub rows: Vec<Vec<SqlValue>>,
 }
 
-/// The rows of a write once more, for a second table.
+/// Writes the rows of a [`TableWrite`] to a second table, too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableCopy {
     pub table: String,
-    /// Some of the write's.
+    /// Some of the columns of the write.
     pub columns: Vec<String>,
     pub key: Vec<String>,
     pub on_conflict: OnConflict,
-    /// Places of rows that are for the first table alone.
+    /// Indexes of rows that only the first table gets.
     pub without: Vec<usize>,
 }
 
 impl TableCopy {
-    /// The write's rows that are for this table too, in order.
+    /// The rows that this table gets, too, in order.
     pub fn rows<'w>(&self, write: &'w TableWrite) -> impl Iterator<Item = &'w Vec<SqlValue>> {
         let without: HashSet<usize> = self.without.iter().copied().collect();
         write.rows.iter().enumerate().filter(move |(place, _)| !without.contains(place)).map(|(_, row)| row)
     }
 
-    /// Where its columns are among the write's.
+    /// The indexes of its columns among the columns of the write.
     pub fn places(&self, write: &TableWrite) -> Result<Vec<usize>, GrantError> {
         let rows = write.rows.len();
         if let Some(place) = self.without.iter().find(|place| **place >= rows) {
-            return Err(GrantError::Invalid(format!("the copy leaves out row {place} of {rows}")));
+            return Err(GrantError::Invalid(format!(
+                "the copy leaves out row {place}, but the write has {rows} rows"
+            )));
         }
         let place = |name: &String| {
-            let missing =
-                || GrantError::Invalid(format!("the copy's column `{name}` is none of the write's"));
+            let missing = || {
+                GrantError::Invalid(format!(
+                    "the copy names the column `{name}`, which the write does not have"
+                ))
+            };
             write.columns.iter().position(|column| column == name).ok_or_else(missing)
         };
         self.columns.iter().map(place).collect()
     }
 
-    /// As a write of its own, for a database that has no shorter way.
+    /// The copy as a write of its own, for a database without a shorter way.
     pub fn into_write(self, write: &TableWrite) -> Result<TableWrite, GrantError> {
         let places = self.places(write)?;
         let of = |row: &Vec<SqlValue>| places.iter().filter_map(|place| row.get(*place).cloned()).collect();
@@ -132,7 +137,7 @@ pub enum LogLevel {
     Error,
 }
 
-/// What one plugin was granted. `open` begins the effects of one call.
+/// The grants of one plugin. `open` begins the effects of one call.
 #[async_trait]
 pub trait Grants: Send + Sync {
     /// The plugin's own configuration, as JSON.
@@ -140,10 +145,10 @@ pub trait Grants: Send + Sync {
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError>;
 }
 
-/// The effects of one call: committed together with the receipt, or not at all.
+/// The effects of one call. They are committed together with the receipt, or not at all.
 #[async_trait]
 pub trait Session: Send {
-    /// States of this batch whose receipt is already there: done, not to be handed over again.
+    /// States of this batch that already have a receipt. They are done and are not handed over again.
     fn applied(&self) -> &HashSet<Seq>;
 
     fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError>;
@@ -153,7 +158,7 @@ pub trait Session: Send {
         statement: &str,
         rows: Vec<Vec<SqlValue>>,
     ) -> Result<u64, GrantError>;
-    /// Both or neither, where the rows are for a second table as well.
+    /// With a copy, the session writes both tables or neither.
     async fn sql_write(
         &mut self,
         database: &str,
@@ -182,7 +187,7 @@ pub trait Session: Send {
     async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError>;
     fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError>;
 
-    /// Documents of the states of this call only.
+    /// The document of a state of this call. Other states are refused.
     async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
 
@@ -198,7 +203,7 @@ pub trait Session: Send {
     fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]);
     fn now_ms(&self) -> u64;
 
-    /// Keeps what was written, with the receipt that `done` were applied.
+    /// Commits the writes, with a receipt for the states in `done`.
     async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError>;
     async fn rollback(self: Box<Self>);
 }

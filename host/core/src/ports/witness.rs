@@ -1,4 +1,4 @@
-//! Watch → journal: what was seen, and what became of it.
+//! Watch → journal: what the watch saw, and what the journal made of it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use crate::state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 use crate::version::Version;
 use crate::views::DiscrepancyView;
 
-/// One state as the watch saw it, before it has a position.
+/// One state as the watch saw it. It has no position yet.
 #[derive(Clone, Debug)]
 pub struct Witnessed {
     pub id: StateId,
     pub change: Change,
     pub object: Arc<ObjectRef>,
     pub owner: Option<Arc<ObjectRef>>,
-    /// The direct owner, where it is not the outermost one: a Job within a JobSet has its pods.
+    /// The direct owner, if it is not the outermost one. For example, a Job within a JobSet owns the pods.
     pub controller: Option<Arc<ObjectRef>>,
     pub resource_version: Version,
     pub status: Arc<Status>,
     pub previous: Option<Arc<Status>>,
     pub observed_ms: u64,
-    /// The exact bytes of the object as they came from the server. For `Gone` the last content
-    /// (empty where a comparison found the deletion), for `Gap` the JSON of [`Gap`].
+    /// The exact bytes of the object from the server. For `Gone` it is the last content (empty if a
+    /// comparison found the deletion). For `Gap` it is the JSON of [`Gap`].
     pub document: Bytes,
-    /// The document of the version before, where it is at hand: a hint for the delta. The
-    /// journal checks it against its own checksum before it builds on it.
+    /// The document of the version before, if the watch has it: a hint for the delta. The journal compares it
+    /// with its own checksum before it uses it.
     pub base: Option<Bytes>,
 }
 
 impl Witnessed {
-    /// A state that was journaled elsewhere, with its document.
+    /// A state that another journal holds, with its document.
     pub fn elsewhere(state: State, document: Bytes) -> Self {
         Self {
             id: state.id,
@@ -61,38 +61,38 @@ pub struct Poison {
     pub observed_ms: u64,
 }
 
-/// Everything that one transaction keeps. The checkpoint never runs ahead of the states.
+/// Everything that one transaction stores. The checkpoint never runs ahead of the states.
 #[derive(Clone, Debug, Default)]
 pub struct Append {
     pub source: Arc<str>,
     pub epoch: u32,
     pub states: Vec<Witnessed>,
     pub poison: Vec<Poison>,
-    /// Holes of the whole source; those of one object are states.
+    /// Gaps of the whole source. Gaps of one object are states.
     pub gaps: Vec<Gap>,
-    /// What was found to differ. Of many only the newest are kept one by one, but all are counted.
+    /// Differences that an audit found. The journal counts all of them and keeps the newest.
     pub discrepancies: Vec<DiscrepancyView>,
-    /// The version from which a watch may safely be resumed once this is on disk.
+    /// The version from which a watch can be resumed without loss once this is on disk.
     pub checkpoint: Option<Version>,
-    /// The checkpoint since which was read back what is told here, while that goes on. Where another witness
-    /// has moved it meanwhile, that one knows what is a gap and what is not.
+    /// The checkpoint from which these states were read back, while that goes on. If another witness has
+    /// moved the checkpoint meanwhile, that witness knows what is a gap.
     pub since: Option<Version>,
-    /// The checkpoint goes back on purpose. One that is only behind another witness's leaves that one
-    /// where it is.
+    /// Whether the checkpoint moves back on purpose. A checkpoint that is only behind another witness's does
+    /// not move it.
     pub rewinds: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Appended {
-    /// The position of each state, `None` where its id was already there.
+    /// The position of each state; `None` if its id was already stored.
     pub seqs: Vec<Option<Seq>>,
-    /// The newest position of any of them, also of those that were there.
+    /// The newest position of these states, including those that were already stored.
     pub through: Seq,
-    /// Of the journal.
+    /// The newest position of the journal.
     pub newest: Seq,
 }
 
-/// The object as it was last witnessed.
+/// An object as it was last witnessed.
 #[derive(Clone, Debug)]
 pub struct Current {
     pub object: Arc<ObjectRef>,
@@ -109,13 +109,13 @@ pub struct Current {
 pub struct Warm {
     pub epoch: u32,
     pub checkpoint: Option<Version>,
-    /// Present objects only: the gone and the left are history.
+    /// Only objects that exist. Deleted objects, and those that left the selector, are history.
     pub objects: Vec<Current>,
-    /// All states of the source up to this position are in it; later ones have greater ones.
+    /// It contains all states of the source up to this position. Later states have greater positions.
     pub through: Seq,
 }
 
-/// What audits of a source have found since its journal began.
+/// The differences that audits of a source have found since its journal began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discrepancies {
     pub count: u64,
@@ -125,34 +125,35 @@ pub struct Discrepancies {
 
 #[derive(Debug, Error)]
 pub enum JournalError {
-    /// Try again later, after a pause: the disk is full, the store is busy.
+    /// Retry after a pause: the disk is full, or the store is busy.
     #[error("the journal can't be written now: {0}")]
     Unavailable(String),
-    /// Stop: what is on disk can't be trusted or is not there any more, it is another's, or a write's
-    /// fate is unknown. Which of these it is, is said by whoever found it.
+    /// Stop: the data on disk is damaged, missing or another's, or the fate of a write is unknown. The
+    /// message says which.
     #[error("this process can't go on with the journal: {0}")]
     Fatal(String),
-    /// A fault of the caller; fix it.
+    /// The caller made a mistake, which must be fixed.
     #[error("{0}")]
     Invalid(String),
-    /// Another witness of the same source is ahead: read from the journal again where it stands.
+    /// Another witness of the same source is ahead. Read from the journal again where it stands.
     #[error("{0}")]
     Overtaken(String),
 }
 
-/// How what was witnessed of an object that is not there ends.
+/// How the known history of an object ends, when the object no longer exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Nothing was witnessed of it, or not its last.
+    /// Nothing was witnessed of the object, or its last version was not.
     Unknown,
-    /// It left the selector at this version.
+    /// The object left the selector at this version.
     Left(Version),
-    /// With its end, so that all of its story is there.
+    /// The end was witnessed, so the history is complete.
     Ended,
 }
 
 impl Fate {
-    /// From its states in whatever order: what came late says nothing about the end.
+    /// Finds the fate from the object's states, in any order. A state that came late says nothing about the
+    /// end.
     pub fn of<'a>(states: impl Iterator<Item = (Change, &'a Version)>) -> Self {
         states.fold(Self::Unknown, |fate, (change, version)| match (fate, change) {
             (Self::Ended, _) | (_, Change::Gone) => Self::Ended,
@@ -163,28 +164,28 @@ impl Fate {
     }
 }
 
-/// A version of an object that was witnessed in a history, which may be over.
+/// A witnessed version of an object, from a history that may be over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Former {
     pub object: ObjectRef,
     pub version: Version,
     pub document: Bytes,
-    /// What was witnessed of the object before that.
+    /// The content that was witnessed before it.
     pub before: Option<Bytes>,
 }
 
 /// What the watch writes to.
 #[async_trait]
 pub trait Witness: Send + Sync {
-    /// Returns when it is durable. Idempotent by id.
+    /// Returns when the append is durable. Repeats are harmless, because every state has an id.
     async fn append(&self, append: Append) -> Result<Appended, JournalError>;
     async fn warm(&self, source: &str) -> Result<Warm, JournalError>;
-    /// What was found to differ before; nothing where that is not kept.
+    /// The differences that were found before; none if the store does not keep them.
     async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {
         Ok(Discrepancies::default())
     }
-    /// The same, with the objects given part by part, so that one part is put in its place while the
-    /// next is read; those of the answer are the ones that were not given.
+    /// Does the work of [`warm`](Self::warm) and passes the objects on part by part, so that the caller can place
+    /// one part while the next is read. The answer holds the objects that were not passed on.
     async fn warm_by_parts(
         &self,
         source: &str,
@@ -196,19 +197,19 @@ pub trait Witness: Send + Sync {
         }
         Ok(warm)
     }
-    /// Where the source stands in a journal that other witnesses write to as well: its epoch and its
-    /// checkpoint. `None` where there are no others.
+    /// Where the source stands in a journal that other witnesses write to, too: its epoch and its checkpoint.
+    /// `None` if there are no others.
     async fn standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
         Ok(None)
     }
-    /// Whether others may write of the same sources.
+    /// Whether other witnesses may write states of the same sources.
     fn is_shared(&self) -> bool {
         false
     }
-    /// Since which version, of which epoch, this one's watch of a source goes on without a break; `None`: it
-    /// doesn't. The others learn of it within seconds.
+    /// Announces from which version of which epoch this witness watches a source without a break; `None` if
+    /// it does not. The other witnesses learn of it within seconds.
     fn watches(&self, _source: &str, _since: Option<(u32, Version)>) {}
-    /// Another one whose watch of the source began before a version and goes on without a break.
+    /// Another witness whose watch of the source began before this version and goes on without a break.
     async fn watched_elsewhere(
         &self,
         _source: &str,
@@ -217,8 +218,8 @@ pub trait Witness: Send + Sync {
     ) -> Result<Option<String>, JournalError> {
         Ok(None)
     }
-    /// What became of an object that is not there by what was witnessed. One that can't be asked
-    /// knows nothing: the story is told again, and the ids are the same.
+    /// The fate of an object that does not exist, from the witnessed states. A store that can't tell returns
+    /// `Unknown`: the history is then told again, with the same ids.
     async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<Fate, JournalError> {
         Ok(Fate::Unknown)
     }
@@ -229,6 +230,6 @@ pub trait Witness: Send + Sync {
         _epoch: u32,
         _within: RangeInclusive<u64>,
     ) -> Result<Option<Former>, JournalError> {
-        Err(JournalError::Invalid("what was witnessed is not found by its version here".into()))
+        Err(JournalError::Invalid("this journal does not find states by their version".into()))
     }
 }

@@ -1,4 +1,4 @@
-//! From a rule as it is written to one that can be asked. Every fault is found, each with its field.
+//! Compiles a written rule into one that can be evaluated. It reports every fault with its field.
 
 use super::PHASES;
 use super::path::{Path, Slots, text_of};

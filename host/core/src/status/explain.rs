@@ -1,5 +1,5 @@
-//! Why an object has the status that it has: which case decided, what held, and what kept the
-//! cases before it from deciding. For people; the way of a state asks `Rule::status` alone.
+//! Explains an object's status: which case decided, which tests held, and which test ruled out each earlier
+//! case. People read this. The path of a state only calls `Rule::status`.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::{Origin, Rules};
 use crate::project::Outline;
 use crate::state::Status;
 
-/// Values shown of one test, and bytes of each: a person reads them.
+/// The values of one test that are shown, and the bytes of each. A person reads them.
 const VALUES: usize = 4;
 const VALUE_BYTES: usize = 80;
 
@@ -21,28 +21,28 @@ pub struct Explanation<'r> {
     pub origin: Origin,
     #[serde(skip)]
     pub rule: &'r RuleSpec,
-    /// The case that decided, from 0.
+    /// The number of the deciding case, from 0.
     pub case: usize,
-    /// Its tests; all of them held.
+    /// The tests of the deciding case. All of them held.
     pub held: Vec<Tested>,
-    /// For each case before it the first test that did not hold.
+    /// For each case before it, the first test that did not hold.
     pub before: Vec<Tested>,
-    /// The item of the case's `reason` that gave the reason, and so for the message.
+    /// The item of the case's `reason` that gave the reason. The message has the same field.
     pub reason_from: Option<String>,
     pub message_from: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tested {
-    /// Where it stands in the rule, such as `cases[3].when[0]`.
+    /// The place in the rule, such as `cases[3].when[0]`.
     pub field: String,
     pub test: String,
-    /// What the object has there.
+    /// The values that the object has there.
     pub found: Vec<String>,
 }
 
 impl Rules {
-    /// `None` where the bytes are not an object.
+    /// Returns `None` if the bytes are not an object.
     pub fn explain(&self, group: &str, kind: &str, object: &[u8]) -> Option<Explanation<'_>> {
         let (origin, rule) = self.find(group, kind);
         let cut = Cut::new(&rule.slots, object, &Outline::of(object).ok()?);

@@ -1,10 +1,9 @@
-//! The outcome-grade status of any object, by rules that are data: one small file a kind in
-//! `status/rules`, and a generic ladder for every other kind. An operator's rules take the place
-//! of these.
+//! Derives the status of any object by rules that are data. `status/rules` has one small file for each kind,
+//! and a generic ladder for every other kind. An operator's rules replace these.
 //!
-//! A status is a pure function of the object: no clock, no history, no other object. So where
-//! history matters (a Job that is suspended: has it run?) the rules use what the object tells
-//! of its own past.
+//! A status is a pure function of the object: no clock, no history, no other object. Some questions need
+//! history, such as whether a suspended Job has run. There the rules use what the object says of its own
+//! past.
 
 mod compile;
 mod explain;
@@ -62,18 +61,18 @@ pub mod phase {
     }
 }
 
-/// The group and kind of the rule for every kind without one.
+/// The group and kind of the rule for every kind without a rule of its own.
 const ANY: &str = "*";
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
-        /// The files of `status/rules`, by name. The test objects of each stand in `status/cases`.
+        /// The files of `status/rules`, by name. The test objects of each rule are in `status/cases`.
         const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("rules/", $name, ".json")))),*];
         #[cfg(test)]
         const CASES: &[(&str, &str)] = &[$(($name, include_str!(concat!("cases/", $name, ".json")))),*];
     };
 }
-// The ladder for all other kinds is the first.
+// The ladder for all other kinds comes first.
 files!(
     "generic",
     "cronjob",
@@ -95,20 +94,20 @@ files!(
     "workload",
 );
 
-/// Where a rule stands: in the program, or among the operator's.
+/// Where a rule comes from: the program, or the operator's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The name of its file, without the ending.
     Builtin(&'static str),
-    /// Its place in the list.
+    /// Its index in the operator's list.
     Operator(usize),
 }
 
-/// The rules of every kind. Made once, shared by all.
+/// The rules of every kind. They are compiled once and shared.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Ordered by kind and group: found by halving.
+    /// Sorted by kind and group, for a binary search.
     kinds: Vec<Known>,
     generic: (Origin, Arc<Rule>),
 }
@@ -137,7 +136,7 @@ impl Rules {
         BUILTIN.clone()
     }
 
-    /// The built-in rules with an operator's in their place. A fault names its field as
+    /// The built-in rules, except where an operator's replace them. A fault names its field as
     /// `[2].cases[0].phase`.
     pub fn with(specs: &[RuleSpec]) -> Result<Self, Vec<Fault>> {
         let (mut rules, mut faults) = (Self::builtin(), Vec::new());
@@ -160,7 +159,7 @@ impl Rules {
         if faults.is_empty() { Ok(rules) } else { Err(faults) }
     }
 
-    /// Takes the place of what there is for each of the rule's kinds.
+    /// Replaces the rule for each of the kinds that this rule names.
     fn put(&mut self, origin: Origin, rule: &Arc<Rule>) {
         let group = &rule.spec.group;
         for kind in &rule.spec.kind.0 {
@@ -191,7 +190,7 @@ impl Rules {
         self.outlined(group, kind, object, Outline::of(object).ok().as_ref())
     }
 
-    /// [`Self::status`] of an object whose outline is at hand; `None` where it has none.
+    /// Does the work of [`Self::status`] with an outline that the caller has; `None` if it has none.
     pub fn outlined(&self, group: &str, kind: &str, object: &[u8], outline: Option<&Outline>) -> Status {
         let rule = &self.find(group, kind).1;
         outline.and_then(|outline| rule.status(object, outline)).unwrap_or_else(|| Status {
@@ -206,14 +205,14 @@ impl Rules {
         &self.find(group, kind).1.spec
     }
 
-    /// Whether both tell the same of this kind.
+    /// Whether both sets have the same rule for this kind.
     pub fn agree(&self, other: &Self, group: &str, kind: &str) -> bool {
         let (mine, others) = (self.rule(group, kind), other.rule(group, kind));
         (&mine.cases, &mine.attempt, &mine.ready, &mine.total, &mine.exit)
             == (&others.cases, &others.attempt, &others.ready, &others.total, &others.exit)
     }
 
-    /// Every rule once, each with where it stands; the ladder for all other kinds is the last.
+    /// Every rule once, with its origin. The ladder for all other kinds comes last.
     pub fn all(&self) -> Vec<(Origin, &RuleSpec)> {
         let mut all: Vec<(Origin, &RuleSpec)> = Vec::new();
         for (origin, rule) in self.kinds.iter().map(|known| &known.rule).chain([&self.generic]) {
@@ -229,11 +228,10 @@ impl Rules {
         FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
-    /// The status of an object that is gone. The phase is `Deleted`, so that a list of what is
-    /// there never shows it as running; the reason is the phase in which it went, so that a
-    /// Job cleaned up after `Succeeded` is told from one that was cut short while `Running`.
-    /// Attempt, total and exit code stay; nothing is ready any more. A message stays only where
-    /// it is about an outcome.
+    /// The status of an object that was deleted. The phase is `Deleted`, so that no list of present objects
+    /// shows it as running. The reason is the phase before the deletion. It distinguishes a Job that was
+    /// cleaned up after `Succeeded` from one that was deleted while `Running`. Attempt, total and exit code
+    /// stay; the ready count becomes 0. A message stays only if it is about an outcome.
     pub fn deleted(last: &Status) -> Status {
         if last.phase == phase::DELETED {
             return last.clone();

@@ -1,5 +1,5 @@
-//! A part of an object as the rules read it. As `serde_json`'s value, but its texts stay where they
-//! are in the document: a status is made of each state, and most of it is looked at once.
+//! A part of an object as the rules read it. It is like `serde_json`'s value, but its texts stay in the
+//! document. A status is derived for each state, and most of it is read once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,24 +8,24 @@ use serde_json::Number;
 
 use crate::project::{Flow, MEMBERS, ProjectError, Scanner};
 
-/// Digits that fit a number of 64 bits, whatever they are.
+/// A number with at most this many digits always fits 64 bits.
 const SAFE_DIGITS: usize = 18;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node<'a> {
     Null,
     Bool(bool),
-    /// An integer as it is written, when it is written as anybody would.
+    /// An integer and its text, if it is written in the usual form.
     Integer(&'a str, i64),
     Number(Number),
     Text(Cow<'a, str>),
     List(Vec<Node<'a>>),
-    /// Of a key that is there twice, the last counts.
+    /// If a key occurs twice, the last value counts.
     Map(Vec<(Cow<'a, str>, Node<'a>)>),
 }
 
 impl<'a> Node<'a> {
-    /// Null where `serde_json` refuses what the scanner did not need to decode.
+    /// Parses a value. It is null if `serde_json` refuses something that the scanner did not need to decode.
     pub fn parse(bytes: &'a [u8]) -> Self {
         Self::read(&mut Scanner::new(bytes)).ok().flatten().unwrap_or(Self::Null)
     }
@@ -101,7 +101,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A scalar as text; nothing for null, lists and maps.
+    /// A scalar as text; `None` for null, lists and maps.
     pub fn text(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Text(text) => Some(Cow::Borrowed(text)),
@@ -112,8 +112,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Visits the elements of a list, or the values of a map by their keys, until one answers
-    /// `true`; whether one did.
+    /// Visits the elements of a list, or the values of a map in the order of their keys, until `visit`
+    /// returns `true`. Returns whether it did.
     pub fn any(&self, mut visit: impl FnMut(&Self) -> bool) -> bool {
         match self {
             Self::List(list) => list.iter().any(visit),
@@ -129,7 +129,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// As JSON.
+/// Writes the value as JSON.
 impl fmt::Display for Node<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |text: &str| serde_json::to_string(text).map_err(|_| fmt::Error);

@@ -1,13 +1,17 @@
-//! Paths into an object, as the rules write them: `status.conditions[type=Complete].status`,
+//! Paths into an object, as rules write them: `status.conditions[type=Complete].status`,
 //! `status.containerStatuses[*].restartCount`, `spec.suspend`.
 //!
-//! A path names any number of values. `[*]` is each element of a list or each value of a map;
-//! `[a.b=x]`, `[a.b!=x]`, `[a.b]` and `[!a.b]` are those where `a.b` is x, is there and is not x,
-//! is there, or is not there; `[=x]` those that are x themselves. `["a.b/c"]` is a member whose
-//! name has dots. A null is not there.
+//! A path names any number of values. A null counts as absent.
 //!
-//! Of an object, only the second-level members that some path of a rule begins with are cut
-//! out, and each is parsed when it is first asked for.
+//! - `[*]`: each element of a list, or each value of a map.
+//! - `[a.b=x]`: the elements whose `a.b` is x.
+//! - `[a.b!=x]`: the elements that have `a.b`, and it is not x.
+//! - `[a.b]` and `[!a.b]`: the elements that have `a.b`, or have none.
+//! - `[=x]`: the elements that are x themselves.
+//! - `["a.b/c"]`: the member of this name, which has dots.
+//!
+//! Only second-level members with which some path of a rule begins are cut out of an object. Each is parsed
+//! at its first use.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -17,10 +21,10 @@ use serde_json::Value;
 use super::node::Node;
 use crate::project::Outline;
 
-/// Members of the second level, such as `status.conditions`, that a rule may look at.
+/// The second-level members that a rule may read, such as `status.conditions`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slots {
-    /// By the first key, so that a member is compared with its like alone.
+    /// Grouped by the first key, so that a member is only compared within its group.
     tops: Vec<Top>,
     count: usize,
 }
@@ -32,7 +36,7 @@ struct Top {
 }
 
 impl Slots {
-    /// The place of a member, a new one where no path began with it yet.
+    /// The slot of a member. It makes a new one if no path began with this member yet.
     fn place(&mut self, top: &str, second: &str) -> usize {
         let known = self.tops.iter().position(|known| known.key == top);
         let known = known.unwrap_or_else(|| {
@@ -71,7 +75,7 @@ enum Where {
 }
 
 impl Path {
-    /// Parses a path and notes in `slots` what it begins with.
+    /// Parses a path, and notes in `slots` the member with which it begins.
     pub(super) fn parse(text: &str, slots: &mut Slots) -> Result<Self, String> {
         let wrong = |what: &str| format!("`{text}` is not a path: {what}");
         let mut segments = Vec::new();
@@ -104,12 +108,12 @@ impl Path {
         Ok(Self { slot, rest: segments.collect() })
     }
 
-    /// Calls `visit` with each value until it answers `true`; whether it did.
+    /// Calls `visit` with each value until it returns `true`. Returns whether it did.
     pub(super) fn any(&self, cut: &Cut<'_>, mut visit: impl FnMut(&Node<'_>) -> bool) -> bool {
         walk(cut.value(self.slot), &self.rest, &mut visit)
     }
 
-    /// The first value, where it is an integer.
+    /// The first value, if it is an integer.
     pub(super) fn integer(&self, cut: &Cut<'_>) -> Option<i64> {
         let mut found = None;
         self.any(cut, |value| {
@@ -169,7 +173,7 @@ fn selected(element: &Node<'_>, key: &[String], test: &Where) -> bool {
     }
 }
 
-/// A scalar of a rule as text; nothing for null, lists and objects.
+/// A scalar of a rule as text; `None` for null, lists and objects.
 pub(super) fn text_of(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(Cow::Borrowed(text)),
@@ -179,7 +183,7 @@ pub(super) fn text_of(value: &Value) -> Option<Cow<'_, str>> {
     }
 }
 
-/// What one rule may look at of one object.
+/// The members of one object that one rule may read.
 pub(super) struct Cut<'a> {
     slots: Vec<Slot<'a>>,
 }
@@ -193,7 +197,7 @@ struct Slot<'a> {
 static ABSENT: Node<'static> = Node::Null;
 
 impl<'a> Cut<'a> {
-    /// Of an object and its own outline.
+    /// Cuts the members out of an object, with the object's own outline.
     pub(super) fn new(slots: &Slots, object: &'a [u8], outline: &Outline) -> Self {
         let mut cut: Vec<Slot<'a>> = (0..slots.count).map(|_| Slot::default()).collect();
         let mut members: &[(String, usize)] = &[];

@@ -1,4 +1,4 @@
-//! A rule that can be asked: what it says of an object. How it is written stands in `spec`.
+//! A compiled rule, which derives the status of an object. `spec` holds the written form.
 
 use super::node::Node;
 use super::path::{Cut, Path, Slots};
@@ -6,9 +6,9 @@ use super::spec::RuleSpec;
 use crate::project::Outline;
 use crate::state::Status;
 
-/// Reasons are words for programs; a longer one is cut.
+/// Reasons are words for programs. A longer one is cut.
 const REASON_BYTES: usize = 256;
-/// Messages are carried with each state and shown in one line or two; the document has the rest.
+/// Each state carries its message, and pages show it in one or two lines. The document has the rest.
 const MESSAGE_BYTES: usize = 1024;
 
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub(super) enum Text {
 #[derive(Clone, Debug)]
 pub(super) struct Test {
     pub at: Vec<Path>,
-    /// The answer that makes the test hold.
+    /// The result that makes the test hold.
     pub wanted: bool,
     pub check: Check,
 }
@@ -90,7 +90,7 @@ impl Rule {
 }
 
 impl Number {
-    /// Saturating throughout: the numbers come from outside.
+    /// All sums saturate, because the numbers come from outside.
     fn value(&self, cut: &Cut<'_>) -> u32 {
         let mut value = self.plus;
         for path in &self.sum {

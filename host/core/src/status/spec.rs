@@ -1,4 +1,4 @@
-//! A rule as it is written: the files of `rules`, and `statusRules` of the host's settings.
+//! The written form of a rule: the files of `rules`, and `statusRules` of the host's settings.
 
 use std::fmt;
 
@@ -120,7 +120,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What is said in words, for people who ask why.
+/// Writes the test in words, for people who ask why.
 impl fmt::Display for TestSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let paths = &self.at.0;
@@ -129,7 +129,7 @@ impl fmt::Display for TestSpec {
             _ if self.negative() => write!(f, "none of {}", paths.join(", "))?,
             _ => write!(f, "any of {}", paths.join(", "))?,
         }
-        // "None of" says the "not" already.
+        // "None of" already contains the "not".
         let (is, has) = if self.negative() && paths.len() == 1 { ("is not", "is not") } else { ("is", "is") };
         if self.exists.is_some() {
             return write!(f, " {has} there");

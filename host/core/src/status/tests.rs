@@ -1,3 +1,5 @@
+//! Tests of the status rules.
+
 #![allow(clippy::needless_pass_by_value, reason = "tables of cases read better without references")]
 
 mod cases;

@@ -1,4 +1,4 @@
-//! Plugins that fail, and sinks that are down.
+//! Tests of plugins that fail, and of sinks that are down.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! A dispatcher under every order in which it, the journal, its plugin's calls, operators, the stop
-//! and time itself can take their turns: shuttle chooses who goes on wherever one waits.
+//! Runs a dispatcher under many interleavings of itself, the journal, its plugin's calls, operators, the stop
+//! and time. At every wait, shuttle chooses what goes on.
 //!
-//! Time is tokio's, which stands still: it moves on a little whenever the one task that moves it
-//! has its turn, so that a pause may end before or after anything else.
+//! Time is tokio's paused clock. One task moves it a little whenever it has its turn, so a pause may end
+//! before or after anything else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,24 +23,24 @@ use crate::journal::Journal;
 use crate::plugin::Plugin;
 use crate::{SimulatedClock, assert_adds_up, options};
 
-/// Orders that are tried, of both kinds of schedules together.
+/// The interleavings of both kinds of schedules together.
 const ORDERS: usize = 600;
-/// The objects of the states, in order: 1 has the most.
+/// The objects of the states, in order. Object 1 has the most.
 const STATES: [usize; 9] = [0, 1, 2, 1, 1, 0, 1, 2, 1];
 /// How far time moves in one turn.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Faults of the journal that the judge has to find.
+/// Faults of the journal that the test must find.
 #[derive(Clone, Copy, Default)]
 struct Planted {
-    /// A state is announced before it is there.
+    /// A state is announced before it is stored.
     announces_early: bool,
-    /// Progress and dead letters are two transactions.
+    /// A save takes two transactions, one for progress and one for dead letters.
     tears_saves: bool,
 }
 
-/// Some succeed at once; 3 is refused for good, 4 needs three tries, 5 is poison until an operator
-/// has taken it back, and 7 finds its sink away.
+/// Some states succeed at once. State 3 is rejected, 4 needs three tries, 5 is poison until an operator has
+/// replayed it, and 7 finds its sink down.
 fn script(batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
     let has = |seq: Seq, attempt: u32| {
         batch.iter().any(|delivery| delivery.state.seq == seq && delivery.attempt <= attempt)
@@ -103,7 +103,7 @@ impl Stage {
         }
     }
 
-    /// All that was witnessed has had its effect, in order, and the accounts say so.
+    /// Checks that every witnessed state had its effect, in order, and that the accounts agree.
     fn judge(&self, handle: &DispatchHandle) {
         let stats = handle.stats();
         assert_adds_up(&stats);
@@ -130,12 +130,12 @@ async fn turns(most: u32) {
     }
 }
 
-/// Takes dead letters back as long as it is asked to, and looks at the figures.
+/// Replays dead letters until it is told to stop, and checks the figures.
 async fn operate(handle: DispatchHandle, until: CancellationToken) {
     while !until.is_cancelled() {
         assert_adds_up(&handle.stats());
         if handle.stats().dead > 0 {
-            // One that is stopped answers that.
+            // A dispatcher that has ended answers `Stopped`.
             drop(handle.replay(Vec::new(), "ada", "again").await);
         }
         yield_now().await;
@@ -197,7 +197,7 @@ async fn story(runtime: Arc<Runtime>, planted: Planted) {
     time.await.unwrap();
 }
 
-/// The usual stack is for less than a whole dispatcher.
+/// The usual stack is too small for a whole dispatcher.
 fn config() -> Config {
     let mut config = Config::new();
     config.stack_size = 1 << 20;

@@ -1,4 +1,4 @@
-//! A journal in memory that checks every save against the one before.
+//! A journal in memory that checks every save against the save before.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -20,10 +20,10 @@ pub struct Kept {
     pub kv: Vec<KvWrite>,
     pub replays: Vec<(Vec<Seq>, String, String)>,
     pub saves: usize,
-    /// States given out by `read`.
+    /// The states that `read` returned.
     pub read: usize,
     pub refuse: Option<fn() -> JournalError>,
-    /// A save is two transactions: a fault that tests must find.
+    /// A save takes two transactions: a fault that tests must find.
     pub tears_saves: bool,
     states: BTreeMap<Seq, Arc<State>>,
 }
@@ -32,7 +32,7 @@ pub struct Journal {
     kept: Mutex<Kept>,
     newest: watch::Sender<Seq>,
     rng: Mutex<Rng>,
-    /// Each operation takes up to so long.
+    /// The longest time of each operation.
     slowness_ms: u64,
 }
 
@@ -84,7 +84,7 @@ impl Journal {
         seq
     }
 
-    /// Announces a state and has it there later: a fault that tests must find.
+    /// Announces a state and stores it later: a fault that tests must find.
     pub async fn append_after(&self, object: usize, later: impl Future<Output = ()>) {
         let seq = *self.newest.borrow() + 1;
         self.newest.send_replace(seq);
@@ -93,7 +93,7 @@ impl Journal {
         self.with(|kept| kept.states.insert(seq, Arc::new(state)));
     }
 
-    /// As retention does it where it may pass a cursor.
+    /// Removes states, as retention past cursors does.
     pub fn remove(&self, range: RangeInclusive<Seq>) {
         self.with(|kept| kept.states.retain(|seq, _| !range.contains(seq)));
     }
@@ -106,7 +106,7 @@ impl Journal {
         self.with(|kept| kept.states.values().cloned().collect())
     }
 
-    /// Of each object of a source its newest state, by the objects' names.
+    /// The newest state of each object of a source, in the order of the names.
     pub fn newest_of(&self, source: &str) -> Vec<Arc<State>> {
         let states = self.states().into_iter().filter(|state| &*state.source == source);
         let newest: BTreeMap<_, _> = states.map(|state| (state.object.name.clone(), state)).collect();
@@ -117,7 +117,7 @@ impl Journal {
         self.with(|kept| kept.letters.keys().filter(|(of, _)| of == plugin).map(|(_, seq)| *seq).collect())
     }
 
-    /// Whether a state may no longer be handed over: its end is durable.
+    /// Whether a state's end is durable, so that it must not be handed over again.
     pub fn is_finished(&self, plugin: &str, seq: Seq) -> bool {
         self.with(|kept| {
             let Some(progress) = kept.progress.get(plugin) else { return false };

@@ -1,4 +1,4 @@
-//! Dead letters: what a lane does behind one, and how it is taken back.
+//! Tests of dead letters: what a lane does behind one, and how it is replayed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ fn hold() -> DispatchOptions {
     options
 }
 
-/// Rejects the first state of the first object until it is mended.
+/// A plugin that rejects the first state of the first object until it is mended.
 fn picky(journal: &Arc<Journal>) -> (Arc<Plugin>, Arc<AtomicBool>) {
     let mended = Arc::new(AtomicBool::new(false));
     let is_mended = mended.clone();

@@ -1,4 +1,4 @@
-//! Start, flow, restart, drain, abort, and a journal that refuses.
+//! Tests of a dispatcher's life: start, flow, restart, drain, abort, and a journal that refuses.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ async fn a_namespace_with_a_hundred_thousand_jobs_does_not_keep_the_one_of_anoth
     let running = start(options("p"), &journal, &plugin);
     running.until("the other's is through", |_| plugin.with(|s| s.handed.contains(&(alone, 1)))).await;
     assert!(plugin.with(|seen| seen.handed.len()) < limits::LANE_WINDOW);
-    // What was passed over is found again, also after a kill.
+    // Skipped states are found again, also after a kill.
     running.kill().await;
     let running = start(options("p"), &journal, &plugin);
     let stats = running.until_idle().await;
@@ -148,7 +148,7 @@ async fn a_failing_object_with_a_long_queue_leaves_the_window_to_the_others() {
     let running = start(options("p"), &journal, &plugin);
     let stats = running.until("the other object is through", |stats| stats.delivered == 5).await;
     assert_eq!((stats.waiting, stats.retrying), (20_000, 1));
-    // A restart in this state finds what was set aside, and what was not.
+    // A restart in this state finds the states that were left and those that were not.
     running.end().await.unwrap();
     let running = start(options("p"), &journal, &plugin);
     let stats = running.until("started", |stats| stats.started).await;

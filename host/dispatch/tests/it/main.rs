@@ -1,6 +1,6 @@
-//! Dispatch against a journal in memory and plugins by script, in simulated time.
+//! Tests of dispatch against a journal in memory and scripted plugins, in simulated time.
 
-// Helpers of tests are tests too.
+// Helpers of tests are test code too.
 #![allow(clippy::unwrap_used)]
 
 mod breaker;
@@ -55,7 +55,7 @@ fn options(plugin: &str) -> DispatchOptions {
     }
 }
 
-/// A dispatcher that runs; dropping it kills it.
+/// A running dispatcher. Dropping it kills it.
 struct Running {
     handle: DispatchHandle,
     drain: CancellationToken,
@@ -89,7 +89,7 @@ impl Running {
         stats
     }
 
-    /// Runs simulated time until the figures are so.
+    /// Runs simulated time until the figures fit.
     async fn until(&self, what: &str, is_so: impl Fn(&DispatchStats) -> bool) -> DispatchStats {
         for _ in 0..200_000 {
             let stats = self.stats();

@@ -1,4 +1,4 @@
-//! A plugin by a script, which checks what it is handed.
+//! A scripted plugin that checks what it is handed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Ve
 
 use crate::journal::Journal;
 
-/// What a call does: how long it takes, and what it answers.
+/// What a call does: how long it takes, and its answer.
 pub type Script = dyn Fn(&[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) + Send + Sync;
 
 #[derive(Default)]
@@ -18,9 +18,9 @@ pub struct Seen {
     pub calls: usize,
     /// Every hand-over, in the order in which calls began.
     pub handed: Vec<(Seq, u32)>,
-    /// What took effect, per object, with repeats.
+    /// The states that took effect, for each object, with repeats.
     pub applied: HashMap<String, Vec<Seq>>,
-    /// What was handed over by a resync and done, with its id.
+    /// The states that a resync handed over and that are done, with their ids.
     pub resynced: Vec<(Seq, String)>,
     newest: HashMap<String, Seq>,
     pub most_in_flight: usize,
@@ -108,7 +108,7 @@ fn object(source: &str, name: &str) -> String {
     format!("{source}/{name}")
 }
 
-/// Ends the call in the books, also where its future is dropped.
+/// Ends the call in the records, also if its future is dropped.
 struct InFlight<'a>(&'a Plugin, Vec<String>);
 
 impl Drop for InFlight<'_> {
@@ -136,7 +136,7 @@ impl Handler for Plugin {
         tokio::task::yield_now().await;
         let verdicts = answer?;
         self.apply(batch, &verdicts);
-        // The effect is there, the verdict isn't known yet: a kill may come in between.
+        // The effect exists and the verdict is not known yet. A kill may come in between.
         tokio::task::yield_now().await;
         let last = batch.last().map_or(0, |delivery| delivery.state.seq);
         let kv = vec![KvWrite { key: "last".into(), value: Some(last.to_string().into_bytes()) }];

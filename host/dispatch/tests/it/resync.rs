@@ -1,4 +1,4 @@
-//! Resyncs: who is handed what once more, and that nothing else changes by it.
+//! Tests of resyncs: which states are handed over once more, and that nothing else changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::journal::Journal;
 use crate::plugin::{Plugin, done};
 use crate::{Running, options, start, subscribe};
 
-/// What was handed over by resyncs.
+/// The states that resyncs handed over.
 fn resynced(plugin: &Plugin) -> Vec<Seq> {
     let mut seqs: Vec<Seq> = plugin.with(|seen| seen.resynced.iter().map(|(seq, _)| *seq).collect());
     seqs.sort_unstable();
@@ -44,7 +44,7 @@ async fn a_resync_hands_over_what_is_there_with_the_same_ids_and_is_in_no_accoun
         assert_eq!(handed, expected);
     }
     let after = rounds(&running, 2).await;
-    // The queue is what had the work, whoever is owed it.
+    // The queue counts all work, whether it was owed or not.
     assert_eq!(after.queue.adds - before.queue.adds, 2 * 2500);
     assert_eq!(DispatchStats { resync: before.resync, queue: before.queue, ..after }, before);
     assert_eq!(saved(&running), progress);

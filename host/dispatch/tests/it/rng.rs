@@ -1,4 +1,4 @@
-//! Small seeded randomness: a seed replays a run.
+//! A small seeded random generator. A seed replays a run.
 
 pub struct Rng(u64);
 

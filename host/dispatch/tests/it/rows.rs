@@ -1,4 +1,4 @@
-//! Rows 38 and 39 of the faults that it must survive, each over many seeds.
+//! Tests of the faults in rows 38 and 39 of the table, each over many seeds.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ fn assert_in_order(plugin: &Plugin) {
     });
 }
 
-/// Some states trap, some loop and some eat memory, whatever they are called with.
+/// Some states trap, some loop and some exhaust memory, in every call.
 fn harm(seq: Seq, stride: Seq) -> Option<CallError> {
     match seq % stride {
         0 => Some(CallError::Trap("unreachable".into())),
@@ -98,7 +98,7 @@ fn row_39_states_that_arrive_while_their_lane_is_processed_outlive_a_shut_down_i
         let rng = Arc::new(Mutex::new(Rng::new(seed)));
         let roll = |below| rng.lock().unwrap().below(below);
         let journal = Journal::new(seed, roll(4));
-        // A call takes up to a second, and states of the very objects in it arrive meanwhile.
+        // A call takes up to a second. Meanwhile new states of its objects arrive.
         let (calls, arriving) = (rng.clone(), journal.clone());
         let plugin = Plugin::new("p", &journal, move |batch: &[Delivery]| {
             let mut rng = calls.lock().unwrap();

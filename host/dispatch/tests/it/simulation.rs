@@ -1,4 +1,4 @@
-//! Random states, verdicts, failures, kills and replays, by seed, against what must hold.
+//! Simulates random states, verdicts, failures, kills and replays from a seed, and checks the invariants.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,14 +21,14 @@ struct World {
     journal: Arc<Journal>,
     plugin: Arc<Plugin>,
     options: DispatchOptions,
-    /// Whether dead letters were taken back, which may go against the order of `continue`.
+    /// Whether dead letters were replayed, which may break the order under `continue`.
     replayed: bool,
 }
 
-/// How a call of this world goes.
+/// The result of a call in this world.
 fn script(rng: &mut Rng, batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
     let takes = rng.below(20);
-    // Every 29th state is poison: it traps until an operator has taken it back twice.
+    // Every 29th state is poison: it traps until an operator has replayed it twice.
     if batch.iter().any(|delivery| delivery.state.seq.is_multiple_of(29) && delivery.attempt < 7) {
         return (takes, Err(CallError::Trap("poison".into())));
     }
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// One life of the dispatcher, ended by a kill or a drain at a random moment.
+    /// Runs the dispatcher once, and ends it with a kill or a drain at a random moment.
     async fn live(&mut self) {
         let running = start(self.options.clone(), &self.journal, &self.plugin);
         for _ in 0..self.rng.below(12) {
@@ -100,7 +100,7 @@ impl World {
     }
 
     async fn replay(&mut self, running: &Running) {
-        // A dispatcher that can't load answers nobody; who asks gives up.
+        // A dispatcher that can't load answers nothing, so the caller gives up.
         let asked = running.handle.replay(Vec::new(), "ada", "again");
         let Ok(answer) = tokio::time::timeout(Duration::from_secs(2), asked).await else {
             self.replayed = true;
@@ -127,11 +127,11 @@ impl World {
         }
     }
 
-    /// Lets it come to rest, taking dead letters back until none is left.
+    /// Runs until everything is finished, and replays dead letters until none is left.
     async fn finish(&mut self) {
         self.journal.with(|kept| kept.refuse = None);
         let running = start(self.options.clone(), &self.journal, &self.plugin);
-        // Under `hold` states wait behind letters, so it is at rest only when none is left.
+        // Under `hold` states wait behind letters, so it is finished only when no letter is left.
         for _ in 0..5_000 {
             tokio::time::sleep(Duration::from_millis(500)).await;
             self.check_figures(&running);
@@ -164,7 +164,7 @@ impl World {
         self.check_order();
     }
 
-    /// The first effects of one object come in order; what comes again came before.
+    /// Checks that the first effects of one object come in order, and that later ones are repeats.
     fn check_order(&self) {
         if self.replayed && self.options.delivery.on_dead_letter == OnDeadLetter::Continue {
             return;

@@ -1,4 +1,4 @@
-//! Filters, starts, and a past that is handed over beside what is new.
+//! Tests of filters, starts, and a past that is handed over beside new states.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::journal::Journal;
 use crate::plugin::{Plugin, done};
 use crate::{options, start, subscribe};
 
-/// Wants every second position, can't judge every tenth, and may be unable to ask at all.
+/// A filter that wants every second position, can't judge every tenth, and may fail to read the document.
 struct Even(Arc<Journal>);
 
 impl std::fmt::Debug for Even {
@@ -88,7 +88,7 @@ async fn a_resync_hands_over_what_the_filter_wants() {
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_begins_at_a_time_or_a_position_and_keeps_it() {
-    // A state is observed at 1,000,000 ms and its position; the clock begins at 2,000,000.
+    // A state is observed at 1,000,000 ms plus its position. The clock begins at 2,000,000.
     let ago = kubewitness_core::config::Duration(Duration::from_millis(1_000_000 - 40));
     for (from, first) in [
         (Start::Since(Since::At(1_000_031)), 31),
@@ -130,14 +130,14 @@ async fn a_past_is_replayed_at_its_pace_and_what_is_new_does_not_wait_for_it() {
     tokio::time::sleep(Duration::from_secs(20)).await;
     let before = plugin.applied().len();
     assert!((190..=230).contains(&before), "{before} states in 20 s");
-    // An object that the past does not have, and one that it has.
+    // The past has states of object 7 and none of object 700.
     journal.append([700, 7]);
     let asked = Instant::now();
     running.until("what is new is there", |_| plugin.applied().contains(&601)).await;
     assert!(asked.elapsed() < Duration::from_secs(1));
     assert!(!plugin.applied().contains(&602), "its own past comes first");
 
-    // Killed in the middle, it goes on at the same pace, and what is new of others still passes.
+    // After a kill the past goes on at the same rate, and new states of other objects still pass.
     running.kill().await;
     let running = start(paced(), &journal, &plugin);
     let begun = Instant::now();
@@ -154,7 +154,7 @@ async fn a_past_is_replayed_at_its_pace_and_what_is_new_does_not_wait_for_it() {
         };
         assert!(seen.applied.values().all(|applied| firsts(applied).is_sorted()));
     });
-    // The past is over: what is new of its objects waits no more.
+    // The past is over: new states of its objects no longer wait.
     let asked = Instant::now();
     journal.append([7]);
     running.until_idle().await;

@@ -1,5 +1,5 @@
-//! Documents back to their exact bytes: from a full one over its deltas, each result compared
-//! with the checksum that was taken of the original.
+//! Restores documents byte for byte: starts with a full document, applies the deltas, and compares each
+//! result with the checksum of the original.
 
 use bytes::Bytes;
 use kubewitness_core::document::{checksum, restore, unpack};
@@ -7,28 +7,11 @@ use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::{Change, Seq};
 
 use super::names::Names;
-use crate::plan;
-use crate::rows::{Encoding, Envelope};
-use crate::store::{Answer, Fetch, damaged};
+use crate::store::Fetch;
+use crate::store::rows::{Answer, Encoding, Kept, both, damaged};
 
 /// Steps that [`before`] goes back over states without a document of their own.
 const STEPS_BACK: u32 = 4096;
-
-/// How a document is kept, and what it must be once it is read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
-    pub seq: Seq,
-    pub encoding: Encoding,
-    pub anchor: Option<i64>,
-    pub checksum: u32,
-}
-
-impl From<&Envelope> for Kept {
-    fn from(envelope: &Envelope) -> Self {
-        let Envelope { seq, flags, anchor, checksum, .. } = envelope;
-        Self { seq: *seq, encoding: flags.encoding, anchor: *anchor, checksum: *checksum }
-    }
-}
 
 pub(super) async fn anchor(rows: &mut dyn Fetch, names: &Names, seq: Seq, id: i64) -> Answer<Bytes> {
     let anchor = names.anchor(rows, id).await?;
@@ -63,11 +46,11 @@ pub(crate) fn put_together(
         Encoding::Empty => Bytes::new(),
         Encoding::Full => unpack(stored).map_err(|error| damaged(seq, error))?,
         Encoding::Delta => {
-            let missing = || damaged(seq, "the state that its document is a delta of is not there");
+            let missing = || damaged(seq, "the state that its document is a delta on is missing");
             let base = base.ok_or_else(missing)?;
             let restored = match kept.anchor {
                 None => restore(base, stored),
-                Some(_) => restore(&plan::both(anchor()?, base), stored),
+                Some(_) => restore(&both(anchor()?, base), stored),
             };
             restored.map_err(|error| damaged(seq, error))?.into()
         }
@@ -75,7 +58,7 @@ pub(crate) fn put_together(
     };
     match checksum(&decoded) == kept.checksum {
         true => Ok(decoded),
-        false => Err(damaged(seq, "its document is not what was journaled")),
+        false => Err(damaged(seq, "its document differs from what was journaled")),
     }
 }
 

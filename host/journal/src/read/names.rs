@@ -1,4 +1,5 @@
-//! Rows back into states: what they share (objects, statuses, streams) is read once and kept.
+//! Makes states of rows. Reads what many states share (objects, statuses, streams, anchors) once, and
+//! keeps it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +9,8 @@ use kubewitness_core::document::checksum;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status};
 
-use crate::rows::{Envelope, parse_status};
-use crate::seal;
-use crate::store::{Answer, Fetch, Named, Which, damaged};
+use crate::store::Fetch;
+use crate::store::rows::{Answer, Envelope, Named, Which, damaged, parse_status, seal};
 
 /// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
 /// reads' worth: a backlog over more objects than this looks each of them up, in one query a read.
@@ -70,8 +70,9 @@ impl Names {
         }
         for (id, body, sum) in rows.statuses(missing).await? {
             let parsed = parse_status(&body).ok().filter(|_| seal::status(id, &body) == sum);
-            let status =
-                parsed.ok_or_else(|| JournalError::Fatal(format!("status {id}: not what was written")))?;
+            let status = parsed.ok_or_else(|| {
+                JournalError::Fatal(format!("status {id}: it differs from what was written"))
+            })?;
             self.lock().statuses.insert(id, Arc::new(status));
         }
         Ok(())
@@ -134,9 +135,8 @@ impl Names {
             let shared = self.lock();
             for envelope in chunk {
                 let state = shared.state(envelope);
-                states.push(
-                    state.ok_or_else(|| damaged(envelope.seq, "it points to rows that are not there"))?,
-                );
+                states
+                    .push(state.ok_or_else(|| damaged(envelope.seq, "it refers to rows that are missing"))?);
             }
         }
         Ok(states)

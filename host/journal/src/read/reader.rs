@@ -1,4 +1,4 @@
-//! One connection that reads, and everything that may be asked of it.
+//! One connection that reads, and every question that callers may ask it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 
 use super::names::{self, Names};
 use super::{documents, story, warm};
-use crate::differences;
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::{Answer, Connection, Fetch, Past, Store, Stream};
+use crate::store::rows::{Answer, Stream, discrepancies};
+use crate::store::{Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;
@@ -29,8 +29,8 @@ fn sees(seen: Option<Seq>, newest: Seq) -> Answer<()> {
         return Ok(());
     }
     Err(JournalError::Unavailable(format!(
-        "a reader doesn't see position {newest}, which is committed: the journal's address has to lead to the server \
-         that is written to, through nothing that sends what reads to a copy"
+        "a reader doesn't see position {newest}, which is committed: the journal's address has to lead to the \
+         primary, and not through a proxy that sends reads to a replica"
     )))
 }
 
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
     }
 
     pub async fn discrepancies(mut self, source: &str) -> Answer<Discrepancies> {
-        differences::read(self.rows().discrepancies(source).await?)
+        discrepancies::read(self.rows().discrepancies(source).await?)
     }
 
     pub async fn epochs(mut self) -> Answer<Vec<(String, EpochView)>> {

@@ -1,4 +1,4 @@
-//! One object's story, and that of what it owns.
+//! The timeline of one object, and of the objects that it owns.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use kubewitness_core::views::{TimelineQuery, TimelineView};
 use kubewitness_core::{Seq, State};
 
 use super::names::{self, Names};
-use crate::store::{Answer, Fetch, Which};
-use crate::uid;
+use crate::store::Fetch;
+use crate::store::rows::{Answer, Which, uid};
 
 /// States of one answer where the question names no limit. An object with more is read in parts
 /// by position.

@@ -1,4 +1,4 @@
-//! What a source starts from: its live objects with their documents, and its checkpoint.
+//! What the watch of a source starts from: the live objects with their documents, and the checkpoint.
 //!
 //! An object's document is that of its newest state. It is its snapshot, or what the few deltas
 //! since its snapshot, or since the beginning of its chain, make of it. Objects are taken part by
@@ -14,10 +14,10 @@ use kubewitness_core::ports::{Current, Warm};
 use kubewitness_core::{Seq, State, Version};
 use tokio::sync::mpsc;
 
-use super::documents::{self, Kept, put_together};
+use super::documents::{self, put_together};
 use super::names::Names;
-use crate::rows::Encoding;
-use crate::store::{Answer, Connection, CurrentRow, Fetch, Link, damaged};
+use crate::store::rows::{Answer, CurrentRow, Encoding, Kept, StoredDocument, damaged};
+use crate::store::{Connection, Fetch};
 
 /// Objects of one part. Up to 32 deltas of each are in memory at once, some megabytes.
 const PART: i64 = 1024;
@@ -128,7 +128,7 @@ async fn step(rows: &mut dyn Fetch, chains: &mut [Chain]) -> Answer<bool> {
 /// From an object's newest state down to something whole.
 struct Chain {
     /// The newest first.
-    links: Vec<Link>,
+    links: Vec<StoredDocument>,
     snapshot: Option<(Seq, Vec<u8>)>,
     /// The state that is still wanted.
     next: Option<Seq>,
@@ -140,7 +140,7 @@ impl Chain {
         let before = newest.seq.saturating_sub(newest.back);
         let mut chain = Self { links: Vec::new(), snapshot, next: None };
         if !chain.has(newest.seq) {
-            chain.push(Link { kept: (&newest).into(), before, stored });
+            chain.push(StoredDocument { kept: (&newest).into(), before, stored });
         }
         chain
     }
@@ -149,7 +149,7 @@ impl Chain {
         self.snapshot.as_ref().is_some_and(|(kept, _)| *kept == seq)
     }
 
-    fn push(&mut self, link: Link) {
+    fn push(&mut self, link: StoredDocument) {
         let goes_on = link.kept.encoding == Encoding::Delta && link.before != link.kept.seq;
         self.next = (goes_on && !self.has(link.before)).then_some(link.before);
         self.links.push(link);
@@ -157,7 +157,8 @@ impl Chain {
 
     fn document(mut self, anchors: &HashMap<i64, Bytes>) -> Answer<Packed> {
         // What is stored whole is stored as the cache wants it.
-        if let [Link { kept: Kept { encoding: Encoding::Full, .. }, stored, .. }] = &mut *self.links {
+        if let [StoredDocument { kept: Kept { encoding: Encoding::Full, .. }, stored, .. }] = &mut *self.links
+        {
             return Ok(std::mem::take(stored).into());
         }
         let Some(lowest) = self.links.last() else {

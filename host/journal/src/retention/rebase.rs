@@ -1,4 +1,5 @@
-//! The states that follow what goes: each becomes the first of its object.
+//! Finds the first state that stays after each run of removed states, and makes it the first of its
+//! object.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,11 +7,10 @@ use kubewitness_core::Seq;
 use kubewitness_core::document::pack;
 use kubewitness_core::ports::JournalError;
 
-use crate::plan::SEGMENT;
 use crate::read::Reader;
-use crate::removal::Removal;
-use crate::retain::Run;
-use crate::rows::{Encoding, Flags, StateRow};
+use crate::retention::decide::Run;
+use crate::store::rows::removal::Removal;
+use crate::store::rows::{Encoding, Flags, SEGMENT, StateRow};
 
 /// Steps from an object's end, and positions of one look, in search of the state after another.
 const STEPS: usize = 256;
@@ -44,7 +44,10 @@ pub(super) async fn successors(
             removal.ends.push((last.object, last.seq, has_later));
             removal.objects.push(last.object);
         } else if !has_later {
-            return Err(JournalError::Fatal(format!("state {}: nothing of its object follows it", last.seq)));
+            return Err(JournalError::Fatal(format!(
+                "state {}: no state of its object follows it",
+                last.seq
+            )));
         }
     }
     found.extend(search(reader, far, newest).await?);
@@ -76,14 +79,14 @@ async fn search(
     }
     match seqs.first() {
         None => Ok(found),
-        Some(seq) => Err(JournalError::Fatal(format!("state {seq}: nothing of its object follows it"))),
+        Some(seq) => Err(JournalError::Fatal(format!("state {seq}: no state of its object follows it"))),
     }
 }
 
 /// A state as the first of its object, or the first behind a hole: it needs none before it.
 /// Also its stream, and by how many bytes it grows.
 async fn rebased(reader: &mut Reader<'_>, seq: Seq, root: Seq) -> Result<(StateRow, i64, i64), JournalError> {
-    let missing = || JournalError::Fatal(format!("state {seq}: it is not there"));
+    let missing = || JournalError::Fatal(format!("state {seq} is missing"));
     let (mut envelope, mut document, stream) = reader.past().stored_at(seq).await?.ok_or_else(missing)?;
     let before = document.len() as i64;
     if envelope.flags.encoding == Encoding::Delta {

@@ -1,16 +1,16 @@
-//! What a removal is decided on: how a source stands, what of a segment may go, and whether that is
-//! still so when its transaction begins.
+//! The facts behind a removal: how a source stands, which states of a segment may go, and whether both
+//! still hold when the transaction begins.
 
 use std::collections::{BTreeMap, HashMap};
 
 use kubewitness_core::ports::{JournalError, Progress};
 use kubewitness_core::{Seq, Version};
 
-use crate::plan::SEGMENT;
-use crate::removal::{LinkRow, Removal, Taken};
 use crate::report::Holder;
-use crate::retain::{self, Cut, Hold, Link, Tally};
+use crate::retention::decide::{self, Cut, Hold};
 use crate::store::Past;
+use crate::store::rows::SEGMENT;
+use crate::store::rows::removal::{Link, LinkRow, Removal, Taken, Tally};
 
 /// A deletion that was found by comparison has no version: only its age tells that its watch is
 /// not resumed before it.
@@ -210,7 +210,7 @@ fn holds(
 ) -> Vec<Hold> {
     let each = plugins.iter();
     let of = |(name, progress): &(String, Progress)| {
-        retain::holds(name, progress, source, tallies, in_hand, now_ms)
+        decide::holds(name, progress, source, tallies, in_hand, now_ms)
     };
     each.flat_map(of).collect()
 }

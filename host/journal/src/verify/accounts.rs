@@ -1,17 +1,16 @@
-//! Counts: of sources, of segments, and each plugin's observed = delivered + filtered + dead +
-//! waiting.
+//! Checks the counts of sources and segments, and for each plugin observed = delivered + filtered +
+//! dead + waiting.
 
 use std::collections::{BTreeMap, HashMap};
 
 use kubewitness_core::ports::Progress;
 use kubewitness_core::{Seq, State};
 
-use super::Findings;
-use crate::plan::SEGMENT;
-use crate::removal::Taken;
+use super::findings::Findings;
 use crate::report::code;
-use crate::retain::ROW_BYTES;
-use crate::store::{Answer, Fetch, Stream};
+use crate::store::Fetch;
+use crate::store::rows::removal::Taken;
+use crate::store::rows::{Answer, ROW_BYTES, SEGMENT, Stream};
 
 struct Plugin {
     name: String,
@@ -133,7 +132,7 @@ impl Accounts {
             before = Some((id, source));
         }
         for stream in totals.into_keys().filter(|stream| *stream != 0) {
-            findings.add(code::COUNT, None, format!("stream {stream} has states and no row"));
+            findings.add(code::COUNT, None, format!("stream {stream} has states, and its row is missing"));
         }
         Ok(())
     }
@@ -223,7 +222,7 @@ async fn letters(rows: &mut dyn Fetch, plugin: &Plugin, findings: &mut Findings)
         findings.add(
             code::LETTER,
             Some(seq as u64),
-            format!("{name} has a dead letter of a state that is not there"),
+            format!("{name} has a dead letter of a state that is missing"),
         );
     }
     Ok(())

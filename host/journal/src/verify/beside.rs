@@ -1,16 +1,17 @@
-//! What lies beside the states: rows with sums of their own, records of gaps, bytes that did not
-//! decode, and what objects are found by.
+//! Checks the rows beside the states: those with checksums of their own, records of gaps, poison
+//! messages, and lookups of objects.
 
 use std::collections::HashMap;
 
 use kubewitness_core::document::checksum;
 use kubewitness_core::{Gap, Seq};
 
-use super::{Findings, story, text_of};
+use super::findings::{Findings, text_of};
+use super::story;
 use crate::report::code;
-use crate::seal::{self, Cell, Table};
-use crate::store::{Answer, Fetch, Which};
-use crate::uid;
+use crate::store::Fetch;
+use crate::store::rows::seal::{self, Cell, Table};
+use crate::store::rows::{Answer, Which, uid};
 
 /// Rows of one question.
 const PAGE: i64 = 512;
@@ -29,7 +30,7 @@ pub(super) async fn check(
             let page = rows.sealed(table, after, PAGE).await?;
             for cells in &page {
                 if !table.is_sound(cells) {
-                    let text = format!("{} is not what was written", table.place(cells));
+                    let text = format!("{} differs from what was written", table.place(cells));
                     findings.add(table.code, None, text);
                 }
                 records.row(rows, table, cells, findings).await?;
@@ -44,7 +45,7 @@ pub(super) async fn check(
         }
     }
     for seq in records.gaps.into_keys() {
-        findings.add(code::GAP, Some(seq), "its gap is not recorded");
+        findings.add(code::GAP, Some(seq), "the record of its gap is missing");
     }
     indexes(rows, findings).await?;
     owners(rows, findings).await
@@ -88,7 +89,7 @@ impl Records {
         }
         let said = self.gaps.remove(&seq);
         if said.is_none() || said != body.map(|body| checksum(body.as_bytes())) {
-            findings.add(code::GAP, Some(seq), format!("gap {id} is not what its state says"));
+            findings.add(code::GAP, Some(seq), format!("gap {id} differs from what its state says"));
         }
     }
 
@@ -97,7 +98,7 @@ impl Records {
         let id = cells[0].int().unwrap_or_default();
         if id != self.last_replay + 1 {
             let last = self.last_replay;
-            findings.add(code::RECORD, None, format!("no record lies between {last} and {id}"));
+            findings.add(code::RECORD, None, format!("the records between {last} and {id} are missing"));
         }
         self.last_replay = id;
     }
@@ -108,7 +109,11 @@ async fn poison(rows: &mut dyn Fetch, cells: &[Cell], findings: &mut Findings) -
     let id = cells[0].int().unwrap_or_default();
     let raw = rows.poison_raw(id as u64).await?;
     if raw.map(|raw| i64::from(checksum(&raw))) != cells[3].int() {
-        findings.add(code::POISON, None, format!("the bytes of poison {id} are not those that came"));
+        findings.add(
+            code::POISON,
+            None,
+            format!("the bytes of poison {id} differ from those that the API server sent"),
+        );
     }
     Ok(())
 }
@@ -132,10 +137,10 @@ async fn indexes(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
             let keys = known.get(id).map(|object| (uid::key(&object.uid), uid::key(&object.name)));
             let keys = keys.map(|(uid, name)| (i64::from(uid), i64::from(name)));
             if keys.is_some_and(|keys| keys != (*uid_key, *name_key)) {
-                let text = format!("object {id} is not found by its uid or its name");
+                let text = format!("a lookup by uid or name does not find object {id}");
                 findings.add(code::INDEX, None, text);
             } else if keys.is_none() && !known.is_empty() {
-                findings.add(code::ENVELOPE, None, format!("object {id} is of a kind that is not there"));
+                findings.add(code::ENVELOPE, None, format!("the kind of object {id} is missing"));
             }
         }
         if (page.len() as i64) < PAGE {
@@ -146,11 +151,13 @@ async fn indexes(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
 
 async fn owners(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
     for (owner, object) in rows.misowned().await? {
-        let text = format!("that {owner} owns {object} is not what was written, or {owner} is not there");
+        let text = format!(
+            "the row by which {owner} owns {object} differs from what was written, or {owner} is missing"
+        );
         findings.add(code::INDEX, None, text);
     }
     for object in rows.unowned().await? {
-        findings.add(code::INDEX, None, format!("object {object} is not found by its owner"));
+        findings.add(code::INDEX, None, format!("a lookup by owner does not find object {object}"));
     }
     Ok(())
 }

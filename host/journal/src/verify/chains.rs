@@ -1,4 +1,4 @@
-//! Order, chains and documents of each object, done over from the states alone.
+//! Checks the order, the chain and the documents of each object, from its states alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::{Change, Seq, State};
 
+use super::findings::{Findings, text_of};
 use super::story::Life;
-use super::{Findings, text_of};
-use crate::memory::Identity;
 use crate::read::{Names, documents};
 use crate::report::code;
-use crate::rows::{Encoding, Envelope, Key};
-use crate::store::{Answer, Fetch};
+use crate::store::Fetch;
+use crate::store::memory::Identity;
+use crate::store::rows::{Answer, Encoding, Envelope, Key};
 
 /// Bytes of documents at the ends of chains that are kept, so that most deltas need no other
 /// row. Beyond it, they are dropped and read again.
@@ -75,7 +75,7 @@ impl Chains {
         if envelope.back != expected {
             let (back, uid) = (envelope.back, &identity.object.uid);
             let text =
-                format!("the state before of {uid} lies {expected} positions back, and it says {back}");
+                format!("the state before of {uid} lies {expected} positions back, and the row says {back}");
             findings.add(code::CHAIN, Some(seq), text);
         }
     }
@@ -96,7 +96,7 @@ impl Chains {
         }
         let newest = self.epochs.entry(state.source.clone()).or_insert(state.epoch);
         if state.epoch < *newest {
-            let text = format!("epoch {} of {} was over: {newest} had begun", state.epoch, state.source);
+            let text = format!("epoch {} of {} follows epoch {newest}", state.epoch, state.source);
             findings.add(code::ORDER, seq, text);
         }
         *newest = state.epoch.max(*newest);

@@ -1,15 +1,15 @@
-//! Current objects, their snapshots and the ends of chains, against what the states tell.
+//! Checks current objects, their snapshots and the ends of chains against the states.
 
 use std::collections::HashMap;
 
 use kubewitness_core::document::{checksum, unpack};
 
-use super::Findings;
 use super::chains::Chains;
-use crate::memory::Identity;
+use super::findings::Findings;
 use crate::report::code;
-use crate::rows::{Key, SnapshotRow};
-use crate::store::{Answer, EndRow, Fetch, LiveRow};
+use crate::store::Fetch;
+use crate::store::memory::Identity;
+use crate::store::rows::{Answer, EndRow, Key, LiveRow, SnapshotRow};
 
 /// Objects of one query.
 const PAGE: i64 = 512;
@@ -32,7 +32,11 @@ pub(super) async fn check(rows: &mut dyn Fetch, chains: &Chains, findings: &mut 
                 && live.insert(&seen.identity, row.object).is_some()
             {
                 let uid = &seen.identity.object.uid;
-                findings.add(code::CURRENT, Some(row.newest), format!("{uid} is kept as current twice"));
+                findings.add(
+                    code::CURRENT,
+                    Some(row.newest),
+                    format!("{uid} is among the current objects twice"),
+                );
             }
         }
         if (page.len() as i64) < PAGE {
@@ -46,18 +50,18 @@ pub(super) async fn check(rows: &mut dyn Fetch, chains: &Chains, findings: &mut 
 fn wrong(chains: &Chains, row: &LiveRow) -> Option<String> {
     let Some(seen) = chains.seen.get(&row.object) else { return Some("it has no state".into()) };
     if row.newest_object != Some(row.object) {
-        return Some(format!("state {} is not one of its own", row.newest));
+        return Some(format!("state {} is of another object", row.newest));
     }
     // An object that moved on to a new epoch without a certain state there keeps its old end.
     let (tail, number) = chains.tails.get(&seen.identity).copied().unwrap_or_default();
     if number == row.object && tail != row.tail {
-        return Some(format!("its chain ends at {tail}, and {} is kept", row.tail));
+        return Some(format!("its chain ends at {tail}, and the row says {}", row.tail));
     }
     let version = row.version.as_ref().and_then(Key::version);
     let newest = seen.life.newest();
     if version.as_ref() != newest {
         let newest = newest.map_or("none", |version| version.as_str());
-        return Some(format!("its newest version is {newest}, and state {} is kept", row.newest));
+        return Some(format!("its newest version is {newest}, and the row points to state {}", row.newest));
     }
     None
 }
@@ -71,7 +75,7 @@ async fn snapshots(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> 
             let SnapshotRow { object, seq, .. } = row.snapshot;
             after = object;
             let problem = match unpack(&row.snapshot.packed) {
-                _ if row.state_object != Some(object) => format!("{seq} is not one of its states"),
+                _ if row.state_object != Some(object) => format!("state {seq} is of another object"),
                 _ if !row.is_current => "its object is not current".to_owned(),
                 Err(error) => error.to_string(),
                 Ok(document) if row.checksum != Some(checksum(&document)) => {
@@ -109,15 +113,22 @@ async fn ends(
             if number == *object && !is_kept && tail.map(|tail| tail as u64) != Some(end) {
                 let uid = &seen.identity.object.uid;
                 let (code, text) = match tail {
-                    None => (code::CURRENT, format!("{uid} has not ended and is not kept as current")),
-                    Some(tail) => (code::CHAIN, format!("the chain of {uid} ends here, and {tail} is kept")),
+                    None => (
+                        code::CURRENT,
+                        format!("{uid} has not ended and is missing among the current objects"),
+                    ),
+                    Some(tail) => {
+                        (code::CHAIN, format!("the chain of {uid} ends here, and the row says {tail}"))
+                    }
                 };
                 findings.add(code, Some(end), text);
             }
             let is_own = newest.is_none() || *newest_object == Some(*object);
             if number == *object && !is_kept && (!is_own || version.as_ref() != seen.life.newest()) {
                 let uid = &seen.identity.object.uid;
-                let text = format!("the newest version of {uid} is not that of the state that is kept as it");
+                let text = format!(
+                    "the state that is stored as the newest of {uid} does not have its newest version"
+                );
                 findings.add(code::CURRENT, newest.map(|newest| newest as u64), text);
             }
         }

@@ -1,6 +1,6 @@
-//! Proves a journal, or says what is wrong with it. Reads every row once, in order, and does
-//! over what the writer did: positions, chains, lateness, documents, counts, each plugin's
-//! accounts. Works beside a running writer, on one snapshot; while it reads, a WAL grows.
+//! Proves a journal, or says what is wrong with it. Reads every row once, in order, and repeats the
+//! writer's work: positions, chains, lateness, documents, counts, and the accounts of each plugin.
+//! Writes nothing. Works on one snapshot beside a running writer; as long as it reads, the WAL grows.
 //!
 //! Memory: about 200 bytes an object, and a bounded cache of documents.
 
@@ -8,22 +8,42 @@ mod accounts;
 mod beside;
 mod chains;
 mod current;
+mod findings;
 pub(crate) mod story;
 
-use kubewitness_core::Seq;
-use kubewitness_core::ports::JournalError;
+use std::path::Path;
 
 use self::accounts::Accounts;
 use self::chains::Chains;
+use self::findings::{Findings, text_of};
 use crate::read::Names;
-use crate::report::{VerifyReport, code};
-use crate::store::{Answer, Connection, Fetch};
+use crate::report::{OpenError, VerifyReport, code};
+use crate::store::place::Place;
+use crate::store::rows::Answer;
+use crate::store::{Connection, Fetch, Opened};
 
 /// States of one query.
 const PAGE: i64 = 512;
 
-/// Finds what is wrong with a journal that was opened for it.
-pub(crate) async fn verify(mut connection: Box<dyn Connection>) -> VerifyReport {
+/// Proves the whole journal: order, ids, documents, current objects, counts, cursors, and for
+/// each plugin observed = delivered + filtered + dead + waiting. Writes nothing, and may run
+/// beside the process that writes. An `Err` says that there is no journal to check.
+pub async fn verify(path: &Path) -> Result<VerifyReport, OpenError> {
+    verify_at(&Place::file(path)).await
+}
+
+/// The same, wherever it is.
+pub async fn verify_at(place: &Place) -> Result<VerifyReport, OpenError> {
+    let Opened { connection, unfinished, .. } = place.open_to_read().await?;
+    let mut report = prove(connection).await;
+    if unfinished {
+        let hint = OpenError::Unfinished { place: place.to_string() };
+        report.add(code::UNFINISHED, None, hint.to_string());
+    }
+    Ok(report)
+}
+
+async fn prove(mut connection: Box<dyn Connection>) -> VerifyReport {
     let mut findings = Findings::default();
     let done = whole(&mut *connection, &mut findings).await;
     if let Err(error) = done {
@@ -33,17 +53,6 @@ pub(crate) async fn verify(mut connection: Box<dyn Connection>) -> VerifyReport 
     let mut report = findings.report;
     report.ok = report.problems.is_empty();
     report
-}
-
-#[derive(Default)]
-pub(super) struct Findings {
-    pub report: VerifyReport,
-}
-
-impl Findings {
-    pub fn add(&mut self, code: &str, seq: Option<Seq>, message: impl Into<String>) {
-        self.report.add(code, seq, message);
-    }
 }
 
 async fn whole(connection: &mut dyn Connection, findings: &mut Findings) -> Answer<()> {
@@ -115,15 +124,5 @@ async fn states(
             findings.report.objects_checked = chains.objects() as u64;
             return Ok(());
         }
-    }
-}
-
-/// Damage is the finding, not the end of the check.
-fn text_of(error: JournalError) -> String {
-    match error {
-        JournalError::Fatal(text)
-        | JournalError::Unavailable(text)
-        | JournalError::Invalid(text)
-        | JournalError::Overtaken(text) => text,
     }
 }

@@ -94,7 +94,7 @@ async fn a_selection_is_only_what_was_asked_for_and_sets_no_checkpoint() {
     assert_eq!(done.unwrap(), 30);
     assert_eq!(again.journal.warm(SOURCE).await.unwrap().checkpoint, None);
     let (_, refused) = import(asked(one).await.as_bytes()).await;
-    assert!(refused.unwrap_err().to_string().contains("line 1: it is without documents"));
+    assert!(refused.unwrap_err().to_string().contains("line 1: the export has no documents"));
 }
 
 async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
@@ -108,18 +108,18 @@ async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
     let owned = || lines.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut changed = owned();
     changed[100] = changed[100].replace("Running", "Pending");
-    assert!(told(changed).await.starts_with("line 101: it is not what was exported"));
+    assert!(told(changed).await.starts_with("line 101: its checksum does not match"));
     let mut missing = owned();
     missing.remove(50);
     assert!(told(missing).await.contains("454 states, and 453 came"));
     let mut twice = owned();
     twice.insert(20, lines[19].to_string());
-    assert!(told(twice).await.contains("its position, 19, does not lie behind 19, of the line before"));
+    assert!(told(twice).await.contains("its position, 19, is not after 19, the position of the line before"));
     let cut = owned()[..60].to_vec();
     assert!(told(cut).await.starts_with("line 61: the file ends here"));
     assert!(told(vec!["{}".into()]).await.starts_with("line 1: it is not the beginning of an export"));
     let torn = import(&text.as_bytes()[..text.len() / 2]).await.1.unwrap_err().to_string();
-    assert!(torn.contains("it does not end") && torn.contains("export again"), "{torn}");
+    assert!(torn.contains("it has no line break") && torn.contains("export again"), "{torn}");
     let full = desk.journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap_err();
     assert!(matches!(full, ImportError::NotEmpty(454)), "{full}");
     if Kind::here() != Kind::Sqlite {

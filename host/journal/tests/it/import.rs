@@ -109,34 +109,33 @@ async fn lines_that_run_backwards_are_refused_by_number_and_nothing_behind_them_
     reversed.states.reverse();
     let told = refusal(&reversed.text()).await;
     assert!(
-        told.starts_with("line 3: it does not fit the story: its position, 599, does not lie behind 600"),
+        told.starts_with(
+            "line 3: its state contradicts the lines before: its position, 599, is not after 600"
+        ),
         "{told}"
     );
     let told = refusal(&reversed.renumbered().text()).await;
-    assert!(told.starts_with("line 3: it does not fit the story: version 17 of"), "{told}");
+    assert!(told.starts_with("line 3: its state contradicts the lines before: version 17 of"), "{told}");
     let mut epochs = whole.clone();
     epochs.states.swap(564, 582);
     let told = refusal(&epochs.renumbered().text()).await;
-    assert!(
-        told.starts_with("line 567: ") && told.contains("epoch 0 of pods was over: 1 had begun"),
-        "{told}"
-    );
+    assert!(told.starts_with("line 567: ") && told.contains("epoch 0 of pods follows epoch 1"), "{told}");
 
     // Two states of one object, in another batch than the first.
     let mut swapped = whole.clone();
     swapped.states.swap(400, 408);
     let told = refusal(&swapped.text()).await;
-    assert!(told.starts_with("line 403: ") && told.contains("does not lie behind"), "{told}");
+    assert!(told.starts_with("line 403: ") && told.contains("is not after"), "{told}");
     let (taken, refused) = import(&swapped.renumbered().text()).await;
     let told = refused.unwrap_err().to_string();
-    assert!(told.starts_with("line 410: it does not fit the story: version"), "{told}");
+    assert!(told.starts_with("line 410: its state contradicts the lines before: version"), "{told}");
     assert!(told.contains("is not marked late") && told.contains("--continue"), "{told}");
     assert!(*taken.journal.newest().borrow() <= 408);
 
     let mut twice = whole.clone();
     twice.states.insert(300, twice.states[299].clone());
     let told = refusal(&twice.renumbered().text()).await;
-    assert!(told.starts_with("line 302: its id was there before"), "{told}");
+    assert!(told.starts_with("line 302: the journal has a state with its id already"), "{told}");
     let mut late = whole.clone();
     late.states[50]["state"]["late"] = true.into();
     let told = refusal(&late.text()).await;
@@ -176,7 +175,7 @@ async fn a_state_that_no_store_or_watch_writes_is_refused() {
     let source = |n: u32| serde_json::json!({"source": format!("s{n}"), "epoch": 0, "checkpoint": "1"});
     many.end["end"]["sources"] = (0..10_001).map(source).collect();
     let told = refusal(&many.text()).await;
-    assert!(told.starts_with("line 602: it tells of more than 10000 sources"), "{told}");
+    assert!(told.starts_with("line 602: it names more than 10000 sources"), "{told}");
 }
 
 /// Not even what stands in the same batch behind it.
@@ -188,7 +187,10 @@ async fn what_only_the_store_knows_to_be_there_is_found_where_it_stands() {
     twice.states.insert(late + 3, again);
     let (taken, refused) = import(&twice.renumbered().text()).await;
     let told = refused.unwrap_err().to_string();
-    assert!(told.starts_with(&format!("line {}: its id was there before", late + 5)), "{told}");
+    assert!(
+        told.starts_with(&format!("line {}: the journal has a state with its id already", late + 5)),
+        "{told}"
+    );
     assert_eq!(*taken.journal.newest().borrow(), late as u64 + 3);
 }
 
@@ -200,7 +202,7 @@ async fn an_import_that_failed_is_not_whole_until_it_went_on_to_its_end() {
     damaged[at + 100] ^= 1;
     let (taken, refused) = import(&String::from_utf8(damaged).unwrap()).await;
     let told = refused.unwrap_err().to_string();
-    assert!(told.starts_with("line 502: it is not what was exported"), "{told}");
+    assert!(told.starts_with("line 502: its checksum does not match"), "{told}");
 
     let report = taken.verify().await;
     assert!(!report.ok && report.problems.len() == 1, "{:#?}", report.problems);
@@ -244,7 +246,10 @@ async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
     other.states[99]["state"]["status"]["phase"] = "Pending".into();
     let (taken, refused) = go_on(taken, &other.text()).await;
     let told = refused.unwrap_err().to_string();
-    assert!(told.starts_with("line 101: it is not the state that the journal has at position 100"), "{told}");
+    assert!(
+        told.starts_with("line 101: its state is not the one that the journal has at position 100"),
+        "{told}"
+    );
     let mut other = Forged::of(&text);
     let document = other.states[99]["document"].as_str().unwrap().replace("\"x\":1", "\"x\":2");
     other.states[99]["document"] = document.into();

@@ -1,6 +1,6 @@
-//! Where the simulator deliberately differs from a real server, and why.
+//! Lists where the simulator deliberately differs from a real server, and why.
 
-/// What differs, and the reason.
+/// A difference, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
     pub what: &'static str,

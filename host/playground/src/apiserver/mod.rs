@@ -1,15 +1,15 @@
-//! A simulated Kubernetes API server: one store, one version counter, every version kept for a while.
+//! Simulates a Kubernetes API server: one store with one version counter, which keeps every version for a
+//! while.
 //!
-//! It answers kube clients and `kubectl` as a real server does where this project can tell the difference
-//! (see [`DIFFERENCES`] for where it does not), and lets tests do what a real one cannot be told to: the tables in
-//! `hooks` (the store and the servers) and [`faults`] (requests, bodies, events) say what. It knows nothing of the
-//! workload that writes to it.
+//! It answers kube clients and `kubectl` like a real server, as far as this project can tell the difference;
+//! [`DIFFERENCES`] lists the rest. Tests can make it do what a real server can't be told to do: see the
+//! tables in `hooks` (the store and the servers) and [`faults`] (requests, bodies, events). It knows nothing
+//! of the workload that writes to it.
 //!
-//! One store (`store`, with everything that follows from a write in `shared`) has one or more servers (`front`),
-//! each with a watch cache and connections (`serving`) of its own.
+//! A cluster has one store (`store`) and one or more servers (`cluster/front.rs`). Each server has a watch
+//! cache and connections of its own.
 //!
-//! The way of a request: `serving` → `routes` → `faults` → `objects` → `writing`/`deleting`/`listing`/`watching`
-//! → `store`.
+//! A request passes `server/connections.rs` → `server/routes.rs` → `server/failing` → `objects` → `store`.
 
 mod cluster;
 mod differences;

@@ -95,7 +95,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(serving.await.map(drop)?)
 }
 
-/// The first server, and the others beside it.
+/// Starts the first server, and the others beside it.
 async fn start(arguments: &Arguments) -> anyhow::Result<Vec<(ApiServer, Serving)>> {
     let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut listen = arguments.listen.iter().copied().chain(std::iter::repeat(anywhere));

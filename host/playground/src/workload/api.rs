@@ -1,4 +1,4 @@
-//! Writes to an API server, with retries within bounds. Knows HTTP and Status documents, not jobs.
+//! Writes to an API server, with bounded retries. Knows HTTP and Status documents, not jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{WorkloadError, WorkloadProgress};
 
-/// Tries of one write, with pauses of 50 ms doubling to [`LONGEST_PAUSE`]: about half a minute,
-/// so that an API server may be restarted under load.
+/// Tries of one write, with pauses of 50 ms that double up to [`LONGEST_PAUSE`]. They take about half a
+/// minute, so that an API server may restart under load.
 const TRIES: u32 = 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// A request that takes longer is given up and tried again.
+/// The longest request. After it the request is tried again.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
 pub struct Api {
@@ -27,15 +27,15 @@ pub struct Api {
     stop: CancellationToken,
 }
 
-/// How a write ended that the caller can go on from.
+/// The end of a write from which the caller can go on.
 #[derive(Debug)]
 pub enum Sent {
     Done(Value),
-    /// Not there (any more).
+    /// The object does not exist, or no longer.
     Missing,
-    /// Somebody else's object has this name.
+    /// Another object has this name.
     Taken,
-    /// Made from an old version: read again, decide again.
+    /// The write was based on an old version: read and decide again.
     Conflict,
 }
 
@@ -71,7 +71,7 @@ impl Api {
         self.write(Method::GET, path, "application/json", &Value::Null).await
     }
 
-    /// Counts a write that was taken; reads are not writes.
+    /// Counts a write that the server accepted. Reads are not writes.
     fn count(&self, method: &Method) {
         if method != Method::GET {
             self.progress.writes.fetch_add(1, Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl Api {
                     return Ok(Sent::Done(response.json().await.unwrap_or(Value::Null)));
                 }
                 Ok(response) => {
-                    // What is not there (any more) is an answer, not a failure.
+                    // A missing object is an answer, not a failure.
                     if response.status() != StatusCode::NOT_FOUND {
                         self.progress.errors.fetch_add(1, Ordering::Relaxed);
                     }
@@ -102,7 +102,7 @@ impl Api {
                     match judge(&method, path, response, attempt).await {
                         Judged::Sent(sent) => return Ok(sent),
                         Judged::Refused(error) => return Err(error),
-                        // Our own create of an attempt before, whose answer was lost.
+                        // An earlier attempt created it, and its answer was lost.
                         Judged::Ours => return Ok(Sent::Conflict),
                         Judged::Later(why) => last = why,
                     }
@@ -165,7 +165,7 @@ async fn judge(method: &Method, path: &str, response: Response, attempt: u32) ->
     }
 }
 
-/// In seconds, as Kubernetes sends it; never longer than a request may take.
+/// In seconds, as Kubernetes sends it, and never longer than a request may take.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds: u64 = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds).min(REQUEST_WITHIN))

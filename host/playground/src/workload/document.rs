@@ -1,5 +1,5 @@
-//! The JSON of Jobs and Pods, as a submitter, the Job controller, the scheduler and a kubelet
-//! write it. Pure: what is not in the arguments is not in the document.
+//! The JSON of Jobs and Pods, as a submitter, the Job controller, the scheduler and a kubelet write it. Pure:
+//! a document depends on the arguments alone.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ const CONTAINER: &str = "trainer";
 pub struct PodFacts {
     pub name: String,
     pub uid: String,
-    /// When its container started, for the times of its end.
+    /// When its container started. The times of its end need it.
     pub started: Option<u64>,
     pub scheduled: Option<u64>,
 }
@@ -150,7 +150,7 @@ pub fn pod(plan: &Plan, job: &Value, index: PodIndex, name: &str) -> Value {
     })
 }
 
-/// Counts that are zero are left out, except those that the controller always writes.
+/// Leaves out counts of zero, except those that the controller always writes.
 pub fn job_status(state: &JobState, pods: &[PodFacts]) -> Value {
     let uids = |indexes: &[PodIndex]| -> Vec<String> {
         indexes.iter().filter_map(|index| pods.get(*index)).map(|pod| pod.uid.clone()).collect()
@@ -201,7 +201,7 @@ pub fn pod_status(plan: &Plan, state: &PodState, facts: &PodFacts, before: &Valu
         PodState::Running => "Running",
         PodState::Ended { exit_code: 0, .. } => "Succeeded",
         PodState::Ended { .. } | PodState::Evicted | PodState::Killed => "Failed",
-        // Only marked: it runs on until it is deleted.
+        // The pod is only marked, and runs until it is deleted.
         PodState::Disrupted(_) => before["phase"].as_str().unwrap_or("Pending"),
     };
     if let PodState::Disrupted(reason) = state {

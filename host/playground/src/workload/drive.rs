@@ -1,5 +1,5 @@
-//! Carries out a life's steps against an API server. It decides nothing about the life itself,
-//! except to tell it what other people did to its objects.
+//! Carries out the steps of a life against an API server. It decides nothing about the life, and only tells
+//! it what other people did to its objects.
 
 use serde_json::{Value, json};
 
@@ -10,16 +10,15 @@ use super::life::{Action, JobState, Life, Phase, PodIndex, PodState, Step};
 use super::rng::Rng;
 use super::time;
 
-/// A write that met another's is decided again this often; nobody else writes these objects
-/// for long.
+/// How often a conflicting write is decided again. Nobody else writes these objects for long.
 const CONFLICTS: u32 = 8;
-/// Names that are tried for one job.
+/// The names that are tried for one job.
 const NAMES: u32 = 4;
 
-/// A life together with what the server holds of it.
+/// A life, with what the server holds of it.
 pub struct Driven {
     pub life: Life,
-    /// Where the job is, as far as it was written.
+    /// The phase of the job, as far as it was written.
     pub shown: Phase,
     job: Value,
     pods: Vec<PodFacts>,
@@ -32,7 +31,7 @@ impl Driven {
         Self { life, shown: Phase::New, job: Value::Null, pods: Vec::new(), documents: Vec::new(), rng }
     }
 
-    /// The job is over: only its names are needed from now on.
+    /// Drops the documents. The job is over, and only its names are needed from now on.
     pub fn forget_documents(&mut self) {
         self.job = Value::Null;
         self.documents = Vec::new();
@@ -48,7 +47,7 @@ impl Driven {
             Action::ReleasePod(pod) => self.release_pod(api, *pod).await,
             Action::DeletePod(pod) => self.delete_pod(api, *pod).await,
             Action::Rest => Ok(()),
-            // Missing is what was wanted.
+            // A missing object is as good as a deleted one.
             Action::DeleteJob => api.delete(&self.job_path()).await.map(drop),
         }
     }
@@ -83,11 +82,11 @@ impl Driven {
         Err(WorkloadError::NoName { namespace: self.life.plan().namespace.clone(), tries: NAMES })
     }
 
-    /// False where the Job is gone; the life knows then.
+    /// Returns `false` if the Job is gone. The life knows it then.
     async fn read_job(&mut self, api: &Api) -> Result<bool, WorkloadError> {
         match api.get(&self.job_path()).await? {
             Sent::Done(job) => {
-                // Somebody else's Job under our name is not ours to drive.
+                // A Job of another submitter has our name. We do not drive it.
                 if self.job["metadata"]["uid"].is_null()
                     || self.job["metadata"]["uid"] == job["metadata"]["uid"]
                 {
@@ -158,7 +157,7 @@ impl Driven {
             self.keep_pod(pod, name, created);
             return Ok(());
         }
-        // Its place stays, so that the pods after it keep their numbers.
+        // Its place stays, so that later pods keep their numbers.
         self.keep_pod(pod, name, Value::Null);
         self.life.pod_vanished(pod);
         Ok(())
@@ -208,7 +207,7 @@ impl Driven {
 
     async fn delete_pod(&mut self, api: &Api, pod: PodIndex) -> Result<(), WorkloadError> {
         match api.delete(&self.pod_path(pod)).await? {
-            // A pod that still has its finalizer is answered as it is now, with the time of its deletion.
+            // For a pod that still has its finalizer the answer is the pod, with the time of its deletion.
             Sent::Done(marked) if marked["kind"] == "Pod" => {
                 if let Some(document) = self.documents.get_mut(pod) {
                     *document = marked;
@@ -220,7 +219,7 @@ impl Driven {
         Ok(())
     }
 
-    /// A patch, as the Job controller does it: it must not depend on what the kubelet wrote.
+    /// Sends a patch, as the Job controller does: it must not depend on what the kubelet wrote.
     async fn release_pod(&mut self, api: &Api, pod: PodIndex) -> Result<(), WorkloadError> {
         match api.merge(&self.pod_path(pod), &json!({"metadata": {"finalizers": null}})).await? {
             Sent::Done(released) => {

@@ -1,6 +1,6 @@
-//! The life of one training job, as a pure machine: which writes the queue, the Job controller,
-//! the scheduler, the kubelets and the user make, in order. It knows no server and no document;
-//! time comes in as a parameter, fate from the seed.
+//! The life of one training job, as a pure machine. It gives the writes of the queue, the Job controller, the
+//! scheduler, the kubelets and the user, in order. It knows no server and no document. The caller passes the
+//! time, and the seed decides the fate.
 //!
 //! ```text
 //! New ─▶ Queued ─▶ Pending ─▶ Running ─▶ Finished ─▶ Deleted
@@ -18,10 +18,10 @@ mod fate;
 #[cfg(test)]
 mod tests;
 
-/// A pod of this job, by the order of creation.
+/// A pod of this job, numbered in the order of creation.
 pub type PodIndex = usize;
 
-/// A preempted job comes back this often at most, so that every life ends.
+/// How often a job may be preempted, so that every life ends.
 const MAX_PREEMPTIONS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Phase {
     }
 }
 
-/// One write. What it says is complete; how it is put into JSON is not its business.
+/// One write. It has all of the content but not its JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     CreateJob,
@@ -54,20 +54,20 @@ pub enum Action {
     CreatePod(PodIndex),
     /// The scheduler or a kubelet writes a Pod's status.
     WritePod(PodIndex, PodState),
-    /// The Job controller has counted the pod and takes its finalizer away.
+    /// The Job controller has counted the pod and removes its finalizer.
     ReleasePod(PodIndex),
     DeletePod(PodIndex),
     DeleteJob,
-    /// Nothing is written; what comes next is decided when the pause before this is over.
+    /// Nothing is written. The next step is decided after the pause before this one.
     Rest,
 }
 
-/// An action and for how many ticks nothing happens before it.
+/// An action, and the number of ticks before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub pause: u64,
     pub action: Action,
-    /// Where the job is once this is written.
+    /// The phase of the job once this is written.
     pub phase: Phase,
 }
 
@@ -109,13 +109,13 @@ pub enum PodState {
         reason: &'static str,
     },
     Evicted,
-    /// Marked before it is taken away: the reason of `DisruptionTarget`.
+    /// The pod is marked before it is removed, with the reason of `DisruptionTarget`.
     Disrupted(&'static str),
-    /// Killed because its job was suspended, passed its deadline or lost its place.
+    /// The pod was killed because its job was suspended, passed its deadline or lost its place.
     Killed,
 }
 
-/// What is planned for a pod, and what of it was handed out as a step.
+/// The plan of a pod, and the part that was handed out as steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pod {
     active: bool,
@@ -156,8 +156,8 @@ impl Life {
         self.phase
     }
 
-    /// The next write, or `None` once the job has finished or is gone. `now` (in seconds) goes
-    /// into the times of statuses.
+    /// The next write; `None` once the job has finished or is gone. Statuses record the time `now`, in
+    /// seconds.
     pub fn next(&mut self, now: u64) -> Option<Step> {
         if self.todo.is_empty() {
             self.advance(now);
@@ -172,19 +172,19 @@ impl Life {
         Some(step)
     }
 
-    /// The name was taken; the job is created under another one.
+    /// The name was taken. The job is created under another one.
     pub fn rename(&mut self) {
         self.plan.rename(&mut self.rng);
     }
 
-    /// The time to keep a finished job is over: it and its pods are deleted.
+    /// The finished job was kept long enough. It and its pods are deleted.
     pub fn expire(&mut self) {
         if self.phase.is_finished() {
             self.delete();
         }
     }
 
-    /// Somebody else deleted the Job. What is left of it is cleaned up.
+    /// Somebody else deleted the Job. The rest of it is cleaned up.
     pub fn vanished(&mut self) {
         self.todo.clear();
         if self.phase != Phase::Deleted {
@@ -259,19 +259,19 @@ impl Life {
         self.phase = Phase::Pending;
         self.push(1, Action::Suspend(false));
         self.condition("Suspended", false, "JobResumed", "Job resumed", now);
-        // A resumed job always starts anew: its deadline does not run while it is suspended.
+        // A resumed job starts anew: its deadline does not run while it is suspended.
         self.job.start = Some(now);
         self.create_pods();
     }
 
-    /// Pods that somebody took away count as failed, and others take their places.
+    /// Replaces pods that somebody removed. They count as failed.
     fn replace_pods(&mut self) {
         self.phase = Phase::Restarting;
         self.job.failed += self.plan.workers - self.active_pods().len();
         self.create_pods();
     }
 
-    /// Fills the job up to its number of workers.
+    /// Creates pods up to the job's number of workers.
     fn create_pods(&mut self) {
         while self.active_pods().len() < self.plan.workers {
             self.create_pod(1);
@@ -285,7 +285,7 @@ impl Life {
         self.push(pause, Action::CreatePod(self.pods.len() - 1));
     }
 
-    /// Brings every pod that does not run yet to Running, by way of what commonly goes wrong.
+    /// Brings every waiting pod to Running, with the usual problems on the way.
     fn start_pods(&mut self, now: u64) {
         let fresh = self.active_pods().split_off(self.job.ready.min(self.plan.workers));
         let unschedulable = self.rng.percent(15);

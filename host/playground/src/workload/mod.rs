@@ -1,9 +1,9 @@
-//! The playground's workload: submits training Jobs to an API server and drives them, and their
-//! Pods, through their lives as a queue, the Job controller, a scheduler and kubelets would.
+//! The playground's workload: it submits training Jobs to an API server and drives them and their Pods
+//! through their lives, as a queue, the Job controller, a scheduler and kubelets would.
 //!
-//! It knows the Kubernetes API and nothing of Kubewitness. What happens follows from the seed;
-//! how fast it happens follows from the rate. [`life`] decides, [`document`] writes it down,
-//! [`drive`] sends it, [`schedule`] takes turns.
+//! It knows the Kubernetes API and nothing of Kubewitness. The seed decides what happens, and the rate
+//! decides how fast. [`life`] decides the writes, [`document`] makes their JSON, [`drive`] sends them,
+//! [`schedule`] takes turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,16 +28,16 @@ use drive::Driven;
 use life::{Phase, Step};
 use schedule::{Back, Schedule};
 
-/// Writes under way at once. Enough to keep a local API server busy; each belongs to another job.
+/// Writes in flight. They keep a local API server busy, and each belongs to another job.
 const IN_FLIGHT: usize = 32;
 
-/// After a pause longer than this the rate is not caught up with: no burst after an outage.
+/// After a longer pause the rate is not caught up with, so that no burst follows an outage.
 const CATCH_UP: Duration = Duration::from_millis(200);
 
-/// Once it shall stop, writes under way get this long to come back.
+/// How long a stop waits for writes in flight.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 
-/// Jobs on their way at once, at most: bounds memory and what a person can look through.
+/// The most active jobs. It bounds memory and what a person can look through.
 const MOST_ACTIVE: usize = 400;
 
 #[derive(Clone, Debug)]
@@ -45,17 +45,16 @@ pub struct WorkloadOptions {
     /// Such as `http://127.0.0.1:6443`.
     pub url: String,
     pub token: Option<String>,
-    /// For an API server that is reached by https with an authority of its own; otherwise a
-    /// plain client is made.
+    /// The client for an HTTPS server with its own authority. Without it a plain client is made.
     pub client: Option<reqwest::Client>,
-    /// Created where they are missing.
+    /// Missing namespaces are created.
     pub namespaces: Vec<String>,
-    /// Jobs in total; 0: no end.
+    /// The number of jobs; 0: no end.
     pub jobs: u64,
     /// Writes a second; infinity: as fast as the server answers.
     pub rate: f64,
     pub seed: u64,
-    /// Jobs on their way at once; left out: follows from the rate.
+    /// The number of active jobs; left out: it follows from the rate.
     pub active: Option<usize>,
     /// How long a finished job is kept before it is deleted.
     pub keep_finished: Duration,
@@ -78,7 +77,7 @@ impl Default for WorkloadOptions {
 }
 
 impl WorkloadOptions {
-    /// At the given rate a life then takes half a minute or so.
+    /// With this many jobs a life takes about half a minute at the given rate.
     fn most_active(&self) -> usize {
         let by_rate = if self.rate.is_finite() { (self.rate * 1.5) as usize } else { MOST_ACTIVE };
         self.active.unwrap_or(by_rate.clamp(6, MOST_ACTIVE)).max(1)
@@ -98,7 +97,7 @@ impl WorkloadOptions {
     }
 }
 
-/// What has happened so far; read by whoever shows it.
+/// The progress so far. Displays read it.
 #[derive(Debug, Default)]
 pub struct WorkloadProgress {
     pub submitted: AtomicU64,
@@ -106,11 +105,11 @@ pub struct WorkloadProgress {
     pub running: AtomicU64,
     /// Jobs that succeeded or failed.
     pub finished: AtomicU64,
-    /// Jobs that are gone, by whoever's hand.
+    /// Jobs that are gone, whoever deleted them.
     pub deleted: AtomicU64,
-    /// Writes that the API server took.
+    /// Writes that the API server accepted.
     pub writes: AtomicU64,
-    /// Single tries that failed (and were tried again).
+    /// Single tries that failed and were retried.
     pub errors: AtomicU64,
 }
 
@@ -121,28 +120,28 @@ pub struct WorkloadReport {
     pub deleted: u64,
     pub writes: u64,
     pub errors: u64,
-    /// Whether every job was submitted and is gone again (rather than that it was stopped).
+    /// Whether every job was submitted and is gone. Otherwise the workload was stopped.
     pub complete: bool,
 }
 
-/// Why the workload ended before its time.
+/// Why the workload ended early.
 #[derive(Debug, Error)]
 pub enum WorkloadError {
     #[error("{0}")]
     Options(String),
     #[error("no HTTP client: {0}")]
     Client(#[source] reqwest::Error),
-    /// The server did not take a write for half a minute.
+    /// The server accepted no write for half a minute.
     #[error("{request} failed {tries} times, last with: {last}")]
     Unreachable { request: String, tries: u32, last: String },
-    /// The server understood and refused: a right is missing, or a document is wrong.
+    /// The server refused a request: a right is missing, or a document is wrong.
     #[error("{request} was refused with {status}: {message}")]
     Refused { request: String, status: u16, message: String },
     #[error("{path} was changed by somebody else each of {tries} times")]
     Contended { path: String, tries: u32 },
     #[error("{tries} names for a job in namespace {namespace} are all taken")]
     NoName { namespace: String, tries: u32 },
-    /// It was told to stop while it waited to try again. Never returned by [`run`].
+    /// It was stopped while it waited to retry. [`run`] never returns this.
     #[error("stopped")]
     Stopped,
 }
@@ -175,7 +174,7 @@ pub async fn run(
 }
 
 fn plain_client() -> Result<reqwest::Client, WorkloadError> {
-    // A process has one default for TLS; where the host has already chosen, its choice stands.
+    // A process has one default for TLS. If the host has chosen one, it stays.
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         rustls::crypto::ring::default_provider().install_default().ok();
     }
@@ -214,7 +213,7 @@ async fn work(
         }
     }
     let rest = async { while under_way.next().await.is_some() {} };
-    // Past the deadline the connections are dropped; the server decides what became of them.
+    // After the deadline the connections are dropped. The server decides what became of them.
     tokio::time::timeout(STOP_WITHIN, rest).await.ok();
     Ok(false)
 }
@@ -234,7 +233,7 @@ async fn create_namespaces(options: &WorkloadOptions, api: &Api) -> Result<(), W
 
 type Written = Result<(Box<Driven>, Phase, Step), WorkloadError>;
 
-/// `before` is where the job was before this step; the life itself may be steps ahead.
+/// `before` is the phase of the job before this step. The life itself may be some steps ahead.
 async fn write(api: &Api, mut driven: Box<Driven>, step: Step) -> Written {
     let before = driven.shown;
     driven.carry_out(api, &step).await?;

@@ -1,9 +1,9 @@
-//! What one training job is: who submits it, where, and what it asks for. Drawn from the seed
-//! alone; says nothing of how the job fares.
+//! The plan of one training job: who submits it, where, and what it asks for. It is drawn from the seed
+//! alone, and says nothing of how the job fares.
 
 use super::rng::Rng;
 
-/// Where a job came from; kept in the annotation `kubewitness.dev/channel`.
+/// The source of a job, kept in the annotation `kubewitness.dev/channel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     Cli,
@@ -30,9 +30,9 @@ pub struct Plan {
     pub dataset: &'static str,
     pub image: &'static str,
     pub gpus: u64,
-    /// Pods at once.
+    /// The number of pods at the same time.
     pub workers: usize,
-    /// Submitted suspended, for a queue to admit.
+    /// Whether it is submitted suspended, for a queue to admit.
     pub queued: bool,
     pub backoff_limit: u32,
     pub deadline_seconds: Option<u64>,
@@ -56,7 +56,7 @@ const IMAGES: [&str; 4] = [
 const SUBMITTERS: [&str; 8] = ["ada", "grace", "linus", "barbara", "edsger", "katherine", "alan", "radia"];
 
 impl Plan {
-    /// The job number `index` of this seed. `namespaces` must not be empty.
+    /// Draws job number `index` of this seed. `namespaces` must not be empty.
     pub fn draw(seed: u64, index: u64, namespaces: &[String]) -> Self {
         let mut rng = Rng::new(seed, index.wrapping_mul(2));
         let (model, task) = (rng.pick(&MODELS), rng.pick(&TASKS));
@@ -79,7 +79,7 @@ impl Plan {
         }
     }
 
-    /// Another name, for when the first one is taken.
+    /// Chooses another name after the first one was taken.
     pub fn rename(&mut self, rng: &mut Rng) {
         self.name = format!("{}-{}-{}", self.model, self.task, rng.suffix(6));
     }

@@ -1,11 +1,11 @@
-//! A small seeded generator, so that one seed gives one course of events. Knows nothing of jobs.
+//! A small seeded generator: one seed gives one course of events. Knows nothing of jobs.
 
-/// SplitMix64: one word of state, good enough to choose among a handful of fates.
+/// SplitMix64. One word of state is enough to choose among a handful of fates.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Streams of the same seed are independent of each other, whatever order they are drawn in.
+    /// Streams of the same seed are independent of each other, in whatever order they are drawn.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         rng.draw();
@@ -34,7 +34,7 @@ impl Rng {
         from[index as usize]
     }
 
-    /// One of several, each with its weight; the weights are not all zero.
+    /// One of several values, each with its weight. Not all weights may be zero.
     pub fn weighted<'a, T>(&mut self, from: &'a [(u64, T)]) -> &'a T {
         let total: u64 = from.iter().map(|(weight, _)| weight).sum();
         let mut left = self.between(1, total);
@@ -47,7 +47,8 @@ impl Rng {
         &from[from.len() - 1].1
     }
 
-    /// `length` letters as Kubernetes puts them at the end of generated names: no vowels, so no words.
+    /// `length` letters, as Kubernetes puts them at the end of generated names. There are no vowels, so they
+    /// form no words.
     pub fn suffix(&mut self, length: usize) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         (0..length).map(|_| char::from(self.pick(LETTERS))).collect()

@@ -1,5 +1,5 @@
-//! Which life writes next. Pauses between writes are counted in ticks of a clock that only
-//! moves when something is due: how fast it moves follows from the rate alone.
+//! Decides which life writes next. Pauses between writes are counted in ticks of a clock that only moves when
+//! something is due. So the rate alone decides how fast it moves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,8 +12,7 @@ use super::plan::Plan;
 use super::rng::Rng;
 use super::{WorkloadOptions, time};
 
-/// About how many ticks a life lasts; new ones are spread over that, so that all phases are
-/// there at once.
+/// About how many ticks a life lasts. New lives are spread over that time, so that all phases occur at once.
 const LIFE_TICKS: u64 = 400;
 
 pub struct Schedule {
@@ -56,12 +55,12 @@ impl Schedule {
         self.active < self.most_active && (self.jobs == 0 || self.submitted < self.jobs)
     }
 
-    /// Whether there is anything that could be written now.
+    /// Whether anything could be written now.
     pub fn has_next(&self) -> bool {
         !self.due.is_empty() || self.may_submit()
     }
 
-    /// Whether every job was submitted, and is gone.
+    /// Whether every job was submitted and is gone.
     pub fn is_over(&self) -> bool {
         !self.has_next() && self.finished.is_empty() && self.active == 0
     }
@@ -89,13 +88,13 @@ impl Schedule {
         let gap = LIFE_TICKS / self.most_active as u64;
         self.next_submission = self.clock + self.rng.between(0, gap * 2);
         let life = Life::new(self.seed, index, Plan::draw(self.seed, index, &self.namespaces));
-        // Names of pods come from a stream of their own, so that they don't change fates.
+        // The names of pods come from a stream of their own, so that they do not change the fates.
         let mut driven = Box::new(Driven::new(life, Rng::new(!self.seed, index)));
         let step = driven.life.next(time::now())?;
         Some((driven, step))
     }
 
-    /// A write is done: the life goes on, waits to be deleted, or is over.
+    /// Takes a life back after its write: it goes on, waits for its deletion, or is over.
     pub fn put_back(&mut self, mut driven: Box<Driven>) -> Back {
         if let Some(step) = driven.life.next(time::now()) {
             self.serial += 1;
@@ -112,12 +111,12 @@ impl Schedule {
         Back::Gone
     }
 
-    /// When the oldest finished job is to be deleted.
+    /// When the oldest finished job is deleted.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.finished.front().map(|(at, _)| *at)
     }
 
-    /// Lets the jobs be deleted whose time is over.
+    /// Deletes the jobs that were kept long enough.
     pub fn expire(&mut self, now: Instant) {
         while self.finished.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, mut driven)) = self.finished.pop_front() else { return };

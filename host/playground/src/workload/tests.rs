@@ -1,4 +1,4 @@
-//! Against a server that keeps just enough of the API's rules to catch a wrong write.
+//! Tests against a server with just enough of the API's rules to catch a wrong write.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -18,11 +18,11 @@ struct Server {
     version: AtomicU64,
     requests: AtomicU64,
     updates: AtomicU64,
-    /// One of so many requests is refused with 429, one of so many updates meets a conflict; 0: none.
+    /// One in this many requests is refused with 429, and one in as many updates meets a conflict; 0: none.
     faults: u64,
-    /// Jobs may not be created.
+    /// Whether creating Jobs is forbidden.
     forbids: bool,
-    /// Answers that were refusals, by their code.
+    /// The refusals, by their code.
     refused: Mutex<HashMap<StatusCode, u64>>,
 }
 

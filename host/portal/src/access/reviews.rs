@@ -141,7 +141,8 @@ impl AccessControl {
 
     async fn right(&self, known: &Known, attempt: &Attempt) -> Result<Asked<bool>, Unanswered> {
         let keep = |right: &Asked<bool>| if right.answer { ALLOWED } else { DENIED };
-        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
+        let ask =
+            Asked::now(self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
         self.rights.get(&(known.digest, attempt.clone()), keep, ask).await
     }
 

@@ -1,4 +1,5 @@
-//! Between the generated types and those of the core. Same shapes, moved and never copied.
+//! Converts between the generated types and those of the core. The shapes are the same; values move and are never
+//! copied.
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{

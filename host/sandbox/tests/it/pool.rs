@@ -93,7 +93,7 @@ async fn what_cannot_be_committed_is_not_done_and_not_the_plugins_fault() {
 
 #[tokio::test]
 async fn what_a_commit_finds_wrong_with_the_rows_can_be_found_by_splitting() {
-    let undone = "what this call wrote was undone: no";
+    let undone = "the writes of this call were undone: no";
     let fake = Fake { commit: Err(GrantError::Invalid(undone.to_string())), ..Fake::default() };
     let error = Bench::new(fake, LimitsSpec::default()).await.run(&["done"]).await.unwrap_err();
     assert!(error.is_plugins_fault() && error.to_string() == undone, "{error:?}");

@@ -1,4 +1,5 @@
-//! Asks a running controller.
+//! The HTTP client of the commands: it asks a running controller, with bounds on time, and turns a refusal into an
+//! error that says what to do.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Dead letters: what is parked, and what an operator does about it.
+//! `kubewitness deadletters`: lists, shows, replays and drops the states that a plugin could not take.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -177,7 +177,7 @@ async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Ended
 
 fn done_text(count: u64, dry_run: bool, done: &str) -> String {
     match (count, dry_run, done) {
-        (0, _, _) => "nothing is parked there that is not being replayed already\n".into(),
+        (0, _, _) => "no dead letter matches, or each one is being replayed already\n".into(),
         (count, true, _) => format!("{count} would be {done}\n"),
         (count, false, "replayed") => format!("{count} being replayed\n"),
         (count, false, _) => format!("{count} {done}\n"),
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn nothing_done_does_not_read_like_a_success() {
-        assert!(done_text(0, false, "replayed").starts_with("nothing is parked"));
+        assert!(done_text(0, false, "replayed").starts_with("no dead letter matches"));
         assert_eq!(done_text(2, true, "dropped"), "2 would be dropped\n");
         assert_eq!(done_text(2, false, "replayed"), "2 being replayed\n");
         assert_eq!(done_text(2, false, "dropped"), "2 dropped\n");

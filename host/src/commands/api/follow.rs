@@ -1,8 +1,8 @@
-//! `get -w`: what is there, then what changes, until Ctrl-C.
+//! `get -w`: prints the objects that exist now, then each change, until Ctrl-C.
 //!
-//! The stream is opened before the list is asked for, so that nothing falls between them; what
-//! the list has shown already is known by its position. What a selector or an index says of a
-//! state is not part of the stream: the object is then looked up again as it is now.
+//! The stream opens before the list is asked for, so no change falls between them. A change that the list has
+//! already shown is recognized by its position. The stream does not evaluate selectors and indexes: where one is
+//! given, each changed object is looked up again.
 
 use std::collections::HashMap;
 use std::time::Duration;

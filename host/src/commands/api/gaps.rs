@@ -1,4 +1,5 @@
-//! What could not be witnessed: holes with their bounds, and bytes that were no object.
+//! `kubewitness gaps` and `kubewitness poison`: the versions that were not witnessed, with their bounds, and the
+//! frames that did not decode.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -228,7 +229,7 @@ fn beside(sources: &[&SourceView]) -> String {
         let counts = &source.counts;
         let name = source.name.as_str();
         if !source.synced && source.condition.is_none() {
-            told.push((name, "its first list is not complete: of it nothing can be said yet".to_owned()));
+            told.push((name, "its first list is not complete: its gaps are not known yet".to_owned()));
         }
         told.extend(source_remarks(source));
         if source.poison > 0 {
@@ -241,7 +242,7 @@ fn beside(sources: &[&SourceView]) -> String {
             let versions = plural(counts.walked_back, "version was", "versions were");
             let requests = counts.walk_back_requests;
             let what = match counts.walked_back {
-                0 => "what was missed was looked for".to_string(),
+                0 => "missed versions were looked for".to_string(),
                 count => format!("{count} missed {versions} read back"),
             };
             told.push((name, format!("{what}, in {requests} requests")));
@@ -289,7 +290,7 @@ pub async fn poison(args: PoisonArgs) -> Ended {
 fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str>) -> String {
     if poison.is_empty() {
         let of = source.map(|name| format!(" of source {}", clean(name))).unwrap_or_default();
-        return format!("no poison{of}: all that came was an object of its kind\n");
+        return format!("no poison{of}: every frame was an object of its kind\n");
     }
     let mut header = vec!["NUMBER", "OBSERVED", "SOURCE", "BYTES", "ERROR"];
     if wide {
@@ -486,7 +487,7 @@ mod tests {
         assert!(text.contains("bad·line") && text.contains("·[2J") && !text.contains('\u{1b}'), "{text}");
         assert_eq!(
             poison_text(&[], false, Some("pods")),
-            "no poison of source pods: all that came was an object of its kind\n"
+            "no poison of source pods: every frame was an object of its kind\n"
         );
     }
 }

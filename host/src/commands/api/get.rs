@@ -1,4 +1,4 @@
-//! What is there now, of any kind that is watched.
+//! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds that exist now.
 
 use anyhow::{Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
@@ -51,7 +51,9 @@ pub(super) async fn tell_blind(client: &Client, query: &ObjectQuery) {
     let status: StatusView = match client.get("api/v1/status", &nothing).await {
         Ok(status) => status,
         Err(error) => {
-            return eprintln!("kubewitness: whether this is all that is there is not known: {error:#}");
+            return eprintln!(
+                "kubewitness: objects may be missing, since the state of the sources is not known: {error:#}"
+            );
         }
     };
     for line in status.sources.iter().filter(|source| is_asked(query, source)).filter_map(blind) {

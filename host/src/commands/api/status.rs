@@ -1,4 +1,4 @@
-//! What the sources, the plugins and the journal say of themselves.
+//! `kubewitness status` and `kubewitness plugins`: the figures of the sources, the plugins and the journal.
 
 use anyhow::anyhow;
 use kubewitness_core::calendar;
@@ -91,7 +91,7 @@ fn replicas_text(this: &ReplicaView) -> String {
     let names: Vec<_> = this.replicas.iter().map(named).collect();
     let mut text = format!("shared by: {}\nelected by: Lease {}\n", names.join(", "), clean(&this.lease));
     if this.dispatcher.is_none() {
-        text.push_str("nobody hands states to plugins now: one of them is about to take over\n");
+        text.push_str("no replica hands states to plugins now: one is about to take over\n");
     }
     if let Some(condition) = &this.condition {
         text.push_str(&format!("election: {}\n", clean(condition)));
@@ -340,7 +340,7 @@ fn streams_text(streams: &[StreamView]) -> String {
 
 fn taken(plugin: &PluginView) -> Option<String> {
     let states = plural(plugin.taken, "state was", "states were");
-    let text = format!("{} {states} taken by retention before it had been handed them", plugin.taken);
+    let text = format!("{} {states} removed by retention before the plugin got them", plugin.taken);
     (plugin.taken > 0).then_some(text)
 }
 

@@ -1,4 +1,4 @@
-//! Questions to a running controller.
+//! `kubewitness timeline`: the states of one object, oldest first.
 
 use std::sync::Arc;
 

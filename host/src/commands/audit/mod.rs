@@ -1,4 +1,5 @@
-//! The proof of an audit trail: it reads a file and changes nothing, also beside a running controller.
+//! `kubewitness audit verify`: reads an audit trail and changes nothing, also beside a running controller. It asks no
+//! controller and opens no journal.
 
 mod trail;
 

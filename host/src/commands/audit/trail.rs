@@ -1,12 +1,11 @@
-//! Proves an audit trail: that no line was changed, removed, moved or repeated since it was written.
+//! Verifies an audit trail: no line was changed, removed, moved or repeated since it was written.
 //!
 //! A line is one JSON object that ends with `,"hash":"…"}`, or with a signature after the hash. The
 //! hash is SHA-256, in hex, over the hash of the line before and the line's own text without hash
 //! and signature; the text also names its number `n` and the hash before it, `prev`. The first line
 //! has number 1 and sixty-four zeros before it.
 //!
-//! A chain can't show that lines are missing at its end. The newest hash can: who has noted it down
-//! compares it.
+//! A chain can't show that lines are missing at its end. A reader who has noted the newest hash can compare it.
 
 use std::collections::HashSet;
 use std::fmt;

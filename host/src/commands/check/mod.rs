@@ -1,4 +1,5 @@
-//! `kubewitness check`: the judges that decide at run time, asked beforehand.
+//! `kubewitness check`: the checks of run time, made beforehand on files. It writes nothing, and asks neither a
+//! controller nor a cluster.
 
 mod status_rules;
 

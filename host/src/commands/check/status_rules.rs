@@ -1,5 +1,5 @@
-//! `kubewitness check --object`: which status an object has, and which line of which rule says so.
-//! `kubewitness check --list-rules`: the rules that there are.
+//! `kubewitness check --object` shows the status of an object, and the line of the rule that decides it.
+//! `kubewitness check --list-rules` lists the rules in force.
 
 use std::io::Read;
 use std::path::Path;
@@ -161,7 +161,7 @@ fn filter_says(filter: &Filter, named: &Named, object: &Value, status: &Status) 
     match filter.wants(&state, Some(object.to_string().as_bytes())) {
         Ok(true) => "wanted".to_owned(),
         Ok(false) => "filtered".to_owned(),
-        Err(why) => format!("handed over, since it can't be judged: {why}"),
+        Err(why) => format!("handed over, since the filter can't judge it: {why}"),
     }
 }
 
@@ -233,12 +233,12 @@ impl<'r> Told<'r> {
         }
         if self.held.is_empty() {
             text.push_str(&format!(
-                "           {} nothing is asked: it holds where no case before it does\n",
+                "           {} no test: it holds where no earlier case does\n",
                 sign(true)
             ));
         }
         if !self.before.is_empty() {
-            text.push_str("  not these, each for the first test that does not hold:\n");
+            text.push_str("  earlier cases that do not hold, each with its first failed test:\n");
         }
         for before in &self.before {
             let (place, failed) = (&before.place, tested_text(before.failed));
@@ -445,7 +445,7 @@ mod tests {
             Some("Running"),
         );
         assert!(text.starts_with("Thing.example.dev a: Unknown   ✗ Running was expected\n"), "{text}");
-        assert!(text.contains("✓ nothing is asked"), "{text}");
+        assert!(text.contains("✓ no test"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A journal: the proof, the figures, a copy as lines of JSON. Read where it lies, also beside a
-//! running controller; only an import writes.
+//! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import
+//! writes. It asks no controller.
 
 mod receipts;
 
@@ -150,7 +150,7 @@ fn stats_text(stats: &JournalStats) -> String {
     ));
     let lost = stats.plugins.iter().filter(|plugin| plugin.untold > 0);
     text.push_str(&print::remarks(lost.map(|plugin| {
-        (&plugin.plugin, format!("{} states were taken before it had been handed them", plugin.untold))
+        (&plugin.plugin, format!("{} states were removed before the plugin got them", plugin.untold))
     })));
     text
 }
@@ -215,7 +215,7 @@ fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
     let Some(data) = data else {
         return match is_embedded {
             true => Err(Usage::error(
-                "where to? Name an empty data folder with --data, or a database with --journal",
+                "no destination is given: name an empty data folder with --data, or a database with --journal",
             )),
             false => place(journal, Path::new("")),
         };
@@ -233,11 +233,11 @@ async fn import(args: ImportArgs) -> Ended {
     let place = destination(&args.journal, args.data)?;
     if args.discard {
         kubewitness_journal::discard(&place).await?;
-        eprintln!("what an import had left in {place} is thrown away");
+        eprintln!("the unfinished import in {place} is discarded");
         return Ok(End::Fine);
     }
     let Some(file) = args.file else {
-        return Err(Usage::error("which file? Name what `journal export` wrote"));
+        return Err(Usage::error("no file is given: name one that `journal export` wrote"));
     };
     let options = JournalOptions { continues_import: args.goes_on, ..JournalOptions::default() };
     take_in(&file, &place, options).await

@@ -1,4 +1,4 @@
-//! Receipts in granted databases, against the states that they are of.
+//! Compares the receipts in granted databases with the states of the journal, for `journal verify`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The documents of one file: hosts and plugins, in a ConfigMap as a cluster has them or as they are.
+//! Reads the documents of one file: hosts and plugins, bare or inside a ConfigMap.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -146,7 +146,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// One that has what a labelled one has is probably meant to be taken.
+    /// A ConfigMap with the keys of a labelled one probably lacks its label by mistake.
     fn pass_over_config_map(&self, document: &Tree, snapshot: &mut Snapshot) {
         let has = |key: &str| document.get("data").is_some_and(|data| data.get(key).is_some());
         let slip = [(HOST_KEY, HOST_LABEL), (PLUGIN_KEY, PLUGIN_LABEL)].into_iter().find(|(key, _)| has(key));

@@ -1,5 +1,5 @@
-//! Configuration from a folder: the ConfigMaps that `kubectl apply` would take, or the documents that
-//! they hold. What else lies there is named, and what it lacks.
+//! Reads the configuration from a folder, and follows it: ConfigMaps as `kubectl apply` takes them, or the bare
+//! documents. A file that is not taken is named with the reason. It writes nothing.
 
 mod documents;
 
@@ -125,7 +125,7 @@ fn list(folder: &Path) -> io::Result<Listing> {
         let entry = entry?;
         if count >= ENTRIES {
             return Err(io::Error::other(format!(
-                "it has more than {ENTRIES} entries: it is one of another kind"
+                "it has more than {ENTRIES} entries: a folder of manifests has fewer"
             )));
         }
         let (path, name) = (entry.path(), entry.file_name());
@@ -137,7 +137,7 @@ fn list(folder: &Path) -> io::Result<Listing> {
             _ if entry.file_type()?.is_dir() => {
                 listing
                     .others
-                    .push((path, "is a folder: what is to be read lies directly in the one above it"));
+                    .push((path, "is a folder: only files directly in the configured folder are read"));
             }
             Some("wasm") => listing.components.push(path),
             _ if matches!(
@@ -145,13 +145,13 @@ fn list(folder: &Path) -> io::Result<Listing> {
                 Some("kustomization.yaml" | "kustomization.yml" | "Kustomization")
             ) =>
             {
-                listing.others.push((path, "is for `kubectl apply -k`: what it changes is not changed here"));
+                listing.others.push((path, "is for `kubectl apply -k`: its changes are not applied here"));
             }
             Some("yaml" | "yml" | "json") => listing.manifests.push(path),
             _ => {
                 listing
                     .others
-                    .push((path, "is no manifest by its name: those end with .yaml, .yml or .json"));
+                    .push((path, "is not named as a manifest: manifests end with .yaml, .yml or .json"));
             }
         }
     }
@@ -184,12 +184,7 @@ fn snapshot(listing: &Listing, texts: Vec<io::Result<String>>) -> Snapshot {
     if more > 0 {
         snapshot.problems.truncate(PROBLEMS);
         let message = format!("has {more} more faults than these {PROBLEMS}");
-        snapshot.problems.push(Problem {
-            place: "configuration".into(),
-            line: None,
-            field: String::new(),
-            message,
-        });
+        snapshot.problems.push(Problem::of("configuration", None, message));
     }
     for (path, why) in &listing.others {
         snapshot.pass_over(problem(path, None, (*why).to_owned()));
@@ -204,8 +199,8 @@ pub fn of_text(path: &Path, text: &str) -> Snapshot {
     snapshot
 }
 
-/// Of a file that somebody named: a pipe, as a shell hands one over, is read to its end, and a device up
-/// to the bound.
+/// The bytes of a file that the command line names. A pipe from a shell is read to its end, and a device
+/// up to the bound.
 pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     files::read_from(File::open(path)?, most)
 }
@@ -223,7 +218,7 @@ fn unread(path: &Path, error: &io::Error) -> Problem {
 }
 
 fn problem(path: &Path, line: Option<usize>, message: String) -> Problem {
-    Problem { place: path.display().to_string(), line, field: String::new(), message }
+    Problem::of(path.display().to_string(), line, message)
 }
 
 #[cfg(test)]

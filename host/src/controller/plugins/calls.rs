@@ -1,5 +1,5 @@
-//! Each call of a plugin as a task of its own: what the dispatcher decides next, what another call
-//! computes and what the journal does then share the processors, instead of taking turns on one.
+//! Runs each call of a plugin as a task of its own. So the dispatcher, other calls and the journal share the
+//! processors, instead of taking turns on one.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ impl Calls {
         Self { name, handler, tasks, running: TaskTracker::new(), election }
     }
 
-    /// Until none is under way any more. Nobody may go on with the plugin's states before: a call that
-    /// was given up may commit while it ends, and what it has done is read when the next one begins.
+    /// Waits until no call is under way. The plugin's states may not be handed over before that: a call that
+    /// was given up may commit while it ends, and the next one reads what it has done.
     pub async fn ended(&self) {
         self.running.close();
         self.running.wait().await;
@@ -42,7 +42,7 @@ impl Handler for Calls {
     async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
         // A process that was stopped past its Lease sees it here first.
         if self.election.as_ref().is_some_and(|election| !election.is_held()) {
-            return Err(CallError::Unavailable("another replica hands states to plugins by now".into()));
+            return Err(CallError::Unavailable("another replica is the leader now".into()));
         }
         let (mut reply, answer) = oneshot::channel();
         let (handler, batch) = (Arc::clone(&self.handler), batch.to_vec());
@@ -57,7 +57,7 @@ impl Handler for Calls {
             Ok(())
         });
         self.tasks.spawn(&*self.name, Fate::Finite, call);
-        let gone = |_| CallError::Unavailable("the call went away without an answer".to_string());
+        let gone = |_| CallError::Unavailable("the call ended without an answer".to_string());
         answer.await.map_err(gone)?
     }
 }

@@ -1,4 +1,4 @@
-//! The filters of subscriptions, with the documents that they look at.
+//! Compiles the filters of subscriptions, and gives them the documents that they read.
 
 use std::sync::Arc;
 

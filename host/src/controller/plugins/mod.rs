@@ -1,6 +1,6 @@
-//! The plugins that run, and how one is put in the place of another: a change is parsed,
-//! checked and compiled before it is taken; then the old version drains and the new one goes on
-//! from the cursor. A change that does not pass leaves what runs as it is.
+//! The plugins that run, and how one version replaces another. A change is parsed, checked and compiled before it is
+//! taken. Then the old version drains, and the new one goes on from the cursor. A change that fails a check leaves
+//! the running version as it is. It decides nothing about configuration: `reconcile` does.
 
 mod calls;
 mod filters;
@@ -66,12 +66,12 @@ pub struct Plugins {
     pub shared: Arc<Shared>,
     pub tasks: Tasks,
     pub folders: Vec<std::path::PathBuf>,
-    /// Stops calls at once, whoever drains.
+    /// Stops calls at once, in whichever plugin drains.
     pub abort: CancellationToken,
     /// By which calls are made, where replicas share the journal.
     election: Option<Election>,
     running: BTreeMap<String, Running>,
-    /// Whose calls have not ended yet. Until they have, nobody goes on with the plugin's states.
+    /// Plugins with calls that have not ended. Until they have, no other version gets the plugin's states.
     draining: BTreeMap<String, Draining>,
     /// What ran of those that have drained since, and wait for what comes after it.
     drained: BTreeMap<String, Candidate>,
@@ -172,8 +172,8 @@ impl Plugins {
         Err(error)
     }
 
-    /// What the journal turned out to be when a plugin was to be started: nobody's configuration is to
-    /// blame for it, and whatever is written after it lies on a disk that can't be trusted.
+    /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes
+    /// would go to a disk that can't be trusted.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
@@ -195,7 +195,7 @@ impl Plugins {
         for warning in candidate.warnings.iter().chain(&candidate.parsed.problems(beside.collect())) {
             warn!("{warning}");
         }
-        self.journal.settle().await.context("finishing what was written before it")?;
+        self.journal.settle().await.context("waiting for earlier writes to the journal")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
         let backing = Backing {
             documents: Arc::new(self.journal.clone()),
@@ -205,8 +205,7 @@ impl Plugins {
             cursor: progress.map_or(0, |progress| progress.cursor),
             newest: *self.journal.newest().borrow(),
         };
-        let grants =
-            capabilities.grants(&name, spec, backing).await.context("opening what it was granted")?;
+        let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
         let plugin = candidate.component.plugin(&name, &spec.limits, grants);
         let plugin = Arc::new(plugin.context("instantiating it")?);
         let options = DispatchOptions {
@@ -242,8 +241,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Drains one plugin; what it did not finish is there for whoever goes on from its cursor. One that
-    /// takes its time goes on draining beside everything else, and is asked for again once it has.
+    /// Drains one plugin. The next version goes on from its cursor, with the states that it did not finish. A
+    /// plugin that drains slowly goes on beside everything else; the caller stops it again once it has drained.
     pub async fn stop(&mut self, name: &str) -> Stopped {
         if self.is_draining(name) {
             return Stopped::NotYet;
@@ -261,7 +260,7 @@ impl Plugins {
         if tokio::time::timeout(WAIT, &mut task).await.is_ok() {
             return Stopped::Drained(candidate.into());
         }
-        let why = "its calls have not ended yet: what comes next waits for them".to_owned();
+        let why = "its calls have not ended yet: the next version waits for them".to_owned();
         self.shared.set_phase(name, Phase::Draining, Some(why));
         self.draining.insert(name.to_owned(), Draining { candidate, task });
         Stopped::NotYet
@@ -281,7 +280,7 @@ impl Plugins {
         }
     }
 
-    /// Those that have drained, and that nobody has come for.
+    /// The versions that have drained and were not replaced.
     pub fn take_drained(&mut self) -> Vec<Candidate> {
         std::mem::take(&mut self.drained).into_values().collect()
     }

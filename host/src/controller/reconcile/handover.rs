@@ -1,4 +1,4 @@
-//! From one replica to the next: what only the one has that dispatches begins and ends here.
+//! What a replica begins when it becomes the leader, and ends when another one does.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,8 @@ impl Control {
         }
     }
 
-    /// What the replicas witness under each source's name, by whoever came first: a pod has no data folder
-    /// that would remember it.
+    /// What the replicas witness under each source's name, as the first replica recorded it in the journal: a
+    /// pod has no data folder that remembers it.
     pub(super) async fn agreed(&self, spec: &HostSpec) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
         let mut agreed = BTreeMap::new();
         if !self.office.is_shared() {
@@ -84,9 +84,7 @@ impl Control {
             self.shared.remove_plugin(&gone);
         }
         for name in names {
-            let state =
-                PluginState { phase: Phase::Standby, digest: String::new(), message: None, handle: None };
-            self.shared.set_plugin(&name, state);
+            self.shared.set_plugin(&name, PluginState::idle(Phase::Standby, None));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is done every few seconds, whether or not anything changes.
+//! Work that is repeated every few seconds, whether or not anything changes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,8 +26,7 @@ impl Control {
         self.untaken = untaken;
     }
 
-    /// One that is gone while nothing comes would be noticed with the next change, and until then
-    /// nobody would put its copy back.
+    /// Finds a journal that is gone even while no state comes, so that an operator can put a copy back soon.
     pub(super) async fn look_at_journal(&mut self) -> Result<()> {
         let has_states = *self.plugins.journal.newest().borrow() > 0;
         if let Err(error) = self.last_good.ask(move |kept| kept.witnessed(has_states)).await {
@@ -44,7 +43,7 @@ impl Control {
         if let Some(trouble) = &trouble {
             warn!("the journal: {trouble}");
         }
-        // One that is only busy answers the next time.
+        // A journal that is only busy answers the next time.
         let lasts = self.journal_was_in_trouble && trouble.is_some();
         self.journal_was_in_trouble = trouble.is_some();
         self.shared.set_journal_trouble(trouble.filter(|_| lasts));

@@ -1,4 +1,5 @@
-//! The loop that makes what runs equal to what is configured.
+//! The loop that makes what runs equal to what is configured. It alone starts and stops sources, streams and plugins;
+//! it reads no state and answers no request.
 
 mod handover;
 mod housekeeping;
@@ -117,7 +118,7 @@ impl Control {
         let mut is_first = true;
         loop {
             tokio::select! {
-                // Whoever watches the configuration stops with us: that is no failure then.
+                // The task that follows the configuration stops at the same time: that is no failure then.
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 changed = snapshots.changed() => {
@@ -184,7 +185,7 @@ impl Control {
         let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };
         let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;
         let Some(kept) = kept else { return info!("stopped before every plugin was checked") };
-        // While a file can't be read, nobody knows whether its plugins are still wanted.
+        // While a file can't be read, its plugins may still be wanted.
         if snapshot.problems.is_empty() {
             self.remove_all_but(&kept).await;
         } else {
@@ -225,7 +226,7 @@ impl Control {
     /// stays is kept open, and the plugins go over to the new ones.
     async fn take_host(&mut self, entry: &Entry, stop: &CancellationToken) -> Result<(), Vec<String>> {
         let parsed = parse_host(entry).map_err(|problems| texts(&problems))?;
-        // Who stands by has nothing of what only the one that dispatches has.
+        // Only the leader has capabilities.
         let is_whole = self.capabilities.is_some() || !self.office.is_held();
         if is_whole && self.host.as_ref() == Some(&parsed.spec) {
             return Ok(());
@@ -286,11 +287,11 @@ impl Control {
 
     async fn move_plugins(&mut self, capabilities: &Capabilities, stop: &CancellationToken) {
         for name in self.plugins.names() {
-            // Where everything ends, nobody has to be brought over first.
+            // On shut-down no plugin has to move first.
             if stop.is_cancelled() {
                 return;
             }
-            // One that has not drained yet goes over to them when it has.
+            // A plugin that has not drained yet moves once it has.
             if let Stopped::Drained(candidate) = self.plugins.stop(&name).await {
                 self.go_on(*candidate, capabilities).await;
             }
@@ -359,8 +360,8 @@ impl Control {
         self.plugins.config_map(name).or_else(good)
     }
 
-    /// The name under which a refused ConfigMap is shown: of the plugin that is its own, else of
-    /// what it calls itself, else its own, set apart so that it is nobody else's.
+    /// The name under which a refused ConfigMap is shown: the name of its plugin, else the name that it gives
+    /// itself, else its own name, set apart so that no plugin has it.
     fn name_of_refused(&self, entry: &Entry, kept: &BTreeSet<String>) -> String {
         let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
         let is_own =
@@ -423,15 +424,7 @@ impl Control {
         let phase = if self.plugins.is_running(name) { Phase::Degraded } else { Phase::Failed };
         match phase {
             Phase::Degraded => self.shared.set_phase(name, phase, Some(message.clone())),
-            _ => {
-                let state = PluginState {
-                    phase,
-                    digest: String::new(),
-                    message: Some(message.clone()),
-                    handle: None,
-                };
-                self.shared.set_plugin(name, state);
-            }
+            _ => self.shared.set_plugin(name, PluginState::idle(phase, Some(message.clone()))),
         }
         self.tell(name, &entry.config_map, phase, Some(message)).await;
     }
@@ -515,9 +508,9 @@ fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) 
     let fault = |(index, source): (usize, &SourceSpec)| Fault {
         field: format!("spec.sources[{index}]"),
         message: format!(
-            "the source `{}` has witnessed another kind, namespace or selection, or was had from elsewhere, and its \
+            "the source `{}` has witnessed another kind, namespace or selection, or came from another stream, and its \
              history is of that: \
-             give what is new a new name, and subscribe the plugins to it",
+             give the new source a new name, and subscribe the plugins to it",
             source.name
         ),
     };

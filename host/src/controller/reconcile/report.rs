@@ -1,5 +1,5 @@
-//! Tells what became of each configuration: in the log, and in the cluster as one status
-//! ConfigMap a plugin and an Event on the ConfigMap that the operator wrote.
+//! Reports the result of each change of a plugin: in the log, and in the cluster as a status ConfigMap for each plugin
+//! and an Event on the operator's ConfigMap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use crate::config::cluster::Maps;
 use crate::controller::shared::Phase;
 
-/// Nobody tells when a status was deleted or edited, so each is looked at this often: one request
+/// Statuses are not watched, so each is read this often to find one that was deleted or edited: one request
 /// a plugin.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -37,7 +37,7 @@ pub struct Cluster {
 
 pub struct Reporter {
     cluster: Option<Cluster>,
-    /// What was told last. One that could not be written to the cluster is not in `written`.
+    /// The last reports. A report that could not be written to the cluster is not in `written`.
     told: BTreeMap<String, Report>,
     written: BTreeMap<String, Report>,
     looked: Instant,
@@ -69,7 +69,7 @@ impl Reporter {
         }
     }
 
-    /// Tries again what could not be written, and mends what somebody else changed.
+    /// Writes again what could not be written, and repairs statuses that were changed in the cluster.
     pub async fn catch_up(&mut self) {
         let look = self.looked.elapsed() >= LOOK_AGAIN;
         if look {
@@ -89,7 +89,7 @@ impl Reporter {
         let plugin = &report.plugin;
         match write_status(cluster, report).await {
             Ok(false) => {}
-            Ok(true) => warn!(plugin, "its status was deleted or changed by somebody, and is written again"),
+            Ok(true) => warn!(plugin, "its status was deleted or changed in the cluster: writing it again"),
             Err(error) => {
                 warn!(plugin, "its status can't be written, trying again: {error}");
                 self.written.remove(plugin);

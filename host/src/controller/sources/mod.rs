@@ -1,4 +1,5 @@
-//! The sources that run: one list-watch each, started and stopped as the configuration says.
+//! The sources that run: one list-watch each, started and stopped as the configuration says. It never looks into a
+//! state.
 
 pub mod resync;
 pub mod retention;
@@ -105,7 +106,7 @@ impl Sources {
             .collect();
         for name in names {
             self.stop(&name).await;
-            // One that starts again is asked meanwhile, and what it had is better than no answer.
+            // A source that restarts is still asked: its old objects are better than no answer.
             if wanted.iter().all(|spec| spec.name != name) {
                 self.shared.remove_source(&name);
             }
@@ -160,7 +161,7 @@ impl Sources {
             match making.await {
                 Err(SourceError::Overtaken(why)) => {
                     info!(source = name, "starting the source again: {why}");
-                    // Whoever would hear of it has ended, where nobody does.
+                    // Where sending fails, the reconciliation loop has ended.
                     overtaken.send(name).await.ok();
                     return Ok(());
                 }

@@ -1,6 +1,5 @@
-//! When each source is resynced. Only the moments are decided here; what is handed to whom is the
-//! dispatchers' affair. Nothing is kept over a restart: a resync that was missed is made up for by
-//! the next, and plugins that need every state have the journal for that.
+//! Decides when each source is resynced; the dispatchers decide what a plugin gets. Nothing is kept over a restart:
+//! the next resync makes up for a missed one, and plugins that need every state read the journal.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};

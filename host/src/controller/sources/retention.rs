@@ -1,5 +1,5 @@
-//! When each source's history is cut to what its settings keep. What may go is the journal's to
-//! decide; here is only that somebody asks, one source after the other.
+//! Asks the journal at intervals to remove states beyond each source's settings, one source after the other. The
+//! journal decides which states may go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Retentions {
                         bytes = told.bytes,
                         untold = told.untold,
                         seconds = begun.elapsed().as_secs_f32(),
-                        "retention took the oldest states"
+                        "retention removed the oldest states"
                     ),
                     Some(Ok(_)) | None => {}
                     Some(Err(error)) => warn!(source, %error, "retention could not go on; it tries again"),

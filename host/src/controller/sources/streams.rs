@@ -1,4 +1,4 @@
-//! The streams that this host hands states to, one carrier each; and how a source is read from one.
+//! The streams to other hosts, with one carrier each, and the readers of sources that another host witnesses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What keeps retention from going on, and what a person can do about it.
+//! Tells what holds retention back, and what an operator can do about it.
 
 use kubewitness_core::calendar;
 use kubewitness_core::views::HeldView;
@@ -8,7 +8,7 @@ use crate::controller::shared::{Kept, Phase, Shared};
 use crate::controller::sources::retention::PAUSE;
 
 const PAST_CURSORS: &str =
-    "or let `retention.pastCursors: true` of the source take them all the same, with a gap on record";
+    "or let `retention.pastCursors: true` of the source remove them all the same, with a gap on record";
 
 pub fn held(shared: &Shared, now_ms: u64) -> Vec<HeldView> {
     let held = shared.held();
@@ -26,15 +26,14 @@ fn view(shared: &Shared, source: &str, holder: &Holder, kept: Kept, now_ms: u64)
             Some(_) => return None,
         },
         Holder::DeadLetter => {
-            let remedy = "mend what made them fail and replay them: `kubewitness deadletters list` shows them. What came \
-                          after them of the same objects is kept with them, and a letter that is dropped goes on to keep \
-                          its state"
+            let remedy = "repair the cause and replay them: `kubewitness deadletters list` shows them. Later states of \
+                          the same objects are kept with them. A dropped letter keeps its state, too"
                 .to_owned();
             ("dead letters".to_owned(), remedy)
         }
         Holder::Checkpoint if is_lasting => {
             let remedy = format!(
-                "its watch would be resumed before them: what holds up source {source} is told beside it"
+                "its watch would resume before them: `kubewitness status` says what holds up source {source}"
             );
             (holder.to_string(), remedy)
         }
@@ -48,14 +47,14 @@ fn view(shared: &Shared, source: &str, holder: &Holder, kept: Kept, now_ms: u64)
 fn of_plugin(shared: &Shared, name: &str, is_lasting: bool) -> Option<String> {
     let Some(plugin) = shared.plugin(name) else {
         return Some(format!(
-            "it was taken out, and what it has not been handed is kept for a day after that, should it come back; {PAST_CURSORS}"
+            "it was removed, and the states that it did not get are kept for a day, in case it comes back; {PAST_CURSORS}"
         ));
     };
     let why = plugin.message.map(|message| format!(" ({message})")).unwrap_or_default();
     match plugin.phase {
-        Phase::Failed => Some(format!("it is failed{why}: repair it, take it out, {PAST_CURSORS}")),
+        Phase::Failed => Some(format!("it failed{why}: repair it, remove it, {PAST_CURSORS}")),
         _ if is_lasting => Some(format!(
-            "it has not finished them{why}: `kubewitness plugins` says why; repair it, take it out, {PAST_CURSORS}"
+            "it has not finished them{why}: `kubewitness plugins` says why; repair it, remove it, {PAST_CURSORS}"
         )),
         _ => None,
     }
@@ -65,11 +64,13 @@ fn of_stream(shared: &Shared, name: &str) -> String {
     let mut streams = shared.streams().into_iter();
     let Some((_, handle)) = streams.find(|(spec, _)| spec.name == name) else {
         return format!(
-            "it was taken out of the settings, and holds them for a day after that; {PAST_CURSORS}"
+            "it was removed from the settings, and holds them for a day after that; {PAST_CURSORS}"
         );
     };
     let why = handle.view().condition.map(|condition| format!(" ({condition})")).unwrap_or_default();
-    format!("its server does not have them yet{why}: mend the way to it, take the stream out, {PAST_CURSORS}")
+    format!(
+        "its server does not have them yet{why}: repair the connection to it, remove the stream, {PAST_CURSORS}"
+    )
 }
 
 #[cfg(test)]
@@ -84,7 +85,7 @@ mod tests {
     }
 
     fn plugin(phase: Phase) -> PluginState {
-        PluginState { phase, digest: String::new(), message: Some("no such table".into()), handle: None }
+        PluginState::idle(phase, Some("no such table".into()))
     }
 
     #[test]
@@ -105,12 +106,8 @@ mod tests {
         let first = told(&shared, 1_000);
         let holders: Vec<_> = first.iter().map(|(holder, states, _)| (holder.as_str(), *states)).collect();
         assert_eq!(holders, [("plugin away", 4), ("plugin broken", 7), ("dead letters", 2)]);
-        assert!(first[0].2.starts_with("it was taken out"), "{}", first[0].2);
-        assert!(
-            first[1].2.starts_with("it is failed (no such table): repair it, take it out"),
-            "{}",
-            first[1].2
-        );
+        assert!(first[0].2.starts_with("it was removed"), "{}", first[0].2);
+        assert!(first[1].2.starts_with("it failed (no such table): repair it, remove it"), "{}", first[1].2);
         assert!(first[1].2.contains("pastCursors: true") && first[2].2.contains("replay them"));
         shared.set_held("jobs", found, 61_000);
         let later = held(&shared, 61_000);

@@ -1,4 +1,5 @@
-//! Answers for people and scripts, from the journal, the cache and the dispatchers.
+//! Answers the portal and the API from the journal, the cache and the dispatchers. It changes nothing except dead
+//! letters, on request.
 
 mod held;
 mod shapes;

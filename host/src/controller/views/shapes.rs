@@ -1,5 +1,4 @@
-//! What is asked for, and what the answers look like: made of what the sources, the plugins and the
-//! journal say of themselves.
+//! Turns requests into selections, and figures of sources, plugins and journal into answers.
 
 use kubewitness_core::calendar;
 use kubewitness_core::carry::Places;
@@ -64,8 +63,8 @@ pub fn source_view(
 pub fn doubt(last: Option<&DiscrepancyView>) -> String {
     let at = last.map(|found| format!(" at {}", calendar::rfc3339(found.found_ms))).unwrap_or_default();
     format!(
-        "something that the watch had not brought was found{at}, and no audit since then has found nothing: \
-         events get lost between the server and here; what was missed is read back, or lies in a gap"
+        "an audit found a change that the watch did not deliver{at}, and no later audit was clean: events get lost \
+         between the server and this host. Missed versions are read back, or lie in a gap"
     )
 }
 

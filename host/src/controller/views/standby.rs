@@ -1,4 +1,4 @@
-//! What a replica says of itself, and of what another one does.
+//! Answers of a replica that is not the leader, about itself and about the plugins that the leader runs.
 
 use kubewitness_core::ports::{Backlog, Progress};
 use kubewitness_core::views::{PluginView, ReplicaView, ViewError};

@@ -1,8 +1,8 @@
-//! When the process ends: what signals ask for, and the bounds that hold whatever hangs.
+//! Signals: the first one ends the process in order, the second one at once. Bounds end it even when something hangs.
 //!
-//! Signals are heard on a thread with a runtime of its own. It writes nothing itself, shares no lock with
-//! the rest and waits for nobody, so that a second signal ends the process even where every worker of the
-//! runtime waits for a file system, and every line of the log for a reader.
+//! A thread with a runtime of its own listens for signals. It writes nothing itself, shares no lock with the rest,
+//! and waits for nothing else. So a second signal ends the process even when every worker of the runtime waits for a
+//! file system and every log line waits for a reader.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// How an end is asked for, and how it is seen. Clone freely.
 #[derive(Clone, Default)]
 pub struct Ends {
-    /// Somebody's wish to end in order: the first signal.
+    /// An operator asks for an end in order: the first signal.
     pub asked: CancellationToken,
     /// The end has begun, by that wish or because a task failed.
     pub begun: CancellationToken,
@@ -41,7 +41,7 @@ pub struct Ends {
 impl Ends {
     pub fn new() -> Self {
         let asked = CancellationToken::new();
-        // A task that fails stops the controller too, but that is nobody's wish.
+        // A task that fails stops the controller too, but no operator asked for that.
         Self { begun: asked.child_token(), asked, abort: CancellationToken::new() }
     }
 }
@@ -63,7 +63,7 @@ async fn listen_within(ends: &Ends, patience: Patience) -> Result<()> {
     tasks::thread("signals", move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            // Whoever waits for the answer has gone away only with the whole process.
+            // The receiver is gone only where the whole process ends.
             Err(error) => return drop(ready.send(Err(error.into()))),
         };
         runtime.block_on(async {
@@ -104,13 +104,13 @@ async fn watch(mut signals: Signals, ends: &Ends, patience: Patience) {
     };
     match tokio::time::timeout_at(deadline, in_time).await {
         Ok(()) => aside(|| warn!("stopping at once")),
-        Err(_) => aside(move || warn!("the end has taken {:?}: stopping at once", patience.end)),
+        Err(_) => aside(move || warn!("shutting down has taken {:?}: stopping at once", patience.end)),
     }
     ends.abort.cancel();
     tokio::time::sleep(patience.last_resort).await;
 }
 
-/// On a thread of its own: where nobody reads the log, writing to it never ends.
+/// On a thread of its own: without a reader of the log, writing to it never ends.
 fn aside(tell: impl FnOnce() + Send + 'static) {
     // Without a thread to spare it is not told; what matters is done.
     tasks::thread("last words", tell).ok();

@@ -1,4 +1,4 @@
-//! Each test starts itself again as a process that can be ended.
+//! Each test starts its own binary again as a process that can be ended.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,6 @@
-//! A carrier and readers with a real server and real journals between them.
+//! Tests of a carrier and readers with a real server and real journals.
 
+mod ahead;
 mod support;
 
 use anyhow::Result;
@@ -13,7 +14,7 @@ use support::{WITHIN, World, all, connect, from, sent, stories};
 async fn a_full_stream_keeps_what_comes_waiting_and_goes_on_when_it_was_read() -> Result<()> {
     let Some(mut world) = World::new("stream::full")? else { return Ok(()) };
     world.spec.max_bytes.0 = 1 << 20;
-    // More than the stream holds, however well it is packed.
+    // More than the stream can hold, however well it compresses.
     let (journal, states) = (world.journal("carrier").await?, 300);
     sent(&journal, 0, 0..states, 16 * 1024).await?;
     let carrier = world.carry(&journal, &["jobs"]);
@@ -48,7 +49,7 @@ async fn epochs_of_all_partitions_come_one_after_the_other() -> Result<()> {
     let other = world.journal("reader").await?;
     let reader = world.read(&other, &from(&[]));
     all(&other, 160).await?;
-    // The next one begins with a single object: no other partition has anything of it.
+    // The next epoch begins with a single object. No other partition has anything of it.
     sent(&journal, 4, 3..4, 100).await?;
     all(&other, 161).await?;
     assert_eq!(stories(&journal).await?, stories(&other).await?);
@@ -66,7 +67,7 @@ async fn a_partition_is_read_by_one_host_until_another_is_told_to_take_it_over()
     let (one, two) = (world.journal("one").await?, world.journal("two").await?);
     let first = world.read(&one, &from(&[]));
     all(&one, 20).await?;
-    // What was read is taken from the stream.
+    // Messages that were read are removed from the stream.
     let context = jetstream::new(connect(&world.server).await?);
     until(WITHIN, "the stream to be read", async || {
         let stream = context.get_stream("kubewitness-platform").await?;
@@ -86,7 +87,7 @@ async fn a_partition_is_read_by_one_host_until_another_is_told_to_take_it_over()
     let told = FromSpec { take_over: Some(holder), ..from(&[]) };
     let second = world.read(&two, &told);
     all(&two, 10).await?;
-    // What the first had read is gone from the stream, and the second says that it doesn't have it.
+    // The stream no longer has what the first reader read, and the second reader reports a gap.
     assert!(!two.gaps_of(&Default::default()).await?.is_empty());
     second.stop().await?;
     carrier.stop().await
@@ -183,7 +184,7 @@ async fn objects_of_another_kind_are_told_with_the_kind_to_write() -> Result<()>
         .await?;
     let mut reader = world.reader_of("jobs", "Pod", &from(&[0, 1, 2, 3]));
     reader.resume(None, None);
-    // First comes the name that this reader is known by from now on.
+    // First comes the reader's new name.
     reader.next().await?;
     reader.durable().await?;
     let Err(away) = reader.next().await else { panic!("it reads") };
@@ -224,14 +225,14 @@ async fn a_server_that_comes_back_empty_gets_what_nobody_had_read_again() -> Res
     all(&other, 40).await?;
     until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 40).then_some(())))
         .await?;
-    // Some that nobody has read are with the old one, and acknowledged.
+    // Some unread messages are acknowledged by the old server.
     reader.stop().await?;
     sent(&journal, 0, 40..60, 100).await?;
     until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 60).then_some(())))
         .await?;
     world.server.kill()?;
     let Some(empty) = MessageServer::start("stream::empty")? else { return Ok(()) };
-    // Another one under another address: both follow it there.
+    // A new server has another address, and both follow it there.
     world.tell(empty.url(empty.address()));
     sent(&journal, 0, 60..80, 100).await?;
     let reader = world.read(&other, &from(&[]));
@@ -265,18 +266,18 @@ async fn a_journal_that_was_put_back_to_an_older_copy_is_carried_as_another_and_
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 20..40, 100).await?;
     all(&other, 40).await?;
-    // It is told once a second how far it is.
+    // Once a second the carrier tells the server how far it is.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     carrier.stop().await?;
     journal.close().await?;
 
-    // What comes after the copy is not what came after it the first time.
+    // After the copy the journal gets other states than the first time.
     let copy = world.journal("copy").await?;
     sent(&copy, 0, 50..90, 100).await?;
     let carrier = world.carry(&copy, &["jobs"]);
     all(&other, 80).await?;
     let gaps = other.gaps_of(&Default::default()).await?;
-    assert!(gaps.iter().all(|gap| gap.message.contains("comes from another journal now")), "{gaps:?}");
+    assert!(gaps.iter().all(|gap| gap.message.contains("now comes from the journal")), "{gaps:?}");
     assert_eq!(gaps.len(), 4, "one a partition");
     carrier.stop().await?;
     reader.stop().await
@@ -305,7 +306,7 @@ async fn a_second_journal_is_refused_by_a_stream_until_it_is_told_to_take_it_ove
         Ok((carrier.handle.view().carried == 10).then_some(()))
     })
     .await?;
-    // Who is told to read what nobody carries is told so.
+    // A reader of a source that nobody carries is told so.
     let mut reader = world.reader_of("joobs", "Job", &from(&[]));
     reader.resume(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
     let said = reader.next().await.unwrap_err().to_string();
@@ -353,7 +354,7 @@ async fn what_was_purged_by_hand_is_a_gap_also_when_the_server_was_made_anew_aft
         .await?;
     let context = jetstream::new(connect(&world.server).await?);
     context.get_stream("kubewitness-platform").await?.purge().await?;
-    // Nobody misses any of it, as far as the carrier can tell.
+    // As far as the carrier can tell, nothing of it is missed.
     tokio::time::sleep(std::time::Duration::from_secs(7)).await;
     sent(&journal, 0, 48..64, 100).await?;
     until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 64).then_some(())))

@@ -62,7 +62,7 @@ pub async fn connect(server: &MessageServer) -> Result<async_nats::Client> {
 }
 
 impl World {
-    /// `None` where there is no message server.
+    /// Returns `None` if there is no message server.
     pub fn new(test: &str) -> Result<Option<Self>> {
         let Some(server) = MessageServer::start(test)? else { return Ok(None) };
         let address = server.url(server.address());
@@ -72,7 +72,7 @@ impl World {
         Ok(Some(Self { folder: tempfile::tempdir()?, server, spec, address, told: Arc::default() }))
     }
 
-    /// Everybody has another address from now on.
+    /// Gives every task another address from now on.
     pub fn tell(&self, address: String) {
         *self.told.lock().expect("nobody panics while he has it") = Some(address);
     }
@@ -103,7 +103,7 @@ impl World {
         Carrying { handle, task: Task { stop, task } }
     }
 
-    /// What a carrier says that can't go on.
+    /// The condition of a carrier that can't go on.
     pub async fn refusal(&self, journal: &Journal) -> Result<String> {
         let carrying = self.carry(journal, &["jobs"]);
         let said = until(WITHIN, "a refusal", async || Ok(carrying.handle.view().condition)).await?;
@@ -119,13 +119,13 @@ impl World {
         Reader::new(self.server_of(&[]), source, kind, from, Arc::new(SystemClock::default()))
     }
 
-    /// Of a journal that is closed.
+    /// Copies a closed journal.
     pub fn copy(&self, journal: &str, to: &str) -> Result<()> {
         let path = |name: &str| self.folder.path().join(name).with_extension("db");
         std::fs::copy(path(journal), path(to)).map(drop).context("copying a journal")
     }
 
-    /// What a source does with it, but for the cache.
+    /// Reads as a source does, without a cache.
     #[allow(clippy::disallowed_methods)]
     pub fn read(&self, journal: &Journal, from: &FromSpec) -> Task {
         let (mut reader, journal) = (self.reader(from), journal.clone());
@@ -154,36 +154,46 @@ impl World {
     }
 }
 
-/// States of as many objects as it takes, each with a document that hardly packs.
+/// Appends states one by one, of as many objects as it takes. Each document is barely compressible.
 pub async fn sent(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
     for number in numbers {
-        let name = format!("job-{}", number % 16);
-        let object = ObjectRef {
-            group: "batch".into(),
-            version: "v1".into(),
-            kind: "Job".into(),
-            namespace: "ml".into(),
-            uid: format!("uid-{name}"),
-            name,
-        };
-        let version = Version::new(&(u64::from(epoch) * 10_000 + number + 1).to_string());
-        let state = Witnessed {
-            id: StateId::of("jobs", epoch, &object, Change::Present, &version, None),
-            change: Change::Present,
-            object: Arc::new(object),
-            owner: None,
-            controller: None,
-            resource_version: version,
-            status: Arc::default(),
-            previous: None,
-            observed_ms: 1,
-            document: noise(number, bytes),
-            base: None,
-        };
-        let append = Append { source: "jobs".into(), epoch, states: vec![state], ..Append::default() };
-        journal.append(append).await?;
+        sent_at_once(journal, epoch, number..number + 1, bytes).await?;
     }
     Ok(())
+}
+
+/// Does the same in one append.
+pub async fn sent_at_once(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
+    let states = numbers.map(|number| state(epoch, number, bytes)).collect();
+    let append = Append { source: "jobs".into(), epoch, states, ..Append::default() };
+    journal.append(append).await?;
+    Ok(())
+}
+
+fn state(epoch: u32, number: u64, bytes: usize) -> Witnessed {
+    let name = format!("job-{}", number % 16);
+    let object = ObjectRef {
+        group: "batch".into(),
+        version: "v1".into(),
+        kind: "Job".into(),
+        namespace: "ml".into(),
+        uid: format!("uid-{name}"),
+        name,
+    };
+    let version = Version::new(&(u64::from(epoch) * 10_000 + number + 1).to_string());
+    Witnessed {
+        id: StateId::of("jobs", epoch, &object, Change::Present, &version, None),
+        change: Change::Present,
+        object: Arc::new(object),
+        owner: None,
+        controller: None,
+        resource_version: version,
+        status: Arc::default(),
+        previous: None,
+        observed_ms: 1,
+        document: noise(number, bytes),
+        base: None,
+    }
 }
 
 fn noise(seed: u64, bytes: usize) -> Bytes {
@@ -195,7 +205,7 @@ fn noise(seed: u64, bytes: usize) -> Bytes {
     (0..bytes).map(|_| byte()).collect()
 }
 
-/// Waits until so many states are there.
+/// Waits until the journal has this many states.
 pub async fn all(journal: &Journal, states: u64) -> Result<()> {
     until(WITHIN, &format!("{states} states"), async || {
         Ok((journal.stats().await?.states >= states).then_some(()))
@@ -203,7 +213,7 @@ pub async fn all(journal: &Journal, states: u64) -> Result<()> {
     .await
 }
 
-/// By object: the ids, in order, each with its document.
+/// The ids of each object, in order, each with its document.
 pub async fn stories(journal: &Journal) -> Result<BTreeMap<String, Vec<(String, Bytes)>>> {
     let mut stories: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for state in journal.read(0, 10_000).await? {

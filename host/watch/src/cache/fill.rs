@@ -1,4 +1,5 @@
-//! At a start: all that the journal has, put in its place part by part, and indexed at once.
+//! Fills a cache at the start: it places the journal's objects part by part and builds the indexes at the
+//! end.
 
 use kubewitness_core::Version;
 use kubewitness_core::ports::Current;
@@ -6,16 +7,16 @@ use kubewitness_core::ports::Current;
 use super::{Cache, Held, Kept, Multimap, Slot, record};
 use crate::version::number;
 
-/// A cache in the making. Nobody sees it before it is whole.
+/// A cache that is being filled. No reader sees it before it is complete.
 pub(crate) struct Filling {
     cache: Cache,
     entries: Vec<(u32, Slot)>,
-    /// Objects that came twice, or had somebody's name.
+    /// Objects that came twice, or that have another object's name.
     again: Vec<Current>,
 }
 
 impl Filling {
-    /// With the indexes of a cache that is to be replaced by it.
+    /// Begins with the indexes of the cache that it will replace.
     pub fn instead_of(cache: &Cache) -> Self {
         Self { cache: Cache::with(cache.keyer()), entries: Vec::new(), again: Vec::new() }
     }
@@ -45,7 +46,7 @@ impl Filling {
 }
 
 impl Cache {
-    /// The objects of some versions, chosen from the numbers of all, in the order of the choice.
+    /// The objects of the versions that `choose` picks from all version numbers, in the order of the choice.
     pub fn chosen(&self, choose: impl FnOnce(&[u128]) -> Vec<u128>) -> Vec<Current> {
         let numbered = |(slot, held): (usize, &Option<Held>)| {
             Some((number(&Version::new(held.as_ref()?.kept.read().version))?, slot as Slot))

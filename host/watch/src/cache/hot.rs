@@ -1,6 +1,6 @@
-//! Objects that changed lately are kept as their last state was, with their document plain: the
-//! next version is compared with it, and its delta is built on it, so that packing each version
-//! would be for nothing. They are packed when they have cooled, or when there are too many.
+//! Keeps the documents of recently changed objects uncompressed. The next version is compared with such a
+//! document, and its delta is built on it, so packing each version would be wasted work. Objects are packed
+//! when they have been quiet, or when there are too many.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::keys::Keys;
 use super::record::{self, Kind, Record};
 use super::{Cache, Held, Kept, Slot};
 
-/// Bytes of plain documents that a source keeps: some thousand objects of the usual size.
+/// The bytes of uncompressed documents that a source keeps: some thousand objects of the usual size.
 const HOT_BYTES: usize = 16 * 1024 * 1024;
-/// A larger document is packed at once: a few of them would leave no room for all others.
+/// A larger document is packed at once. A few of them would leave no room for the others.
 pub(crate) const HOT_DOCUMENT: usize = 64 * 1024;
-/// Places that are out of date are thrown away once they are more than the others and these.
+/// Outdated entries are removed once there are more of them than of current entries plus this many.
 const OLD_PLACES: usize = 1024;
 
-/// What a state said of its object, but for the status.
+/// What a state says of its object, without the status.
 #[derive(Debug)]
 pub(crate) struct Hot {
     pub object: Arc<ObjectRef>,
@@ -31,23 +31,23 @@ pub(crate) struct Hot {
     pub seq: u64,
     pub observed_ms: u64,
     pub keys: Keys,
-    /// A copy of its own: a slice would hold on to all that came over the network with it.
+    /// A copy of its own. A slice would keep everything in memory that came over the network with it.
     pub document: Bytes,
-    /// Its turn among the changes of the source.
+    /// Its number in the order of the source's changes.
     turn: u64,
 }
 
-/// The order of the last changes. A place is out of date once its object changed again.
+/// The order of the last changes. An entry is outdated once its object has changed again.
 #[derive(Default)]
 pub(super) struct Heat {
     turn: u64,
     places: VecDeque<(Slot, u64)>,
-    /// Objects that are hot, and bytes of their documents.
+    /// The number of hot objects, and the bytes of their documents.
     objects: usize,
     bytes: usize,
 }
 
-/// An object that may be packed now.
+/// A hot object that may be packed now.
 pub(crate) struct Cooling {
     slot: Slot,
     hot: Arc<Hot>,
@@ -56,7 +56,7 @@ pub(crate) struct Cooling {
 }
 
 impl Cooling {
-    /// Takes a while; no lock is needed meanwhile.
+    /// Packs the document. This takes a while and needs no lock.
     pub fn packed(self) -> Cooled {
         let Self { slot, hot, status, kind } = self;
         let current = hot.current(Arc::clone(&status), pack(&hot.document));
@@ -64,7 +64,7 @@ impl Cooling {
     }
 }
 
-/// An object that was packed.
+/// An object whose document has been packed.
 pub(crate) struct Cooled {
     slot: Slot,
     hot: Arc<Hot>,
@@ -73,7 +73,7 @@ pub(crate) struct Cooled {
 }
 
 impl Hot {
-    /// Of a state that has its position; `keys` are its own.
+    /// Makes it from a state that has its position; `keys` are the state's own.
     pub fn of(state: Witnessed, seq: u64, keys: Keys) -> (Self, Arc<Status>) {
         let hot = Self {
             object: state.object,
@@ -115,7 +115,7 @@ impl Heat {
 }
 
 impl Cache {
-    /// Takes the object's newest state as it is; another uid under the same name makes way.
+    /// Stores the object's newest state as it is. It replaces another uid of the same name.
     pub fn put_hot(&mut self, mut hot: Hot, status: Arc<Status>) {
         self.kind_of(&hot.object);
         self.heat.turn += 1;
@@ -138,12 +138,12 @@ impl Cache {
         self.heat.objects > 0
     }
 
-    /// More is kept plain than may be.
+    /// Whether more is kept uncompressed than allowed.
     pub fn is_overheated(&self) -> bool {
         self.heat.bytes > HOT_BYTES
     }
 
-    /// Those that changed the longest ago.
+    /// The objects that changed the longest ago, at most `most`.
     pub fn coolest(&mut self, most: usize) -> Vec<Cooling> {
         let Some(kind) = self.kind.clone() else { return Vec::new() };
         let mut found = Vec::new();
@@ -158,7 +158,7 @@ impl Cache {
         found
     }
 
-    /// Keeps an object packed, unless it has changed since.
+    /// Stores the packed document, unless the object has changed since.
     pub fn cool(&mut self, cooled: Cooled) {
         let Cooled { slot, hot, record, status } = cooled;
         if hot_at(&self.slots, slot, hot.turn).is_some() {
@@ -168,7 +168,7 @@ impl Cache {
     }
 }
 
-/// The object of a place, where that is not out of date.
+/// The object of an entry, if the entry is not outdated.
 fn hot_at(slots: &[Option<Held>], slot: Slot, turn: u64) -> Option<(&Arc<Hot>, &Arc<Status>)> {
     match slots.get(slot as usize)?.as_ref()? {
         Held { kept: Kept::Plain(hot), status } if hot.turn == turn => Some((hot, status)),

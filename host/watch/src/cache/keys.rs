@@ -1,4 +1,4 @@
-//! What an object is found by, as numbers: the keys of its indexes, hashed.
+//! Hashes the keys of an object for the indexes.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use kubewitness_core::index::{Indexes, Key};
 use kubewitness_core::project::Outline;
 use kubewitness_core::state::ObjectRef;
 
-/// The hashes of all keys of an object, ascending and each once.
+/// The hashes of all keys of an object, ascending, each once.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     pub hashes: Arc<[u32]>,
-    /// A hash of all that they were read from, where the next version will ask for it.
+    /// A hash of the bytes that the keys were read from, if the next version will ask for it.
     said: Option<u64>,
 }
 
@@ -34,12 +34,12 @@ impl Keyer {
             Key::Label(key, value) => self.hasher.hash_one((3u8, key, value)),
             Key::Named(number, text) => self.hasher.hash_one((4u8, number, text)),
         };
-        // The low half: the keys are random, so that nobody can make all objects collide.
+        // This takes the low half. The hash has a random seed, so nobody can make all objects collide.
         hash as u32
     }
 
-    /// The keys of a document's next version; those before it are taken where nothing that they
-    /// are read from has changed.
+    /// The keys of a document's next version. It takes the former keys if the bytes that they are read from
+    /// have not changed.
     pub fn next(
         &self,
         object: &ObjectRef,
@@ -55,8 +55,9 @@ impl Keyer {
         }
     }
 
-    /// Equal where the keys are: an object keeps its namespace. 64 bits of a keyed hash, so that
-    /// two that differ don't meet by chance or by intent.
+    /// A hash of the bytes that the keys are read from. The namespace is not in it, because an object keeps
+    /// its namespace. It is a keyed hash of 64 bits, so two different inputs do not collide by chance or by
+    /// intent.
     fn said(&self, owner: Option<&ObjectRef>, document: &[u8], outline: &Outline) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(owner.map_or("", |owner| &owner.uid).as_bytes());
@@ -67,7 +68,7 @@ impl Keyer {
         hasher.finish()
     }
 
-    /// The keys of any document; `None` where its outline can't be made.
+    /// The keys of any document; `None` if its outline can't be made.
     pub fn keys(
         &self,
         object: &ObjectRef,
@@ -83,8 +84,8 @@ impl Keyer {
             Some(outline) => self.indexes.outlined_keys(document, outline, found),
             None => self.indexes.keys(document, found),
         };
-        // An object that can't be read has no keys but these; that its bytes are damaged is found,
-        // and told, by whoever asks for them.
+        // An unreadable object has only these keys. Whoever reads the document finds and reports that its
+        // bytes are damaged.
         if read.is_err() {
             tracing::warn!(
                 namespace = object.namespace,

@@ -1,5 +1,5 @@
-//! What is known of an object when its next version comes: from the batch that is being made, or
-//! from the cache.
+//! The known version of an object when its next version arrives: from the batch that is being made, or from
+//! the cache.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) struct Known {
     pub owner: Option<Arc<ObjectRef>>,
     pub version: Version,
     pub status: Arc<Status>,
-    /// Its keys in the indexes, where they are at hand.
+    /// Its keys in the indexes, if they are at hand.
     pub keys: Option<Keys>,
     held: Held,
 }
@@ -60,7 +60,7 @@ impl Known {
         }
     }
 
-    /// A hint for the journal's delta: one that can't be read is none.
+    /// The document, as a hint for the journal's delta. A document that can't be read gives no hint.
     pub fn document(&self) -> Option<Bytes> {
         match &self.held {
             Held::Plain(document) => Some(document.clone()),

@@ -1,10 +1,9 @@
-//! What is there now, by source: one writer, many readers.
+//! The cache: the objects of each source that exist now, with one writer and many readers.
 //!
-//! Objects lie in slots, each as one immutable [`Record`]; every index holds hashes and slot
-//! numbers, eight bytes an entry, and what it finds is compared with the object itself. A reader
-//! takes a page of records under the lock, which costs a count each, and reads them outside of it.
-//! Documents stay packed, but for those of objects that changed lately ([`hot`]). Knows nothing
-//! about the API server.
+//! Objects lie in slots, each as one immutable [`Record`]. The indexes hold hashes and slot numbers, eight
+//! bytes for each entry, and compare what they find with the object itself. A reader takes a page of records
+//! under the lock and reads them outside of it. Documents stay packed, except those of objects that changed
+//! lately ([`hot`]). Knows nothing about the API server.
 
 mod fill;
 mod hot;
@@ -44,11 +43,11 @@ struct Held {
     status: Arc<Status>,
 }
 
-/// All of an object but its status.
+/// Everything of an object except its status.
 #[derive(Clone)]
 enum Kept {
     Packed(Record),
-    /// It changed lately.
+    /// The object changed lately.
     Plain(Arc<Hot>),
 }
 
@@ -87,7 +86,7 @@ impl Kept {
     }
 }
 
-/// An object without its document, where that would be copied for nothing.
+/// An object without its document, for callers that do not need a copy of it.
 pub(crate) struct Brief {
     pub object: Arc<ObjectRef>,
     pub owner: Option<Arc<ObjectRef>>,
@@ -102,7 +101,7 @@ pub(crate) struct Cache {
     by_key: Multimap,
     keyer: Arc<Keyer>,
     heat: Heat,
-    /// Of the first object; the others' records leave it out.
+    /// The kind of the first object. The records of other objects of this kind leave it out.
     kind: Option<Arc<Kind>>,
     hasher: DefaultHashBuilder,
 }
@@ -152,7 +151,7 @@ impl Cache {
         self.at(self.slot_of_name(namespace, name)?).map(|held| self.brief_of(held))
     }
 
-    /// What the next version of an object is compared with.
+    /// The known version of an object, with which the next one is compared.
     pub fn known(&self, uid: &str) -> Option<Known> {
         let slot = self.slot_of_uid(uid)?;
         match self.at(slot)? {
@@ -169,8 +168,8 @@ impl Cache {
         self.slots.iter().flatten().map(|held| self.brief_of(held))
     }
 
-    /// Takes the object's newest state; another uid under the same name makes way. `document` is
-    /// the plain one, where it is at hand.
+    /// Stores the object's newest state and replaces another uid of the same name. `document` is the
+    /// uncompressed document, if it is at hand.
     pub fn put(&mut self, current: &Current, document: Option<&[u8]>) {
         let kind = self.kind_of(&current.object);
         let keys = self.keys(current, document);
@@ -204,11 +203,11 @@ impl Cache {
         keys.iter().for_each(|key| self.by_key.insert(*key, slot));
     }
 
-    /// A slot for an object that has none, found by its uid and its name.
+    /// Takes a slot for a new object and enters its uid and its name.
     fn take_slot(&mut self, held: Held) -> Slot {
         let slot = self.free.pop().unwrap_or_else(|| {
             if self.slots.len() == self.slots.capacity() {
-                // By an eighth and not by the half that a vector would leave unused.
+                // Grows by an eighth. A vector would grow by a half and leave it unused.
                 self.slots.reserve_exact(self.slots.len() / 8 + 64);
             }
             self.slots.push(None);
@@ -231,7 +230,7 @@ impl Cache {
         slot
     }
 
-    /// A uid never changes its name or namespace; everything else may change.
+    /// Replaces an object's record. The uid, name and namespace stay the same; everything else may change.
     fn replace(&mut self, slot: Slot, held: Held, keys: &[u32]) {
         if let Kept::Plain(hot) = &held.kept {
             self.heat.entered(slot, hot);

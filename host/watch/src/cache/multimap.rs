@@ -1,17 +1,17 @@
-//! From the hash of a key to the slots of the objects that have it: one sorted list of words,
+//! Maps the hash of a key to the slots of the objects that have the key. It is one sorted list of words,
 //! `hash << 32 | slot`, in chunks.
 //!
-//! All indexes of a source share it, at about nine bytes an entry, whether a thousand objects have
-//! one key or each has its own. Two keys may have one hash: whoever reads compares with the object.
+//! All indexes of a source share it. An entry takes about nine bytes, whether many objects share a key or
+//! each has its own. Two keys may have the same hash, so the reader compares with the object.
 
-/// Words of a chunk at most: little enough to move on each insertion.
+/// The most words of a chunk. An insertion moves at most this many.
 const CHUNK: usize = 512;
-/// Chunks grow by so many words, so that a half-full one doesn't hold room for a full one.
+/// Chunks grow by this many words, so that a half-full chunk does not reserve room for a full one.
 const STEP: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Multimap {
-    /// None is empty, and all are in order.
+    /// No chunk is empty, and all are in order.
     chunks: Vec<Vec<u64>>,
 }
 
@@ -20,12 +20,12 @@ fn word(hash: u32, slot: u32) -> u64 {
 }
 
 impl Multimap {
-    /// Of all entries at once: sorted once, and not moved for each of them.
+    /// Builds the map from all entries at once, with a single sort.
     pub fn of(entries: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut words: Vec<u64> = entries.map(|(hash, slot)| word(hash, slot)).collect();
         words.sort_unstable();
         words.dedup();
-        // Half-full, as chunks that grew are on average: the next insertion splits none.
+        // The chunks are half full, like chunks that have grown. So the next insertion splits none.
         Self { chunks: words.chunks(CHUNK / 2).map(<[u64]>::to_vec).collect() }
     }
 
@@ -73,7 +73,7 @@ impl Multimap {
         rest.take_while(move |word| *word >> 32 == u64::from(hash)).map(|word| *word as u32)
     }
 
-    /// About how many slots have this hash: whole chunks are counted as full ones.
+    /// About how many slots have this hash. It counts whole chunks as full.
     pub fn estimate(&self, hash: u32) -> usize {
         let (first, Ok(low) | Err(low)) = self.place(word(hash, 0));
         let (last, Ok(high) | Err(high)) = self.place(word(hash, u32::MAX));
@@ -117,7 +117,7 @@ mod tests {
             let mut map = Multimap::default();
             let mut model = BTreeSet::new();
             for (put, hash, slot) in steps {
-                // Spread over the whole range, ends included.
+                // Spread over the whole range, including its ends.
                 let hash = [0, 7, 1 << 31, u32::MAX][hash as usize];
                 if put {
                     map.insert(hash, slot);

@@ -1,4 +1,4 @@
-//! Looking for objects: a page of candidates at a time under the lock, everything else outside.
+//! Searches the cache. It takes a page of candidates under the lock and does everything else outside of it.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,10 +12,10 @@ use kubewitness_core::state::Status;
 use super::record::{Kind, Read};
 use super::{Cache, Kept, Slot};
 
-/// Candidates that one hold of the lock takes: some microseconds.
+/// The candidates of one hold of the lock, which takes some microseconds.
 const PAGE: usize = 256;
 
-/// Where candidates come from.
+/// Where the candidates come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Plan {
     All,
@@ -24,7 +24,7 @@ pub(crate) enum Plan {
     Nothing,
 }
 
-/// Records as they were at one moment, and the slot from which the next page begins.
+/// The records at one moment, and the slot at which the next page begins.
 pub(crate) struct Page {
     found: Vec<(Slot, Kept, Arc<Status>)>,
     kind: Option<Arc<Kind>>,
@@ -32,7 +32,7 @@ pub(crate) struct Page {
 }
 
 impl Cache {
-    /// The source of the fewest candidates.
+    /// The plan with the fewest candidates.
     pub fn plan(&self, search: &Search<'_>) -> Plan {
         let selection = search.selection;
         if let (Some(namespace), Some(name)) = (&selection.namespace, &selection.name) {
@@ -62,7 +62,7 @@ impl Cache {
     }
 }
 
-/// A selection that fits the source's indexes, and what was found so far.
+/// A selection that fits the source's indexes, and the objects found so far.
 pub(crate) struct Search<'s> {
     selection: &'s Selection,
     key: Option<Key<'s>>,
@@ -105,7 +105,7 @@ impl<'s> Search<'s> {
         Ok(Self { selection, key, indexes, found: Vec::new(), newest: BinaryHeap::new(), next: None })
     }
 
-    /// Takes what matches; `true` once nothing more is needed.
+    /// Takes the matches of a page. Returns `true` once the search needs no more.
     pub fn take(&mut self, page: Page) -> bool {
         let Some(kind) = page.kind else { return true };
         let limit = self.selection.limit;
@@ -133,18 +133,18 @@ impl<'s> Search<'s> {
         false
     }
 
-    /// What was found, and the slot from which a search for more begins.
+    /// The objects found, and the slot from which a further search begins.
     pub fn end(self) -> (Vec<Current>, Option<Slot>) {
         if !self.selection.newest {
             return (self.found, self.next);
         }
-        // Ascending in what is reversed: the newest first.
+        // The heap holds reversed values, so this is ascending: the newest comes first.
         let newest = self.newest.into_sorted_vec().into_iter();
         let current = |Reverse(Newest { kept, status, kind, .. })| kept.read().current(&kind, status);
         (newest.map(current).collect(), None)
     }
 
-    /// Cheap tests first; the document is unpacked where only it can tell.
+    /// Runs the cheap tests first. It unpacks the document only if nothing else can tell.
     fn matches(&self, read: &Read<'_>, status: &Status) -> bool {
         let Selection { namespace, name, phase, labels, .. } = self.selection;
         if namespace.as_deref().is_some_and(|namespace| namespace != read.namespace)

@@ -1,5 +1,5 @@
-//! Equal statuses become one. A table of the recent ones, each in its one place: a miss costs a
-//! share, never a search.
+//! Shares equal statuses between objects. The table holds recent ones, each at one fixed place. A miss costs
+//! memory, never a search.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hashbrown::DefaultHashBuilder;
 use kubewitness_core::state::Status;
 
-/// Statuses that are shared between objects: most of a cluster's objects have one of few.
+/// The statuses in the table. Most objects of a cluster have one of few.
 const SHARED_STATUSES: usize = 256;
 
 pub(crate) struct Statuses {

@@ -1,3 +1,5 @@
+//! Tests of the cache against a model.
+
 use std::collections::BTreeMap;
 
 use kubewitness_core::Version;
@@ -15,7 +17,7 @@ fn cache() -> Cache {
     Cache::new(Indexes::new(&[IndexSpec { name: "zone".into(), pointer: "/spec/zones".into() }]))
 }
 
-/// How an object comes into the cache.
+/// A way in which an object enters the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Put {
     Packed,
@@ -44,7 +46,7 @@ fn cool(cache: &mut Cache, most: usize) {
     cooled.into_iter().for_each(|cooled| cache.cool(cooled));
 }
 
-/// An object as the model has it.
+/// An object in the model.
 #[derive(Clone, Debug, Default)]
 struct Model {
     seq: u64,
@@ -182,7 +184,7 @@ fn what_changed_lately_is_plain_until_it_cools_the_longest_unchanged_first() {
     let is_plain = |cache: &Cache, name: &str| cache.known(name).unwrap().keys.is_some();
     cool(&mut cache, 1);
     assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, true]);
-    // A change in the midst of it is what counts.
+    // The object changes while it is packed. The change must win.
     let cooling = cache.coolest(2);
     put(&mut cache, "a", 9);
     cooling.into_iter().for_each(|cooling| cache.cool(cooling.packed()));
@@ -320,7 +322,7 @@ proptest! {
             prop_assert_eq!(&known.document().unwrap()[..], document.as_bytes());
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
-        // As after a restart: all at once, and one of them twice.
+        // As after a restart: all objects at once, and one of them twice.
         let held = models.keys().chain(models.keys().next()).map(|uid| cache.by_uid(uid).unwrap());
         let held: Vec<_> = held.collect();
         let mut filling = Filling::instead_of(&started);

@@ -1,5 +1,5 @@
-//! What a process needs of the cluster beside its sources: its configuration, the Lease of the leader, and who
-//! may see what.
+//! Reads what a process needs of the cluster beside its sources: its configuration, the Lease of the leader, who
+//! may see what, and the way of a command to the portal.
 //!
 //! Uses `connect` alone, and knows nothing about sources, the cache or the journal.
 

@@ -1,15 +1,15 @@
-//! Pauses: exponential, jittered, never shorter than the server asked for. Pure.
+//! Computes pauses: exponential, with jitter, never shorter than the server asked for. Pure.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// A small generator for jitter; a seed makes a run repeatable.
+/// A small random generator for jitter. A seed makes a run repeatable.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
 impl Dice {
     pub fn new(seed: Option<u64>) -> Self {
-        // Zero is the one state that a xorshift never leaves.
+        // A xorshift never leaves zero, so zero is not used.
         Self(seed.unwrap_or_else(|| RandomState::new().hash_one(0u8)).max(1))
     }
 
@@ -41,7 +41,8 @@ impl Backoff {
         self.tries = 0;
     }
 
-    /// Between half of the step and all of it, so that many clients don't come back at once.
+    /// A pause between half of the step and the whole step, so that many clients do not return at the same
+    /// time.
     pub fn next(&mut self, dice: &mut Dice, asked: Option<Duration>) -> Duration {
         let step = self.first.saturating_mul(1 << self.tries.min(20)).min(self.cap);
         self.tries = self.tries.saturating_add(1);

@@ -1,8 +1,8 @@
-//! From a kube configuration to a client: connections, their protocol, and how a dead one is
-//! noticed. Credentials and trust are kube's; knows nothing about resources.
+//! Builds a client from a kube configuration. It decides on connections and protocols and notices dead
+//! connections. Credentials and trust are kube's. Knows nothing about resources.
 //!
-//! kube's own stack offers HTTP/1.1 alone, which costs a connection for each watch and for each
-//! request at a time. Where the server speaks HTTP/2, many share one ([`spread`](crate::connect::pool)).
+//! kube's own stack offers HTTP/1.1 only, with a connection for each watch and for each concurrent request.
+//! Over HTTP/2 many of them share a connection ([`spread`](crate::connect::pool)).
 
 use std::time::Duration;
 
@@ -26,26 +26,26 @@ use crate::connect::login::Login;
 use crate::connect::pool::Pool;
 use crate::connect::{LOGIN, login_command};
 
-/// What one stream may send before it is read: a large object, or a second of a busy watch.
-/// A watch that the journal holds up keeps this much of the connection's window.
+/// What one stream may send before it is read: a large object, or a second of a busy watch. A watch that the
+/// journal holds up occupies this much of the connection's window.
 const STREAM_WINDOW: u32 = 1024 * 1024;
-/// So many streams may be held up before one that is read is: no API server allows more at once
-/// (Go's default is 250, Kubernetes' 100). A window that adapts itself would be the same for a
-/// stream and for the connection, so that one slow watch blocked all others.
+/// This many streams may be held up while others are still read. No API server allows more streams on one
+/// connection (Go's default is 250, Kubernetes' 100). An adaptive window would be the same for a stream and
+/// for the connection, so one slow watch would block all others.
 const HELD_UP: u32 = 256;
 const CONNECTION_WINDOW: u32 = HELD_UP * STREAM_WINDOW;
 
-/// How a connection that is shared by everything is kept an eye on.
+/// Detects a dead connection that many requests share.
 #[derive(Clone, Debug)]
 pub struct KeepAlive {
-    /// A ping goes out when nothing came for this long.
+    /// A ping goes out when nothing has arrived for this long.
     pub every: Duration,
-    /// Without an answer within this, the connection is given up with all that is on it.
+    /// If no answer arrives within this time, the connection is dropped with everything on it.
     pub within: Duration,
 }
 
-/// As client-go does it. Together well below the time after which a silent watch is given up, so
-/// that a dead connection is not taken for a quiet cluster.
+/// client-go's values. Their sum is well below the time after which a silent watch is dropped, so a dead
+/// connection is not taken for a quiet cluster.
 impl Default for KeepAlive {
     fn default() -> Self {
         Self { every: Duration::from_secs(30), within: Duration::from_secs(15) }
@@ -75,7 +75,7 @@ type Made = (kube::Client, Option<Login>);
 
 fn made(config: &Config, keep_alive: &KeepAlive, protocol: Protocol) -> Result<Made, BoxError> {
     let mut direct = HttpConnector::new();
-    // What is on top of it decides about TLS.
+    // The layer above decides about TLS.
     direct.enforce_http(false);
     let Some(proxy) = &config.proxy_url else { return over(direct, config, keep_alive, protocol) };
     match proxy.scheme_str() {
@@ -86,14 +86,14 @@ fn made(config: &Config, keep_alive: &KeepAlive, protocol: Protocol) -> Result<M
         }
         Some("socks5") => over(SocksV5::new(proxy.clone(), direct), config, keep_alive, protocol),
         scheme => Err(format!(
-            "a proxy by `{}` is not known; http, https and socks5 are",
+            "a proxy of the scheme `{}` is not supported: use http, https or socks5",
             scheme.unwrap_or("no scheme")
         )
         .into()),
     }
 }
 
-/// Through a proxy that is asked to CONNECT, with the name and password of its URL.
+/// Tunnels through a proxy with CONNECT, with the name and password of its URL.
 fn tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
     let tunnel = Tunnel::new(proxy.clone(), connector);
     let user = proxy.authority().and_then(|authority| authority.as_str().rsplit_once('@'));
@@ -104,7 +104,7 @@ fn tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
     Ok(tunnel.with_auth(header))
 }
 
-/// The client over connections that are made so.
+/// Builds the client over this connector.
 fn over<C>(
     connector: C,
     config: &Config,
@@ -130,7 +130,7 @@ where
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keep_alive_interval(keep_alive.every)
         .http2_keep_alive_timeout(keep_alive.within)
-        // One that died while nothing was asked is not handed to the next request.
+        // A connection that died while idle is not handed to the next request.
         .http2_keep_alive_while_idle(true);
     let client = Pool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let auth = config.auth_layer()?;
@@ -151,7 +151,7 @@ where
     Ok((ClientBuilder::new(service, config.default_namespace.clone()).build(), login))
 }
 
-/// TLS as the configuration wants it; nothing where the address is a plain one.
+/// Adds TLS as the configuration says, and offers what the protocol needs. A plain address gets no TLS.
 fn secured<C>(connector: C, config: &Config, protocol: Protocol) -> Result<HttpsConnector<C>, BoxError> {
     let builder = HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?);
     let mut builder = builder.https_or_http();
@@ -163,4 +163,22 @@ fn secured<C>(connector: C, config: &Config, protocol: Protocol) -> Result<Https
         Protocol::Shared => builder.enable_http2().wrap_connector(connector),
         Protocol::Upgradable => builder.wrap_connector(connector),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_handshake_that_nobody_answers_ends_with_the_time_for_connecting() {
+        // The server accepts connections and sends nothing.
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("https://{}", server.local_addr().unwrap());
+        let mut config = Config::new(address.parse().unwrap());
+        assert_eq!(config.connect_timeout, Some(Duration::from_secs(30)));
+        config.connect_timeout = Some(Duration::from_millis(100));
+        let client = client(&config, &KeepAlive::default()).unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(20), client.apiserver_version()).await;
+        assert!(asked.expect("it is given up").is_err());
+    }
 }

@@ -1,9 +1,8 @@
-//! Connections that tell when they are gone, and requests that end with them.
+//! Ends requests whose connection is gone.
 //!
-//! A request that is handed over in the very moment in which its connection ends can be lost
-//! between the two (<https://github.com/hyperium/hyper/issues/4122>): nobody answers it any more, nor
-//! says so, and who asked waits for as long as an answer may take. What a connection took with it is
-//! therefore looked for here.
+//! A request that is handed to a connection just when the connection ends can be lost
+//! (<https://github.com/hyperium/hyper/issues/4122>). Nobody answers it, and its caller would wait for the
+//! longest answer time. So this module watches the connection of each request.
 
 use std::io;
 use std::pin::Pin;
@@ -20,19 +19,19 @@ use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::{BoxError, Service};
 
-/// What a connection still had to say reaches those who asked within this, and a request that was not
-/// begun on it is on the next one.
+/// The last answers of a connection arrive within this time. A request that was not begun on it is on the
+/// next one by then.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What is known of a connection, as long as anybody waits for it.
+/// What is known of a connection while a caller waits for it.
 #[derive(Clone)]
 struct Known {
-    /// Cancelled when it is closed.
+    /// Cancelled when the connection is closed.
     gone: CancellationToken,
     making: Making,
 }
 
-/// Connections that are being made: a request that was not begun on one goes on to the next.
+/// Connections that are being made. A request that was not begun on a closed connection moves to the next.
 #[derive(Clone, Default)]
 struct Making(Arc<Counts>);
 
@@ -42,7 +41,7 @@ struct Counts {
     ended: AtomicU64,
 }
 
-/// One that is being made.
+/// A connection that is being made.
 struct Begun(Making);
 
 impl Making {
@@ -51,13 +50,13 @@ impl Making {
         Begun(self.clone())
     }
 
-    /// Ends when none was made for a while.
+    /// Returns when no connection has been made for a while.
     async fn rests(&self) {
         let begun = || self.0.begun.load(Ordering::SeqCst);
         loop {
             let before = begun();
             sleep(LAST_WORDS).await;
-            // Those that had ended before are no more than had begun before.
+            // Every connection that had begun has also ended.
             if begun() == before && self.0.ended.load(Ordering::SeqCst) == before {
                 return;
             }
@@ -71,7 +70,7 @@ impl Drop for Begun {
     }
 }
 
-/// Makes connections that tell when they are gone.
+/// Makes connections that report their end.
 #[derive(Clone)]
 pub(crate) struct Telling<C> {
     connector: C,
@@ -165,7 +164,7 @@ impl<T: Write + Unpin> Write for Lifeline<T> {
     }
 }
 
-/// The answer, or an error soon after the connection that was to bring it has gone.
+/// Returns the answer, or an error soon after the request's connection is gone.
 pub(crate) async fn answered<T, E: Into<BoxError>>(
     answer: impl Future<Output = Result<T, E>>,
     connection: CaptureConnection,
@@ -177,9 +176,9 @@ pub(crate) async fn answered<T, E: Into<BoxError>>(
     }
 }
 
-/// Ends when the connection of a request is gone, and no other one takes it over.
+/// Returns when the connection of a request is gone and no other one takes the request over.
 async fn lost(mut connection: CaptureConnection) {
-    // Comes back once there is one, or can't be any more.
+    // Returns once there is a connection, or there can't be one any more.
     drop(connection.wait_for_connection_metadata().await);
     while let Some(Known { gone, making }) = known(&connection) {
         gone.cancelled().await;
@@ -219,7 +218,7 @@ mod tests {
         let connection = capture_connection(&mut request);
         let meanwhile = async {
             let (socket, _) = listener.accept().await.unwrap();
-            // As if it had been lost on its way to the connection.
+            // As if the request had been lost on its way to the connection.
             let mut lost = answered(pending::<Result<(), Error>>(), connection).boxed();
             let early = tokio::time::timeout(LAST_WORDS, &mut lost).await;
             assert!(early.is_err(), "the connection is open, and the answer may come");

@@ -1,8 +1,8 @@
-//! The header that a request is let in with, where a command or a file gives it and it is renewed.
+//! Renews the authorization header, where a command or a file supplies it.
 //!
-//! kube runs the command for the first request that finds the token too old, and forgets it where that
-//! request is given up: the next one would begin another. So there is one renewal at a time, which
-//! outlives the requests that wait for it; a command that hangs is one process and one thread.
+//! kube runs the command for the first request that finds the token too old. If that request is dropped, kube
+//! forgets the command, and the next request starts another one. So this module has one renewal at a time,
+//! which outlives the requests that wait for it. A command that hangs costs one process and one thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -16,14 +16,14 @@ use kube::client::Body;
 use tokio::time::timeout;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
-/// None where the server is asked without one.
+/// `None` if requests need no header.
 type Header = Result<Option<HeaderValue>, Arc<str>>;
 type Renewal = Shared<BoxFuture<'static, Header>>;
 type Begin = Arc<dyn Fn() -> BoxFuture<'static, Header> + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct Login {
-    /// What is asked for it, as people know it.
+    /// The command that supplies the header, as people know it.
     command: Arc<str>,
     limit: Duration,
     begin: Begin,
@@ -77,7 +77,7 @@ impl Login {
     }
 }
 
-/// Answers with the header that it was asked with.
+/// A service that answers with the header of its request.
 #[derive(Clone)]
 pub(crate) struct Echo;
 
@@ -120,7 +120,7 @@ where
     type Future = BoxFuture<'static, Result<S::Response, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // A clone is asked, once the header is there.
+        // The clone is polled once the header is there.
         Poll::Ready(Ok(()))
     }
 
@@ -166,7 +166,7 @@ mod tests {
         gate.add_permits(1);
         assert_eq!(login.header().await.unwrap().unwrap(), "Bearer t");
         assert_eq!(begun.load(Ordering::SeqCst), 1);
-        // What is asked for later is asked anew: the token may have to be renewed again.
+        // A later request needs a new call: the token may need another renewal.
         login.header().await.unwrap();
         assert_eq!(begun.load(Ordering::SeqCst), 2);
     }

@@ -1,7 +1,8 @@
-//! From a kubeconfig or a service account to requests that are answered or fail for a stated reason.
+//! Connects to the API server: from a kubeconfig or a service account to requests that are answered, or fail
+//! for a stated reason.
 //!
-//! Promises that no request waits for ever: not for a connection that is gone, nor behind more streams than a
-//! server takes. Knows the address of a resource and nothing about objects, sources or the journal.
+//! Promises that no request waits for ever, neither for a dead connection nor behind more streams than a
+//! server takes. Knows the address of a resource, and nothing about objects, sources or the journal.
 
 pub(crate) mod backoff;
 pub(crate) mod client;
@@ -32,27 +33,27 @@ use crate::connect::request::{Api, causes};
 
 pub use crate::connect::signed_in::SignedIn;
 
-/// Clusters with their certificates are some KiB each.
+/// A kubeconfig's clusters with their certificates take some KiB each.
 const FILE_BYTES: u64 = 16 << 20;
 
-/// A command for logging in may ask a person, in a browser or for a second factor.
+/// A login command may ask a person, in a browser or for a second factor.
 pub(crate) const LOGIN: Duration = Duration::from_secs(60);
-/// Whoever waits for longer is told what for.
+/// After this time an operator is told what the start waits for.
 const TELL: Duration = Duration::from_secs(5);
 
-/// How the API server is found. The default is what kubectl does: `KUBECONFIG`, then
-/// `~/.kube/config`, then the service account of the pod.
+/// How to find the API server. The default is kubectl's order: `KUBECONFIG`, then `~/.kube/config`, then the
+/// service account of the pod.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
     pub kubeconfig: Option<PathBuf>,
     pub context: Option<String>,
 }
 
-/// A client with what people want to be told about it. No request has been made yet.
+/// A client, and what people want to know about it. No request has been made yet.
 #[derive(Clone)]
 pub struct Connection {
     pub client: kube::Client,
-    /// Of the context, or the pod's own.
+    /// The namespace of the context, or of the pod.
     pub namespace: String,
     pub server: String,
     /// By the service account of the pod, and not by a kubeconfig.
@@ -73,7 +74,7 @@ impl Connection {
         Api::new(self.client.clone())
     }
 
-    /// What the server calls itself (`v1.36.0`): a cheap proof that it answers.
+    /// The server's version, such as `v1.36.0`. It is a cheap proof that the server answers.
     pub async fn server_version(&self) -> Result<String, ConnectError> {
         #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -87,7 +88,7 @@ impl Connection {
         serde_json::from_slice::<Version>(&body).map(|version| version.git_version).map_err(|error| {
             ConnectError::Unreachable {
                 server: self.server.clone(),
-                why: format!("/version is not understood: {error}"),
+                why: format!("its answer to /version can't be parsed: {error}"),
             }
         })
     }
@@ -107,7 +108,7 @@ pub enum ConnectError {
     Unreachable { server: String, why: String },
 }
 
-/// A kubeconfig may come out of a shell's `<(…)`, and that takes as long as a program that is asked for it.
+/// Reads a kubeconfig. It may come from a shell's `<(…)`, and then takes as long as the program behind it.
 async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
     let asked = path.to_owned();
     files::within(path, files::WORK, move || {
@@ -120,7 +121,7 @@ async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
     .await
 }
 
-/// Must be called within a tokio runtime, and used there: the client's connections live in it.
+/// Must be called within a tokio runtime and used there: the client's connections live in it.
 pub async fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
     connect_with(options, &KeepAlive::default()).await
 }
@@ -172,15 +173,15 @@ async fn signing_in<T: Send + 'static>(
     aside(&what, limit, advice, making).await?.map_err(|why| ConnectError::Client { server, why })
 }
 
-/// What is run for logging in. Its arguments may be secret.
+/// The command that kube runs for a login, without its arguments, which may be secret.
 pub(crate) fn login_command(config: &kube::Config) -> Option<String> {
     let user = &config.auth_info;
     let command = user.exec.as_ref().and_then(|exec| exec.command.clone());
     command.or_else(|| user.auth_provider.as_ref()?.config.get("cmd-path").cloned())
 }
 
-/// On a thread of its own: kube opens files and runs commands as any program does, and these may never
-/// come back. One of the runtime's threads would be missed, and a stop would wait for it.
+/// Runs `work` on a thread of its own. kube opens files and runs commands that may never return. On one of
+/// the runtime's threads such a call would block others, and a stop would wait for it.
 async fn aside<T: Send + 'static>(
     what: &str,
     limit: Duration,
@@ -193,7 +194,7 @@ async fn aside<T: Send + 'static>(
     let runtime = Handle::current();
     let thread = std::thread::Builder::new().name("connect".into()).spawn(move || {
         let _entered = runtime.enter();
-        // Nobody waits for it any more where it took too long.
+        // The caller may have given up already.
         drop(sender.send(work()));
     });
     thread.map_err(|error| failed(error.to_string()))?;
@@ -201,7 +202,7 @@ async fn aside<T: Send + 'static>(
     let answered = match timeout(TELL, &mut answer).await {
         Ok(answered) => answered,
         Err(_) => {
-            tracing::warn!("{what} has not ended yet; it has {} s in all", limit.as_secs());
+            tracing::warn!("{what} is still running; it is given up after {} s", limit.as_secs());
             answer.await
         }
     };
@@ -227,7 +228,7 @@ async fn configuration(options: &ConnectOptions) -> Result<Configured, ConnectEr
         let config = kube::Config::from_custom_kubeconfig(read, &chosen).await;
         return config.map(Configured::of_file).map_err(|error| fault(error.to_string()));
     }
-    // Which files these are is said by the environment.
+    // The environment names the files.
     let of_environment = || Kubeconfig::read().map_err(io::Error::other);
     let read = files::within(Path::new("the kubeconfig"), files::WORK, of_environment).await;
     let config =
@@ -236,7 +237,7 @@ async fn configuration(options: &ConnectOptions) -> Result<Configured, ConnectEr
         Ok(config) => return Ok(Configured::of_file(config)),
         Err(error) => error.to_string(),
     };
-    // A context that was asked for by name is never replaced by another cluster.
+    // A context that an operator named is never replaced by another cluster.
     if let Some(context) = &options.context {
         return Err(ConnectError::Kubeconfig { path: format!("context {context}"), why: from_file });
     }
@@ -274,7 +275,8 @@ mod tests {
             "args": ["-c", script], "interactiveMode": "Never"}})
     }
 
-    /// One thread: what blocks it would keep the limit from being noticed. The command ends with its test.
+    /// The runtime has one thread: a blocked thread would keep the limit from being noticed. The command ends
+    /// with the test.
     #[tokio::test]
     async fn a_login_command_that_hangs_is_given_up_and_named_and_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
@@ -294,7 +296,7 @@ mod tests {
         let options = options(&folder, &serde_json::json!({"tokenFile": pipe}));
         let limit = Duration::from_millis(200);
         let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
-        // Whoever reads it finds its end.
+        // The reader then finds the end of the pipe.
         std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
         assert!(told.starts_with("reading the credentials"), "{told}");
     }

@@ -1,13 +1,13 @@
-//! Requests spread over as many connections as they need.
+//! Spreads requests over as many connections as they need.
 //!
-//! On one HTTP/2 connection a server takes so many requests at a time: Kubernetes 100, Go 250,
-//! others 128. What is beyond waits for one that ends, and a watch ends after minutes: the
-//! hundredth source would see nothing, and no request could be asked besides. So a connection is
-//! given fewer than any of them takes, and the next request goes to the next connection.
+//! A server limits the requests on one HTTP/2 connection: Kubernetes takes 100, Go 250, others 128. Further
+//! requests wait until one ends, and a watch only ends after minutes. Then the hundredth source would see
+//! nothing, and no other request would get through. So each connection carries fewer requests than any server
+//! takes, and the next request goes to the next connection.
 //!
-//! Whether the server speaks HTTP/2 is known once it has answered. Requests that came until then
-//! would each make a connection of their own, a handshake each, only to close it again. So while
-//! a connection is not known to be there, requests for it go one at a time.
+//! Whether a server speaks HTTP/2 is known after its first answer. Requests that arrive earlier would each
+//! open a connection with a handshake of its own, only to close it again. So until a connection is known to
+//! work, its requests go one at a time.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,15 +24,15 @@ use tower::{BoxError, Service};
 
 use crate::connect::liveness::answered;
 
-/// Requests on one connection: well below 100, which is the least that is usual.
+/// Requests on one connection. It is well below 100, the lowest usual limit.
 const AT_ONCE: usize = 64;
-/// Connections; beyond them requests wait in their turn. No source has thousands beside it.
+/// The most connections. Beyond them requests wait in line. No process has thousands of sources.
 const MOST: usize = 64;
-/// A request waits so long for those before it on a connection that is not known to be there: a
-/// handshake takes less, and a server that is slow to answer one may answer another.
+/// How long a request waits for the earlier ones on a connection that is not known to work. A handshake takes
+/// less, and a server that is slow for one request may answer another.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Clients of one connection each, made when they are needed.
+/// Clients with one connection each. They are made when they are needed.
 pub(crate) struct Pool<C> {
     make: Arc<dyn Fn() -> C + Send + Sync>,
     lines: Arc<Mutex<Vec<Line<C>>>>,
@@ -51,7 +51,7 @@ struct Line<C> {
     gate: Arc<Gate>,
 }
 
-/// Whether a connection is known to be there, and whose turn it is while it is not.
+/// Whether a connection is known to work, and whose turn it is until then.
 #[derive(Default)]
 struct Gate {
     is_open: AtomicBool,
@@ -67,7 +67,7 @@ impl Gate {
         self.is_open.store(is_open, Ordering::Release);
     }
 
-    /// Sends at once where the connection is there, and in turn where it isn't.
+    /// Sends at once if the connection works, otherwise in turn.
     async fn pass<T, E>(&self, send: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let turn = if self.is_open() { None } else { timeout(TURN, self.turn.lock()).await.ok() };
         let turn = turn.filter(|_| !self.is_open());
@@ -78,7 +78,7 @@ impl Gate {
     }
 }
 
-/// Its place on a connection, until its answer has been read or dropped.
+/// A request's place on a connection. It is held until the answer has been read or dropped.
 type Place = Option<OwnedSemaphorePermit>;
 
 impl<C: Clone> Pool<C> {
@@ -86,7 +86,7 @@ impl<C: Clone> Pool<C> {
         Self { make: Arc::new(make), lines: Arc::default() }
     }
 
-    /// The first connection that has room: what is quiet may then be closed.
+    /// The first connection with room, so that the later ones become idle and may be closed.
     fn line(&self) -> (Line<C>, Place) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |line: &Line<C>| Arc::clone(&line.room).try_acquire_owned().ok();
@@ -104,7 +104,7 @@ impl<C: Clone> Pool<C> {
     }
 }
 
-/// A body that keeps its place on the connection, and tells when that has broken.
+/// A body that holds its place on the connection and reports when it breaks.
 pub(crate) struct Placed<B> {
     body: B,
     gate: Arc<Gate>,
@@ -147,7 +147,7 @@ where
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
-    /// Each connection says it for itself.
+    /// Each connection reports its own readiness.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }

@@ -1,5 +1,5 @@
-//! Single requests to the API server: the address, the bounded answer, and what a failure means.
-//! Knows HTTP and the `Status` object; knows nothing about sources.
+//! Sends single requests to the API server: the address, the bounded answer, and the meaning of a failure.
+//! Knows HTTP and the `Status` object, and nothing about sources.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 use tokio::time::timeout;
 
-/// All that RFC 3986 does not call unreserved.
+/// Everything except RFC 3986's unreserved characters.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// An answer in one piece is refused beyond this size. A page of 500 objects of 1.5 MiB would
-/// be larger; such a source needs smaller pages, and its condition says so.
+/// The largest answer in one piece. A page of 500 objects of 1.5 MiB would be larger. Such a source needs
+/// smaller pages, and its condition says so.
 const ANSWER_BYTES: usize = 512 * 1024 * 1024;
-/// An error's body is read up to here; a `Status` is a few hundred bytes.
+/// How much of an error's body is read. A `Status` takes a few hundred bytes.
 const ERROR_BYTES: usize = 64 * 1024;
-/// From the request to its whole answer. A page of 500 objects takes a second on a slow server.
+/// The time from the request to the whole answer. A page of 500 objects takes a second on a slow server.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(90);
-/// A server that asks for a longer pause is asked again after this one all the same.
+/// The longest pause that a server can ask for. After it the request is repeated.
 pub(crate) const RETRY_AFTER_CAP: Duration = Duration::from_secs(600);
 
-/// Why a request gave nothing.
+/// Why a request failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub(crate) enum Failure {
     #[error("{code} {reason}: {message}")]
@@ -34,14 +34,14 @@ pub(crate) enum Failure {
         reason: String,
         message: String,
         retry_after: Option<Duration>,
-        /// With which an expired list may go on inconsistently.
+        /// A token with which an expired list may go on inconsistently.
         token: Option<String>,
     },
     #[error("the API server can't be reached: {0}")]
     Transport(String),
     #[error("no answer within {} s", .0.as_secs())]
     TimedOut(Duration),
-    #[error("the answer is not understood: {0}")]
+    #[error("the answer can't be parsed: {0}")]
     Answer(String),
 }
 
@@ -53,13 +53,13 @@ impl Failure {
         }
     }
 
-    /// The version asked for is no longer there.
+    /// Whether the requested version no longer exists.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Status { code: 410, .. })
             || matches!(self, Self::Status { reason, .. } if reason == "Expired" || reason == "Gone")
     }
 
-    /// The same request may be answered in a moment.
+    /// Whether the same request may succeed in a moment.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Status { code, .. } => *code == 429 || *code >= 500,
@@ -83,7 +83,7 @@ impl Failure {
     }
 }
 
-/// Reads a `Status`, from an ERROR frame or an answer's body. What isn't one becomes the message.
+/// Reads a `Status` from an ERROR frame or an answer's body. If it is none, the body becomes the message.
 pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Duration>) -> Failure {
     let status = project::error_status(body);
     let code = code.or((status.code > 0).then_some(status.code)).unwrap_or(500);
@@ -101,7 +101,7 @@ pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Dura
     Failure::Status { code, reason, message: status.message, retry_after, token: status.continue_token }
 }
 
-/// Seconds only: API servers don't send dates here.
+/// Seconds only: API servers send no dates here.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
@@ -127,7 +127,8 @@ impl Address {
         self
     }
 
-    /// One of a collection. Names of roles and bindings may have any character but `/` and `%`.
+    /// The address of one object of a collection. The name of a role or a binding may have any character
+    /// except `/` and `%`.
     pub fn member(mut self, name: &str) -> Self {
         self.text.push('/');
         self.escaped(name);
@@ -143,7 +144,7 @@ impl Address {
     }
 }
 
-/// The client, narrowed to what this crate asks for.
+/// The client, reduced to the requests that this crate makes.
 #[derive(Clone)]
 pub(crate) struct Api {
     client: kube::Client,
@@ -158,12 +159,12 @@ impl Api {
         self.ask(Method::GET, address, None).await
     }
 
-    /// The same for an answer that is worth less time.
+    /// Does the same with a time limit of its own.
     pub async fn get_within(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
         timeout(within, self.get(address)).await.map_err(|_| Failure::TimedOut(within))?
     }
 
-    /// One request and its whole answer; `body` comes with its media type.
+    /// Sends one request and reads its whole answer. `body` comes with its media type.
     pub async fn ask(
         &self,
         method: Method,
@@ -185,7 +186,7 @@ impl Api {
         collect(self.send(method, address, body).await?, bytes).await
     }
 
-    /// An answer that goes on: its body, once the server has accepted.
+    /// Opens an answer that goes on. Returns its body once the server has accepted the request.
     pub async fn open(&self, address: &str, within: Duration) -> Result<Body, Failure> {
         timeout(within, self.send(Method::GET, address, None)).await.map_err(|_| Failure::TimedOut(within))?
     }
@@ -196,7 +197,8 @@ impl Api {
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Body, Failure> {
-        // A compressed stream would need a decoder per frame from 1.37 on.
+        // No compression is asked for: from Kubernetes 1.37 on a compressed stream would need a decoder for
+        // each frame.
         let mut request = Request::builder()
             .method(method)
             .uri(address)
@@ -231,7 +233,8 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, Failure> {
     }
 }
 
-/// The whole chain of an error in one line: "connection refused" tends to be its last link.
+/// The whole chain of an error in one line. The last link tends to be the one that helps, such as "connection
+/// refused".
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -275,7 +278,7 @@ mod tests {
         assert!(!status_failure(Some(404), b"", None).is_expired());
     }
 
-    /// Every request gets this answer, if any.
+    /// An API that answers every request with this, or never.
     fn api(answer: Option<(u16, Vec<u8>)>) -> Api {
         let service = tower::service_fn(move |_: Request<Body>| {
             let answer = answer.clone();

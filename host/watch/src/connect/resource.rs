@@ -1,4 +1,4 @@
-//! From a kind to the address of its resource. Knows nothing about objects.
+//! Finds the address of a kind's resource. Knows nothing about objects.
 
 use kubewitness_core::Version;
 use kubewitness_core::config::SourceSpec;
@@ -20,12 +20,12 @@ struct Listed {
     namespaced: bool,
 }
 
-/// Where a source's objects are.
+/// The resource of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resource {
-    /// Of all namespaces, or of the source's one.
+    /// The path of all namespaces, or of the source's one.
     scope: String,
-    /// Up to the group and version.
+    /// The path up to the group and version.
     root: String,
     plural: String,
     namespaced: bool,
@@ -36,7 +36,7 @@ impl Resource {
         Address::new(&self.scope)
     }
 
-    /// The collection that holds one object: of its namespace.
+    /// The collection in an object's namespace.
     pub fn collection_of(&self, namespace: &str) -> Address {
         if self.namespaced && !namespace.is_empty() {
             return Address::new(&format!("{}/namespaces/{namespace}/{}", self.root, self.plural));
@@ -44,7 +44,7 @@ impl Resource {
         self.collection()
     }
 
-    /// Who had a name at one version: an exact list of it.
+    /// An exact list for the object of this name at one version.
     pub fn of_name_at(&self, object: &ObjectRef, at: &Version) -> Address {
         self.collection_of(&object.namespace)
             .with("fieldSelector", &format!("metadata.name={}", field_value(&object.name)))
@@ -54,7 +54,7 @@ impl Resource {
     }
 }
 
-/// In a field selector these characters have a meaning of their own.
+/// Escapes the characters that have a meaning in a field selector.
 fn field_value(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -66,7 +66,7 @@ fn field_value(text: &str) -> String {
     escaped
 }
 
-/// `batch/v1` → (`batch`, `v1`), `v1` → (``, `v1`).
+/// Splits an `apiVersion`: `batch/v1` → (`batch`, `v1`), `v1` → (``, `v1`).
 pub(crate) fn group_version(api_version: &str) -> (&str, &str) {
     api_version.rsplit_once('/').unwrap_or(("", api_version))
 }
@@ -81,7 +81,7 @@ pub(crate) async fn resolve(api: &Api, spec: &SourceSpec) -> Result<Resource, Fa
 }
 
 fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<Resource, Failure> {
-    // A name with a slash is a subresource, of which a kind may have several.
+    // A name with a slash is a subresource, and a kind may have several.
     let found = list.resources.iter().find(|listed| {
         !listed.name.contains('/')
             && listed.kind == spec.kind

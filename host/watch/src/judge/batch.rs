@@ -1,6 +1,6 @@
-//! One append in the making, with what it already says about its objects: the events of one batch
-//! are judged against the ones before them, and against the batches that are being written. Knows nothing
-//! about the journal or the server.
+//! Collects one append, and answers what it says of its objects. An event is judged against the earlier
+//! events of its batch and against the batches that are being written. Knows nothing about the journal or the
+//! server.
 
 use std::hash::BuildHasher;
 
@@ -13,12 +13,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::cache::known::Known;
 use crate::cache::{Cache, Keys};
 
-/// What is kept beside a state until it is durable: the cache's part of it.
+/// The cache's part of a state. It is kept until the state is durable.
 #[derive(Default)]
 pub(crate) struct Note {
-    /// It says nothing about what is there now.
+    /// The state says nothing about the present.
     pub past: bool,
-    /// Its keys, where it is to be kept as it is: it came as a change, and not with all others.
+    /// The keys of a state that came as a change of its own and stays uncompressed.
     pub keys: Option<Keys>,
 }
 
@@ -30,24 +30,24 @@ pub(crate) struct Batch {
     pub poison: Vec<Poison>,
     pub gaps: Vec<Gap>,
     pub discrepancies: Vec<DiscrepancyView>,
-    /// Bytes in flight are given back once they are durable.
+    /// The permits of bytes in flight. They are given back once the states are durable.
     pub permits: Vec<OwnedSemaphorePermit>,
-    /// The place of the last state of each uid, and of each name.
+    /// The index of the last state of each uid, and of each name.
     by_uid: HashTable<usize>,
     by_name: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The batch before, while it is not durable; it has the one before it.
+    /// The batch before, until it is durable. It links to the one before it.
     before: Option<Box<Self>>,
 }
 
 impl Batch {
-    /// Goes to be written, and a new one is begun in the place of the `empty` one.
+    /// Hands the batch over to be written, and puts `empty` in its place.
     pub fn take_off(&mut self, empty: Self) {
         let before = std::mem::replace(self, empty);
         self.before = Some(Box::new(before));
     }
 
-    /// The batch that has become durable: the oldest of those that were to.
+    /// Removes the oldest batch in flight, which has become durable.
     pub fn land(&mut self) -> Option<Box<Self>> {
         match &mut self.before {
             Some(before) if before.before.is_some() => before.land(),
@@ -112,7 +112,7 @@ impl Batch {
         }
     }
 
-    /// What is known of an object, and of another uid that has its name.
+    /// The known version of an object, and of another uid that has its name.
     pub fn met(
         &self,
         cache: &Cache,
@@ -124,23 +124,23 @@ impl Batch {
         let rival = match self.named(namespace, name) {
             Some((batch, place)) if batch.states[place].object.uid == uid => None,
             Some((batch, place)) => batch.drafted(place),
-            // An object keeps its name, and nobody else in the cache has it.
+            // An object keeps its name, and no other object in the cache has it.
             None if known.is_some() => None,
             None => cache
                 .brief_of_name(namespace, name)
-                // It may have ended in this batch, under whatever name.
+                // The other object may have ended in this batch, under any name.
                 .and_then(|held| self.known(cache, &held.object.uid)),
         };
         (known, rival)
     }
 
-    /// The last that is said of a name, and where.
+    /// The last state of a name, and its index.
     fn named(&self, namespace: &str, name: &str) -> Option<(&Self, usize)> {
         let mine = self.of_name(namespace, name).map(|place| (self, place));
         mine.or_else(|| self.before.as_ref()?.named(namespace, name))
     }
 
-    /// The state at a place, if its object is there by it.
+    /// The state at an index, if its object still exists there.
     fn drafted(&self, place: usize) -> Option<Known> {
         let state = self.states.get(place).filter(|state| state.change == Change::Present)?;
         Some(Known::drafted(state, self.notes.get(place)?.keys.as_ref()))

@@ -1,9 +1,9 @@
-//! What is said of gaps: after an outage thousands of objects can have one, and a log that is
-//! flooded tells nobody anything. Each is in the journal all the same.
+//! Logs gaps. After an outage thousands of objects can have one, and a flooded log helps nobody. The journal
+//! has each of them in any case.
 
 use kubewitness_core::state::Gap;
 
-/// So many gaps of a round are said one by one, enough to see what they are; then a count.
+/// The gaps of a round that are logged one by one. After them only their number is logged.
 const ONE_BY_ONE: usize = 10;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl GapLog {
         }
     }
 
-    /// Nothing is being read back any more.
+    /// Notes that nothing is being read back any more.
     pub fn end(&mut self, source: &str) {
         let objects = std::mem::take(&mut self.objects).saturating_sub(ONE_BY_ONE);
         let whole = std::mem::take(&mut self.whole).saturating_sub(ONE_BY_ONE);

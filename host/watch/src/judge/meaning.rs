@@ -1,4 +1,4 @@
-//! What one event means, given what is known of its object. Pure: no cache, no journal.
+//! Decides what one event means, given what is known of its object. Pure: no cache, no journal.
 
 use std::cmp::Ordering;
 
@@ -9,21 +9,20 @@ pub(crate) enum Event {
     /// ADDED, MODIFIED, or an item of a list.
     Present,
     Deleted,
-    /// An item of the first list of a new epoch: what is known is of another history.
+    /// An item of the first list of a new epoch: what is known belongs to another history.
     Anew,
 }
 
-/// An event, as far as it decides something.
+/// The parts of an event that decide something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     pub event: Event,
     pub version: &'a Version,
     /// Whether it matches the source's selector.
     pub matches: bool,
-    /// Up to here everything was witnessed, or lies in a gap; `None` where it isn't known.
+    /// Everything up to here was witnessed or lies in a gap; `None` if that is not known.
     pub complete: Option<&'a Version>,
-    /// Where the watch that brought it began. What lies between the two came in another order than
-    /// that of its versions, if it comes now.
+    /// The version at which the watch began. If a version between the two arrives now, it comes out of order.
     pub opened: Option<&'a Version>,
 }
 
@@ -34,33 +33,31 @@ pub(crate) enum Meaning {
     Left,
     /// This version of this object was witnessed.
     Duplicate,
-    /// An older version than the one that was witnessed: a server that lags behind.
+    /// An older version than the witnessed one, from a server that lags behind.
     Stale,
-    /// Of an object that had its name before the one that is known. It was missed: the newer one
-    /// had been read back when a kill came, and now the watch brings what lay before.
+    /// A version of an object that had its name before the known one. It was missed: a kill came after the
+    /// newer object had been read back, and now the watch brings what lay before.
     Past,
-    /// An older version than the one that is known, which came in the wrong order. It may have been
-    /// witnessed: the journal knows.
+    /// An older version than the known one, out of order. It may have been witnessed; the journal knows.
     Late,
-    /// An object that isn't known, by an event that came in the wrong order. It may have ended.
+    /// An unknown object, by an event out of order. It may have ended.
     Unheard,
-    /// Not, and never was, in the selector.
+    /// It is not in the selector and never was.
     Outside,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement {
-    /// The object that had this name before, by another uid, has ended: its `gone` comes first.
+    /// Another uid had this name and has ended. Its `gone` comes first.
     pub rival_gone: bool,
     pub meaning: Meaning,
 }
 
-/// `known` is the version that was witnessed of this uid, `rival` the one of another uid under
-/// the same name.
+/// `known` is the witnessed version of this uid, `rival` that of another uid under the same name.
 pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Version>) -> Judgement {
     let alone = |meaning| Judgement { rival_gone: false, meaning };
-    // The name's newer bearer is known: this is an event from before it, replayed or from a server
-    // that lags behind.
+    // The name's newer object is known. So this event is older: it is a replay, or comes from a server that
+    // lags behind.
     if let (None, Some(rival)) = (known, rival)
         && seen.event != Event::Anew
         && is_upto(seen.version, rival)
@@ -69,12 +66,12 @@ pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Ver
         return alone(match (seen.event, missed) {
             (_, true) if seen.matches => Meaning::Past,
             (_, true) => Meaning::Outside,
-            // Its `gone` was witnessed when the newer one came.
+            // Its `gone` was witnessed when the newer object came.
             (Event::Deleted, false) => Meaning::Duplicate,
             (_, false) => Meaning::Stale,
         });
     }
-    // Everything up to here was witnessed: an object that isn't known has ended, or left, since.
+    // Everything up to here was witnessed. So an unknown object has ended, or left, since.
     if known.is_none() && seen.complete.is_some_and(|complete| is_upto(seen.version, complete)) {
         return alone(match seen.event {
             Event::Deleted => Meaning::Duplicate,
@@ -83,7 +80,7 @@ pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Ver
         });
     }
     if seen.event == Event::Deleted {
-        // Whoever has ended had the name until then.
+        // The object that has ended had the name until then.
         return Judgement { rival_gone: known.is_none() && rival.is_some(), meaning: deleted(seen, known) };
     }
     Judgement { rival_gone: rival.is_some(), meaning: present(seen, known) }
@@ -101,7 +98,7 @@ fn deleted(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
     match known {
         Some(known) if seen.version.compare(known) == Some(Ordering::Less) => Meaning::Stale,
         Some(_) => Meaning::Gone,
-        // Never seen, or its `gone` is being replayed: the id is the same, so that it counts once.
+        // It was never seen, or its `gone` is repeated. The id is the same, so it counts once.
         None if seen.matches => Meaning::Gone,
         None => Meaning::Outside,
     }
@@ -123,15 +120,15 @@ fn present(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
     }
 }
 
-/// What a list's item means against what was witnessed before the list.
+/// What an item of a list means, compared with the witnessed states before the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compared {
     Same,
-    /// A version that is not the witnessed one; others may lie between.
+    /// The version differs from the witnessed one; others may lie between.
     Moved,
-    /// Not witnessed, or outside the selector when it was.
+    /// The object was not witnessed, or was outside the selector.
     New,
-    /// A list is consistent, so that it can't be behind: the server's history is another one.
+    /// A list is consistent and can't be behind, so the server's history is another one.
     Behind,
 }
 

@@ -1,7 +1,8 @@
-//! What an event means, given what is known: which states it makes, and which objects have to be read back.
+//! Decides what an event means, given what is known: which states it makes, and which objects must be read
+//! back.
 //!
-//! Pure: it waits for nothing, and knows neither the journal nor the server. It reads the cache, and changes
-//! nothing in it.
+//! Pure: it never waits, and knows neither the journal nor the server. It reads the cache and does not change
+//! it.
 
 pub(crate) mod batch;
 pub(crate) mod gap_log;

@@ -1,4 +1,4 @@
-//! The bytes of listed objects made to look like watched ones.
+//! Rewrites listed objects so that their bytes equal those of watched objects.
 
 use bytes::Bytes;
 use kubewitness_core::project::Envelope;
@@ -7,9 +7,9 @@ use kubewitness_core::state::ObjectRef;
 use crate::connect::resource::group_version;
 use crate::source::parts::Parts;
 
-/// A watch's frames carry kind and apiVersion, the items of a built-in kind's list don't. They
-/// are put where the server itself puts them, so that one version of one object has the same
-/// bytes whichever way it came.
+/// Adds kind and apiVersion to an object. A watch's frames carry them; items of a built-in kind's list do
+/// not. They go where the server itself puts them, so that a version has the same bytes whichever way it
+/// came.
 pub(crate) fn with_kind(item: Bytes, envelope: &Envelope<'_>, api_version: &str, kind: &str) -> Bytes {
     if !envelope.kind.is_empty() {
         return item;
@@ -27,8 +27,8 @@ pub(crate) fn with_kind(item: Bytes, envelope: &Envelope<'_>, api_version: &str,
     whole.into()
 }
 
-/// Group, version and kind are the source's: a list's items don't carry them, and an id must not
-/// depend on how a version came.
+/// The identity of an object. Group, version and kind come from the source: a list's items do not carry them,
+/// and an id must not depend on how a version came.
 pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
     let (group, version) = group_version(&parts.spec.api_version);
     ObjectRef {
@@ -41,7 +41,7 @@ pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
     }
 }
 
-/// Whether an envelope has what an identity is made of, and is of the source's kind.
+/// Checks that an envelope has every part of an identity and is of the source's kind.
 pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String> {
     for (field, value) in [
         ("metadata.uid", &envelope.uid),
@@ -58,8 +58,8 @@ pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String
     Ok(())
 }
 
-/// Whether an object is in the source's scope. Decided here and not by the server, so that
-/// leaving the scope doesn't look like a deletion.
+/// Whether an object is in the source's scope. The host decides, not the server, so that an object that
+/// leaves the scope does not look deleted.
 pub(crate) fn matches(parts: &Parts, envelope: &Envelope<'_>) -> bool {
     let mut wanted = parts.spec.match_labels.iter();
     wanted.all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))

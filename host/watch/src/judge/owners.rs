@@ -1,5 +1,5 @@
-//! Whose an object is: from its controlling owner upward to the outermost one that is known, so
-//! that what belongs together is found together.
+//! Finds the owners of an object, from its controlling owner up to the outermost known one. Objects that
+//! belong together are found together.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::cache::known::Known;
 use crate::connect::resource::group_version;
 use crate::source::listers::Listers;
 
-/// Whose an object is.
+/// The owners of an object.
 #[derive(Default)]
 pub(crate) struct Owners {
     pub outermost: Option<Arc<ObjectRef>>,
-    /// The direct one, where it is another.
+    /// The direct owner, if it is not the outermost one.
     pub controller: Option<Arc<ObjectRef>>,
 }
 
-/// The outermost owner as the caches know it now. An owner that becomes known later is found by
-/// the next state; one that is not watched stands for itself.
+/// The outermost owner that the caches know now. An owner that becomes known later appears with the next
+/// state. An owner that is not watched is its own outermost owner.
 pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&Known>) -> Owners {
     let Some(controller) = controller(envelope) else {
         return Owners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
@@ -33,22 +33,21 @@ pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&
     Owners { outermost: Some(outermost), controller }
 }
 
-/// The owner of before, where the direct one is no longer known: an owner is deleted before what
-/// it owns, and at a start its source may not have loaded its objects. The last states of a pod
-/// belong to the same story as its first.
+/// The former owner, if the direct owner is no longer known. An owner is deleted before its objects, and at a
+/// start its source may not be loaded. So the last states of a pod keep the owner of its first.
 fn outlived(listers: &Listers, controller: &OwnerRef<'_>, known: &Known) -> Option<Arc<ObjectRef>> {
     let before = known.owner.clone().filter(|before| before.uid != controller.uid)?;
     if listers.brief(&controller.uid).is_some() {
         return None;
     }
-    // An object may have been adopted by another owner meanwhile.
+    // Another owner may have adopted the object meanwhile.
     let document = known.document()?;
     let envelope = project::envelope(&document).ok()?;
     let same = self::controller(&envelope).is_some_and(|held| held.uid == controller.uid);
     same.then_some(before)
 }
 
-/// The direct owner, where the outermost one is known and another.
+/// The direct owner, if the outermost one is known and different.
 pub(crate) fn direct(envelope: &Envelope<'_>, outermost: Option<&Arc<ObjectRef>>) -> Option<Arc<ObjectRef>> {
     let controller = controller(envelope)?;
     let is_another = outermost.is_some_and(|outermost| outermost.uid != controller.uid);
@@ -81,12 +80,12 @@ mod tests {
     use super::*;
     use crate::source::handle::{Shared, SourceHandle};
 
-    /// `KIND/NAME`, and the name is the uid, too.
+    /// `KIND/NAME`; the name is also the uid.
     fn document(object: &str, owner: &str) -> String {
         let split = |text: &str| text.split_once('/').map(|(a, b)| (a.to_string(), b.to_string()));
         let (kind, name) = split(object).unwrap();
         let owners = split(owner).map(|(kind, name)| {
-            // Beside the controller, who is the only one that counts.
+            // There is an owner beside the controller. Only the controller counts.
             json!([{"apiVersion": "v1", "kind": "Friend", "name": "f", "uid": "f"},
                 {"apiVersion": "group.dev/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
         });
@@ -129,7 +128,7 @@ mod tests {
         listers.add(SourceHandle { shared });
     }
 
-    /// The objects that are watched, from the outside, and what the last one's owner is.
+    /// The watched objects, outermost first, and the owner of the last one.
     fn chain(watched: &[(&str, &str)], object: &str, owner: &str) -> String {
         let listers = Listers::default();
         watched.iter().for_each(|(object, owner)| watch(&listers, object, owner));
@@ -146,13 +145,13 @@ mod tests {
             (&jobset[..2], "Pod/p", "Job/j", "Job/j"),
             (&[], "Pod/p", "Job/j", "Job/j"),
             (&[], "Job/j", "", ""),
-            // Kueue's Workload is owned by its Job, so it belongs where the Job does.
+            // Kueue's Workload is owned by its Job, so it belongs to the Job's owner.
             (&jobset[..], "Workload/w", "Job/j", "TrainJob/t"),
             (&[("Job/j", "")], "Workload/w", "Job/j", "Job/j"),
             (&[("RayJob/r", ""), ("RayCluster/c", "RayJob/r")], "Pod/p", "RayCluster/c", "RayJob/r"),
             (&[("Workflow/w", "")], "Pod/p", "Workflow/w", "Workflow/w"),
             (&[("Workflow/w", "CronWorkflow/cw")], "Pod/p", "Workflow/w", "CronWorkflow/cw"),
-            // Volcano's and Spark's: a PodGroup is its Job's, an executor its driver's.
+            // In Volcano a Job owns its PodGroup, in Spark a driver owns its executor.
             (&[("Job/v", "")], "PodGroup/g", "Job/v", "Job/v"),
             (
                 &[("SparkApplication/a", ""), ("Pod/driver", "SparkApplication/a")],

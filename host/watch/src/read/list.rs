@@ -1,4 +1,4 @@
-//! Lists: as a stream where the server streams them, and by pages elsewhere.
+//! Lists a source: as a stream if the server streams lists, by pages otherwise.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::source::landmarks::Landmarks;
 use crate::source::round::Round;
 use crate::version::number;
 
-/// A list waits this long for what is being read back before people are told.
+/// A list waits this long for the repair before people are told.
 const UNSAID: Duration = Duration::from_secs(2);
 
-/// What was there where a new history begins is asked for so often before what is there now is.
+/// How often the base of a new history is listed before the present objects are listed instead.
 const BASED_TRIES: u32 = 3;
 
-/// A streamed list that never comes to its end is asked for so often before pages are.
+/// How often a streamed list may fail to reach its end before pages are used.
 const STREAMED_TRIES: u32 = 3;
 
 impl Reader {
@@ -36,8 +36,8 @@ impl Reader {
         let Some(resource) = self.resource.clone() else { return Ok(NextAction::unresolved()) };
         self.go_on_if_first().await?;
         self.unbroken = None;
-        // The list before must be settled: what it left is older than what this one will leave,
-        // and compaction eats from the oldest.
+        // The list before must be settled first. Its missed versions are older than those of this list, and
+        // compaction removes the oldest first.
         let standing = self.all_read_back().await?;
         if reason.goes_on() && self.is_another_history().await {
             return Ok(match self.server_version().await {
@@ -46,7 +46,7 @@ impl Reader {
             });
         }
         if *reason == ListReason::Replaced {
-            // What a journal has from before says nothing about this history.
+            // What the journal holds from before says nothing about this history.
             *self.parts.shared.landmarks() = Landmarks::default();
         }
         let base = match self.base(reason, &resource, standing.epoch).await {
@@ -57,7 +57,7 @@ impl Reader {
         let after = standing.resume.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!(source = %self.parts.spec.name, ?reason, %after, "listing");
         let baseline = match reason {
-            // Beyond it nothing is certain.
+            // Nothing above this version is certain.
             ListReason::Doubted => self.newest_certain(),
             _ => standing.resume,
         };
@@ -65,16 +65,16 @@ impl Reader {
         if self.streams && asked.base.is_none() {
             match self.streamed(&asked).await {
                 Err(Broken::NotStreamed(why)) => {
-                    tracing::info!(source = %self.parts.spec.name, "lists are not streamed but paged: {why}");
+                    tracing::info!(source = %self.parts.spec.name, "lists are paged, because the server does not stream them: {why}");
                     (self.streams, self.refuses_streams) = (false, true);
                 }
                 listed => {
-                    // A server that can't be reached, or refuses everything, says nothing of streams.
+                    // A server that can't be reached, or refuses everything, says nothing about streams.
                     let is_cut = matches!(&listed, Err(Broken::Again))
                         || matches!(&listed, Err(Broken::Failed(failure)) if self.is_listing(failure).await);
                     self.cut_short = if is_cut { self.cut_short + 1 } else { 0 };
                     if self.cut_short >= STREAMED_TRIES {
-                        tracing::info!(source = %self.parts.spec.name, "lists are paged: streamed ones don't end");
+                        tracing::info!(source = %self.parts.spec.name, "lists are paged, because streamed lists do not reach their end");
                         (self.streams, self.cut_short) = (false, 0);
                     }
                     return Self::listed(action, listed);
@@ -101,14 +101,14 @@ impl Reader {
                 Ok(Step { action: action.clone(), pause: None, condition: None })
             }
             Listed::TooSlow => {
-                // A stream has no pages that could expire; without it, all comes at once.
+                // A stream has no pages that could expire. Without streams, the list comes in one piece.
                 (self.streams, self.in_one_piece) = (!self.refuses_streams, self.refuses_streams);
                 Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
             }
         }
     }
 
-    /// From where a history that took the place of another is read, where that can be told.
+    /// The version from which a replaced history is read, if it can be found.
     async fn base(
         &mut self,
         reason: &ListReason,
@@ -119,7 +119,7 @@ impl Reader {
             return Ok(None);
         }
         let why =
-            "the server's history was replaced: what it has in common with the one before is looked for";
+            "the server's history was replaced: the newest version that both histories have is searched for";
         self.parts.shared.set_condition(Some(why.to_string()));
         self.looked_since.get_or_insert_with(Instant::now);
         while self.based < BASED_TRIES {
@@ -135,20 +135,20 @@ impl Reader {
         Ok(None)
     }
 
-    /// Waits until nothing is being read back any more. A server that gives no old versions for a
-    /// while can make that long, and nobody should wonder why nothing is listed.
+    /// Waits until nothing is being read back. That takes long if a server gives no old versions for a while,
+    /// so people are told why nothing is listed.
     async fn all_read_back(&self) -> Result<Standing, Closed> {
         let mut settled = pin!(settled(&self.inputs));
         tokio::select! {
             standing = &mut settled => return standing,
             () = sleep(UNSAID) => {}
         }
-        let why = "before it is listed again, what was missed is read back, which takes long";
+        let why = "the next list waits until missed versions are read back, which takes long";
         self.parts.shared.set_condition(Some(why.to_string()));
         settled.await
     }
 
-    /// Up to where everything that was witnessed can be known again, or at least was witnessed.
+    /// The newest version up to which all witnessed states can be recognized, or were at least witnessed.
     fn newest_certain(&self) -> Option<Version> {
         let newest = self.parts.shared.landmarks().newest();
         newest.or_else(|| {
@@ -158,7 +158,7 @@ impl Reader {
         })
     }
 
-    /// A list that goes on as a watch. The step is what follows that.
+    /// Runs a list that goes on as a watch. Returns the step after the watch.
     async fn streamed(&mut self, asked: &Asked) -> Result<Step, Broken> {
         count_list(&self.parts, &asked.reason);
         let seconds = self.watch_seconds();
@@ -170,7 +170,7 @@ impl Reader {
         Ok(self.watched(stream, changes).await?)
     }
 
-    /// What follows a list that was streamed, or was not.
+    /// The step after a streamed list, or after a failed one.
     fn listed(action: &Action, listed: Result<Step, Broken>) -> Result<Step, Closed> {
         match listed {
             Ok(step) => Ok(step),
@@ -183,7 +183,7 @@ impl Reader {
         }
     }
 
-    /// Watching goes on at once; only the names that are read back wait.
+    /// Watching goes on at once. Only the names that are read back wait.
     async fn complete(&mut self, version: Version, round: Option<Round>) -> Result<(), Closed> {
         for job in round.iter().flat_map(|round| &round.jobs) {
             self.send(Input::Hold(job.object(), None)).await?;
@@ -202,7 +202,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether the server, which failed to stream a list, gives a page.
+    /// Whether a server that failed to stream a list gives a page.
     async fn is_listing(&self, failure: &Failure) -> bool {
         !matches!(failure.code(), Some(401 | 403 | 429)) && self.server_version().await.is_ok()
     }

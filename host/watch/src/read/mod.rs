@@ -1,7 +1,8 @@
-//! Talks to the API server for one source, and hands what comes to the writer, in order.
+//! Talks to the API server for one source: it lists and watches, and hands everything to the writer, in
+//! order.
 //!
-//! What to do next, after a 410 for instance, is decided by [`NextAction`]; what an object means, by the writer.
-//! It neither changes the cache nor writes to the journal.
+//! [`NextAction`] decides what to do next, for example after a 410. The writer decides what an object means.
+//! The reader neither changes the cache nor writes to the journal.
 
 mod list;
 pub(crate) mod next_action;
@@ -33,18 +34,18 @@ use crate::source::input::{Closed, Input, Standing, sync};
 use crate::source::parts::Parts;
 use crate::source::round::{Round, RoundId};
 
-/// Frames up to this size are bounded by their number alone (16 MiB in flight at most).
+/// Only their number bounds frames up to this size (16 MiB in flight at most).
 const SMALL_FRAME: usize = 16 * 1024;
-/// Larger frames share this many bytes in flight: a burst of large objects waits in the socket.
+/// Larger frames share this many bytes in flight. A burst of large objects waits in the socket.
 const LARGE_IN_FLIGHT: usize = 64 * 1024 * 1024;
-/// A share of them, so that the count fits a semaphore.
+/// The unit in which these bytes are counted, so that the count fits a semaphore.
 const SHARE: usize = 1024;
 const _: () = assert!(LARGE_IN_FLIGHT > FRAME_BYTES, "one frame must always fit");
 
-/// A stream that came this far was no failed attempt, even if nothing happened on it.
+/// A stream that lasted this long was no failed attempt, even if nothing happened on it.
 const LIVED: Duration = Duration::from_secs(5);
 
-/// One small answer, while nothing is watched.
+/// The time for one small answer while nothing is watched.
 const PROBE_TIME: Duration = Duration::from_secs(20);
 
 pub(crate) struct Reader {
@@ -55,27 +56,28 @@ pub(crate) struct Reader {
     backoff: Backoff,
     dice: Dice,
     resource: Option<Resource>,
-    /// The writer holds as much as it may: nothing is read meanwhile.
+    /// Whether the writer holds as much as it may. The reader then reads nothing.
     full: watch::Receiver<bool>,
     rounds: mpsc::Sender<Round>,
     round: RoundId,
     /// Ends the work on the last round.
     cancel: CancellationToken,
-    /// Whether lists are asked for as streams; a server that refused is not asked again.
+    /// Whether lists are asked for as streams. A server that refused is not asked again.
     streams: bool,
     refuses_streams: bool,
-    /// Streamed lists in a row that did not come to their end.
+    /// Streamed lists in a row that did not reach their end.
     cut_short: u32,
-    /// Pages expire faster than this server gives them.
+    /// Whether lists come without pages, because pages expire faster than this server sends them.
     in_one_piece: bool,
-    /// The server may be another one than before: the connection was lost, or the process is new.
+    /// Whether the server may be another one than before: the connection was lost, or the process is new.
     is_unsure: bool,
-    /// How often the base of a new history was looked for since the last list.
+    /// How often the base of a new history was searched for since the last list.
     based: u32,
     looked_since: Option<Instant>,
-    /// No watch has lived since the last list: one that expires again must not list at once.
+    /// Whether no watch has lasted since the last list. A watch that expires again must not cause another
+    /// list at once.
     just_listed: bool,
-    /// From here on everything came: by watches each of which went on where the one before had ended.
+    /// The version from which every event came, on watches that each began where the one before ended.
     unbroken: Option<Version>,
 }
 
@@ -110,7 +112,7 @@ impl Reader {
         }
     }
 
-    /// Ends only with its writer; it is dropped to stop it.
+    /// Runs until its writer ends. Dropping the future stops it.
     pub async fn run(mut self) {
         let mut action = Action::Resolve;
         loop {
@@ -123,7 +125,7 @@ impl Reader {
             }
             self.is_unsure |= step.pause.is_some();
             if step.pause.is_some() || !matches!(step.action, Action::Probe | Action::Watch) {
-                // Whoever was away waits for none of what comes here.
+                // A witness that was away waits for nothing that comes here.
                 self.parts.witness.watches(&self.parts.spec.name, None);
             }
             if let Some(pause) = step.pause {
@@ -157,7 +159,7 @@ impl Reader {
             Action::NewEpoch { server } => {
                 self.go_on_if_first().await?;
                 let checkpoint = self.sync().await?.resume.unwrap_or_else(|| Version::new(""));
-                // What another history did can't be asked of this one.
+                // What another history did can't be read from this one.
                 self.cancel.cancel();
                 self.send(Input::NewEpoch).await?;
                 let epoch = self.sync().await?.epoch;
@@ -169,7 +171,8 @@ impl Reader {
         }
     }
 
-    /// The server is there and not behind; but it may be another one than before.
+    /// Takes the answer of a probe: the server is there and not behind, but it may be another one than
+    /// before.
     async fn probed(&mut self, server: Version) -> Result<Step, Closed> {
         let standing = self.sync().await?;
         // The checkpoint on disk lies below the last event, whose version others may share.
@@ -185,22 +188,22 @@ impl Reader {
         }
         if self.is_contradicted(&standing, &server).await {
             let source = &self.parts.spec.name;
-            tracing::warn!(%source, "the server has what the watch never brought: it is read back");
+            tracing::warn!(%source, "the server has objects that the watch never sent: they are read back");
             return Ok(NextAction::doubted());
         }
         self.is_unsure = false;
         Ok(step)
     }
 
-    /// Where another witness of a shared journal is ahead, nothing is read back that this one may have
-    /// written: the source begins again from there.
+    /// If another witness of a shared journal is ahead, this one reads nothing back that the other may have
+    /// written. The source begins again from there.
     async fn go_on_if_first(&self) -> Result<(), Closed> {
         let source = &self.parts.spec.name;
         let (epoch, checkpoint) = match self.parts.witness.standing(source).await {
             Ok(Some(standing)) => standing,
             Ok(None) => return Ok(()),
             Err(error) => {
-                tracing::warn!(%source, "how far other witnesses are can't be read: {error}");
+                tracing::warn!(%source, "the progress of other witnesses can't be read: {error}");
                 return Ok(());
             }
         };
@@ -220,7 +223,7 @@ impl Reader {
         Err(Closed)
     }
 
-    /// Whether the server has something else at a checkpoint that lies beyond what was witnessed.
+    /// Whether the server contradicts a checkpoint that lies beyond the last witnessed state.
     async fn is_contradicted(&self, standing: &Standing, server: &Version) -> bool {
         let (Some(resource), Some(at)) = (&self.resource, &standing.resume) else { return false };
         if !self.is_unsure || !standing.settled || !self.parts.shared.landmarks().is_news(at) {
@@ -229,7 +232,7 @@ impl Reader {
         Census { parts: &self.parts, resource, epoch: standing.epoch, at, server }.is_contradicted().await
     }
 
-    /// Whether the server has something else where states were witnessed.
+    /// Whether the server contradicts the states that were witnessed.
     async fn is_another_history(&self) -> bool {
         let landmarks = self.parts.shared.landmarks().clone();
         match &self.resource {
@@ -238,7 +241,7 @@ impl Reader {
         }
     }
 
-    /// A consistent list of one object: its version is where the server is.
+    /// A consistent list of one object. Its version is the server's newest.
     async fn server_version(&self) -> Result<Version, Failure> {
         let Some(resource) = &self.resource else {
             return Err(Failure::Answer("the kind is not known".into()));
@@ -278,7 +281,7 @@ impl Reader {
         self.dice.between(low, high)
     }
 
-    /// Follows a watch to its end; `first` are lines that came before.
+    /// Follows a watch to its end. `first` are lines that arrived before.
     async fn watched(&mut self, mut stream: Stream, first: Vec<Bytes>) -> Result<Step, Closed> {
         self.parts.shared.set_condition(None);
         let epoch = {

@@ -1,4 +1,4 @@
-//! What a source does next: resolve, list, probe or watch. Pure; the reader carries it out.
+//! Decides what a source does next: resolve, list, probe or watch. Pure; the reader carries it out.
 //!
 //! ```text
 //! resolve ─▶ list ─▶ watch ─▶ probe ─▶ watch …
@@ -14,7 +14,7 @@ use kubewitness_core::Version;
 use crate::connect::request::Failure;
 use crate::repair::compare::asked::ListReason;
 
-/// A probe that is behind must say so this often in a row before the epoch grows.
+/// How often in a row a probe must be behind before the epoch grows.
 const BEHIND_PROBES: u32 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,16 +32,16 @@ pub(crate) enum Action {
 /// How a stream ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By the server, with or without a last word.
+    /// The server ended it, with or without a last word.
     Closed,
-    /// Nothing came for longer than bookmarks are apart.
+    /// Nothing arrived for longer than the time between bookmarks.
     Idle,
     Broken(Failure),
-    /// An ERROR frame.
+    /// An ERROR frame ended it.
     Told(Failure),
 }
 
-/// The next action, after a pause (`None`: at once) and with what people are told meanwhile.
+/// The next action, the pause before it (`None`: at once), and what people are told meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub action: Action,
@@ -51,9 +51,9 @@ pub(crate) struct Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pause {
-    /// What the server asked for.
+    /// The pause that the server asked for.
     pub asked: Option<Duration>,
-    /// The kind is not served: it may be installed at any moment, and is to be seen soon then.
+    /// The kind is not served. It may be installed at any moment and should be seen soon after.
     pub unserved: bool,
 }
 
@@ -75,7 +75,7 @@ fn after_pause(action: Action, failure: &Failure, doing: &str) -> Step {
     }
 }
 
-/// For people: what was tried, what came back, and whose turn it is.
+/// Explains for people: what was tried, what came back, and who must act.
 fn explain(failure: &Failure, doing: &str) -> String {
     let hint = match failure.code() {
         Some(401) => "; the credentials are not accepted",
@@ -92,12 +92,12 @@ pub(crate) struct NextAction {
 }
 
 impl NextAction {
-    /// The resource is known; what next depends on what was witnessed.
+    /// The resource is known. What follows depends on the witnessed states.
     pub fn resolved(checkpoint: Option<&Version>, epoch: u32) -> Step {
         at_once(if checkpoint.is_some() { Action::Probe } else { Action::List(Self::list_reason(epoch)) })
     }
 
-    /// Why there is no checkpoint: a later epoch begins without one, too.
+    /// Why there is no checkpoint. A later epoch begins without one, too.
     fn list_reason(epoch: u32) -> ListReason {
         if epoch == 0 { ListReason::First } else { ListReason::Replaced }
     }
@@ -107,12 +107,12 @@ impl NextAction {
         at_once(Action::Resolve)
     }
 
-    /// A list proves where the server is, so that no probe is needed.
+    /// A list proves where the server is, so no probe is needed.
     pub fn listed() -> Step {
         at_once(Action::Watch)
     }
 
-    /// What is there is more than was witnessed, and contradicts none of it.
+    /// The server has more objects than were witnessed, and contradicts none of them.
     pub fn doubted() -> Step {
         at_once(Action::List(ListReason::Doubted))
     }
@@ -122,7 +122,7 @@ impl NextAction {
         at_once(Action::NewEpoch { server })
     }
 
-    /// A one-item consistent list told the server's version. `seen` is the newest that was, where
+    /// Takes the server's version from a consistent list of one item. `seen` is the newest version seen, if
     /// there is a checkpoint.
     pub fn probed(&mut self, server: &Version, seen: Option<&Version>, epoch: u32) -> Step {
         let Some(seen) = seen else { return Self::resolved(None, epoch) };
@@ -144,8 +144,8 @@ impl NextAction {
         }
     }
 
-    /// A request other than a watch failed. The action is tried again; where the kind is not
-    /// served, it is looked up again first. Nothing that was witnessed is taken back.
+    /// A request other than a watch failed, and is tried again. If the kind is not served, it is looked up
+    /// first. Nothing that was witnessed is taken back.
     pub fn failed(action: &Action, failure: &Failure) -> Step {
         let doing = match action {
             Action::Resolve => "looking the kind up",
@@ -156,14 +156,14 @@ impl NextAction {
         let next = match (failure.code(), action) {
             (Some(404), _) => Action::Resolve,
             (Some(410), Action::Watch) => return at_once(Action::List(ListReason::Expired)),
-            // Before a watch is tried again, the server is asked where it is.
+            // Before the next watch a probe asks where the server is.
             (_, Action::Watch | Action::NewEpoch { .. }) => Action::Probe,
             (_, same) => same.clone(),
         };
         after_pause(next, failure, doing)
     }
 
-    /// A watch ended. A stream that had lived is resumed at once, one that had not after a pause.
+    /// A watch ended. A stream that had lasted is resumed at once, any other after a pause.
     pub fn ended(how: &Ended, lived: bool) -> Step {
         let failure = match how {
             Ended::Told(failure) if failure.is_expired() => {

@@ -1,4 +1,4 @@
-//! Gets a list, page by page, and has it compared with what was witnessed.
+//! Gets a list page by page, and passes it on for the comparison with the witnessed states.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use crate::source::input::{Closed, Input, sync};
 use crate::source::parts::Parts;
 use crate::source::round::Round;
 
-/// A paged list whose pages expire this often is asked for in another form: the server is slower
+/// How often the pages of a list may expire before it is asked for in another form. Such a server is slower
 /// than its own compaction.
 const PAGED_TRIES: u32 = 3;
 
 /// How a list ended.
 pub(crate) enum Listed {
-    /// At this version; what differs is left to be read back.
+    /// It is complete at this version. What differs is left for the repair.
     Complete(Version, Option<Round>),
-    /// It showed an object older than it was witnessed; this is where the server is.
+    /// It showed an object older than the witnessed one. This is the server's version.
     OtherHistory(Version),
     Failed(Failure),
     /// Its pages expired again and again.
     TooSlow,
-    /// What was there at the base says that it is none.
+    /// What was there at the base shows that it is none.
     Baseless,
 }
 
@@ -42,7 +42,7 @@ impl Relist {
         Self { parts, inputs, asked }
     }
 
-    /// `in_one_piece`: without pages.
+    /// With `in_one_piece` it asks for no pages.
     pub async fn run(&self, in_one_piece: bool) -> Result<Listed, Closed> {
         let mut tries = 0;
         loop {
@@ -66,8 +66,8 @@ impl Relist {
         }
     }
 
-    /// One list from its first page to its last. The watch begins at the first page's version:
-    /// it misses nothing, whatever the later pages say.
+    /// Gets one list from its first page to its last. The watch begins at the first page's version, so it
+    /// misses nothing, whatever the later pages show.
     async fn attempt(&self, paged: bool) -> Result<(Version, Option<Round>), Broken> {
         let Asked { resource, base, id, .. } = &self.asked;
         let mut comparison = Comparison::new(&self.parts, &self.inputs, &self.asked);
@@ -86,7 +86,7 @@ impl Relist {
             let bytes = match self.parts.api.get(address.as_str()).await {
                 Ok(bytes) => bytes,
                 Err(failure) if failure.is_expired() && !token.is_empty() => match failure.token() {
-                    // The rest of the list, as it is now: the watch from the first page's version
+                    // This is the rest of the list as it is now. The watch from the first page's version
                     // brings what lies between.
                     Some(inconsistent) if *inconsistent != token && base.is_none() => {
                         token = inconsistent.to_string();
@@ -120,7 +120,7 @@ pub(crate) fn count_list(parts: &Parts, reason: &ListReason) {
         ListReason::First => &counters.lists_first,
         ListReason::Expired => &counters.lists_expired,
         ListReason::Replaced => &counters.lists_replaced,
-        // An audit, ahead of its time.
+        // This list is an early audit.
         ListReason::Doubted => &counters.lists_audit,
     };
     count(counter, 1);

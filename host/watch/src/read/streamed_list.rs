@@ -1,9 +1,9 @@
-//! A list as the beginning of a watch: what there is comes as events, in no order of version, up
-//! to a bookmark that says so; then the same stream goes on as the watch.
+//! Gets a list as the beginning of a watch. The existing objects come as events in no order of version, up to
+//! a bookmark that ends them. Then the same stream goes on as the watch.
 //!
-//! Asked for first: on neither side is a large collection ever in memory as a whole, no page can
-//! expire, and nothing lies between the list and its watch. A server that doesn't know it refuses
-//! (or answers with an ordinary watch), and is asked for pages from then on.
+//! This form is tried first. Neither side holds a large collection in memory, no page can expire, and nothing
+//! lies between the list and its watch. A server without this form refuses it, or answers with an ordinary
+//! watch. From then on pages are used.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::source::input::Input;
 use crate::source::parts::Parts;
 use crate::source::round::Round;
 
-/// A list that has come to its end, and the watch that it is now.
+/// A list that reached its end, and the watch that it has become.
 pub(crate) struct Streamed {
-    /// From where the watch is complete: below the first of the changes.
+    /// The version from which the watch is complete: below the first of the changes.
     pub complete: Version,
     pub round: Option<Round>,
     pub stream: Stream,
-    /// Changes that came among the objects, in order: they belong to the watch. The list's end is
-    /// the last of them.
+    /// Changes that came among the objects, in order. They belong to the watch. The list's end is the last of
+    /// them.
     pub changes: Vec<Bytes>,
 }
 
@@ -40,7 +40,8 @@ pub(crate) struct StreamedList {
     comparison: Comparison,
     changes: Vec<Bytes>,
     lowest: Option<Version>,
-    /// Names whose bearer was deleted meanwhile: who is added under them was added meanwhile, too.
+    /// Names whose object was deleted meanwhile. An object that is added under such a name was added
+    /// meanwhile, too.
     freed: HashSet<(String, String)>,
 }
 
@@ -95,7 +96,7 @@ impl StreamedList {
         }
     }
 
-    /// One line; the version where it is the list's end.
+    /// Takes one line. Returns the version if the line ends the list.
     async fn line(&mut self, line: Line) -> Result<Option<Version>, Broken> {
         let frame = match line {
             Line::Frame(frame) => frame,
@@ -127,7 +128,7 @@ impl StreamedList {
                     return Err(Broken::NotStreamed(why.to_string()));
                 }
                 let version = Version::new(&project::bookmark_version(read.object).map_err(answer)?);
-                // Behind the changes it says that there are no more of them.
+                // After the changes it says that there are no more of them.
                 if !self.changes.is_empty() {
                     self.changes.push(frame);
                 }
@@ -141,7 +142,7 @@ impl StreamedList {
         Ok(None)
     }
 
-    /// Whether an event is none of the list's own objects.
+    /// Whether an event is a change and none of the list's own objects.
     fn is_change(&mut self, read: &Frame<'_>) -> bool {
         let Ok(envelope) = project::envelope(read.object) else { return false };
         let name = || (envelope.namespace.to_string(), envelope.name.to_string());
@@ -168,7 +169,7 @@ impl StreamedList {
     }
 }
 
-/// Whether the server says that it doesn't know such a request.
+/// Whether the failure means that the server does not know such a request.
 fn is_refusal(failure: &Failure) -> bool {
     matches!(failure.code(), Some(400 | 405 | 406 | 422 | 501))
 }

@@ -1,4 +1,4 @@
-//! One open watch: its bytes, split into lines.
+//! Splits one open watch into lines.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::read::next_action::Ended;
 use crate::source::handle::count;
 use crate::source::parts::Parts;
 
-/// What is there already is taken at once, up to so many lines and bytes: a server sends each event
-/// as a chunk of its own, and going through the scheduler for each costs as much as reading it.
+/// How many lines and bytes are taken at once if they are there. A server sends each event as a chunk of its
+/// own, and waking the task for each would cost as much as reading it.
 const LINES_AT_ONCE: usize = 256;
 const BYTES_AT_ONCE: usize = 512 * 1024;
 
@@ -26,11 +26,11 @@ pub(crate) struct Stream {
     parts: Arc<Parts>,
     body: Pin<Box<Body>>,
     splitter: Splitter,
-    /// What has come and was not taken yet, in order.
+    /// The lines that arrived and were not taken yet, in order.
     pub lines: Vec<Line>,
-    /// Whether anything came at all.
+    /// Whether anything arrived at all.
     pub any: bool,
-    /// What comes after these lines: nothing more.
+    /// How the stream ends after these lines.
     ended: Option<Ended>,
 }
 
@@ -40,7 +40,7 @@ impl Stream {
         Self { parts: Arc::clone(parts), body: Box::pin(body), splitter, lines, any: false, ended: None }
     }
 
-    /// Waits for more lines, or for the end. Nothing is lost if it is dropped meanwhile.
+    /// Waits for more lines or for the end. It loses nothing if it is dropped meanwhile.
     pub async fn more(&mut self, idle: Duration) -> Result<(), Ended> {
         if let Some(ended) = self.ended.take() {
             return Err(ended);

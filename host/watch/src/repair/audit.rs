@@ -1,6 +1,6 @@
-//! Every so often a consistent list is compared with what was witnessed, while the watch goes on.
-//! What still differs once the watch has passed the list's version was never sent, or was lost:
-//! it is read back, journaled and counted.
+//! Audits a source: compares a consistent list with the witnessed states while the watch goes on. Some
+//! differences remain once the watch has passed the list's version. Those versions were lost or never sent,
+//! so they are read back, journaled and counted.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -29,12 +29,12 @@ use crate::source::input::{Closed, Input, settled};
 use crate::source::parts::Parts;
 use crate::source::round::{Job, Moved, Since, Uids, Vanished};
 
-/// Differences that one audit follows up. More is an outage, not a lost event; the next audit
+/// The differences that one audit follows up. More of them mean an outage, not a lost event; the next audit
 /// finds the others.
 const CANDIDATES: usize = 10_000;
-/// Audits that fail in a row before people are told: one alone is made up for by the next.
+/// Audits that fail in a row before people are told. The next audit makes up for a single failure.
 const FAILURES: u32 = 2;
-/// How often it is looked whether the watch has come to the list's version.
+/// How often the audit checks whether the watch has reached the list's version.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) struct Auditor {
@@ -46,9 +46,9 @@ pub(crate) struct Auditor {
 enum Broken {
     Closed,
     Failed(Failure),
-    /// The watch is not there, so that nothing can be said.
+    /// There is no watch, so nothing can be compared.
     NotWatching,
-    /// The server was restored since it listed.
+    /// The server was restored after it listed.
     OtherHistory,
 }
 
@@ -67,17 +67,17 @@ impl From<Failure> for Broken {
 /// How an object differs from the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
-    /// A version that was not witnessed, or not yet.
+    /// The listed version was not witnessed, or not yet.
     Newer,
-    /// An object that was not witnessed, or not yet.
+    /// The object was not witnessed, or not yet.
     Unknown,
 }
 
-/// What a listed object means against the version that is known of it.
+/// Compares a listed object with its known version.
 fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Option<Difference> {
     match known {
         Some(known) if listed.is_newer_than(known) => Some(Difference::Newer),
-        // Versions without order: another one is news, which time may settle.
+        // The versions have no order. A different one counts as newer; the watch may still bring it.
         Some(known) if known.compare(listed).is_none() => Some(Difference::Newer),
         Some(_) => None,
         None => matches.then_some(Difference::Unknown),
@@ -92,7 +92,7 @@ struct Candidate {
     matches: bool,
 }
 
-/// What differs, and what is to be done about it.
+/// What differs, and how it is repaired.
 #[derive(Default)]
 struct Differing {
     found: Vec<DiscrepancyView>,
@@ -112,12 +112,12 @@ impl Auditor {
         Self { parts, inputs }
     }
 
-    /// Ends only with the writer; it is dropped to stop it.
+    /// Runs until the writer ends. Dropping the future stops it.
     pub async fn run(self) {
         let every = self.parts.spec.audit.0;
         let (mut dice, mut failures) = (Dice::new(self.parts.tuning.seed), 0);
         while !every.is_zero() {
-            // Between nine and eleven tenths, so that many sources don't list at once.
+            // Between nine and eleven tenths, so that many sources do not list at the same time.
             sleep(every.mul_f64(dice.between(90, 110) as f64 / 100.0)).await;
             let begun = Instant::now();
             match self.audit().await {
@@ -130,17 +130,17 @@ impl Auditor {
                 }
                 Err(Broken::Closed) => return,
                 Err(Broken::NotWatching) => {
-                    tracing::info!(source = %self.parts.spec.name, "not audited: it is not watched now");
+                    tracing::info!(source = %self.parts.spec.name, "not audited, because the source is not watched now");
                 }
                 Err(Broken::OtherHistory) => {
                     let source = &self.parts.spec.name;
-                    tracing::warn!(%source, "not audited: the server's history is another one than a moment ago");
+                    tracing::warn!(%source, "not audited, because the server's history was replaced meanwhile");
                 }
                 Err(Broken::Failed(failure)) => {
                     failures += 1;
-                    tracing::warn!(source = %self.parts.spec.name, failures, "not audited, the next one will tell: {failure}");
+                    tracing::warn!(source = %self.parts.spec.name, failures, "the audit failed and runs again at its next time: {failure}");
                     if failures >= FAILURES {
-                        let why = format!("the last one with: {failure}");
+                        let why = format!("the last one failed with: {failure}");
                         self.parts.shared.set_limitation(Limit::Audits, Some(&why));
                     }
                 }
@@ -200,7 +200,7 @@ impl Auditor {
     }
 
     fn item(&self, seen: &mut Seen, bytes: &Bytes, item: &[u8]) {
-        // What can't be read is kept as poison where it is watched or listed.
+        // The watch or the list keeps an unreadable object as a poison message.
         let Ok(envelope) = project::envelope(item) else { return };
         if check(&self.parts, &envelope).is_err() {
             return;
@@ -225,8 +225,8 @@ impl Auditor {
         self.parts.shared.read().brief(uid).map(|held| held.resource_version)
     }
 
-    /// Whether an object still is there. A server that shows less of it than it listed, or
-    /// something else at that version, was restored meanwhile: what it listed is of the past.
+    /// Whether an object still exists. If the server now shows less of it than it listed, or something else
+    /// at that version, it was restored meanwhile, and its list belongs to the past.
     async fn is_there(
         &self,
         resource: &Resource,
@@ -248,7 +248,8 @@ impl Auditor {
         }
     }
 
-    /// Nobody comes back: the history is another one, and the reader looks into that.
+    /// An object whose end was witnessed can't exist again: the history is another one. The reader checks
+    /// that.
     async fn revived(&self, object: &ObjectRef) -> Result<Broken, Closed> {
         say_revived(&self.parts, object);
         self.parts.shared.landmarks().contradicted = true;
@@ -256,13 +257,13 @@ impl Auditor {
         Ok(Broken::OtherHistory)
     }
 
-    /// Another object that has its name, by what was witnessed.
+    /// Another uid that has the object's name, as far as was witnessed.
     fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, Since)> {
         let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
         (held.object.uid != object.uid).then_some((held.object, Since::at(held.resource_version)))
     }
 
-    /// Objects that are known and were not listed, unless they are newer than the list.
+    /// Known objects that were not listed, except those newer than the list.
     fn not_listed(&self, uids: &Uids, listed: &Version) -> Vec<(Arc<ObjectRef>, Version)> {
         let cache = self.parts.shared.read();
         let missing = cache
@@ -272,7 +273,7 @@ impl Auditor {
         missing.take(CANDIDATES).collect()
     }
 
-    /// Waits until the watch has come to the list's version, or has had time to.
+    /// Waits until the watch has reached the list's version, or has had enough time.
     async fn pass(&self, listed: &Version) -> Result<(), Broken> {
         let until = Instant::now() + self.parts.tuning.audit_grace;
         while Instant::now() < until {
@@ -282,12 +283,12 @@ impl Auditor {
             }
             sleep(LOOK).await;
         }
-        // What was received is durable, and nothing is being read back.
+        // Everything received is durable, and nothing is being read back.
         settled(&self.inputs).await?;
         if self.is_watching() { Ok(()) } else { Err(Broken::NotWatching) }
     }
 
-    /// What differs still. Whether an object is there, or not, is asked once more.
+    /// The differences that remain. For each it asks the server again whether the object exists.
     async fn still(
         &self,
         candidates: Vec<Candidate>,
@@ -300,12 +301,12 @@ impl Auditor {
         for Candidate { object, version, document, matches } in candidates {
             let known = self.known(&object.uid);
             let Some(difference) = difference(&version, known.as_ref(), matches) else { continue };
-            // Asked before the server is: it may end right then.
+            // This comes before the question to the server, because the object may end in between.
             let fate = match difference {
                 Difference::Unknown => fate_now(&self.parts, &object).await,
                 Difference::Newer => Fate::Unknown,
             };
-            // It came and went with the watch.
+            // The object came and went with the watch.
             let is_there = self.is_there(resource, &object, &version, &document).await?;
             if difference == Difference::Unknown && !is_there {
                 continue;
@@ -313,7 +314,7 @@ impl Auditor {
             if fate == Fate::Ended {
                 return Err(self.revived(&object).await?);
             }
-            // One story for one name: the end of its bearer before comes first.
+            // A name has one story. The end of its former object comes first.
             let rival = if known.is_none() { self.rival(&object) } else { None };
             if let Some((rival, since)) = &rival {
                 found.push(discrepancy(&self.parts, rival, Some(&since.floor), None));
@@ -351,7 +352,7 @@ impl Auditor {
     }
 }
 
-/// Whether they say the same, in whatever order.
+/// Whether two documents have the same content in any order of members.
 fn is_same(now: &[u8], packed: &[u8]) -> bool {
     let parse = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).ok();
     unpack(packed).is_ok_and(|listed| *listed == *now || parse(&listed) == parse(now))

@@ -1,7 +1,6 @@
-//! What is proven to have been missed is read back beside the watch, name by name: what an audit
-//! found, and what an event shows by itself. A new object under the name of one that lives, by what
-//! was witnessed, is news of a deletion that never came, and a change of an object that isn't known
-//! is news of its beginning.
+//! Repairs single objects beside the watch, name by name: differences that an audit found, and losses that an
+//! event proves. A new object under the name of a live one proves a lost deletion. A change of an unknown
+//! object proves a lost beginning.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +30,7 @@ use crate::source::input::{Closed, Input, Step, Story, sync};
 use crate::source::parts::Parts;
 use crate::source::round::{Job, MISSED_AT_ONCE, MissedObject, Moved, Since, newest};
 
-/// How often it is looked whether the epoch is over.
+/// How often it checks whether the epoch is over.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct MissedRepair {
@@ -44,7 +43,7 @@ impl MissedRepair {
         Self { parts, inputs }
     }
 
-    /// Ends only with the writer; it is dropped to stop it.
+    /// Runs until the writer ends. Dropping the future stops it.
     pub async fn run(self, mut found: mpsc::UnboundedReceiver<MissedObject>) {
         let mut unended = Vec::new();
         while found.recv_many(&mut unended, MISSED_AT_ONCE).await > 0 {
@@ -58,11 +57,11 @@ impl MissedRepair {
     }
 
     async fn mend(&self, unended: Vec<MissedObject>) -> Result<(), Closed> {
-        // What came with it is known, too: it may be the end that it was overtaken by.
+        // Everything that came with it is known by then, perhaps also the end that had overtaken it.
         let epoch = sync(&self.inputs).await?.epoch;
         let mut jobs = Vec::new();
         for MissedObject { epoch: of, mut moved, place } in unended {
-            // Given back before its story is told, by which the writer sees that there is one.
+            // The place is given back before the story is told. So the writer sees that there is one.
             drop(place);
             // Its history is over, and its name is no longer held.
             if of != epoch {
@@ -111,7 +110,7 @@ impl MissedRepair {
         }
     }
 
-    /// Overtaken by its end, or said again: the journal knows.
+    /// Takes a version that came after its object's end, or a repeat. The journal knows which.
     async fn late(&self, epoch: u32, moved: Moved) -> Result<(), Closed> {
         let mut steps = Vec::new();
         if moved.is_end {
@@ -137,7 +136,7 @@ impl MissedRepair {
         }
     }
 
-    /// Nothing can be read back: what is missing is a hole, and the name goes on.
+    /// Gives up reading back: what is missing becomes a hole, and the name goes on.
     async fn give_up(&self, epoch: u32, moved: Moved, failure: &Failure) -> Result<(), Closed> {
         let Moved { object, since, version, document, is_end, rival, .. } = moved;
         let mut steps = Vec::new();
@@ -158,8 +157,8 @@ impl MissedRepair {
     }
 }
 
-/// Reads names back that belong to no round and are held, and tells the writer. Ends with its epoch:
-/// what another history did can't be asked of this one, and nobody is held for it any more.
+/// Reads back held names that belong to no round, and tells the writer. It ends with its epoch: what another
+/// history did can't be read from this one, and its names are no longer held.
 pub(crate) async fn tell(
     parts: &Arc<Parts>,
     inputs: &mpsc::Sender<Input>,

@@ -1,18 +1,18 @@
-//! Finds what was missed, and reads it back: every version between the last one that was witnessed and what
-//! the server has now, or a gap with exact bounds.
+//! Finds missed versions and reads them back: every version between the last witnessed one and the server's
+//! present one, or a gap with exact bounds.
 //!
-//! | file | what it answers |
+//! | module | what it handles |
 //! |---|---|
-//! | `compare` | a list differs from what was witnessed |
+//! | `compare` | a list differs from the witnessed states |
 //! | `walk_back` | versions of one object are missing |
-//! | `sweep` | objects came and went while nobody looked |
+//! | `sweep` | objects came and went while nobody watched |
 //! | `history` | the server may have another history: landmarks, census, newest common version |
-//! | `report` | in which order the writer learns it, and when a hole becomes a gap |
-//! | `rounds` | works off what a list left behind |
-//! | `missed` | an event shows by itself that something is missing |
-//! | `audit` | the watch lost something and nobody noticed |
+//! | `report` | the order in which the writer learns it, and when a hole becomes a gap |
+//! | `rounds` | the work that a list left behind |
+//! | `missed` | an event proves that something is missing |
+//! | `audit` | the watch lost something that no event proves |
 //!
-//! It writes nothing itself: what it finds goes to the writer as messages.
+//! It writes nothing itself. It sends what it finds to the writer as messages.
 
 pub(crate) mod audit;
 pub(crate) mod compare;

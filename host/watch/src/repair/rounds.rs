@@ -1,5 +1,5 @@
-//! Works off the rounds that lists leave behind, beside the watch: reads missed versions back,
-//! looks for what came and went unseen, and tells the writer, name by name.
+//! Works off the rounds that lists leave behind, beside the watch. It reads missed versions back, sweeps for
+//! objects that came and went unseen, and tells the writer, name by name.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::source::parts::Parts;
 use crate::source::round::{Job, Moved, Outage, Round, Since, Vanished};
 use crate::version::number;
 
-/// Rounds that wait to be worked off; a list waits until the one before is settled.
+/// The rounds that may wait. A list waits until the round before is settled.
 pub(crate) const ROUNDS: usize = 1;
 
 pub(crate) struct RoundWorker {
@@ -34,16 +34,16 @@ pub(crate) struct RoundWorker {
     inputs: mpsc::Sender<Input>,
 }
 
-/// A name that was read back, and what the sweep is told of it.
+/// A name that was read back, and what the sweep learns from it.
 pub(crate) struct Walk {
     pub report: NameReport,
     told: Vec<Told>,
-    /// What came to light of the time in which the watch was taken to be complete.
+    /// Lost versions from a time in which the watch counted as complete.
     lost: Vec<DiscrepancyView>,
 }
 
 impl Walk {
-    /// There is nothing to be told of it.
+    /// A walk that found nothing.
     fn nothing(object: Arc<ObjectRef>) -> Self {
         let report =
             NameReport { object, before: Vec::new(), between: Vec::new(), after: Vec::new(), waits: None };
@@ -56,14 +56,14 @@ impl RoundWorker {
         Self { parts, inputs }
     }
 
-    /// Ends only with the writer or the reader; it is dropped to stop it.
+    /// Runs until the writer or the reader ends. Dropping the future stops it.
     pub async fn run(self, mut rounds: mpsc::Receiver<Round>) {
         while let Some(round) = rounds.recv().await {
             let cancel = round.cancel.clone();
             let worked = tokio::select! {
                 () = cancel.cancelled() => {
                     let source = &self.parts.spec.name;
-                    tracing::warn!(%source, "reading back is given up: the history is another one");
+                    tracing::warn!(%source, "reading back is abandoned, because the server's history was replaced");
                     Ok(())
                 }
                 worked = self.round(round) => worked,
@@ -80,7 +80,7 @@ impl RoundWorker {
         let jobs = std::mem::take(&mut round.jobs);
         let objects = jobs.len();
         let (source, swept) = (&self.parts.spec.name, round.sweep.is_some());
-        tracing::info!(%source, objects, swept, "reading back what was missed");
+        tracing::info!(%source, objects, swept, "reading missed versions back");
         let before = self.counted();
         let others = OtherWitnesses::of(&self.parts, &round);
         let mut reporter = Reporter::new(&self.parts, &self.inputs, round.id, objects, others);
@@ -97,12 +97,12 @@ impl RoundWorker {
             None => Vec::new(),
         };
         reporter.end(holes).await?;
-        // What the writer counts is complete.
+        // By then the writer's counts are complete.
         sync(&self.inputs).await?;
         let after = self.counted();
         let [requests, versions, gaps] = std::array::from_fn(|at| after[at].saturating_sub(before[at]));
         let took = begun.elapsed();
-        tracing::info!(%source, objects, requests, versions, gaps, ?took, "what was missed is read back");
+        tracing::info!(%source, objects, requests, versions, gaps, ?took, "missed versions are read back");
         Ok(())
     }
 
@@ -112,8 +112,8 @@ impl RoundWorker {
         [&counters.walk_back_requests, &counters.walked_back, &counters.gaps].map(read)
     }
 
-    /// Reads all names back; gives what the sweep is told, uids that were met on the way, and whether
-    /// anything had been lost before.
+    /// Reads all names back. Returns what the sweep learns, the uids met on the way, and whether anything had
+    /// been lost before.
     async fn walk_all(
         &self,
         round: &Round,
@@ -149,7 +149,7 @@ pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>)
     }
 }
 
-/// What lies below a listed object, and how the bearer of its name before it ended.
+/// Reads back the versions below a listed object, and the end of its name's former object.
 async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) -> Walk {
     let errand = exact.errand();
     let Moved { object, since, version, document, witnessed, is_end, rival } = moved;
@@ -165,7 +165,7 @@ async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) 
     told.born = number(&begins).filter(|_| !witnessed && walked.hole.is_none());
     told.unsure = number(&begins).filter(|_| !witnessed && walked.hole.is_some());
     let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
-    // Who was there before the outage had its name all the time.
+    // An object from before the outage had its name throughout.
     let waits = outage.and(number(&begins)).filter(|_| !witnessed);
     if let Some((rival, since)) = rival {
         let Since { floor, last } = since.clone();
@@ -207,7 +207,7 @@ async fn vanished_back(exact: &OldVersions, vanished: Vanished, outage: Option<&
     let mut told = vec![end_of(&ended)];
     told.extend(between.iter().map(Told::from));
     let before = ending(Arc::clone(&object), ended);
-    // To its very end others may have come and gone under its name.
+    // Other objects may have come and gone under its name until the very end.
     let waits = outage.map(|_| u128::MAX);
     Walk {
         report: NameReport { object, before, between, after: Vec::new(), waits },
@@ -216,17 +216,17 @@ async fn vanished_back(exact: &OldVersions, vanished: Vanished, outage: Option<&
     }
 }
 
-/// Whether one who was not listed is there all the same.
+/// Whether an object that was not listed exists all the same.
 enum There {
     No(Vanished),
-    /// At the list's version, with what it was then.
+    /// It existed at the list's version, with this content.
     Listed(Moved),
-    /// Now. What it was then is not known, and an audit compares it again.
+    /// It exists now. What it was at the list's version is not known; an audit compares it again.
     Since(Arc<ObjectRef>),
 }
 
-/// A list can lack an object that was there: what the server has at the list's own version says so,
-/// or at least what it has now. An end that is made up would stand in the way of the real one.
+/// Checks an object that was not listed. A list can lack an object that existed. What the server has at the
+/// list's version says so, or at least what it has now. An invented end would block the real one.
 async fn still_there(exact: &OldVersions, vanished: Vanished) -> There {
     let Vanished { object, since, absent } = &vanished;
     let answer = if absent.is_comparable() { exact.at(object, absent).await } else { None };
@@ -246,13 +246,13 @@ async fn still_there(exact: &OldVersions, vanished: Vanished) -> There {
         Some(Answer::Item { .. } | Answer::Nobody) => There::No(vanished),
         Some(Answer::Compacted | Answer::Refused(_)) | None => match exact.is_absent(object).await {
             Ok(false) => There::Since(Arc::clone(object)),
-            // Where nobody can tell, the list is believed.
+            // If nobody can tell, the list is believed.
             Ok(true) | Err(_) => There::No(vanished),
         },
     }
 }
 
-/// Those who were seen under a name and of whom nothing was witnessed.
+/// Reads back the unknown objects that were seen under a name.
 async fn met_back(
     exact: &OldVersions,
     met: &[Met],
@@ -269,8 +269,8 @@ async fn met_back(
     lives
 }
 
-/// Of a part that was listed later, what began since comes with the watch, and so do all others
-/// who had its name by then: in order.
+/// Whether the watch brings the object. If a part was listed later, the watch brings what began since, and
+/// every later object of the name, in order.
 fn is_watched(outage: Option<&Outage>, begins: Option<u128>) -> bool {
     outage.is_some_and(|outage| begins > number(&outage.listed))
 }
@@ -279,13 +279,13 @@ fn is_known(outage: Option<&Outage>, uid: &str) -> bool {
     outage.is_some_and(|outage| outage.known.contains(uid))
 }
 
-/// What was listed, or came. What can't be unpacked is kept as poison.
+/// The step of a listed or watched document. A document that can't be unpacked is kept as a poison message.
 pub(crate) fn came_of(document: &[u8], is_end: bool) -> Step {
     let document = unpack(document).unwrap_or_else(|error| Bytes::from(error.to_string()));
     if is_end { Step::Gone(document) } else { Step::Version(document) }
 }
 
-/// The last versions of an object, and its end.
+/// The steps of an object's last versions and its end.
 fn ending(object: Arc<ObjectRef>, ended: Ended) -> Vec<Step> {
     let walked = ended.walked.into_iter();
     let mut steps: Vec<Step> = walked.flat_map(|walked| missed(&object, walked)).collect();

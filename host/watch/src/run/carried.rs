@@ -1,5 +1,5 @@
-//! A source that another host witnesses: what comes from there is written and shown as if it had been
-//! watched here. Nothing is asked of the API server.
+//! Runs a source that another host witnesses. It writes and shows what that host carries as if this one had
+//! watched it. It asks the API server nothing.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::write::append::write;
 use crate::write::current;
 
 impl Source {
-    /// Runs on what comes through the feed until the stop. An error is final.
+    /// Runs on the feed until the stop. An error is final.
     pub async fn feed(self, mut feed: Box<dyn Feed>, stop: CancellationToken) -> Result<(), SourceError> {
         let parts = Arc::new(self.parts);
         let (loads, loading) = mpsc::channel(1);
@@ -60,7 +60,7 @@ impl Source {
     }
 }
 
-/// Makes durable what came, then shows it. `None`: stopped before it was.
+/// Makes what arrived durable, then shows it. Returns `None` if it was stopped before.
 async fn take(
     parts: &Parts,
     fed: Fed,
@@ -80,7 +80,7 @@ async fn take(
     Ok(Some(()))
 }
 
-/// What is better known here than told: the direct owner, and what the document was before.
+/// Fills in what this host knows better than the carrier: the direct owner and the former document.
 fn complete(parts: &Parts, state: &mut Witnessed) {
     let known = parts.shared.read().known(&state.object.uid);
     state.base = known.as_ref().and_then(|known| known.document());
@@ -105,7 +105,7 @@ fn show(parts: &Parts, append: Append, late: &[bool], appended: &Appended) {
         };
         count(counter, 1);
         match state.change {
-            // What came late says nothing about what is there now.
+            // A late state says nothing about the present.
             _ if *late => {}
             Change::Present => {
                 let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! From the journal's memory of a source to its cache, with nothing asked of the server. One task
-//! reads the journal, and another puts what was read in its place meanwhile.
+//! Loads a source's objects from the journal into its cache. It asks the server nothing. One task reads the
+//! journal while another places what was read.
 
 use kubewitness_core::Seq;
 use kubewitness_core::document::unpack;
@@ -13,17 +13,17 @@ use crate::connect::backoff::{Backoff, Dice};
 use crate::source::landmarks::{Landmark, Landmarks};
 use crate::source::parts::{Parts, SourceError};
 
-/// Parts that were read and are not in their place yet.
+/// Parts that were read and are not placed yet.
 const AHEAD: usize = 2;
 
 pub(crate) enum Load {
-    /// A try to read all; what came before was not all.
+    /// Begins an attempt. Objects of an earlier attempt are dropped.
     Objects(mpsc::Receiver<Vec<Current>>),
-    /// It was all, up to this position. Answered once it is in its place.
+    /// The attempt is complete up to this position. The answer comes once everything is placed.
     Whole(Seq, oneshot::Sender<()>),
 }
 
-/// Reads the journal. `None`: stopped before that could be done.
+/// Reads the journal. Returns `None` if it was stopped before the end.
 pub(crate) async fn read(
     parts: &Parts,
     loads: mpsc::Sender<Load>,
@@ -61,14 +61,14 @@ pub(crate) async fn read(
 async fn remember_discrepancies(parts: &Parts) {
     match parts.witness.discrepancies(&parts.spec.name).await {
         Ok(before) => parts.shared.differed(before),
-        // They are for people to read: watching doesn't wait for them.
+        // Only people read these, so watching does not wait for them.
         Err(error) => {
-            tracing::warn!(source = %parts.spec.name, "what audits found before can't be read: {error}");
+            tracing::warn!(source = %parts.spec.name, "the results of earlier audits can't be read: {error}");
         }
     }
 }
 
-/// Fills the cache with what [`read`] gives. `false`: that has ended before it had all.
+/// Fills the cache with what [`read`] sends. Returns `false` if that ended early.
 pub(crate) async fn fill(parts: &Parts, mut loads: mpsc::Receiver<Load>) -> bool {
     let start = || Filling::instead_of(&parts.shared.read());
     let mut filling = start();
@@ -92,7 +92,7 @@ pub(crate) async fn fill(parts: &Parts, mut loads: mpsc::Receiver<Load>) -> bool
     false
 }
 
-/// Of what the journal has.
+/// The landmarks among the journal's objects.
 fn landmarks(cache: &Cache) -> Landmarks {
     let mut landmarks = Landmarks::default();
     for held in cache.chosen(|numbers| Landmarks::chosen(&numbers.iter().copied())) {

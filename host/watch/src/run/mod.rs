@@ -1,6 +1,7 @@
-//! One source: from the journal's memory of it to running tasks that list, watch, repair and write.
+//! Runs one source: it loads the source from the journal, then starts the tasks that list, watch, repair and
+//! write.
 //!
-//! Wires the other rooms, and decides nothing about objects.
+//! Wires the other folders, and decides nothing about objects.
 
 mod carried;
 mod load;
@@ -36,17 +37,16 @@ pub struct Source {
     pub(crate) parts: Parts,
 }
 
-/// A source in three tasks: the server is read while states are made of what came before, and these are
-/// made while those before them are written.
+/// A source as three tasks: one reads the server, one makes states, one writes them.
 pub struct Split {
     pub reading: BoxFuture<'static, ()>,
-    /// Its end is the source's, and the others end with it.
+    /// When this task ends, the source ends, and so do the other two.
     pub making: BoxFuture<'static, Result<(), SourceError>>,
     pub appending: BoxFuture<'static, ()>,
 }
 
 impl Source {
-    /// The handle is also what makes the source's cache readable through `listers`: add it there.
+    /// Makes a source. Add its handle to `listers`, so that the source's cache becomes readable.
     pub fn new(
         connection: &Connection,
         spec: SourceSpec,
@@ -66,14 +66,14 @@ impl Source {
         self
     }
 
-    /// Runs until the stop, then returns once what was received is durable. An error is final.
+    /// Runs until the stop, then returns once everything received is durable. An error is final.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SourceError> {
         let Split { reading, making, appending } = self.split(stop);
         let ((), made, ()) = tokio::join!(reading, making, appending);
         made
     }
 
-    /// [`Self::run`] as futures for tasks of their own.
+    /// Does the work of [`Self::run`] as futures for tasks of their own.
     pub fn split(self, stop: CancellationToken) -> Split {
         let parts = Arc::new(self.parts);
         let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
@@ -82,7 +82,8 @@ impl Source {
         let (unended, is_unended) = mpsc::unbounded_channel();
         let (appends, to_append) = mpsc::channel(FLIGHTS);
         let (has_appended, appended) = mpsc::channel(FLIGHTS);
-        // Reader, repair and audit end with the stop or with the writer; the writer with them.
+        // The reader, the repair and the audit end with the stop or with the writer. The writer ends with
+        // them.
         let halt = stop.child_token();
         let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);
         let watched = Arc::clone(&parts);

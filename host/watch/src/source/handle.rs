@@ -1,4 +1,4 @@
-//! What others may see of a running source.
+//! Shows a running source to the rest of the process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::cache::Cache;
 use crate::source::landmarks::Landmarks;
 
-/// A source as it is at this moment.
+/// The figures of a source at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceSnapshot {
     pub name: String,
@@ -23,24 +23,24 @@ pub struct SourceSnapshot {
     /// The version from which a watch would be resumed; empty before the first list.
     pub checkpoint: String,
     pub epoch: u32,
-    /// The cache shows what the server has, but for what is on its way.
+    /// Whether the cache shows what the server has, apart from what is on its way.
     pub synced: bool,
     pub last_event_ms: Option<u64>,
     /// What keeps the source from watching, for people; `None` while all is well.
     pub condition: Option<String>,
-    /// Why nothing is taken in although the server would send: the journal can't be written now.
+    /// Why the source takes nothing in although the server would send: the journal can't be written now.
     pub stalled: Option<String>,
     pub counts: SourceCounts,
-    /// What this server can't do, for people; `None` where it can do all.
+    /// What this server can't do, for people; `None` if it can do everything.
     pub limitation: Option<String>,
-    /// Objects whose missed versions are being read back now.
+    /// The objects whose missed versions are being read back now.
     pub walking: usize,
     pub last_audit_ms: Option<u64>,
-    /// Objects that audits found to differ, as the journal counts them.
+    /// The objects that audits found to differ, as the journal counts them.
     pub differed: u64,
-    /// Audits found something to differ, and none since then has found nothing.
+    /// Whether audits found a difference and no later audit found none.
     pub disagrees: bool,
-    /// What audits found, newest first, as far as it is kept.
+    /// The differences that audits found, newest first, as far as they are kept.
     pub discrepancies: Vec<DiscrepancyView>,
 }
 
@@ -98,7 +98,8 @@ pub(crate) struct Live {
     pub condition: Option<String>,
     pub stalled: Option<String>,
     pub limitations: BTreeMap<Limit, String>,
-    /// Objects that are read back, or wait for it: of the last round, and those that an event showed.
+    /// The objects that are read back or wait for it: those of the last round, and those that an event
+    /// showed.
     pub walking: usize,
     pub mending: usize,
     pub last_audit_ms: Option<u64>,
@@ -107,15 +108,15 @@ pub(crate) struct Live {
     pub discrepancies: VecDeque<DiscrepancyView>,
 }
 
-/// Shared by the source that writes it and the handles that read it. A panicking reader can't
-/// leave it half-written, so a poisoned lock is taken as it is.
+/// The source writes it, and the handles read it. A reader that panics can't leave it half-written, so a
+/// poisoned lock is used as it is.
 pub(crate) struct Shared {
     pub name: Arc<str>,
     cache: RwLock<Cache>,
-    /// The cache has the source's states up to this position. `None` before it was filled.
+    /// The cache has the source's states up to this position; `None` before it was filled.
     shown: watch::Sender<Option<Seq>>,
     live: Mutex<Live>,
-    /// By which the history of this epoch is known again.
+    /// The landmarks of this epoch.
     landmarks: Mutex<Landmarks>,
     pub counters: Counters,
 }
@@ -148,10 +149,10 @@ impl Shared {
         self.shown.send_modify(|shown| *shown = (*shown).max(Some(through)));
     }
 
-    /// Waits until it has what is at this position.
+    /// Waits until the cache has the state at this position.
     pub async fn shows(&self, seq: Seq) {
         let mut shown = self.shown.subscribe();
-        // The sender is our own: it can't be gone.
+        // This struct holds the sender, so the channel can't be closed.
         shown.wait_for(|shown| shown.is_some_and(|shown| shown >= seq)).await.ok();
     }
 
@@ -163,7 +164,7 @@ impl Shared {
         self.landmarks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says it once: the same condition again is no news.
+    /// Sets the condition, and logs it unless it is the same as before.
     pub fn set_condition(&self, condition: Option<String>) {
         let mut live = self.live();
         if live.condition == condition {
@@ -176,7 +177,7 @@ impl Shared {
         live.condition = condition;
     }
 
-    /// What audits found before the process started.
+    /// Takes the differences that audits found before the process started.
     pub fn differed(&self, before: Discrepancies) {
         let mut live = self.live();
         live.differed = before.count;
@@ -184,7 +185,7 @@ impl Shared {
         live.discrepancies = before.newest.into();
     }
 
-    /// What an audit found is durable.
+    /// Takes differences of an audit that are durable.
     pub fn differs(&self, found: Vec<DiscrepancyView>) {
         if found.is_empty() {
             return;
@@ -199,16 +200,16 @@ impl Shared {
         }
     }
 
-    /// An audit was complete.
+    /// Notes that an audit was completed.
     pub fn audited(&self, now_ms: u64, agrees: bool) {
         let mut live = self.live();
         live.last_audit_ms = Some(now_ms);
         if agrees && std::mem::take(&mut live.disagrees) {
-            tracing::info!(source = %self.name, "the audit found nothing to differ any more");
+            tracing::info!(source = %self.name, "the audit found no difference any more");
         }
     }
 
-    /// What the server can't do: said once, and once more when it can.
+    /// Sets what the server can't do. It is logged once, and once more when the server can do it.
     pub fn set_limitation(&self, limit: Limit, why: Option<&str>) {
         let mut live = self.live();
         let held = live.limitations.contains_key(&limit);
@@ -219,7 +220,7 @@ impl Shared {
                 live.limitations.insert(limit, text);
             }
             None if held => {
-                tracing::info!(source = %self.name, "no longer so: {}", limit.text());
+                tracing::info!(source = %self.name, "this has passed: {}", limit.text());
                 live.limitations.remove(&limit);
             }
             _ => {}
@@ -240,9 +241,9 @@ impl Limit {
     fn text(self) -> &'static str {
         match self {
             Self::Exact => "missed versions can't be read back",
-            Self::Counts => "what came and went unseen can't be found",
+            Self::Counts => "objects that came and went unseen can't be found",
             Self::Order => "missed versions can't be told apart",
-            Self::Audits => "audits fail, so that what the watch never brought is not found",
+            Self::Audits => "audits fail, so losses of the watch are not found",
         }
     }
 }

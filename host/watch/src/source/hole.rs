@@ -1,8 +1,8 @@
-//! Versions that are missing, and why: what becomes a gap.
+//! Defines a hole: which versions are missing, and why. A hole becomes a gap.
 
 pub(crate) use kubewitness_core::state::gap_reason as reason;
 
-/// Versions strictly between two, either empty where it is not known.
+/// The versions strictly between two. Either bound is empty if it is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hole {
     pub after: String,

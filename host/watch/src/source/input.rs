@@ -1,4 +1,4 @@
-//! What the reader hands to the writer, in order, and what the writer answers.
+//! Defines the messages from the reader to the writer, in order, and the writer's answers.
 
 use std::sync::Arc;
 
@@ -15,97 +15,97 @@ use crate::source::life::Life;
 use crate::source::round::RoundId;
 
 pub(crate) enum Input {
-    /// A watch has been accepted; cancelling the token ends it from the writer's side.
+    /// The server accepted a watch. Cancelling the token ends the watch from the writer's side.
     Opened(CancellationToken),
-    /// A line of the watch, with its share of the bytes in flight where it is a large one.
+    /// A line of the watch. A large line comes with its share of the bytes in flight.
     Line(Bytes, Option<OwnedSemaphorePermit>),
     Oversized(Bytes),
-    /// An object that was listed; `anew` where it is of a new epoch.
+    /// A listed object; `anew` if it belongs to a new epoch.
     Item {
         document: Bytes,
         anew: bool,
     },
-    /// What comes of this name waits until its story is told: that of an audit has the epoch
-    /// in which it was made.
+    /// Holds a name: its events wait until its story is told. A story of an audit has the epoch in which it
+    /// began.
     Hold(Arc<ObjectRef>, Option<u32>),
-    /// What was missed of one name, in order; with it, or with its last part, the name passes.
+    /// The missed versions of one name, in order. The name is released with the story, or with its last part.
     Story(Story),
-    /// What an audit found to differ; its stories follow.
+    /// The differences that an audit found. Their stories follow.
     Differs(Vec<DiscrepancyView>),
-    /// Of the round that it belongs to, if to one.
+    /// A hole of the source, with its round if it has one.
     SourceHole(Option<RoundId>, Hole),
-    /// A list is complete: a watch from this version misses nothing. The checkpoint on disk stays
-    /// where it is until the round is settled.
+    /// A list is complete: a watch from this version misses nothing. The checkpoint on disk stays where it is
+    /// until the round is settled.
     Listed(Version, Option<RoundId>),
-    /// Whoever can be found has been found: nobody waits for those who had their names before.
+    /// The sweep is over: nobody waits any longer for former objects of a name.
     Swept(RoundId),
-    /// Everything that was missed has been read back, or lies in gaps.
+    /// All missed versions have been read back or lie in gaps.
     Settled(RoundId),
-    /// Answered once everything is settled and durable.
+    /// Asks for an answer once everything is settled and durable.
     WhenSettled(oneshot::Sender<Standing>),
-    /// What is watched may be another history: the watch ends, and that is looked into.
+    /// The watch may belong to another history. It ends, and the reader checks.
     Doubt,
     /// The server's history is another one.
     NewEpoch,
-    /// Another witness is ahead of this one: the source ends, to begin again where that one is.
+    /// Another witness is ahead. The source ends, and begins again where that one is.
     Overtaken(String),
-    /// Answered once everything before it is durable.
+    /// Asks for an answer once everything before it is durable.
     Sync(oneshot::Sender<Standing>),
 }
 
 pub(crate) struct Story {
-    /// `None`: of an audit, which belongs to no round.
+    /// `None`: the story of an audit, which belongs to no round.
     pub round: Option<RoundId>,
-    /// The epoch that it was read in, where it doesn't follow from the round.
+    /// The epoch in which it was read, if the round does not say it.
     pub epoch: Option<u32>,
     pub steps: Vec<Step>,
-    /// The name that passes from now on.
+    /// The name to release.
     pub release: Option<Arc<ObjectRef>>,
 }
 
 pub(crate) enum Step {
     Hole(Arc<ObjectRef>, Hole),
-    /// A version that was missed, older than those that follow.
+    /// A missed version, older than the following ones.
     Missed(Bytes),
     /// The version that was listed.
     Version(Bytes),
     /// The same, of a new epoch.
     Anew(Bytes),
-    /// A version of an object that has ended or left, if it was not witnessed before.
+    /// A version of an object that has ended or left. It counts only if it was not witnessed before.
     Late(Bytes),
-    /// The end of an object, as it came.
+    /// The end of an object, as it arrived.
     Gone(Bytes),
-    /// An object has ended. The version of its deletion is there where walking back showed it.
+    /// The end of an object. It has the version of the deletion if walking back showed it.
     Ended(Arc<ObjectRef>, Option<Version>),
-    /// Of an object of which nothing was witnessed.
+    /// The life of an unknown object.
     Life(Life),
 }
 
-/// Where the writer is.
+/// Where the writer stands.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing {
-    /// From where a watch may be resumed.
+    /// The version from which a watch may be resumed.
     pub resume: Option<Version>,
-    /// What was seen of the server: it can't be behind this.
+    /// The newest version seen of the server, which can't be behind it.
     pub newest: Option<Version>,
     pub epoch: u32,
-    /// Nothing is being read back, so that what is in the cache is what was witnessed.
+    /// Whether nothing is being read back, so that the cache holds exactly the witnessed states.
     pub settled: bool,
     /// The ERROR frame that ended the last watch.
     pub told: Option<Failure>,
 }
 
-/// The writer has ended, and whoever sends to it ends with it.
+/// The writer has ended, and its senders end with it.
 pub(crate) struct Closed;
 
-/// Waits until everything that was sent is durable.
+/// Waits until everything sent is durable.
 pub(crate) async fn sync(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
     let (answer, answered) = oneshot::channel();
     inputs.send(Input::Sync(answer)).await.map_err(|_| Closed)?;
     answered.await.map_err(|_| Closed)
 }
 
-/// Waits until nothing is being read back, and everything that was sent is durable.
+/// Waits until nothing is being read back and everything sent is durable.
 pub(crate) async fn settled(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
     let (answer, answered) = oneshot::channel();
     inputs.send(Input::WhenSettled(answer)).await.map_err(|_| Closed)?;

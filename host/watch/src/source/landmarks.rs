@@ -1,7 +1,7 @@
-//! Landmarks: a few witnessed versions, kept whole, by which a history is known again.
+//! Keeps landmarks: a few complete witnessed versions by which a history is recognized.
 //!
-//! One landmark may be the same in both histories by chance, or because a controller writes the
-//! same again; so older ones are kept, too, each before a round number of versions.
+//! One landmark may be equal in two histories by chance, or because a controller repeats a write. So older
+//! ones are kept, too, each the last before a round number of versions.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use kubewitness_core::state::ObjectRef;
 
 use crate::version::number;
 
-/// A larger document is no landmark: a few are held for each source.
+/// A larger document is no landmark, because each source holds a few of them.
 const LANDMARK_BYTES: usize = 64 * 1024;
-/// Beside the newest, the last one before the latest multiple of each of these.
+/// Beside the newest one, the last version before the latest multiple of each of these is kept.
 const ROUND: [u128; 3] = [1 << 6, 1 << 12, 1 << 18];
 
 #[derive(Clone, Default)]
 pub(crate) struct Landmarks {
     newest: Option<Landmark>,
     older: [Option<Landmark>; ROUND.len()],
-    /// Something was found that can't be in this history: somebody whose end was witnessed is there.
+    /// Whether something contradicts this history: an object exists whose end was witnessed.
     pub contradicted: bool,
 }
 
 impl Landmarks {
-    /// Whether a version lies beyond the newest, and would be it.
+    /// Whether a version is newer than the newest landmark and would replace it.
     pub fn is_news(&self, version: &Version) -> bool {
         let Some(number) = number(version) else { return false };
         self.newest.as_ref().is_none_or(|held| held.number < number)
     }
 
-    /// Up to which everything that was witnessed can be known again.
+    /// The version up to which all witnessed states can be recognized.
     pub fn newest(&self) -> Option<Version> {
         self.newest.as_ref().map(|landmark| landmark.version.clone())
     }
@@ -45,7 +45,7 @@ impl Landmarks {
         }
     }
 
-    /// Which of the versions that are known, in any order, are to be landmarks: oldest first.
+    /// Chooses the landmarks among the known versions, which come in any order. Returns them oldest first.
     pub fn chosen(versions: &(impl Iterator<Item = u128> + Clone)) -> Vec<u128> {
         let Some(newest) = versions.clone().max() else { return Vec::new() };
         let before = |round: u128| versions.clone().filter(|version| *version < newest / round * round).max();
@@ -55,7 +55,7 @@ impl Landmarks {
         chosen
     }
 
-    /// Each once, the newest first.
+    /// Each landmark once, the newest first.
     pub fn all(&self) -> Vec<&Landmark> {
         let mut all: Vec<_> = self.newest.iter().chain(self.older.iter().flatten()).collect();
         all.dedup_by_key(|landmark| landmark.number);
@@ -74,7 +74,7 @@ pub(crate) struct Landmark {
 impl Landmark {
     pub fn new(object: &Arc<ObjectRef>, version: &Version, document: &[u8]) -> Option<Self> {
         let number = number(version).filter(|_| document.len() <= LANDMARK_BYTES)?;
-        // Copied: a slice would hold on to the whole chunk or page that it came in.
+        // This is a copy. A slice would keep the whole chunk or page in memory.
         let document = Bytes::copy_from_slice(document);
         Some(Self { object: Arc::clone(object), version: version.clone(), number, document })
     }

@@ -1,4 +1,4 @@
-//! What reading back showed of an object. Values alone.
+//! Values that describe the versions of an object that were read back.
 
 use bytes::Bytes;
 use kubewitness_core::Version;
@@ -7,14 +7,14 @@ use kubewitness_core::state::ObjectRef;
 use crate::source::hole::Hole;
 use crate::version::number;
 
-/// The whole of what walking back gave.
+/// The result of walking back.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
     /// The missed versions, oldest first.
     pub found: Vec<(Version, Bytes)>,
     /// What is missing below them.
     pub hole: Option<Hole>,
-    /// Something came to light where the watch was taken to be complete.
+    /// Whether a lost version was found where the watch counted as complete.
     pub lost: bool,
 }
 
@@ -24,9 +24,9 @@ pub(crate) struct Life {
     pub object: ObjectRef,
     /// In order; each with what is missing below it.
     pub walked: Vec<Walked>,
-    /// `None` where it still is there, or where the version of its deletion is not known.
+    /// `None` if it still exists, or if the version of its deletion is not known.
     pub died: Option<Version>,
-    /// It was there when everything was listed.
+    /// Whether it existed when everything was listed.
     pub survives: bool,
 }
 
@@ -35,18 +35,18 @@ impl Life {
         self.walked.iter().any(|walked| walked.hole.is_some()) || (self.died.is_none() && !self.survives)
     }
 
-    /// Nothing is missing below the oldest version that is known of it.
+    /// Whether nothing is missing below its oldest known version.
     pub fn is_whole(&self) -> bool {
         self.walked.first().is_some_and(|below| below.hole.is_none())
     }
 
-    /// The oldest version that is known of it.
+    /// Its oldest known version.
     pub fn begins(&self) -> u128 {
         let mut found = self.walked.iter().flat_map(|walked| &walked.found);
         found.next().and_then(|(version, _)| number(version)).unwrap_or_default()
     }
 
-    /// States that it makes at most.
+    /// The most states that it makes.
     pub fn states(&self) -> usize {
         self.walked.iter().map(|walked| walked.found.len() + 1).sum::<usize>() + 1
     }

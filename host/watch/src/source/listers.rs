@@ -1,4 +1,4 @@
-//! The lister: reads over the caches of all sources.
+//! The lister: reads the caches of all sources.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -10,7 +10,7 @@ use kubewitness_core::state::ObjectRef;
 use crate::cache::{Brief, Search};
 use crate::source::handle::SourceHandle;
 
-/// Owners above this many levels are not looked for; real chains have three.
+/// The most levels of owners that are followed. Real chains have three.
 const OWNER_DEPTH: usize = 8;
 
 /// Reads over the caches of all sources.
@@ -20,7 +20,7 @@ pub struct Listers {
 }
 
 impl Listers {
-    /// Takes the place of a source with the same name.
+    /// Adds a source. It replaces a source of the same name.
     pub fn add(&self, handle: SourceHandle) {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
         sources.retain(|held| held.name() != handle.name());
@@ -35,12 +35,12 @@ impl Listers {
         self.read().clone()
     }
 
-    /// The object with this uid, in whichever source it is.
+    /// The object with this uid, whichever source has it.
     pub(crate) fn brief(&self, uid: &str) -> Option<Brief> {
         self.read().iter().find_map(|handle| handle.shared.read().brief(uid))
     }
 
-    /// From a controlling owner upward to the outermost one that is known.
+    /// Follows controlling owners up to the outermost known one.
     pub(crate) fn outermost(&self, direct: ObjectRef) -> Arc<ObjectRef> {
         let mut owner = Arc::new(direct);
         for _ in 0..OWNER_DEPTH {
@@ -63,7 +63,7 @@ impl Listers {
         self.read().iter().find(|handle| handle.name() == name).cloned()
     }
 
-    /// A source whose cache can be read.
+    /// The handle of a source whose cache can be read.
     fn loaded(&self, name: &str) -> Result<SourceHandle, SelectError> {
         let Some(handle) = self.source(name) else {
             let known = self.read().iter().map(|handle| handle.name().to_owned()).collect();
@@ -82,8 +82,8 @@ impl Lister for Listers {
         Ok(self.loaded(source)?.shared.read().by_name(namespace, name))
     }
 
-    /// The lock is held for a page at a time. What changes meanwhile is there before or after its
-    /// change; what is there throughout is found once.
+    /// Selects objects. It holds the lock for one page at a time. An object that changes meanwhile is found
+    /// before or after its change. An object that exists throughout is found once.
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
         let handle = self.loaded(source)?;
         let indexes = handle.shared.read().indexes();
@@ -178,7 +178,7 @@ mod tests {
 
     const OBJECTS: usize = 700;
 
-    /// One object at one version, of which every part says which version it is.
+    /// One object at one version. Every part of it names the version.
     fn version(name: usize, version: u64) -> Current {
         let document = format!(
             r#"{{"metadata":{{"labels":{{"all":"{}","parity":"{}"}}}},"spec":{{"version":"{version}"}}}}"#,

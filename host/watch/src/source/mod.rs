@@ -1,4 +1,4 @@
-//! What the tasks of one source share: values, and what one task tells another.
+//! What the tasks of one source share: values, and the messages between tasks.
 //!
 //! Asks the server nothing, decides nothing and writes nothing. It may use `connect` and `cache`.
 

@@ -1,4 +1,4 @@
-//! What all tasks of a source hold, and how a source ends.
+//! What all tasks of a source hold, and the ways in which a source ends.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::source::handle::Shared;
 use crate::source::listers::Listers;
 use crate::tuning::Tuning;
 
-/// What all parts of a source share.
+/// What all tasks of a source share.
 pub(crate) struct Parts {
     pub api: Api,
     pub spec: SourceSpec,
@@ -25,14 +25,14 @@ pub(crate) struct Parts {
     pub tuning: Tuning,
 }
 
-/// Why a source has ended for good. Everything that can pass is waited for instead, and shown
-/// in the handle.
+/// Why a source has ended for good. A passing failure does not end it: the source waits, and its handle shows
+/// why.
 #[derive(Debug, Error)]
 pub enum SourceError {
-    /// Stop the process: what is on disk can't be trusted, or this program is wrong.
+    /// Stop the process: the data on disk can't be trusted, or this program is wrong.
     #[error(transparent)]
     Journal(JournalError),
-    /// Start the source again, which then goes on from where another witness of it is.
+    /// Start the source again. It then goes on where another witness of it stands.
     #[error("{0}")]
     Overtaken(String),
 }

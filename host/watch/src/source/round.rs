@@ -1,5 +1,5 @@
-//! What a comparison leaves to be done: objects of which versions were missed, and what else may
-//! have happened while nobody looked. Values only; `repair::rounds` works them off beside the watch.
+//! Defines a round: the objects whose versions a comparison found missing, and the outage in which more may
+//! have happened. Values only; `repair::rounds` works them off beside the watch.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -14,18 +14,18 @@ use tokio_util::sync::CancellationToken;
 use crate::connect::resource::Resource;
 use crate::version::number;
 
-/// Numbers rounds, so that what belongs to one that was given up is not taken for a later one's.
+/// The number of a round. It tells work of an abandoned round from that of a later one.
 pub(crate) type RoundId = u64;
 
 pub(crate) struct Round {
     pub id: RoundId,
     pub resource: Resource,
     pub jobs: Vec<Job>,
-    /// `None` where nothing unknown can have happened.
+    /// The outage to sweep; `None` if nothing unknown can have happened.
     pub sweep: Option<Outage>,
-    /// What this witness could not see, another one of a shared journal may have seen.
+    /// Whether another witness of a shared journal may have seen what this one missed.
     pub may_be_seen: bool,
-    /// Given up: the history to which it belongs is over.
+    /// Cancelled when the round is abandoned, because its history is over.
     pub cancel: CancellationToken,
 }
 
@@ -45,20 +45,20 @@ pub(crate) fn newest(jobs: &[Job]) -> Option<u128> {
     jobs.iter().filter_map(version).max()
 }
 
-/// The time in which nobody looked, and what is known of it.
+/// A time in which nobody watched, and what is known of it.
 pub(crate) struct Outage {
     /// Everything up to here was witnessed.
     pub after: Version,
-    /// Here everything was listed.
+    /// Everything was listed at this version.
     pub listed: Version,
-    /// Nothing of it was listed later.
+    /// Whether no part of it was listed later.
     pub is_whole: bool,
     pub known: Uids,
-    /// How many objects there were at `after`, where that is certain.
+    /// The number of objects at `after`, if it is certain.
     pub expected: Option<u64>,
 }
 
-/// A set of uids by their hashes: the chance that two of a million collide is one in ten million.
+/// A set of uids by their hashes. The chance that two of a million collide is one in ten million.
 #[derive(Default)]
 pub(crate) struct Uids {
     hashes: HashSet<u64>,
@@ -66,7 +66,7 @@ pub(crate) struct Uids {
 }
 
 impl Uids {
-    /// Whether it was new.
+    /// Inserts a uid. Returns whether it was new.
     pub fn insert(&mut self, uid: &str) -> bool {
         self.hashes.insert(self.hasher.hash_one(uid))
     }
@@ -91,13 +91,13 @@ impl Job {
     }
 }
 
-/// Up to where nothing of an object is missing, as far as is known.
+/// The version up to which nothing of an object is missing, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Since {
-    /// Up to here the watch was complete.
+    /// The watch was complete up to here.
     pub floor: Version,
-    /// What was witnessed of it last, where that is known: anything between it and the floor shows
-    /// that the watch was not complete.
+    /// The last witnessed version of the object, if it is known. Anything between it and the floor shows that
+    /// the watch was not complete.
     pub last: Option<Version>,
 }
 
@@ -106,41 +106,41 @@ impl Since {
         Self { floor, last: None }
     }
 
-    /// Whether something at this version was lost, if it is of this object.
+    /// Whether a version of this object at this number was lost.
     pub fn lost(&self, version: &Version) -> bool {
         let is_beyond = self.last.as_ref().is_some_and(|last| version.is_newer_than(last));
         is_beyond && !version.is_newer_than(&self.floor)
     }
 
-    /// Nothing that could come to light would show more.
+    /// Forgets the last witnessed version, unless it lies below the floor: then a version in between shows a loss.
     pub fn settle(mut self) -> Self {
         self.last = self.last.filter(|last| self.floor.is_newer_than(last));
         self
     }
 
-    /// The floor is no longer believed.
+    /// Lowers the floor to the last witnessed version, because the watch was not complete up to the floor.
     pub fn sink(&mut self) {
         self.floor = self.last.take().unwrap_or_else(|| self.floor.clone());
     }
 }
 
-/// A listed object of which versions may be missing below.
+/// A listed object that may lack earlier versions.
 pub(crate) struct Moved {
     pub object: Arc<ObjectRef>,
     pub since: Since,
     pub version: Version,
-    /// As it was listed.
+    /// The document as it was listed.
     pub document: Packed,
-    /// Whether it was witnessed before.
+    /// Whether the object was witnessed before.
     pub witnessed: bool,
-    /// What came of it was its end.
+    /// Whether the event was its end.
     pub is_end: bool,
     /// Another uid that had its name.
     pub rival: Option<(Arc<ObjectRef>, Since)>,
 }
 
 impl Moved {
-    /// The version at which it is there.
+    /// The version at which it exists.
     pub fn listed(&self) -> Option<&Version> {
         (!self.is_end).then_some(&self.version)
     }
@@ -150,19 +150,19 @@ impl Moved {
 pub(crate) struct Vanished {
     pub object: Arc<ObjectRef>,
     pub since: Since,
-    /// Here it was no longer there.
+    /// The version at which it no longer existed.
     pub absent: Version,
 }
 
-/// An object of which something was missed, with the epoch in which that was seen. Its name is held
-/// until its story is told.
+/// An object with missed versions, and the epoch in which this was noticed. Its name is held until its story
+/// is told.
 pub(crate) struct MissedObject {
     pub epoch: u32,
     pub moved: Moved,
-    /// Its place among those that wait.
+    /// Its place in the queue.
     pub place: Option<OwnedSemaphorePermit>,
 }
 
-/// So many names wait to be looked into, and as many are looked into, before nothing more is read
+/// The names that may wait for repair, and as many that are being repaired. Beyond them nothing more is read
 /// from the server.
 pub(crate) const MISSED_AT_ONCE: usize = 256;

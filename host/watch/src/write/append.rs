@@ -1,5 +1,5 @@
-//! Writes one batch after the other to the journal, so that the next one can be made meanwhile. What
-//! can't be written now is tried again; nothing else is taken until it is.
+//! Writes one batch after another to the journal while the next batch is made. It retries a batch that can't
+//! be written, and takes nothing else until then.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ pub(crate) struct Appender {
 }
 
 impl Appender {
-    /// Ends with the one who gives it batches, or on a stop while the journal can't be written.
+    /// Runs until its sender ends, or until a stop while the journal can't be written.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut dice = Dice::new(self.parts.tuning.seed);
         while let Some(append) = self.appends.recv().await {
             let Some(settled) = write(&self.parts, &append, &mut dice, &stop).await else { return };
-            // What comes after one that is refused must not be there without it.
+            // A batch after a refused one must not be stored without it.
             let is_last = settled.is_err();
             if self.appended.send(settled).await.is_err() || is_last {
                 return;
@@ -35,7 +35,7 @@ impl Appender {
     }
 }
 
-/// Tries until it is durable. `None`: stopped before it was.
+/// Tries until the batch is durable. Returns `None` if it was stopped before.
 pub(crate) async fn write(
     parts: &Parts,
     append: &Append,
@@ -44,7 +44,7 @@ pub(crate) async fn write(
 ) -> Option<Settled> {
     let Parts { tuning, witness, shared, .. } = parts;
     let mut backoff = Backoff::new(tuning.first_pause, tuning.journal_pause);
-    // In an outage of hours each reason is in the log once.
+    // An outage of hours logs each reason once.
     let mut told = None;
     loop {
         let why = match witness.append(append.clone()).await {

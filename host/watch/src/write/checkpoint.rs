@@ -1,9 +1,9 @@
-//! From which version a watch may be resumed without losing anything. Pure.
+//! Tracks the checkpoint: the version from which a watch can be resumed without loss. Pure.
 //!
-//! Versions are not unique: twelve expired leases are deleted at one. So a version that was seen
-//! is complete only once a greater one, or a bookmark at or after it, was seen. Until then the
-//! safe version is the one before: where versions are decimal, the number before the newest (every
-//! event below it has come, since a watch is in order), otherwise the version seen before it.
+//! Versions are not unique: twelve expired leases are deleted at the same version. So a version is complete
+//! only once a greater one, or a bookmark at or after it, has arrived. Until then the safe version is the one
+//! before. If versions are decimal, that is the number before the newest version: a watch is in order, so
+//! every event below it has come. Otherwise it is the version seen before it.
 
 use std::cmp::Ordering;
 
@@ -16,7 +16,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// A list, or a restart, that is complete up to this version.
+    /// Begins after a list or a restart that is complete up to this version.
     pub fn at(version: Option<Version>) -> Self {
         let version = version.filter(|version| !version.as_str().is_empty());
         Self { safe: version.clone(), newest: version }
@@ -26,12 +26,12 @@ impl Checkpoint {
         self.safe.as_ref()
     }
 
-    /// The newest that was seen, whether or not everything of it was.
+    /// The newest version seen, complete or not.
     pub fn newest(&self) -> Option<&Version> {
         self.newest.as_ref()
     }
 
-    /// An event of this version came.
+    /// Takes an event of this version.
     pub fn event(&mut self, version: &Version) {
         let Some(newest) = &self.newest else {
             self.safe = version.before();
@@ -44,7 +44,7 @@ impl Checkpoint {
                 self.safe = before.or_else(|| Some(newest.clone()));
                 self.newest = Some(version.clone());
             }
-            // Shared with the newest one, or replayed from before it.
+            // It shares the newest version, or is a repeat from before it.
             Some(Ordering::Equal | Ordering::Less) => {}
             None => {
                 self.safe = Some(newest.clone());
@@ -53,9 +53,9 @@ impl Checkpoint {
         }
     }
 
-    /// The server says that everything up to this version has come.
+    /// Takes a bookmark: everything up to this version has come.
     pub fn bookmark(&mut self, version: &Version) {
-        // One that says nothing.
+        // The bookmark says nothing.
         if version.as_str().is_empty() {
             return;
         }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     proptest! {
-        /// Cut an ordered stream anywhere: what was not received lies after the safe version.
+        /// The stream may be cut anywhere. Whatever was not received lies above the safe version.
         #[test]
         fn nothing_unseen_is_at_or_below_the_safe_version(
             steps in prop::collection::vec((0u64..3, any::<bool>()), 1..60),
@@ -145,7 +145,7 @@ mod tests {
         ) {
             let mut at = 100u64;
             let events: Vec<(u64, bool)> = steps.iter().map(|(step, bookmark)| { at += step; (at, *bookmark) }).collect();
-            // A bookmark is only true once no event of its version or below follows.
+            // A bookmark is only true if no event at or below its version follows.
             let last_of = |index: usize| events[index + 1..].iter().all(|(later, b)| *b || *later > events[index].0);
             let cut = cut.min(events.len());
             let mut checkpoint = Checkpoint::at(Some(version("100")));
@@ -158,7 +158,7 @@ mod tests {
             }
             let safe: u64 = safe(&checkpoint).parse().unwrap();
             for (at, bookmark) in &events[cut..] {
-                // Version 100 itself was complete by the list that gave it.
+                // The list that gave version 100 was complete up to it.
                 prop_assert!(*bookmark || *at > safe || *at == 100, "{at} is lost after {safe}");
             }
         }

@@ -1,5 +1,5 @@
-//! The end of a batch: it is made durable, while the next one is made, then shown to the readers, then
-//! answered for.
+//! Ends a batch: waits until it is durable, shows it to the readers, then answers callers. The next batch is
+//! made meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::source::landmarks::Landmark;
 use crate::source::parts::SourceError;
 use crate::write::append::Settled;
 
-/// A source that was quiet for this long has its changed objects packed, so many at a time, with
-/// a pause for whatever has come meanwhile.
+/// A source that was quiet for this long packs its changed objects, so many at a time, with a pause in which
+/// new lines are taken.
 const COOL_AFTER: Duration = Duration::from_secs(1);
 const COOL_PAUSE: Duration = Duration::from_millis(1);
 const COOL_SLICE: usize = 64;
@@ -28,12 +28,12 @@ const COOL_SLICE: usize = 64;
 /// A batch that is being written.
 pub(super) struct Flight {
     checkpoint: Option<Version>,
-    /// A list was completed by it.
+    /// Whether it completes a list.
     listed: bool,
 }
 
 impl Writer {
-    /// Gives the batch to the journal, once the one before is durable, and answers those who wait.
+    /// Hands the batch to the journal once the one before is durable, and answers callers that wait.
     pub(super) async fn write(&mut self) -> Result<Written, SourceError> {
         let decoded = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         count(&self.parts.shared.counters.decode_ns, decoded);
@@ -73,14 +73,14 @@ impl Writer {
             self.waiting.append(&mut self.patient);
         }
         for waiting in self.waiting.drain(..) {
-            // One who no longer waits was stopped.
+            // A caller that no longer waits was stopped.
             drop(waiting.send(standing.clone()));
         }
         Ok(Written::GoesOn)
     }
 
-    /// What is made of events meanwhile is judged against it as if it were durable already. The journal
-    /// takes it as soon as it has written the one before, whatever is done here then.
+    /// Hands the batch over. Later events are judged as if it were durable already. The journal takes it as
+    /// soon as it has written the one before, whatever this task does then.
     async fn take_off(&mut self, settled: bool) {
         let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
         let checkpoint = self.checkpoint.safe().filter(moved).cloned();
@@ -102,13 +102,13 @@ impl Writer {
         batch.take_off(std::mem::take(&mut self.spare));
         self.flights.push_back(Flight { checkpoint, listed: std::mem::take(&mut self.listed) });
         self.due = false;
-        // Where nobody takes it any more, nobody answers either.
+        // If nobody takes it any more, nobody answers either.
         self.appends.send(append).await.ok();
-        // Whom this wakes would wait for this thread, which goes on with the next batch.
+        // A task that this wakes would wait for this thread, which goes on with the next batch.
         tokio::task::yield_now().await;
     }
 
-    /// Waits until all that is being written is durable.
+    /// Waits until every batch in flight is durable.
     pub(super) async fn land(&mut self) -> Result<Written, SourceError> {
         while !self.flights.is_empty() {
             if self.land_one().await? == Written::Stopped {
@@ -123,7 +123,7 @@ impl Writer {
         self.landed(appended)
     }
 
-    /// `None`: stopped before it was.
+    /// `None`: stopped before it was durable.
     pub(super) fn landed(&mut self, appended: Option<Settled>) -> Result<Written, SourceError> {
         let (Some(appended), Some(flight)) = (appended, self.flights.pop_front()) else {
             return Ok(Written::Stopped);
@@ -137,7 +137,7 @@ impl Writer {
         Ok(Written::GoesOn)
     }
 
-    /// The newest of a batch is what the history is known by from now on.
+    /// Makes the newest state of a batch a landmark.
     fn mark(&self, states: &[Witnessed]) {
         let Some(newest) = states.iter().rfind(|state| state.change == Change::Present) else { return };
         let mut landmarks = self.parts.shared.landmarks();
@@ -168,7 +168,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// Puts what is there now into the cache, and takes out what isn't.
+    /// Puts the objects that exist now into the cache, and removes the others.
     fn show(&mut self, batch: &mut Batch, appended: &Appended) {
         if batch.states.is_empty() {
             return;
@@ -181,8 +181,8 @@ impl Writer {
             match state.change {
                 Change::Present => {
                     let seq = appended.seqs.get(place).copied().flatten();
-                    // Journaled before (by a replay, or by another witness): its position is
-                    // not known here, the one of the version before is the best there is.
+                    // The state was journaled before, by a repeat or by another witness, so its position is
+                    // not known here. The position of the version before is the best one there is.
                     let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();
                     if let Some(keys) = note.keys {
                         let (hot, status) = Hot::of(state, seq, keys);
@@ -207,14 +207,14 @@ impl Writer {
         }
     }
 
-    /// Nothing has come for a while.
+    /// Notes that nothing has arrived for a while.
     pub(super) fn cool_down(&mut self) {
         self.cool();
         let is_hot = self.parts.shared.read().is_hot();
         self.cool_at = is_hot.then(|| Instant::now() + COOL_PAUSE);
     }
 
-    /// Packs some of those that changed the longest ago. Readers wait for none of it.
+    /// Packs some of the objects that changed the longest ago. Readers wait for none of it.
     fn cool(&self) {
         let cooling = self.parts.shared.write().coolest(COOL_SLICE);
         let cooled: Vec<_> = cooling.into_iter().map(Cooling::packed).collect();

@@ -1,5 +1,5 @@
-//! Objects whose missed versions are still being read back, and their newer events, which wait
-//! until then. All other objects pass. Pure.
+//! Holds the newer events of objects whose missed versions are still being read back. Events of all other
+//! objects pass. Pure.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,22 +11,22 @@ use tokio::sync::OwnedSemaphorePermit;
 pub(crate) struct Held {
     pub line: Bytes,
     pub permit: Option<OwnedSemaphorePermit>,
-    /// Up to where everything had come when it came.
+    /// Everything up to this version had arrived when the line did.
     pub complete: Option<Version>,
-    /// Where the watch that brought it began.
+    /// The version at which its watch began.
     pub opened: Option<Version>,
 }
 
 #[derive(Default)]
 struct Lane {
-    /// How many wait for something older of this name: a list and an audit may at once.
+    /// How many holders the name has: a list and an audit may hold it at once.
     holders: u32,
     events: VecDeque<Held>,
 }
 
-/// By name and not by uid: an object that is made again under an old name waits for the old one.
+/// Keyed by name and not by uid: an object that is made again under an old name waits for the old one.
 pub(crate) struct HeldNames {
-    /// By namespace, then by name, so that a look-up needs no string of its own.
+    /// By namespace, then by name, so that a look-up allocates no string.
     lanes: HashMap<Box<str>, HashMap<Box<str>, Lane>>,
     events: usize,
     bytes: usize,
@@ -43,7 +43,7 @@ impl HeldNames {
         self.lanes.is_empty()
     }
 
-    /// What comes of this name waits from now on.
+    /// Holds a name: its events wait from now on.
     pub fn hold(&mut self, namespace: &str, name: &str) {
         let lanes = self.lanes.entry(namespace.into()).or_default();
         lanes.entry(name.into()).or_default().holders += 1;
@@ -62,7 +62,8 @@ impl HeldNames {
         }
     }
 
-    /// What waited, in order, once nobody holds the name any more; from then on it passes.
+    /// Releases a name. Once nobody holds it, returns the events that waited, in order, and lets later ones
+    /// pass.
     pub fn release(&mut self, namespace: &str, name: &str) -> VecDeque<Held> {
         let Some(lanes) = self.lanes.get_mut(namespace) else { return VecDeque::new() };
         if let Some(lane) = lanes.get_mut(name).filter(|lane| lane.holders > 1) {
@@ -78,7 +79,7 @@ impl HeldNames {
         released
     }
 
-    /// Nothing more should be read until something is released.
+    /// Whether nothing more should be read until a name is released.
     pub fn is_full(&self) -> bool {
         self.events >= self.most_events || self.bytes >= self.most_bytes
     }

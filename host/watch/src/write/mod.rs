@@ -1,8 +1,9 @@
-//! From lines and items to durable states, then to the cache: the one writer of a source.
+//! The one writer of a source: it turns lines and items into durable states, and then shows them in the
+//! cache.
 //!
-//! Promises that the cache and the checkpoint never show what is not durable. It takes whatever has come, up
-//! to one transaction's worth, and never waits for more. While that is written, it makes the next one. What
-//! it can't make durable it keeps, and it takes nothing else meanwhile, so that the socket is not read. It
+//! Promises that the cache and the checkpoint never show what is not durable. It takes whatever has arrived,
+//! up to one transaction, and never waits for more. While a batch is written, it makes the next one. If the
+//! journal can't be written, it keeps its batches and takes nothing else, so that the socket is not read. It
 //! asks the server nothing.
 
 pub(crate) mod append;
@@ -40,12 +41,12 @@ use crate::write::held_names::{Held, HeldNames};
 
 use durable::Flight;
 
-/// One event can make two states: the end of an object, and the beginning of the next of its name.
-/// So can a hole with the version above it.
+/// The most states of one event: the end of an object and the beginning of the next one of its name, or a
+/// hole and the version above it.
 const EVENT_STATES: usize = 2;
 
-/// Batches that are made and not durable yet: one that is written and one that is ready to be. With one
-/// alone the journal would stand still while what it has written is shown and the next is handed over.
+/// Batches that are made and not yet durable: one that is being written and one that is ready. With one alone
+/// the journal would idle while its result is shown and the next batch is handed over.
 pub(crate) const FLIGHTS: usize = 2;
 
 pub(crate) struct Writer {
@@ -56,53 +57,53 @@ pub(crate) struct Writer {
     appends: mpsc::Sender<Append>,
     appended: mpsc::Receiver<Settled>,
     flights: VecDeque<Flight>,
-    /// An empty one, for the room that it has.
+    /// An empty batch that is kept for its memory.
     spare: Batch,
-    /// What is on disk, and since when.
+    /// The checkpoint on disk, and when it was written.
     written: Option<Version>,
     written_at: Instant,
-    /// An append that says nothing but its epoch or checkpoint is due.
+    /// Whether an append is due that has only an epoch or a checkpoint.
     due: bool,
-    /// A list was completed by this batch.
+    /// Whether this batch completes a list.
     listed: bool,
-    /// The stream that is being read, and what its ERROR frame said.
+    /// The open stream, and what its ERROR frame said.
     stream: Option<CancellationToken>,
     told: Option<Failure>,
-    /// Where it began.
+    /// The version at which it began.
     opened: Option<Version>,
     waiting: Vec<oneshot::Sender<Standing>>,
-    /// Those who wait until everything is settled.
+    /// Callers that wait until everything is settled.
     patient: Vec<oneshot::Sender<Standing>>,
     holds: HeldNames,
-    /// Since when the batch is being made.
+    /// When this batch was begun.
     begun: Instant,
-    /// When changed objects are packed, if nothing comes until then.
+    /// When changed objects are packed, if nothing arrives before.
     cool_at: Option<Instant>,
-    /// Of the line that is being read.
+    /// The outline of the current line.
     outline: Outline,
     /// Names that were added while a round is not settled.
     fresh: Vec<(String, String)>,
-    /// What waited and may pass now: it goes before anything else.
+    /// Events that were released. They go before anything else.
     released: VecDeque<Held>,
-    /// The story that is being told, and the name that passes after it.
+    /// The story that is being told, and the name that it releases.
     steps: VecDeque<Step>,
     release: Option<Arc<ObjectRef>>,
-    /// The round whose missed versions are being read back: until it is settled, the checkpoint
-    /// on disk stays where it was.
+    /// The round whose missed versions are being read back. Until it is settled, the checkpoint on disk stays
+    /// where it was.
     round: Option<RoundId>,
-    /// Where the round began that is settled by this batch.
+    /// The version at which the round began that this batch settles.
     since: Option<Version>,
-    /// Whoever came and went unseen and can be found was found.
+    /// Whether the sweep of the round is over.
     swept: bool,
-    /// Objects for repair to look into. Their number is bounded by the places, and by what had been
-    /// read when there were none left.
+    /// Objects for the repair. The places bound their number, and so does what had been read when no place
+    /// was left.
     unended: mpsc::UnboundedSender<MissedObject>,
     places: Arc<Semaphore>,
     /// Tells the reader not to read on.
     full: watch::Sender<bool>,
 }
 
-/// The journal takes what it is given, or the process stops before it could.
+/// Either the journal took the batch, or the process was stopped first.
 #[derive(PartialEq, Eq)]
 enum Written {
     GoesOn,
@@ -152,8 +153,8 @@ impl Writer {
         }
     }
 
-    /// Ends when the reader has gone and everything that it gave is durable, or on a stop while
-    /// the journal can't be written.
+    /// Runs until the reader has ended and everything from it is durable, or until a stop while the journal
+    /// can't be written.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Result<(), SourceError> {
         let mut came_in = Vec::with_capacity(APPEND_BATCH);
         loop {
@@ -198,7 +199,7 @@ impl Writer {
                 if (self.is_full(EVENT_STATES) || apart) && self.write().await? == Written::Stopped {
                     return Ok(());
                 }
-                // What is known from then on is of another history.
+                // What is known from then on belongs to another history.
                 if apart && self.land().await? == Written::Stopped {
                     return Ok(());
                 }
@@ -213,13 +214,13 @@ impl Writer {
         }
     }
 
-    /// What was witnessed is there once it ends: another witness may not have it.
+    /// Ends for another witness. Everything witnessed is durable by then, because the other may not have it.
     async fn give_way(mut self, why: String) -> Result<(), SourceError> {
         let is_there = self.write().await? == Written::GoesOn && self.land().await? == Written::GoesOn;
         if is_there { Err(SourceError::Overtaken(why)) } else { Ok(()) }
     }
 
-    /// What the old history still had to say beyond what was witnessed is lost.
+    /// Ends the history. What it still had to say beyond the witnessed states is lost.
     fn history_ends(&mut self) {
         let after = self.written.as_ref().map(Version::to_string).unwrap_or_default();
         let message = format!("the history was replaced: what happened in it after {after} is not known");
@@ -236,11 +237,11 @@ impl Writer {
         self.round.is_none() && self.holds.is_empty()
     }
 
-    /// A story and what waited for it go in order, before anything that came later.
+    /// Takes a story, and the events that waited for it, in order and before anything that came later.
     async fn catch_up(&mut self) -> Result<Written, SourceError> {
         while let Some(step) = self.steps.pop_front() {
-            // A hole and the version above it, and a whole life, are in one append: a kill leaves
-            // nothing behind that is only half of either.
+            // A hole and the version above it go into one append, and so does a whole life. So a kill never
+            // leaves half of either.
             let more = match &step {
                 Step::Life(life) => life.states(),
                 Step::Hole(..) => 1 + EVENT_STATES,
@@ -275,7 +276,7 @@ impl Writer {
         Ok(Written::GoesOn)
     }
 
-    /// Whether a story is of the round that is being settled, or of none, and of this history.
+    /// Whether a story belongs to this history, and to the round that is being settled or to none.
     fn is_told_in_time(&self, story: &Story) -> bool {
         let of_round = story.round.is_none() || story.round == self.round;
         of_round && story.epoch.is_none_or(|epoch| epoch == self.maker.epoch)
@@ -309,12 +310,12 @@ impl Writer {
                 let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
                 self.maker.poison(kept, &error);
             }
-            // An item comes in no order of version: it is complete only with its list.
+            // A list's items have no order of version. They are complete only with their list.
             Input::Item { document, anew } => {
                 self.maker.item(document, if anew { Event::Anew } else { Event::Present });
             }
             Input::Hold(object, epoch) => {
-                // In another one its story won't be heard, and would never release it.
+                // In another epoch its story would be ignored and would never release it.
                 if epoch.is_none_or(|epoch| epoch == self.maker.epoch) {
                     self.holds.hold(&object.namespace, &object.name);
                 }
@@ -337,7 +338,7 @@ impl Writer {
                 (self.round, self.since) = (None, self.written.clone());
                 self.due = true;
             }
-            // Of a round that was given up; the last is taken before.
+            // The story belongs to an abandoned round. The last one was taken above.
             Input::Story(_)
             | Input::SourceHole(..)
             | Input::Swept(_)
@@ -403,7 +404,7 @@ impl Writer {
                         let (epoch, place) =
                             (self.maker.epoch, Arc::clone(&self.places).try_acquire_owned().ok());
                         self.parts.shared.live().mending += 1;
-                        // Who would take it has ended where a stop was seen first.
+                        // If a stop was seen first, the receiver has ended.
                         self.unended.send(MissedObject { epoch, moved, place }).ok();
                     }
                     Counted::Taken(version) => {
@@ -422,14 +423,14 @@ impl Writer {
             },
             (EventType::Error, _) => {
                 self.told = Some(status_failure(None, frame.object, None));
-                // The server may keep the stream open; nothing more is wanted from it.
+                // The server may keep the stream open, but nothing more is wanted from it.
                 self.hush();
             }
             (_, None) => self.maker.poison(line, "an event without an object"),
         }
     }
 
-    /// While the sweep may still find somebody who had its name before, who is added waits.
+    /// Holds the names of added objects while the sweep may still find a former object of the same name.
     fn hold_fresh(&mut self, envelope: &Envelope<'_>) {
         let known = self.maker.batch.known(&self.parts.shared.read(), &envelope.uid).is_some();
         let held = self.holds.holds(&envelope.namespace, &envelope.name);

@@ -1,4 +1,4 @@
-//! A list is compared with what was witnessed while the watch goes on.
+//! Tests of the audit: a list is compared with the witnessed states while the watch goes on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,7 +31,7 @@ async fn row_13_what_a_bookmark_ran_ahead_of_is_found_and_read_back() {
     world.update("new");
     world.delete("gone");
     world.quiet(false);
-    // Nothing of this was sent, and the server says that it was.
+    // The server sends none of this, and claims that it did.
     world.bookmark();
     level(&world, &memory).await;
     until("all are counted", || running.handle.view().counts.discrepancies == 3).await;
@@ -133,7 +133,7 @@ async fn what_an_audit_listed_before_the_server_was_restored_is_not_taken_for_ne
     let tuning = Tuning { audit_grace: Duration::from_secs(2), ..tuning() };
     let running = Running::start_with(&world, &memory, spec(json!({"audit": "100ms"})), tuning).await;
     running.watching(&world).await;
-    // Of this the watch brings nothing, and the audit lists it.
+    // The watch brings none of this, and the audit lists it.
     world.quiet(true);
     world.change("a", |object| object["spec"]["of"] = json!("the old history"));
     let before = world.requests("limit=3").len();

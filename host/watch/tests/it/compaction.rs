@@ -1,4 +1,4 @@
-//! What compaction has taken: exact gaps, and no more questions than it takes to find out.
+//! Tests of compaction: gaps are exact, and the source asks no more than it must.
 
 use kubewitness_core::state::Change;
 
@@ -21,7 +21,7 @@ async fn row_17_what_compaction_took_lies_in_an_exact_gap_of_the_source() {
     running.stop().await;
     let gaps = memory.source_gaps();
     let bounds: Vec<_> = gaps.iter().map(|gap| (gap.after.as_str(), gap.before.as_str())).collect();
-    // Version 104 can still be read: there, `half` is found as it was created.
+    // Version 104 can still be read. `half` is found there as it was created.
     assert_eq!(bounds, [("101", "104")]);
     assert_eq!(gaps[0].reason, "Compacted");
     assert!(memory.story_of("lost").is_empty());
@@ -44,8 +44,8 @@ async fn row_23_compaction_leaves_an_exact_gap_for_each_object() {
     let gaps = memory.object_gaps();
     let bounds: Vec<_> =
         gaps.iter().map(|(name, gap)| (name.as_str(), gap.after.as_str(), gap.before.as_str())).collect();
-    // At the compacted version, 106, a can still be read as it was since 105, and b as it was
-    // since 106: what lies before those is lost, and nothing else.
+    // At the compacted version, 106, a can still be read with its version 105, and b with 106. Only what lies
+    // before those is lost.
     assert_eq!(bounds.iter().filter(|(name, ..)| *name == "a").collect::<Vec<_>>(), [&("a", "103", "105")]);
     assert_eq!(bounds.iter().filter(|(name, ..)| *name == "b").collect::<Vec<_>>(), [&("b", "103", "106")]);
     assert_eq!(bounds.len(), 2);
@@ -67,7 +67,7 @@ async fn how_far_compaction_has_been_is_found_out_once_for_all() {
     settled(&world, &memory).await;
     running.stop().await;
     let gaps = memory.object_gaps();
-    // The newest of them can still be read as it was, and that nobody was there before it.
+    // The newest object can still be read, and so can the fact that none existed before it.
     assert!(gaps.len() >= NEW - 1, "{}", gaps.len());
     assert!(gaps.iter().all(|(_, gap)| gap.reason == "Compacted"));
     assert!(memory.source_gaps().iter().all(|gap| gap.reason == "Compacted"));
@@ -79,7 +79,7 @@ async fn how_far_compaction_has_been_is_found_out_once_for_all() {
 async fn what_is_known_to_be_compacted_is_no_matter_of_the_budget() {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     world.create("a", json!({}));
-    // One for each of those that are asked about at a time.
+    // One request for each object that is read at the same time.
     let walk = WalkBudget { requests: 8, sweep_requests: 1, concurrency: 8, ..tuning().walk };
     let running = Running::start_with(&world, &memory, spec(json!({})), Tuning { walk, ..tuning() }).await;
     running.watching(&world).await;
@@ -94,7 +94,7 @@ async fn what_is_known_to_be_compacted_is_no_matter_of_the_budget() {
     assert!(gaps.len() >= 39 && gaps.iter().all(|reason| reason == "Compacted"), "{gaps:?}");
 }
 
-/// Refused as compacted the first time that it is asked for, whoever it is.
+/// The first request for each version is refused as compacted, from any caller.
 fn once_each(part: &'static str) -> impl FnMut(&str) -> Option<Reply> + Send + 'static {
     let mut seen = std::collections::HashSet::new();
     move |request| {

@@ -1,4 +1,4 @@
-//! One of several replicas holds a Lease, against the simulated API server.
+//! Tests of the election: one of several replicas holds a Lease, against the simulated API server.
 
 use http::Method;
 use kubewitness_playground::apiserver::faults::{Fault, What};
@@ -11,10 +11,10 @@ use super::*;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kubewitness";
-/// Longer than any of these takes on a machine that has more to do.
+/// Longer than any of these steps takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Nothing runs out while a test lasts, however busy the machine is.
+/// No hold ends while a test runs, however busy the machine is.
 pub fn steady() -> Timing {
     let hour = Duration::from_secs(3600);
     Timing::new(hour, hour / 2, Duration::from_millis(200)).unwrap()
@@ -71,7 +71,7 @@ impl Replica {
         self.becomes("a standby", |standing| standing.role == standby).await;
     }
 
-    /// As a process that is killed: nothing is given back.
+    /// Ends like a killed process: it releases nothing.
     fn vanish(self) {
         self.task.abort();
     }
@@ -131,7 +131,7 @@ async fn a_release_hands_over_at_once() {
     second.holds().await;
     let lease = cluster.send(Method::GET, LEASE, Value::Null).await;
     assert_eq!(lease["spec"]["leaseTransitions"], 1);
-    // A standby has nothing to give back.
+    // A standby holds nothing to release.
     let third = Replica::start(&cluster.connection, "pod-2", steady());
     third.stop().await;
     assert_eq!(second.leadership.role(), LeaseRole::Held { term: 1 });
@@ -282,7 +282,7 @@ async fn a_right_that_is_missing_is_named_and_is_no_end() {
     replica.stop().await;
 }
 
-/// These and no others.
+/// Grants exactly these verbs.
 async fn grant(cluster: &Cluster, verbs: &[&str]) {
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"},

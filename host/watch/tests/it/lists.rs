@@ -1,4 +1,4 @@
-//! Lists whose pages expire.
+//! Tests of lists whose pages expire.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a source says of itself, one line each.
+//! Tests of the log lines of a source.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -27,13 +27,13 @@ impl Write for OfThread {
     }
 }
 
-/// The lines that were logged on this thread from now on.
+/// Collects the lines that this thread logs from now on.
 struct Lines;
 
 impl Lines {
     fn taken() -> Self {
-        // One for all threads: what a line means to a subscriber of one thread may be decided by
-        // another thread, which has none.
+        // One subscriber for all threads: tracing may decide on another thread, which has none, whether a
+        // line is wanted.
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             tracing_subscriber::fmt().with_ansi(false).with_writer(|| OfThread).init();
@@ -77,21 +77,21 @@ async fn a_list_reading_back_and_the_first_gaps_are_said_and_the_others_counted(
     for _ in 0..2 {
         names.iter().for_each(|name| world.update(name));
     }
-    // The first update of each is lost.
+    // The first update of each object is lost.
     world.compact();
     names.iter().for_each(|name| world.update(name));
     world.forget();
     level(&world, &memory).await;
     settled(&world, &memory).await;
-    until("the end", || !lines.with("is read back").is_empty()).await;
+    until("the end", || !lines.with("missed versions are read back").is_empty()).await;
     running.stop().await;
-    // Of those who came and went before the compaction nothing is known.
+    // Nothing is known of the objects that came and went before the compaction.
     assert_eq!((memory.object_gaps().len(), memory.source_gaps().len()), (25, 1));
     has(&lines.one("the source has a gap"), &["after=125", "before=", "reason=Compacted"]);
     has(&lines.with(" listing ")[1], &["reason=Expired", "after=125"]);
     has(&lines.with(" listed ")[1], &["reason=Expired", "items=25", "states=0", "to_read_back=25", "took="]);
-    has(&lines.one("reading back what was missed"), &["objects=25", "swept=true"]);
-    has(&lines.one("what was missed is read back"), &["objects=25", "requests=", "versions=25", "gaps=26"]);
+    has(&lines.one("reading missed versions back"), &["objects=25", "swept=true"]);
+    has(&lines.one("missed versions are read back"), &["objects=25", "requests=", "versions=25", "gaps=26"]);
     let gaps = lines.with("an object has a gap");
     assert_eq!(gaps.len(), 10);
     has(&gaps[0], &["WARN", "name=n-", "uid=uid-", "after=125", "before=", "reason=Compacted"]);
@@ -121,7 +121,7 @@ async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions(
     let gaps = lines.with("the source has a gap");
     has(&gaps[0], &["epoch=0", "after=103", "before= ", "reason=HistoryReplaced"]);
     has(&gaps[1], &["epoch=1", "after= ", "before=102", "reason=HistoryReplaced"]);
-    lines.one("what the new history has in common with the one before can't be told");
+    lines.one("the newest version that both histories have can't be found");
 }
 
 #[tokio::test]

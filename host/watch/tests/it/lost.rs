@@ -1,11 +1,11 @@
-//! Events that the server never sent, and how they come to light: each is proof that its object's
-//! story has a hole, which is read back.
+//! Tests of events that the server never sent. Another event proves each loss, and the missing versions are
+//! read back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// What the watch never brings, although it goes on and says that everything has come.
+/// Loses events: the watch never brings them, goes on, and claims that everything has come.
 async fn lose(world: &World, memory: &Memory, lost: impl FnOnce()) {
     world.quiet(true);
     lost();
@@ -19,7 +19,7 @@ async fn lose(world: &World, memory: &Memory, lost: impl FnOnce()) {
     .await;
 }
 
-/// Of `other`, which is in the selector, and `x`, which is of that team.
+/// The objects `other`, which is in the selector, and `x`, which belongs to this team.
 async fn selected(team: &str, more: Value, tuning: Tuning) -> (World, Arc<Memory>, Running) {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     world.create("other", json!({"team": "ml"}));
@@ -118,7 +118,7 @@ async fn an_object_that_left_and_came_back_unseen_has_no_gap_over_what_was_witne
     no_gaps(&memory);
 }
 
-/// The last events of `x`, the other way round and in one piece.
+/// Sends the last events of `x` in the wrong order and in one piece.
 fn upside_down(world: &World) {
     let log = world.log();
     let lines: String = log.iter().rev().take(2).map(|entry| entry.line()).collect();
@@ -161,7 +161,7 @@ async fn what_is_overtaken_by_the_leaving_of_its_object_brings_nobody_back() {
     no_gaps(&memory);
 }
 
-/// The next list lacks everybody but `other`, who was created second.
+/// The next list contains only `other`, which was created second.
 fn lists_other_alone(world: &World) {
     let other = world.log().into_iter().rfind(|entry| entry.uid() == "uid-2").unwrap().object;
     let version = world.version().to_string();
@@ -206,7 +206,7 @@ async fn a_list_that_waits_for_what_is_read_back_says_so() {
     world.forget();
     world.cut();
     let condition = || running.handle.view().condition.unwrap_or_default();
-    until("it is said", || condition().contains("what was missed is read back")).await;
+    until("it is said", || condition().contains("missed versions are read back")).await;
     busy.store(false, Ordering::SeqCst);
     level(&world, &memory).await;
     running.watching(&world).await;
@@ -215,7 +215,7 @@ async fn a_list_that_waits_for_what_is_read_back_says_so() {
     assert_eq!(memory.story_of("x"), ["present x 102", "present x 103"]);
 }
 
-/// A beginning is lost, and a change shows it.
+/// Loses the beginning of `x`; a change proves the loss.
 async fn lose_x(world: &World) {
     world.quiet(true);
     world.create("x", json!({}));
@@ -275,7 +275,7 @@ async fn a_list_that_lacks_an_object_ends_nobody_where_old_versions_cannot_be_re
 async fn what_is_read_back_of_a_history_that_was_replaced_holds_nobody_up() {
     let (world, memory, running) = started(&["other"]).await;
     world.spoil(|request| {
-        // A version that the restored server doesn't have yet.
+        // The restored server does not have this version yet.
         let is_hit = request.contains("resourceVersionMatch=Exact") && request.contains("metadata.name");
         is_hit.then(|| Reply::status(504, "Timeout"))
     });

@@ -1,4 +1,4 @@
-//! A source against a small API server over real sockets, and a journal in memory.
+//! Tests of a source against a small API server over real sockets, and a journal in memory.
 
 // A helper of a test fails as the test itself would; its tasks end with the test's runtime.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::needless_pass_by_value)]
@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use memory::Memory;
 use world::{Reply, World, until};
 
-/// Short times, small pages.
+/// Short times and small pages.
 fn tuning() -> Tuning {
     Tuning {
         page: 3,
@@ -120,7 +120,7 @@ impl Running {
     }
 }
 
-/// Waits until what was witnessed is what is there.
+/// Waits until the witnessed objects equal those of the server.
 async fn level(world: &World, memory: &Memory) {
     until("the journal's current objects equal the server's", || memory.current() == world.live()).await;
 }
@@ -135,7 +135,7 @@ async fn started(names: &[&str]) -> (World, Arc<Memory>, Running) {
     (world, memory, running)
 }
 
-/// Disconnected: what happens now is not watched.
+/// Disconnects the source, so that nothing is watched from now on.
 async fn away(world: &World) {
     world.spoil({
         let mut refusals = 3;
@@ -148,7 +148,7 @@ async fn away(world: &World) {
     until("the stream ends", || world.watches() == 0).await;
 }
 
-/// Waits until everything that was missed is read back: then the checkpoint moves on.
+/// Waits until everything missed has been read back and the checkpoint moves on.
 async fn settled(world: &World, memory: &Memory) {
     until("settled", || {
         world.bookmark();

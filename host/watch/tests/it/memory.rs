@@ -1,5 +1,5 @@
-//! A journal in memory that keeps the rules of a real one: one transaction an append, idempotent
-//! by id, and a checkpoint an epoch.
+//! A journal in memory with the rules of a real one: one transaction for each append, idempotent by id, one
+//! checkpoint for each epoch.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -27,26 +27,26 @@ struct Kept {
     poison: Vec<Poison>,
     discrepancies: Vec<DiscrepancyView>,
     failures: Vec<JournalError>,
-    /// A state at which the process dies: the append that holds it is refused for good.
+    /// The number of appends before the process dies. The next append is refused for good.
     appends_left: Option<u32>,
-    /// Reads that give this object, and then fail.
+    /// An object that the next read gives before it fails.
     torn: Option<Current>,
-    /// Another witness writes to it, and watches since this version.
+    /// Whether another witness writes to it, and since which version that one watches.
     others: Option<Option<Version>>,
-    /// What this one told of its watch, each time that it changed.
+    /// What this witness announced of its watch, each time that it changed.
     told: Vec<Option<(u32, String)>>,
 }
 
 #[derive(Default)]
 pub struct Memory {
     kept: Mutex<Kept>,
-    /// Whoever holds it keeps appends from being done.
+    /// No append is done while a test holds it.
     pub gate: tokio::sync::Mutex<()>,
     begun: AtomicUsize,
 }
 
 impl Memory {
-    /// Appends that were asked for.
+    /// The appends that were begun.
     pub fn begun(&self) -> usize {
         self.begun.load(Ordering::SeqCst)
     }
@@ -67,7 +67,7 @@ impl Memory {
         self.story().into_iter().filter(|told| told.split(' ').nth(1) == Some(name)).collect()
     }
 
-    /// Of single objects: name, reason and bounds.
+    /// The gaps of single objects: name and gap.
     pub fn object_gaps(&self) -> Vec<(String, Gap)> {
         let gaps = self.states().into_iter().filter(|state| state.change == Change::Gap);
         gaps.map(|state| (state.object.name.clone(), serde_json::from_slice(&state.document).unwrap()))
@@ -93,7 +93,7 @@ impl Memory {
         kept.checkpoints.insert(epoch, Version::new(&version.to_string()));
     }
 
-    /// uid → version of what is there now.
+    /// The objects that exist now: uid → version.
     pub fn current(&self) -> BTreeMap<String, String> {
         let kept = self.kept.lock().unwrap();
         kept.current.iter().map(|(uid, held)| (uid.clone(), held.resource_version.to_string())).collect()
@@ -103,7 +103,7 @@ impl Memory {
         self.kept.lock().unwrap().failures = failures;
     }
 
-    /// The next read gives an object that is not there, and then fails.
+    /// The next read gives an object that does not exist, and then fails.
     pub fn tear_next_read(&self) {
         let mut kept = self.kept.lock().unwrap();
         let mut ghost = kept.current.values().next().unwrap().clone();
@@ -112,7 +112,7 @@ impl Memory {
         kept.torn = Some(ghost);
     }
 
-    /// There is another witness; `since`: whose watch goes on since then.
+    /// Adds another witness; `since` is the version since which it watches.
     pub fn shared_with(&self, since: Option<u64>) {
         let since = since.map(|since| Version::new(&since.to_string()));
         self.kept.lock().unwrap().others = Some(since);
@@ -122,7 +122,7 @@ impl Memory {
         self.kept.lock().unwrap().told.clone()
     }
 
-    /// After this many appends the process is as good as killed.
+    /// Kills the process after this many appends.
     pub fn die_after(&self, appends: Option<u32>) {
         self.kept.lock().unwrap().appends_left = appends;
     }

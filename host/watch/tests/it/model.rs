@@ -1,6 +1,6 @@
-//! Random lives of objects, random faults, kills at any append, lists paged and streamed, audits:
-//! every version that the server had is witnessed once and in order, or lies in a gap; names are
-//! told in the order in which they were borne; and while nothing was compacted there is no gap.
+//! Compares a source with a model: random lives of objects, random faults, kills at any append, lists paged
+//! and streamed, audits. Every version that the server had is witnessed once and in order, or lies in a gap.
+//! The objects of a name are told in the order in which they had it. Without compaction there is no gap.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +9,7 @@ use kubewitness_core::state::Change;
 use super::world::Reply;
 use super::*;
 
-/// One seed replays the choices; the moments at which they meet the source are the machine's.
+/// A seed replays the choices. The moments at which they meet the source depend on the machine.
 struct Dice(u64);
 
 impl Dice {
@@ -37,7 +37,7 @@ fn live(world: &World, dice: &mut Dice) {
     }
 }
 
-/// Whether nothing can have been lost by it.
+/// Causes a random fault. Returns whether it can't have lost anything.
 fn fault(world: &World, dice: &mut Dice) -> bool {
     let fault = dice.below(12);
     match fault {
@@ -64,7 +64,7 @@ fn fault(world: &World, dice: &mut Dice) -> bool {
         9 => world.send("{\"type\":\"ADDED\",\"object\":{}}\n"),
         _ => {}
     }
-    // A page that expires tells the sweep that compaction has been there.
+    // A page that expires tells the sweep that compaction has passed.
     !matches!(fault, 4 | 7)
 }
 
@@ -189,7 +189,7 @@ fn check(seed: u64, world: &World, memory: &Memory) {
 
 #[tokio::test]
 async fn every_version_is_witnessed_once_and_in_order_or_lies_in_a_gap() {
-    // Seeds that failed once are run first, whatever the range.
+    // Seeds that failed once run first, whatever the range.
     let failed = [6];
     let number =
         |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);

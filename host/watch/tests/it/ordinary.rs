@@ -1,4 +1,4 @@
-//! What a source does while nothing is wrong.
+//! Tests of a source while nothing is wrong.
 
 use kubewitness_core::document::unpack;
 use kubewitness_core::ports::{Lister, Selection};
@@ -24,7 +24,7 @@ async fn a_list_and_a_watch_give_every_version_once() {
     assert_eq!(memory.story_of("b"), ["present b 102", "gone b 108"]);
     assert_eq!(memory.story_of("f"), ["present f 109"]);
     assert!(memory.object_gaps().is_empty() && memory.source_gaps().is_empty());
-    // Five objects in pages of three; the first page's version is where the watch begins.
+    // There are five objects in pages of three. The watch begins at the first page's version.
     assert_eq!(world.requests("limit=3").len(), 2);
     assert!(world.requests("watch=true")[0].contains("resourceVersion=105"));
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 where the server speaks it, HTTP/1.1 where it doesn't, and connections that die.
+//! Tests of protocols: HTTP/2 if the server speaks it, otherwise HTTP/1.1, and connections that die.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use super::simulator::{Cluster, every_version_is_witnessed};
 use super::*;
 
-/// Answers are there within this; more is a request that hangs.
+/// Answers arrive within this time. A longer wait is a request that hangs.
 const ANSWERED: Duration = Duration::from_secs(20);
 
-/// A certificate that signs itself, for this name.
+/// A self-signed certificate for this name.
 fn certificate(folder: &Path, name: &str, http2: bool) -> TlsOptions {
     let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
     let key_kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
@@ -61,7 +61,7 @@ async fn a_server_without_http_2_is_spoken_to_in_http_1() {
     assert_eq!(spoken(&connected(&plain).await).await, Version::HTTP_11);
 }
 
-/// The server's kubeconfig by another address, and with another word on trust.
+/// The server's kubeconfig with another address and other trust settings.
 fn kubeconfig(cluster: &Cluster, address: std::net::SocketAddr, trust: Value) -> String {
     let config = cluster.server.kubeconfig();
     let token = config.split("token:").nth(1).unwrap().split_whitespace().next().unwrap().trim_matches('"');
@@ -90,7 +90,7 @@ async fn a_certificate_is_trusted_as_the_kubeconfig_says() {
     assert!(refused.contains("certificate"), "{refused}");
 }
 
-/// A wire to the server that can go silent without being closed.
+/// A connection to the server that can go silent without being closed.
 struct Wire {
     address: std::net::SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -99,7 +99,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// With `connect`, clients first ask it to CONNECT, as they do with a proxy.
+    /// With `connect`, clients first send it a CONNECT request, as to a proxy.
     async fn to(server: std::net::SocketAddr, connect: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -112,7 +112,7 @@ impl Wire {
                 count.fetch_add(1, Ordering::SeqCst);
                 let open = Arc::clone(&now);
                 open.fetch_add(1, Ordering::SeqCst);
-                // One that is made after the silence works.
+                // A connection that is made after the silence works.
                 let silent = (!*state.borrow()).then(|| state.subscribe());
                 tokio::spawn(async move {
                     if connect {
@@ -126,7 +126,7 @@ impl Wire {
                         }
                         () = falls_silent(silent) => {}
                     }
-                    // Neither side hears of it.
+                    // Neither side learns of it.
                     std::future::pending::<()>().await;
                 });
             }
@@ -164,7 +164,7 @@ async fn a_connection_that_died_unheard_is_given_up_and_nothing_is_missed() {
     let connection = connected_with(&config, &keep_alive).await;
     let memory = Arc::new(Memory::default());
     cluster.create_job("a").await;
-    // No watch is given up for its own silence here.
+    // No watch is dropped here for its own silence.
     let tuning = Tuning { idle: Duration::from_secs(600), ..tuning() };
     let running = Running::start_by(&connection, &memory, spec(json!({})), tuning);
     until("synced", || running.handle.view().synced).await;
@@ -217,7 +217,7 @@ async fn watches_that_are_not_read_hold_up_nobody_else() {
         let asked = tokio::time::timeout(ANSWERED, cluster.connection.client.send(request));
         asked.await.expect("the watch is accepted").unwrap()
     };
-    // More than a connection's usual window, all of it waiting.
+    // More than a connection's usual window, and all of it waits.
     let mut held = Vec::new();
     for _ in 0..24 {
         held.push(open().await);
@@ -252,7 +252,7 @@ async fn more_watches_than_a_connection_takes_are_spread_over_several() {
     until("all watch", || sources.iter().all(|(_, running)| running.handle.view().counts.watches > 0)).await;
     cluster.create_job("a").await;
     until("all see what happens", || sources.iter().all(|(memory, _)| memory.story_of("a").len() == 1)).await;
-    // Beside the watches there is room for questions.
+    // Beside the watches there is room for other requests.
     assert!(connection.server_version().await.is_ok());
     let made = wire.connections.load(Ordering::SeqCst);
     assert!((2..=8).contains(&made), "{made} connections, of which none is made in vain");

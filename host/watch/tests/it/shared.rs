@@ -1,11 +1,11 @@
-//! A journal that another witness writes to as well: what that one has seen is no gap.
+//! Tests of a shared journal: what another witness has seen is no gap.
 
 use kubewitness_core::Version;
 use kubewitness_core::ports::{Append, Witness};
 
 use super::*;
 
-/// Beside another witness, whose watch goes on since then.
+/// A source beside another witness, which has watched since this version.
 async fn shared_with(since: Option<u64>, names: &[&str]) -> (World, Arc<Memory>, Running) {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     memory.shared_with(since);
@@ -17,7 +17,7 @@ async fn shared_with(since: Option<u64>, names: &[&str]) -> (World, Arc<Memory>,
     (world, memory, running)
 }
 
-/// One that was away while others came and went, and who can't ask for it any more.
+/// A source that was away while objects came and went, and that can't read them back.
 async fn behind_compaction(since: Option<u64>) -> (World, Arc<Memory>, Running) {
     let (world, memory, running) = shared_with(since, &["a"]).await;
     away(&world).await;
@@ -29,7 +29,7 @@ async fn behind_compaction(since: Option<u64>) -> (World, Arc<Memory>, Running) 
     (world, memory, running)
 }
 
-/// The other witness writes to the journal that it has come there.
+/// The other witness records in the journal that it has reached this version.
 async fn other_comes_to(memory: &Memory, version: u64) {
     let checkpoint = Some(Version::new(&version.to_string()));
     memory.append(Append { source: "jobs".into(), checkpoint, ..Append::default() }).await.unwrap();
@@ -53,7 +53,7 @@ fn bounds(memory: &Memory) -> Vec<(String, String)> {
 async fn what_can_not_be_read_back_is_left_to_another_witness_and_is_no_gap_once_that_one_was_there() {
     let (world, memory, running) = behind_compaction(Some(90)).await;
     waits(&world).await;
-    // What happens meanwhile is witnessed, and a restart would begin before all of it.
+    // Meanwhile new states are witnessed, but a restart would begin before all of them.
     world.create("later", json!({}));
     until("it to be witnessed", || memory.story_of("later") == ["present later 106"]).await;
     world.bookmark();
@@ -75,7 +75,7 @@ async fn what_the_other_witness_can_not_have_seen_is_a_gap() {
     }
 }
 
-/// What that one has seen until then is none: the source begins again from there.
+/// What the other witness saw until then is no gap: the source begins again from there.
 #[tokio::test]
 async fn where_the_others_watch_breaks_before_it_came_there_only_what_lies_behind_it_is_a_gap() {
     let (world, memory, running) = behind_compaction(Some(90)).await;
@@ -92,7 +92,7 @@ async fn where_the_others_watch_breaks_before_it_came_there_only_what_lies_behin
     running.stop().await;
 }
 
-/// Of an object that is there, versions are missing: the journal has them, and this witness doesn't.
+/// Versions of an existing object are missing here, but the journal has them.
 #[tokio::test]
 async fn an_object_with_versions_that_only_the_other_has_is_read_from_the_journal_again() {
     let (world, memory, running) = shared_with(Some(90), &["a"]).await;
@@ -114,7 +114,7 @@ async fn an_object_with_versions_that_only_the_other_has_is_read_from_the_journa
     running.stop().await;
 }
 
-/// The end of an object: at which version, only the other knows.
+/// Only the other witness knows the version at which the object ended.
 #[tokio::test]
 async fn an_end_that_only_the_other_has_is_read_from_the_journal_again() {
     let (world, memory, running) = shared_with(Some(90), &["a", "b"]).await;
@@ -138,7 +138,7 @@ async fn another_witness_that_does_not_come_to_what_the_server_shows_is_not_wait
     world.update("a");
     world.compact();
     until("a gap of the object", || !memory.object_gaps().is_empty()).await;
-    // Who came and went may still be known to that one.
+    // The other witness may still know the objects that came and went.
     waits(&world).await;
     assert_eq!(bounds(&memory), []);
     assert_eq!(memory.story_of("a"), ["present a 101", "present a 103"]);
@@ -154,12 +154,12 @@ async fn what_is_told_of_a_watch_is_since_when_it_goes_on() {
     world.update("a");
     settled(&world, &memory).await;
     let since = |version: &str| Some((0, version.to_owned()));
-    // One that the server ends goes on in the next.
+    // The server ends a watch, and the next one goes on.
     world.close();
     until("it to be watched again", || world.requests("watch=true").len() == 2).await;
     running.watching(&world).await;
     assert_eq!(memory.told_of_watches(), [None, since("101")]);
-    // The server is away, which may be for long; then nothing was missed.
+    // The server is away, perhaps for long. Nothing is missed then.
     away(&world).await;
     running.watching(&world).await;
     until("it to be told", || memory.told_of_watches().len() == 4).await;

@@ -1,4 +1,4 @@
-//! Against the simulated API server, which other clients judge too.
+//! Tests of a source against the simulated API server, which other clients check as well.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -75,7 +75,7 @@ async fn every_version_of_the_simulated_server_is_witnessed_over_its_restarts() 
     every_version_is_witnessed(&Cluster::start().await).await;
 }
 
-/// Lists, watches that end in every way, and versions that can only be read back.
+/// Covers lists, watches that end in every way, and versions that can only be read back.
 pub async fn every_version_is_witnessed(cluster: &Cluster) {
     let memory = Arc::new(Memory::default());
     for number in 0..5 {
@@ -147,7 +147,7 @@ async fn labelled_configmaps_come_as_whole_snapshots() {
         seen.borrow().maps.iter().any(|map| map.data.get("plugin.yaml").is_some_and(|text| text == "y"))
     })
     .await;
-    // Out of the selector is as good as deleted.
+    // For this client an object that leaves the selector is deleted.
     let patch = json!({"metadata": {"labels": {"kubewitness.dev/plugin": "false"}}});
     cluster.send(Method::PATCH, "/api/v1/namespaces/default/configmaps/one", patch).await;
     until("only the host's", || names() == ["host"]).await;

@@ -1,4 +1,4 @@
-//! Lists that come as the beginning of a watch, and what becomes of servers that don't stream.
+//! Tests of streamed lists, and of servers that do not stream.
 
 use kubewitness_core::state::Change;
 
@@ -88,7 +88,7 @@ async fn the_end_of_a_streamed_list_is_the_end_of_the_changes_that_came_among_it
     let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
     running.watching(&world).await;
     running.stop().await;
-    // Nothing else has happened since: what came is not asked for again.
+    // Nothing else has happened since: received objects are not asked for again.
     assert_eq!(
         world.requests("Bookmarks=true&resourceVersion=102").len(),
         1,
@@ -115,7 +115,7 @@ async fn a_server_that_refuses_streams_is_asked_for_pages_from_then_on() {
 async fn a_server_that_answers_with_an_ordinary_watch_is_asked_for_pages() {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     world.create("a", json!({}));
-    // It takes the request for a watch from now on.
+    // From now on the server takes the request for a watch.
     world.ignore_streams();
     let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
     level(&world, &memory).await;
@@ -172,7 +172,7 @@ async fn row_7_an_expired_page_goes_on_inconsistently_and_the_watch_begins_at_th
         if !request.contains("continue=") || !std::mem::take(&mut once) {
             return None;
         }
-        // Meanwhile things change on both pages; the rest is listed as it is now.
+        // Meanwhile both pages change. The rest is listed as it is now.
         let expired = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410,
             "reason": "Expired", "message": "The provided continue parameter is too old",
             "metadata": {"continue": "3-now"}});
@@ -186,7 +186,7 @@ async fn row_7_an_expired_page_goes_on_inconsistently_and_the_watch_begins_at_th
     running.stop().await;
     assert!(world.requests("watch=true")[0].contains("resourceVersion=105"), "page one's version");
     assert_eq!(memory.story_of("a"), ["present a 101", "present a 106"]);
-    // Its change shows that it was there at page one's version.
+    // Its change shows that it existed at the first page's version.
     assert_eq!(memory.story_of("d"), ["present d 104", "present d 107"]);
     assert_eq!(memory.story_of("e"), ["present e 105"]);
 }

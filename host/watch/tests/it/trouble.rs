@@ -1,4 +1,4 @@
-//! Servers, journals and objects that are not as they should be.
+//! Tests of servers, journals and objects that misbehave.
 
 use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::JournalError;
@@ -213,7 +213,7 @@ async fn an_object_whose_version_no_journal_takes_is_poison_and_ends_no_source()
     assert_eq!(memory.story_of("a").len(), 2);
 }
 
-/// ConfigMaps of the small server, which has none.
+/// The ConfigMaps of the small server, which has none.
 async fn followed(world: &World, tuning: Tuning) -> (watch::Receiver<Snapshot>, CancellationToken) {
     let client = connected(world).await.client;
     let maps = ConfigMaps::new(client, "ml", &["kubewitness.dev/plugin=true"]).with_tuning(tuning);
@@ -232,6 +232,33 @@ async fn a_frame_of_configmaps_that_is_too_large_is_a_condition_and_they_are_wat
     until("a new watch", || world.requests("watch=true").len() > watched).await;
     until("it goes on without a condition", || world.watches() > 0 && seen.borrow().condition.is_none())
         .await;
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn more_configmaps_than_the_bound_are_a_condition_and_those_that_are_known_stay() {
+    let world = World::start().await;
+    let (mut seen, stop) = followed(&world, tuning()).await;
+    let map = |number: u32| {
+        let (name, uid) = (format!("map-{number}"), format!("uid-{number}"));
+        let meta =
+            json!({"name": name, "namespace": "ml", "uid": uid, "resourceVersion": number.to_string()});
+        format!("{}\n", json!({"type": "ADDED", "object": {"metadata": meta}}))
+    };
+    world.send(&(1..=2_000).map(map).collect::<String>());
+    until("2,000 ConfigMaps", || seen.borrow().maps.len() == 2_000).await;
+    assert_eq!(seen.borrow_and_update().condition, None);
+    world.send(&map(2_001));
+    let told = async |seen: &mut watch::Receiver<Snapshot>| {
+        let told = seen.wait_for(|seen| seen.condition.is_some()).await.unwrap();
+        (told.condition.clone().unwrap_or_default(), told.maps.len())
+    };
+    let (condition, known) = tokio::time::timeout(Duration::from_secs(20), told(&mut seen)).await.unwrap();
+    assert!(
+        condition.contains("more than 2000 ConfigMaps carry the label kubewitness.dev/plugin=true"),
+        "{condition}"
+    );
+    assert!(known >= 2_000);
     stop.cancel();
 }
 

@@ -1,4 +1,4 @@
-//! What is read back after a watch was lost.
+//! Tests of the walk-back: what is read back after a watch was lost.
 
 use super::*;
 
@@ -97,7 +97,7 @@ async fn while_one_object_is_read_back_the_others_pass_and_it_waits_in_order() {
     away(&world).await;
     world.update("slow");
     world.update("slow");
-    // The way back to it is closed until it is opened.
+    // The server can't be reached until this is set.
     let closed = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let still = Arc::clone(&closed);
     world.spoil(move |request| {
@@ -202,7 +202,7 @@ async fn a_server_that_counts_nothing_leaves_a_gap_and_is_said_to_be_limited() {
     assert_eq!(gaps.len(), 1);
     assert_eq!((gaps[0].after.as_str(), gaps[0].before.as_str()), ("102", "106"));
     assert_eq!(gaps[0].reason, "ExactListRefused");
-    // It learns.
+    // The source learns that it can.
     world.count_nothing(false);
     away(&world).await;
     world.create("brief", json!({}));
@@ -266,7 +266,7 @@ async fn when_as_much_waits_as_may_nothing_more_is_read_and_nothing_is_lost() {
         world.update("slow");
     }
     until("as many wait as may", || running.handle.view().counts.frames == before + MOST as u64).await;
-    // Another one, whom nothing holds up, shows that the server sends.
+    // Another source, which nothing holds up, proves that the server sends.
     let other = Arc::new(Memory::default());
     let unhindered = Running::start(&world, &other).await;
     unhindered.watching(&world).await;
@@ -347,10 +347,10 @@ async fn a_search_whose_budget_runs_out_leaves_one_exact_gap() {
     let gaps = memory.source_gaps();
     assert_eq!(gaps.len(), 1, "{gaps:?}");
     assert_eq!(gaps[0].reason, "BudgetSpent");
-    // Up to where nothing is hidden, and up to what was listed, which was version 112.
+    // Between the last version where nothing is hidden and the listed version, 112.
     let after: u64 = gaps[0].after.parse().unwrap();
     assert!((101..112).contains(&after) && gaps[0].before == "113", "{gaps:?}");
-    // What was found lies below the gap, and is whole.
+    // The object that was found lies below the gap, and is complete.
     let found = memory.story_of("brief");
     let told: Vec<_> = world
         .log()

@@ -1,4 +1,4 @@
-//! Watches that end, stall, repeat themselves or come from the wrong place.
+//! Tests of watches that end, stall, repeat themselves or come from the wrong server.
 
 use kubewitness_core::state::Change;
 
@@ -84,7 +84,7 @@ async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap()
     level(&world, &memory).await;
     running.stop().await;
     memory.set_checkpoint(105);
-    // The backup is from before b was deleted and a was updated twice.
+    // The backup is older than the deletion of b and the two updates of a.
     world.restore(103);
     let running = Running::start(&world, &memory).await;
     level(&world, &memory).await;
@@ -96,8 +96,8 @@ async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap()
     let told: Vec<_> = gaps.iter().map(|gap| (gap.epoch, gap.after.as_str(), gap.before.as_str())).collect();
     assert_eq!(told, [(0, "105", "")], "what the old had to say; all of the new one is known");
     assert!(gaps.iter().all(|gap| gap.reason == "HistoryReplaced"));
-    // Version 104 is there twice, in two histories. Version 103 doesn't say when it was written, and
-    // could be the same in both by chance: it is told again.
+    // Version 104 exists in both histories. Version 103 does not record when it was written, and could be
+    // equal in both by chance. So it is told again.
     assert_eq!(
         memory.story_of("a"),
         [
@@ -112,7 +112,7 @@ async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap()
     assert_eq!(memory.story_of("b"), ["present b 102", "gone b 105", "present b 102"]);
 }
 
-/// Witnessed up to 107, and restored to what it was at 104: there it goes on from 105.
+/// The source has witnessed up to 107. The server was restored to its state at 104, and goes on from 105.
 async fn restored_and_lived_on() -> (World, Arc<Memory>) {
     let world = World::start().await;
     world.dated();
@@ -153,7 +153,7 @@ async fn story_of_the_new_one(world: &World, memory: &Arc<Memory>) -> Vec<String
 async fn row_9_a_new_history_is_read_from_the_newest_write_that_both_have() {
     let (world, memory) = restored_and_lived_on().await;
     let mut story = story_of_the_new_one(&world, &memory).await;
-    // What was there where both parted, and then what happened; of each object in order.
+    // First comes the state where both histories parted, then what happened, in order for each object.
     story.sort_by_key(|state| state.split(' ').nth(1).map(ToString::to_string));
     assert_eq!(
         story,
@@ -172,7 +172,7 @@ async fn row_9_a_new_history_is_read_from_the_newest_write_that_both_have() {
     assert_eq!(memory.object_gaps(), []);
 }
 
-/// Epoch, and where it is known what was missed also from where on, and up to where.
+/// The epoch, and the bounds of what was missed, if they are known.
 fn bounds(memory: &Memory) -> Vec<(u32, String, String)> {
     let gaps = memory.source_gaps().into_iter();
     gaps.map(|gap| (gap.epoch, if gap.epoch == 0 { String::new() } else { gap.after }, gap.before)).collect()
@@ -183,7 +183,7 @@ async fn row_9_what_of_a_new_history_was_compacted_is_a_gap() {
     let (world, memory) = restored_and_lived_on().await;
     world.compact_to(107);
     story_of_the_new_one(&world, &memory).await;
-    // The newest write of both that is still there at 107 is that of `kept`.
+    // The newest common write that can still be read at 107 is that of `kept`.
     assert_eq!(bounds(&memory), [(0, "".into(), "".into()), (1, "103".into(), "108".into())]);
     let of_objects: Vec<_> =
         memory.object_gaps().into_iter().map(|(name, gap)| (name, gap.after, gap.before)).collect();
@@ -191,7 +191,8 @@ async fn row_9_what_of_a_new_history_was_compacted_is_a_gap() {
     assert_eq!(of_objects, [hole("a", "106"), hole("old", "107")]);
 }
 
-/// Made where nobody looked, and gone again long before the old history is known to have been alone.
+/// These objects were created while nobody watched, and ended long before the old history is known to have
+/// been alone.
 #[tokio::test]
 async fn row_9_whoever_the_new_history_may_have_had_has_a_gap_and_whoever_came_later_has_none() {
     let world = World::start().await;
@@ -224,7 +225,7 @@ async fn row_9_whoever_the_new_history_may_have_had_has_a_gap_and_whoever_came_l
     assert_eq!(memory.story_of("unseen"), ["present unseen 304", "gone unseen "]);
 }
 
-/// A server that stops to answer for old versions is listed as it is now.
+/// The server stops answering for old versions, so the present objects are listed.
 #[tokio::test]
 async fn row_9_a_new_history_that_can_not_be_read_back_is_listed_all_the_same() {
     for code in [400, 501] {
@@ -314,8 +315,8 @@ async fn an_error_frame_ends_a_stream_that_the_server_keeps_open() {
     running.stop().await;
 }
 
-/// A server that was restored to version 102 has counted on beyond what was witnessed: what it
-/// wrote is another story, but for one version that is the same in both.
+/// A server was restored to version 102 and has counted on beyond the witnessed versions. It wrote something
+/// else, except one version that is equal in both histories.
 async fn restored_unnoticed() -> (World, Arc<Memory>) {
     let (world, memory, running) = started(&["a", "b"]).await;
     while world.version() < 127 {
@@ -369,8 +370,8 @@ async fn a_restored_history_is_told_apart_although_the_server_is_busy_for_a_mome
     }
 }
 
-/// A quiet source whose checkpoint a bookmark has moved on, and a server that was restored from
-/// before the bookmark: all that was witnessed is the same in both histories.
+/// A bookmark has moved the checkpoint of a quiet source. The server was restored from a backup before the
+/// bookmark, so everything witnessed is equal in both histories.
 async fn restored_behind_the_bookmark() -> (World, Arc<Memory>) {
     let (world, memory, running) = started(&["a", "b"]).await;
     world.update("a");
@@ -383,7 +384,7 @@ async fn restored_behind_the_bookmark() -> (World, Arc<Memory>) {
     (world, memory)
 }
 
-/// Nothing that was witnessed is contradicted: it is one history, of which something was missed.
+/// Nothing contradicts the witnessed states: it is one history, of which something was missed.
 async fn is_read_back(world: &World, memory: &Arc<Memory>) {
     let running = Running::start(world, memory).await;
     until("it is found", || running.handle.view().counts.discrepancies > 0).await;

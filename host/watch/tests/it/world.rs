@@ -1,5 +1,5 @@
-//! A small API server with one kind, whose every answer a test can spoil. It keeps its whole
-//! history, so that a test can compare what was witnessed with what was there.
+//! A small API server with one kind. A test can replace each of its answers. It keeps its whole history, so
+//! that a test can compare it with the witnessed states.
 
 mod http;
 
@@ -35,12 +35,12 @@ impl Entry {
     }
 }
 
-/// What is done to the streams that are open now.
+/// What happens to the open streams.
 #[derive(Clone)]
 enum Signal {
     Raw(String),
     Close,
-    /// The connection is dropped in the middle.
+    /// The connection breaks in the middle.
     Cut,
 }
 
@@ -72,9 +72,9 @@ struct State {
     version: u64,
     log: Vec<Entry>,
     live: BTreeMap<(String, String), Value>,
-    /// Watches and exact lists from below this are answered with 410.
+    /// Watches and exact lists below this version are answered with 410.
     compacted: u64,
-    /// Watches from below this are, although exact lists go further back.
+    /// Watches below this version are answered with 410, although exact lists go further back.
     forgotten: u64,
     uids: u64,
     requests: Vec<String>,
@@ -82,11 +82,11 @@ struct State {
     served: bool,
     quiet: bool,
     counts_nothing: bool,
-    /// Lists can be asked for as streams.
+    /// Whether lists can be asked for as streams.
     streams: bool,
     ignores_streams: bool,
     repeats_streams: bool,
-    /// Whether objects say when they were written, and how many were.
+    /// If objects record when they were written: the number of writes so far.
     dated: Option<u64>,
 }
 
@@ -159,7 +159,7 @@ impl World {
         self.write("MODIFIED", name, object);
     }
 
-    /// What happens in the store to others.
+    /// Other resources write this many versions to the store.
     pub fn pass(&self, versions: u64) {
         self.with(|state| state.version += versions);
     }
@@ -169,7 +169,7 @@ impl World {
         self.write("DELETED", name, object);
     }
 
-    /// Deletes them all at one version, as expired leases are.
+    /// Deletes all of them at one version, as expired leases are.
     pub fn delete_together(&self, names: &[&str]) {
         let version = self.with(|state| {
             state.version += 1;
@@ -215,14 +215,14 @@ impl World {
         });
     }
 
-    /// From now on objects say when they were written.
+    /// From now on objects record when they were written.
     pub fn dated(&self) {
         self.with(|state| state.dated = Some(0));
     }
 
     // ---- what happens to the server ------------------------------------------------------
 
-    /// Old versions are gone, for watches and exact lists.
+    /// Removes old versions, for watches and exact lists.
     pub fn compact(&self) {
         self.with(|state| (state.compacted, state.forgotten) = (state.version, state.version));
     }
@@ -231,12 +231,12 @@ impl World {
         self.with(|state| (state.compacted, state.forgotten) = (version, state.version));
     }
 
-    /// The watch cache is empty, as after a restart; etcd still has everything.
+    /// Empties the watch cache, as a restart does. The store still has everything.
     pub fn forget(&self) {
         self.with(|state| state.forgotten = state.version);
     }
 
-    /// Back to an older state of everything, as from a backup; the counter goes back, too.
+    /// Restores an older state of everything, as from a backup. The counter goes back, too.
     pub fn restore(&self, version: u64) {
         self.with(|state| {
             state.log.retain(|entry| entry.version <= version);
@@ -255,12 +255,12 @@ impl World {
         });
     }
 
-    /// Requests that the spoiler answers don't reach the truth.
+    /// Lets a test answer requests. A request that it answers does not reach the server.
     pub fn spoil(&self, spoiler: impl FnMut(&str) -> Option<Reply> + Send + 'static) {
         self.with(|state| state.spoilers.push(Box::new(spoiler)));
     }
 
-    /// The first request that contains this is answered so.
+    /// Answers the first request that contains this text with `reply`.
     pub fn spoil_once(&self, part: &'static str, reply: Reply) {
         let mut reply = Some(reply);
         self.spoil(move |request| if request.contains(part) { reply.take() } else { None });
@@ -270,7 +270,7 @@ impl World {
         self.with(|state| state.served = served);
     }
 
-    /// Events are no longer sent on open streams: a half-open connection.
+    /// Stops sending events on open streams, like a half-open connection.
     pub fn quiet(&self, quiet: bool) {
         self.with(|state| state.quiet = quiet);
     }
@@ -279,17 +279,17 @@ impl World {
         self.with(|state| state.streams = streams);
     }
 
-    /// The parameter of streamed lists is not known: it is an ordinary watch.
+    /// Ignores the parameter of streamed lists, so that they become ordinary watches.
     pub fn ignore_streams(&self) {
         self.with(|state| (state.streams, state.ignores_streams) = (true, true));
     }
 
-    /// Streamed lists show everything twice.
+    /// Streamed lists send everything twice.
     pub fn repeat_streams(&self) {
         self.with(|state| state.repeats_streams = true);
     }
 
-    /// Lists no longer say how many objects they have left.
+    /// Lists no longer say how many objects remain.
     pub fn count_nothing(&self, nothing: bool) {
         self.with(|state| state.counts_nothing = nothing);
     }
@@ -320,7 +320,7 @@ impl World {
         self.with(|state| state.log.clone())
     }
 
-    /// uid → version of what is there now.
+    /// The objects that exist now: uid → version.
     pub fn live(&self) -> BTreeMap<String, String> {
         let text = |value: &Value| value.as_str().unwrap().to_string();
         self.with(|state| {
@@ -346,7 +346,7 @@ impl World {
     }
 }
 
-/// Polls until it holds; a test that waits for ever says what for.
+/// Polls until the condition holds. `what` names it if that never happens.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..4_000 {
         if holds() {

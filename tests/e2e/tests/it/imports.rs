@@ -81,6 +81,23 @@ async fn says(args: &[&str], code: i32, parts: &[&str]) -> Result<()> {
 }
 
 #[tokio::test]
+async fn reading_a_journal_that_is_not_there_names_the_flag_and_makes_nothing() {
+    in_scratch("imports", async |scratch| {
+        let folder = scratch.path().join("nonexistent");
+        let data = folder.to_string_lossy();
+        for command in ["export", "verify", "stats"] {
+            let args = ["journal", command, "--data", &data];
+            says(&args, 1, &[&data, "there is no journal here", "--data"]).await?;
+            let (_, out, errors) = self::command(&args).await?;
+            ensure!(!format!("{out}{errors}").contains("written"), "`{command}` writes nothing: {errors}");
+        }
+        ensure!(!folder.exists(), "the folder was made");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_import_that_was_killed_is_told_by_every_command_and_goes_on_or_is_thrown_away() {
     in_scratch("imports", async |scratch| {
         let text = exported(scratch).await?;
@@ -112,7 +129,7 @@ async fn an_import_that_was_killed_is_told_by_every_command_and_goes_on_or_is_th
         let other = scratch.folder("other")?;
         killed(&other, &text).await?;
         let folder = other.to_string_lossy().into_owned();
-        says(&["journal", "import", "--discard", "--data", &folder], 0, &["thrown away"]).await?;
+        says(&["journal", "import", "--discard", "--data", &folder], 0, &["is discarded"]).await?;
         says(&["journal", "import", &file, "--data", &folder], 0, &["2000 states"]).await?;
         says(&["journal", "verify", "--data", &folder], 0, &[]).await
     })

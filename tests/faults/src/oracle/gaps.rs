@@ -1,11 +1,12 @@
-//! Gaps: none is false, none lies on another, and their bounds are exact.
+//! Judges gaps: none is false, none overlaps another, and their bounds are exact.
 
 use std::collections::BTreeMap;
 
 use kubewitness_core::Gap;
 
+use super::faults::{Faults, Rule};
 use super::life::version;
-use super::{Faults, Hole, Life, Rule};
+use super::objects::{Hole, Life};
 use crate::truth::{Entry, Event, History, Told};
 
 /// A hole of the source: of lives that began and ended in it.

@@ -1,9 +1,10 @@
-//! One object: each of its versions once, in order, or in one gap; nothing that it never was.
+//! Judges one object: each of its versions is there once, in order, or in one gap, and no other version is.
 
 use kubewitness_core::{Change, State};
 
+use super::faults::{Faults, Rule};
 use super::gaps::{Wide, stretch};
-use super::{Faults, Life, Rule};
+use super::objects::Life;
 use crate::truth::{Entry, Event};
 
 pub(super) fn judge(life: &Life<'_>, wide: &[Wide], faults: &mut Faults) {

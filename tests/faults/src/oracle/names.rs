@@ -1,10 +1,10 @@
-//! A new object under an old name comes after the end of the old one.
+//! Judges names: a new object under an old name comes after the end of the old one.
 
 use std::collections::HashMap;
 
 use kubewitness_core::Change;
 
-use super::{Faults, Rule};
+use super::faults::{Faults, Rule};
 use crate::truth::{Event, History, Told};
 
 /// One bearer of a name, as it was told.

@@ -1,4 +1,4 @@
-//! A server and the shell that watches over it.
+//! Starts a server under a shell that ends it when the test's process ends.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;

@@ -1,9 +1,9 @@
-//! PostgreSQL, MariaDB, MySQL and NATS for tests: real servers, on loopback, each in a temporary folder of its
-//! own, and never one that runs on this machine already.
+//! PostgreSQL, MariaDB, MySQL and NATS for tests: real servers, on loopback, each in a temporary folder of its own. A
+//! server that runs on the machine already is never touched.
 //!
 //! Everything here blocks, so that one server can serve all tests of a binary, whose runtimes come
-//! and go. A server is started by a guard that waits for the end of the test's process, however
-//! that comes about, and then ends the server by its id and removes its folder.
+//! and go. A guard starts each server. When the test's process ends, for whatever reason, the guard ends the server
+//! by its process id and removes its folder.
 
 mod guard;
 mod mysql;

@@ -1,5 +1,4 @@
-//! Which programs MySQL and MariaDB are, and how they are called: what the one grew out of the other
-//! they still have in common.
+//! The programs of MySQL and MariaDB and their arguments, in one file because the two share most of them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +7,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 
 use super::{PASSWORD, Service, USER, folder_with, guard, output, search_path};
-use crate::binaries::services_folder;
+use crate::programs::services_folder;
 
 #[derive(Clone)]
 pub struct Programs {

@@ -1,4 +1,4 @@
-//! Which programs PostgreSQL is, and how they are called.
+//! The programs of PostgreSQL and their arguments.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Certificates for servers of tests: an authority of their own, made for one server.
+//! Certificates for servers of tests, from an authority that is made for one server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

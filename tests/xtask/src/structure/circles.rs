@@ -1,21 +1,21 @@
-//! Who uses each other: in a graph of names, the groups in which every one leads to every other.
+//! Finds circles: in a graph of names, the groups in which every name leads to every other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::modules::Edges;
 
-/// Folders that use each other, also through files that lie beside them.
+/// Folders that use each other, also through files beside them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Circle {
     pub folder: PathBuf,
-    /// Folders and files in it; a folder stands for all that is below.
+    /// Its folders and files. A folder stands for everything below it.
     pub parts: BTreeSet<String>,
-    /// For each step from one part to another, how many, and one of them.
+    /// For each step from one part to another: how many uses there are, and one of them.
     pub steps: BTreeMap<(String, String), (usize, (PathBuf, PathBuf))>,
 }
 
-/// All circles, looked for in every folder that holds others.
+/// All circles, searched in every folder that contains folders.
 pub fn of_folders(edges: &Edges) -> Vec<Circle> {
     let files = edges.iter().flat_map(|(from, to)| [from, to]);
     let folders: BTreeSet<&Path> = files.flat_map(|file| file.ancestors().skip(1)).collect();
@@ -31,7 +31,7 @@ fn inside(folder: &Path, edges: &Edges) -> Vec<Circle> {
         }
     }
     let groups = groups(&steps.keys().cloned().collect());
-    // Files that use each other in one folder are read together anyway.
+    // Files of one folder that use each other are read together anyway.
     let has_folder = |parts: &BTreeSet<String>| parts.iter().any(|part| !part.ends_with(".rs"));
     let circle = |parts: BTreeSet<String>| {
         let within = |(from, to): &(String, String)| parts.contains(from) && parts.contains(to);
@@ -42,7 +42,7 @@ fn inside(folder: &Path, edges: &Edges) -> Vec<Circle> {
     groups.into_iter().filter(has_folder).map(circle).collect()
 }
 
-/// Which part of the folder a file is or belongs to.
+/// The part of the folder to which a file belongs.
 fn part(folder: &Path, file: &Path) -> Option<String> {
     let inner = file.strip_prefix(folder).ok()?;
     Some(inner.components().next()?.as_os_str().to_string_lossy().into_owned())

@@ -1,6 +1,6 @@
-//! `cargo xtask structure`: how large the folders of source are, and which use each other in circles.
+//! `cargo xtask structure`: measures the source folders, and finds those that use each other in circles.
 //!
-//! Looks at what lies under a `src`. Tests are counted, and not judged: each file there stands alone.
+//! Looks at everything under a `src`. Tests are counted but not judged: each test file stands alone.
 
 mod circles;
 mod modules;
@@ -17,37 +17,23 @@ use crate::build;
 use circles::Circle;
 use modules::{Edges, Modules};
 
-/// What a reader takes in at a glance.
+/// The most entries that a reader takes in at a glance.
 const ENTRIES: usize = 12;
 /// How many of the largest are printed.
 const SHOWN: usize = 8;
 
-/// Folders that still have more, and how many: no more than that, and each line goes once it may.
-const LARGE: &[(&str, usize)] = &[
-    ("host/capability/src", 16),
-    ("host/journal/src", 29),
-    ("host/journal/src/server", 24),
-    ("host/journal/src/sqlite", 17),
-    ("host/sandbox/src", 13),
-    ("tests/harness/src", 15),
-];
+/// Folders that still have more entries, with their number. It may not grow, and a line goes when its folder
+/// fits.
+const LARGE: &[(&str, usize)] = &[];
 
-/// Circles of folders that are still there, and why: no other may come, and each line goes with its circle.
-const CIRCLES: &[(&str, &str)] = &[
-    ("host/capability/src/sql: claims.rs, guard, mod.rs, write.rs", "from before this was counted"),
-    ("host/capability/src/sql: mysql, postgres, proof.rs, remote, sqlite", "from before this was counted"),
-    (
-        "host/journal/src: differences.rs, memory.rs, plan, plan.rs, read, removal.rs, report.rs, retain.rs, rows.rs, seal.rs, store.rs",
-        "from before this was counted",
-    ),
-    ("host/journal/src: import, import.rs", "what a line is stands beside how lines are taken in"),
-    ("tests/faults/src: oracle, oracle.rs", "from before this was counted"),
-];
+/// Circles of folders that still exist, with the reason. No other may be added, and a line goes with its
+/// circle.
+const CIRCLES: &[(&str, &str)] = &[];
 
 struct Found {
-    /// By folder that holds Rust: how many entries.
+    /// The number of entries of each folder with Rust files.
     folders: BTreeMap<PathBuf, usize>,
-    /// By file of Rust: how many lines.
+    /// The number of lines of each Rust file.
     files: BTreeMap<PathBuf, usize>,
     circles: Vec<Circle>,
     of_files: Vec<BTreeSet<PathBuf>>,
@@ -75,7 +61,7 @@ fn look(root: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// Folders and files are named from the root on.
+/// Paths begin at the root of the repository.
 fn walk(root: &Path, folder: &Path, found: &mut Found, edges: &mut Edges) -> Result<()> {
     let name = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_path_buf();
     let mut entries = 0;
@@ -108,7 +94,7 @@ fn is_judged(folder: &Path) -> bool {
     folder.components().any(|part| part.as_os_str() == "src")
 }
 
-/// As exceptions name it: `host/watch/src: read, write`.
+/// A circle as the exceptions name it: `host/watch/src: read, write`.
 fn title(circle: &Circle) -> String {
     let parts: Vec<&str> = circle.parts.iter().map(String::as_str).collect();
     format!("{}: {}", circle.folder.display(), parts.join(", "))

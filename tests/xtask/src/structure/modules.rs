@@ -1,7 +1,7 @@
-//! The modules of a crate, and which file each path leads to.
+//! Reads the modules of a crate, and finds the file to which each path leads.
 //!
-//! A re-export is followed to where the thing is defined, so that a folder's first file may offer what
-//! lies in the folder without standing between it and whoever uses it.
+//! A re-export is followed to its definition. So a folder's first file may offer what is in the folder
+//! without counting as a user of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,18 +21,18 @@ struct Module {
 
 type Asked = BTreeSet<(usize, String)>;
 
-/// Where a name leads: to a module, or to something that a module defines.
+/// What a name leads to: a module, or an item that a module defines.
 #[derive(Clone, Copy)]
 enum Named {
     Module(usize),
     Item(usize),
 }
 
-/// Which file uses something of which other.
+/// Which file uses which other.
 pub type Edges = BTreeSet<(PathBuf, PathBuf)>;
 
 impl Modules {
-    /// Everything that a crate's `lib.rs` or `main.rs` declares.
+    /// Reads everything that a crate's `lib.rs` or `main.rs` declares.
     pub fn read(root: &Path) -> Result<Self> {
         let mut modules = Self(Vec::new());
         modules.file(root, None)?;
@@ -77,7 +77,7 @@ impl Modules {
         edges
     }
 
-    /// Whether an import only shows to others what lies below, and is not used where it stands.
+    /// Whether an import only re-exports what lies below and is not used in its own module.
     fn is_offer(&self, id: usize, import: &Import) -> bool {
         let is_below = self.resolve(id, &import.path).is_some_and(|to| self.is_below(to.module(), id));
         let is_used = import.name.as_ref().is_some_and(|name| self.0[id].body.names.contains(name));
@@ -94,12 +94,12 @@ impl Modules {
         false
     }
 
-    /// Where what the path names is defined; nothing for other crates.
+    /// The place where a path's target is defined; `None` for other crates.
     fn resolve(&self, from: usize, path: &[String]) -> Option<Named> {
         self.followed(from, path, &mut BTreeSet::new())
     }
 
-    /// `asked`: which names were looked up on the way, in which modules. None is twice, so that circles of
+    /// `asked`: the names already looked up, with their modules. Each is looked up once, so that circles of
     /// re-exports end.
     fn followed(&self, from: usize, path: &[String], asked: &mut Asked) -> Option<Named> {
         let (first, rest) = path.split_first()?;
@@ -112,7 +112,7 @@ impl Modules {
         rest.iter().try_fold(start, |at, name| match (at, name.as_str()) {
             (Named::Item(_), _) => Some(at),
             (Named::Module(module), "super") => self.0[module].parent.map(Named::Module),
-            // What another crate defines is taken for the module's through which it was named.
+            // An item of another crate counts as the item of the module through which it was named.
             (Named::Module(module), name) => {
                 Some(self.named(module, name, asked).unwrap_or(Named::Item(module)))
             }
@@ -163,7 +163,7 @@ fn folder_of(file: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// The edges of a crate of these files, as `from > to`.
+    /// The edges of a crate with these files, as `from > to`.
     fn edges(files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfolder();
         for (name, text) in files {

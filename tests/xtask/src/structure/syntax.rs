@@ -1,14 +1,14 @@
-//! What one file of Rust says about modules: which it declares, what it imports, which paths it names.
+//! Reads what one Rust file says about modules: which it declares, what it imports, which paths it names.
 //!
-//! Reads tokens, not syntax trees: that is enough for paths, sees into macros, and builds in a second.
-//! What is marked `#[cfg(test)]` is left out. Knows nothing about folders or other files.
+//! It reads tokens, not syntax trees. That is enough for paths, sees into macros, and builds in a second. It
+//! leaves out items marked `#[cfg(test)]`. Knows nothing about folders or other files.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// A module's own items; those of a module inside it are that one's.
+/// A module's own items. Items of an inner module belong to the inner one.
 #[derive(Debug, Default)]
 pub struct Body {
     /// Modules in files of their own.
@@ -26,7 +26,7 @@ pub struct Body {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
     pub path: Vec<String>,
-    /// What it is called here; nothing for a glob.
+    /// The name of the import here; `None` for a glob.
     pub name: Option<String>,
     pub is_public: bool,
 }
@@ -42,7 +42,7 @@ fn flat(tokens: TokenStream) -> Vec<TokenTree> {
     let mut out = Vec::new();
     for token in tokens {
         match token {
-            // What a macro put between invisible brackets belongs where it stands.
+            // Tokens that a macro put between invisible brackets belong to the surrounding code.
             TokenTree::Group(group) if group.delimiter() == Delimiter::None => {
                 out.extend(flat(group.stream()));
             }
@@ -65,7 +65,7 @@ fn items(tokens: &[TokenTree], body: &mut Body) {
     }
 }
 
-/// How many tokens are attributes, and whether one says that what follows is for tests.
+/// The number of tokens that are attributes, and whether one marks the item as test code.
 fn attributes(tokens: &[TokenTree]) -> (usize, bool) {
     let (mut at, mut is_test) = (0, false);
     while is_punct(tokens.get(at), '#') {
@@ -81,7 +81,7 @@ fn is_cfg_test(attribute: &Group) -> bool {
     attribute.stream().to_string().replace(' ', "") == "cfg(test)"
 }
 
-/// Where an item ends: with its `;` or its braces. The braces of a `use` are not its end.
+/// The end of an item: its `;` or its braces. The braces of a `use` are not its end.
 fn item_end(tokens: &[TokenTree]) -> usize {
     let is_use = after_visibility(tokens).first().is_some_and(|token| is_ident(token, "use"));
     let ends = |token: &TokenTree| match token {
@@ -127,7 +127,7 @@ fn item(tokens: &[TokenTree], body: &mut Body) {
     }
 }
 
-/// The name of the item. Words before the keyword (`unsafe`, `async`, `const fn`) say nothing.
+/// The name of the item. Words before the keyword (`unsafe`, `async`, `const fn`) are skipped.
 fn defined(tokens: &[TokenTree]) -> Option<String> {
     const KEYWORDS: [&str; 9] =
         ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "macro_rules"];
@@ -191,7 +191,7 @@ fn leaf(path: &[String], renamed: Option<String>, found: &mut impl FnMut(Vec<Str
     found(path, name);
 }
 
-/// Paths and names in code, with what is in brackets.
+/// Paths and names in code, including those in brackets.
 fn code(tokens: &[TokenTree], body: &mut Body) {
     let mut at = 0;
     while at < tokens.len() {
@@ -218,7 +218,7 @@ fn code(tokens: &[TokenTree], body: &mut Body) {
     }
 }
 
-/// One path, and how many tokens it takes.
+/// One path, and the number of its tokens.
 fn path(tokens: &[TokenTree], start: usize, body: &mut Body) -> usize {
     let is_beginning = start == 0 || !is_punct(tokens.get(start - 1), '.');
     let mut words = Vec::new();

@@ -132,7 +132,7 @@ fn bytes_that_nobody_announced_are_refused() {
     append(&mut files.open().unwrap(), 1, "one");
     std::fs::write(files.data(), "one\nforged\n").unwrap();
     let error = files.open().err().unwrap();
-    assert!(error.to_string().contains("somebody else"), "{error}");
+    assert!(error.to_string().contains("another program"), "{error}");
 }
 
 #[test]

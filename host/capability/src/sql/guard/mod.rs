@@ -1,7 +1,7 @@
-//! Reads the SQL that a plugin sends, as the database would split it, and refuses what reaches
-//! beyond the granted tables or beyond the transaction of the call. The database parses it
-//! afterwards, always as one prepared statement; here only words, quotes and placeholders matter.
-//! It is the second fence: the first are the rights of the user that the operator granted.
+//! Reads the SQL of a plugin as the database would split it, and refuses a statement that reaches beyond the granted
+//! tables or beyond the transaction of the call. The database parses it afterwards, always as one prepared statement;
+//! here only words, quotes and placeholders matter. It is the second fence: the first are the rights of the user that
+//! the operator granted. It runs nothing.
 
 mod rules;
 mod tokens;
@@ -13,6 +13,8 @@ use self::tokens::{Kind, Token, tokenize};
 
 /// Statements are short; rows come as parameters.
 const STATEMENT_BYTES: usize = 64 * 1024;
+/// Parameters that SQLite takes in one statement; PostgreSQL and MySQL take twice as many.
+pub const MAX_BINDS: usize = 32_766;
 /// Tables whose names begin so are the host's own.
 pub const OWN_PREFIX: &str = "kubewitness_";
 
@@ -42,7 +44,7 @@ pub struct RowInsert<'a> {
     pub tail: &'a str,
 }
 
-fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
+pub fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
     Err(GrantError::Invalid(message.into()))
 }
 
@@ -135,8 +137,8 @@ fn arity(tokens: &[Token<'_>]) -> Result<usize, GrantError> {
         return invalid("use either `?` or numbered parameters, not both");
     }
     let arity = plain.max(highest);
-    if arity > super::write::MAX_BINDS {
-        return invalid(format!("a statement takes at most {} parameters", super::write::MAX_BINDS));
+    if arity > MAX_BINDS {
+        return invalid(format!("a statement takes at most {} parameters", MAX_BINDS));
     }
     Ok(arity)
 }

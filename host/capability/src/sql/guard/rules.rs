@@ -1,4 +1,4 @@
-//! Which words and names a plugin's statement may not have, by database.
+//! The words and names that a plugin's statement may not have, by database.
 
 use kubewitness_core::ports::Dialect;
 

@@ -303,7 +303,7 @@ fn a_statement_has_no_more_bytes_and_no_more_values_than_its_bound() {
     let long = execute(&padded(STATEMENT_BYTES + 1)).unwrap_err();
     assert!(long.contains("at most 65536 bytes"), "{long}");
 
-    let most = super::super::write::MAX_BINDS;
+    let most = MAX_BINDS;
     assert_eq!(execute(&format!("DELETE FROM t WHERE a = ?{most}")), Ok(most));
     assert!(execute(&format!("DELETE FROM t WHERE a = ?{}", most + 1)).is_err());
     let many = execute(&format!("DELETE FROM t WHERE a = {}", "?".repeat(most + 1))).unwrap_err();

@@ -6,8 +6,7 @@
 
 use kubewitness_core::ports::{Dialect, GrantError};
 
-use super::invalid;
-use crate::sql::write::MAX_BINDS;
+use super::{MAX_BINDS, invalid};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

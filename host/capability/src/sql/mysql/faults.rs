@@ -1,10 +1,11 @@
-//! What an error of MySQL or MariaDB means: for the statement alone, for the transaction, and in
-//! words that name no machine and no user.
+//! Classifies errors of MySQL and MariaDB: the statement failed, or the transaction is lost. The texts name no machine
+//! and no user.
 
 use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::sql::remote::Fault;
+use crate::sql::Fault;
+use crate::sql::remote::reasons;
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -31,7 +32,7 @@ fn judge(number: u16, state: &str, said: &str) -> Fault {
         // MySQL 3024, MariaDB 1969.
         3024 | 1969 => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
         1205 => unavailable("other transactions hold the rows".into()),
-        1213 | 1020 | 1317 => unavailable(format!("it got in the way of another transaction: {said}")),
+        1213 | 1020 | 1317 => unavailable(format!("it is in conflict with another transaction: {said}")),
         1290 | 1792 | 1836 => unavailable("the database can't be written now: it is read-only".into()),
         1021 | 1114 => unavailable("the database's disk is full".into()),
         1040 | 1203 | 1226 => unavailable("the database has too many connections".into()),
@@ -59,18 +60,16 @@ pub fn reason(error: &sqlx::Error) -> String {
         said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
     };
     match error {
-        sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
+        sqlx::Error::Io(error) => reasons::connection_reason(error.kind()),
         sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
         // Of a password that is told over TLS alone (`caching_sha2_password`); there is no kind for it.
         sqlx::Error::Configuration(why) if why.to_string().contains("RSA") => NO_TLS.into(),
         sqlx::Error::Database(said) => match number(said.as_ref()) {
             // Let in, but not to this database.
-            1044 => super::super::NO_RIGHT.into(),
-            1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
-                super::super::REFUSED.into()
-            }
+            1044 => reasons::NO_RIGHT.into(),
+            1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => reasons::REFUSED.into(),
             3159 => NO_TLS.into(),
-            1049 => super::super::NO_DATABASE.into(),
+            1049 => reasons::NO_DATABASE.into(),
             1040 | 1203 | 1226 => "it has too many connections".into(),
             1053 => "it is stopping".into(),
             number => format!("it answered with error {number}"),

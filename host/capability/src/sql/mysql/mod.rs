@@ -1,6 +1,5 @@
-//! MySQL and MariaDB: rows come in statements of several rows each. A statement that fails is undone
-//! alone. The fence is a row, locked with the others' or alone. Making a table commits, so that is
-//! done before a call writes.
+//! MySQL and MariaDB. A statement writes several rows. A statement that fails is undone alone. The fence is a row,
+//! which a transaction locks shared or exclusively. Making a table commits, so that happens before a call writes.
 
 mod faults;
 mod values;
@@ -14,13 +13,13 @@ use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 
-use super::columns::{self, Column, Columns};
 use super::guard::Statement;
-use super::proof::{self, Row as Kept};
-use super::remote::{
-    Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text,
-};
-use super::{Receipt, UNREADABLE, bounded, write};
+use super::receipt::{self, Receipt, Row as Kept};
+use super::remote::columns::{self, Column, Columns};
+use super::remote::reasons::UNREADABLE;
+use super::remote::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
+use super::values::{Rows, bounded};
+use super::{Fault, write};
 
 /// Replicated groups take no rows without a primary key, and some servers no tables.
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -60,8 +59,8 @@ struct Table {
 }
 
 impl Table {
-    /// A row that meets any unique index of its table is taken for one that is there already, and
-    /// nobody is told which index that was: so there may be only the one that the write names.
+    /// MySQL takes a row that meets any unique index for an existing row, and does not tell which index
+    /// it met. So the table may have only the unique index that the write names.
     fn check_key(&self, write: &TableWrite) -> Result<(), GrantError> {
         let lower = |names: &[String]| {
             let mut names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
@@ -181,7 +180,7 @@ impl Mysql {
         bounded(rows, Fault::Own).await
     }
 
-    /// A table may have been changed by somebody else since it was looked at.
+    /// Another program may have changed a table since it was looked at.
     fn noted<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
         if done.is_err() {
             self.tables.clear();
@@ -226,7 +225,7 @@ impl Link for Mysql {
         let (version, packet) = (row.try_get::<String, _>(0)?, row.try_get::<i64, _>(1)?);
         sqlx::raw_sql(AssertSqlSafe(settings(&version))).execute(&mut connection).await?;
         // The other half is for the statement and for what the protocol adds.
-        let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::VALUE_BYTES);
+        let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::values::VALUE_BYTES);
         Ok(Self { connection, most, tables: HashMap::new(), stale: false })
     }
 
@@ -297,7 +296,7 @@ impl Link for Mysql {
 
     async fn receipts(&mut self, plugin: &str, above: i64) -> Result<Vec<Vec<u8>>, sqlx::Error> {
         let select = "SELECT states FROM kubewitness_receipts WHERE plugin = ? AND last > ? LIMIT ?";
-        let most = crate::applied::MAX_RECEIPTS as i64;
+        let most = crate::receipts::MAX_RECEIPTS as i64;
         let rows = sqlx::query(select).bind(plugin).bind(above).bind(most);
         rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
     }
@@ -320,7 +319,8 @@ impl Link for Mysql {
         if engine.fetch_optional(&mut self.connection).await?.is_none() {
             return Ok(None);
         }
-        let rows: Vec<proof::Columns> = sqlx::query_as(proof::KEPT).fetch_all(&mut self.connection).await?;
+        let rows: Vec<receipt::Columns> =
+            sqlx::query_as(receipt::KEPT).fetch_all(&mut self.connection).await?;
         Ok(Some(rows.into_iter().map(Kept::from).collect()))
     }
 }

@@ -1,13 +1,13 @@
-//! Values between plugins and MySQL's driver.
+//! Converts values between plugins and MySQL's driver.
 
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlRow};
 use sqlx::{Arguments, Column as _, Row, Type, TypeInfo, ValueRef};
 
 use super::faults;
-use crate::sql::columns::{self, Kind};
-use crate::sql::remote::Fault;
-use crate::sql::size;
+use crate::sql::Fault;
+use crate::sql::remote::columns::{self, Kind};
+use crate::sql::values::size;
 
 /// Of a column, by the type that `information_schema` gives, such as `int(10) unsigned`.
 pub fn kind(of: &str) -> Kind {

@@ -1,9 +1,10 @@
-//! What an error of PostgreSQL means: for the statement alone, for the transaction, and in words
-//! that name no machine and no user.
+//! Classifies errors of PostgreSQL: the statement failed, or the transaction is lost. The texts name no machine and no
+//! user.
 
 use kubewitness_core::ports::GrantError;
 
-use crate::sql::remote::Fault;
+use crate::sql::Fault;
+use crate::sql::remote::reasons;
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -26,7 +27,7 @@ fn judge(code: &str, said: &str) -> Fault {
     match code {
         "57014" => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
         "55P03" => unavailable("other transactions hold the rows".into()),
-        "40001" | "40P01" => unavailable(format!("it got in the way of another transaction: {said}")),
+        "40001" | "40P01" => unavailable(format!("it is in conflict with another transaction: {said}")),
         "25006" => unavailable("the database can't be written now: it is a replica".into()),
         "53100" => unavailable("the database's disk is full".into()),
         "53300" => unavailable("the database has too many connections".into()),
@@ -44,11 +45,11 @@ fn judge(code: &str, said: &str) -> Fault {
 /// Why it could not be connected.
 pub fn reason(error: &sqlx::Error) -> String {
     match error {
-        sqlx::Error::Io(error) => super::super::connection_reason(error.kind()),
+        sqlx::Error::Io(error) => reasons::connection_reason(error.kind()),
         sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
         sqlx::Error::Database(said) => match said.code().unwrap_or_default().as_ref() {
-            "28P01" | "28000" => super::super::REFUSED.into(),
-            "3D000" => super::super::NO_DATABASE.into(),
+            "28P01" | "28000" => reasons::REFUSED.into(),
+            "3D000" => reasons::NO_DATABASE.into(),
             "53300" => "it has too many connections".into(),
             "57P03" => "it is starting or stopping".into(),
             code => format!("it answered with SQLSTATE {code}"),

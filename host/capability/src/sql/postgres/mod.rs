@@ -1,6 +1,6 @@
-//! PostgreSQL: rows come as one array a column, in one statement whatever their number. A statement
-//! that fails takes the transaction with it, so each has a savepoint before it. The fence is an
-//! advisory lock, which ends with the transaction.
+//! PostgreSQL. One statement writes any number of rows, as one array a column. A statement that fails takes the
+//! transaction with it, so each has a savepoint before it. The fence is an advisory lock, which ends with the
+//! transaction.
 
 mod faults;
 mod values;
@@ -14,13 +14,13 @@ use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqlSafeStr, Statement as _};
 
-use super::columns::{self, Column, Columns};
 use super::guard::{self, Statement};
-use super::proof::{self, Row as Kept};
-use super::remote::{
-    Fault, LOCK, Link, Rows, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text,
-};
-use super::{Receipt, UNREADABLE, bounded, write};
+use super::receipt::{self, Receipt, Row as Kept};
+use super::remote::columns::{self, Column, Columns};
+use super::remote::reasons::UNREADABLE;
+use super::remote::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
+use super::values::{Rows, bounded};
+use super::{Fault, write};
 
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
@@ -87,7 +87,7 @@ impl Postgres {
         Ok(columns)
     }
 
-    /// A table may have been changed by somebody else since it was looked at.
+    /// Another program may have changed a table since it was looked at.
     fn noted<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
         if done.is_err() {
             self.tables.clear();
@@ -228,7 +228,7 @@ impl Link for Postgres {
 
     async fn receipts(&mut self, plugin: &str, above: i64) -> Result<Vec<Vec<u8>>, sqlx::Error> {
         let select = "SELECT states FROM kubewitness_receipts WHERE plugin = $1 AND last > $2 LIMIT $3";
-        let most = crate::applied::MAX_RECEIPTS as i64;
+        let most = crate::receipts::MAX_RECEIPTS as i64;
         let rows = sqlx::query(select).bind(plugin).bind(above).bind(most);
         rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
     }
@@ -250,7 +250,8 @@ impl Link for Postgres {
         if !there.fetch_one(&mut self.connection).await?.try_get(0)? {
             return Ok(None);
         }
-        let rows: Vec<proof::Columns> = sqlx::query_as(proof::KEPT).fetch_all(&mut self.connection).await?;
+        let rows: Vec<receipt::Columns> =
+            sqlx::query_as(receipt::KEPT).fetch_all(&mut self.connection).await?;
         Ok(Some(rows.into_iter().map(Kept::from).collect()))
     }
 }

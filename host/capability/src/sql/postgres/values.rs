@@ -1,12 +1,12 @@
-//! Values between plugins and PostgreSQL's driver. The server says which types it takes and gives;
-//! what is not plainly one of a plugin's is refused, and a cast in the statement makes it one.
+//! Converts values between plugins and PostgreSQL's driver. The server says which types it takes and gives. A type
+//! that is not plainly one of a plugin's is refused; a cast in the statement helps.
 
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
 use sqlx::postgres::{PgArguments, PgRow, PgStatement};
 use sqlx::{Arguments, Column as _, Either, Row, Statement, TypeInfo, ValueRef};
 
-use crate::sql::columns::{self, Column, Kind};
-use crate::sql::remote::Fault;
+use crate::sql::Fault;
+use crate::sql::remote::columns::{self, Column, Kind};
 
 /// Of a column, by the name that `format_type` gives.
 pub fn kind(of: &str) -> Kind {

@@ -1,13 +1,14 @@
-//! Databases that are servers: what PostgreSQL and MySQL have in common. Each brings a [`Link`];
-//! [`pool`] keeps a bounded number of them, and [`open`] is the transaction of one call.
+//! The part that PostgreSQL and MySQL have in common. Each server brings a [`Link`]; [`pool`] keeps a bounded number
+//! of them, and [`open`] is the transaction of one call. Nothing here knows a dialect beyond its [`Link`].
 //!
-//! A server goes on working for a client that is gone: a commit that was sent takes hold after the
-//! host was killed, or after it gave up waiting. So each transaction holds a *fence* that it shares
-//! with the others of its plugin, and whoever wants to know what was committed takes the fence for
-//! itself first, and thereby waits until no transaction of that plugin is left.
+//! A server works on for a client that is gone: a commit that was sent takes effect after the host was killed, or
+//! after the host gave up waiting. So all transactions of a plugin share a *fence*. The host reads what was committed
+//! only while it holds the fence alone, and thereby waits until no transaction of that plugin is left.
 
+pub mod columns;
 mod open;
 mod pool;
+pub mod reasons;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,9 +22,10 @@ use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use self::open::Open;
 use self::pool::{Held, Pool};
 use super::guard::Statement;
-use super::proof::Row;
-use super::{Engine, Receipt, Transaction, claims};
-use crate::applied::{self, Mark};
+use super::receipt::{Receipt, Row, claims};
+use super::values::Rows;
+use super::{Engine, Fault, Transaction};
+use crate::receipts::{self, Mark};
 use crate::secrets;
 
 /// How long things may take. The server has its own, shorter limits ([`STATEMENT`], [`LOCK`]); these
@@ -56,25 +58,6 @@ pub const SILENT: Duration = Duration::from_secs(60);
 /// Prepared statements that a connection keeps; a few tables in a few sizes.
 pub const STATEMENTS: usize = 128;
 
-/// Why a statement was not run, or may not have been.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
-    /// It alone: what the transaction did before is still there.
-    Own(GrantError),
-    /// The transaction can't go on: the server undid it, or doesn't answer.
-    Lost(GrantError),
-}
-
-impl Fault {
-    pub fn into_error(self) -> GrantError {
-        match self {
-            Self::Own(error) | Self::Lost(error) => error,
-        }
-    }
-}
-
-pub type Rows = Vec<Vec<SqlValue>>;
-
 /// One connection.
 pub trait Link: Send + Sync + Sized + 'static {
     type Options: Send + Sync;
@@ -102,7 +85,7 @@ pub trait Link: Send + Sync + Sized + 'static {
     fn begin(&mut self, plugin: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
     /// Begins a transaction that has the plugin's fence for itself.
     fn fence(&mut self, plugin: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-    /// Waits until nobody else makes tables, up to the end of the transaction.
+    /// Waits until no other transaction makes tables, and keeps others from it up to its own end.
     fn shape(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// The text that keeps a receipt and commits.
     fn keep(receipt: &Receipt) -> String;
@@ -146,8 +129,8 @@ pub struct Remote<L: Link> {
 }
 
 impl<L: Link> Remote<L> {
-    /// Nothing is connected yet, so a server that is down holds nobody up. An address that can't be
-    /// one is told with the field that it belongs to.
+    /// Nothing is connected yet, so a server that is down delays nothing. An address that can't be
+    /// right is reported with its field.
     pub async fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
         let url = secrets::resolve(&spec.url_from).await?;
         L::options(url.expose())?;
@@ -196,8 +179,8 @@ impl<L: Link> Remote<L> {
     }
 }
 
-/// Waits for an answer, and no longer than that. A connection that did not answer is not used again:
-/// whoever took it drops it.
+/// Waits for an answer, up to a limit. A connection that did not answer is not used again: its holder
+/// drops it.
 async fn in_time<L: Link, T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, sqlx::Error>>,
@@ -249,7 +232,7 @@ impl<L: Link> Engine for Remote<L> {
         self.leave(held, &format!("{claim}COMMIT")).await?;
         let mut marks = Vec::new();
         for bytes in rows {
-            let decoded = applied::decode(&bytes);
+            let decoded = receipts::decode(&bytes);
             marks.extend(
                 decoded.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))?,
             );
@@ -325,7 +308,7 @@ pub fn receipt_text(receipt: &Receipt, blob: impl Fn(&str) -> String) -> String 
         )
     };
     let told = claims.encode(marks).map(|told| format!(", {}", row(claims::OWNER, &told)));
-    let (receipt, told) = (row(plugin, &applied::encode(marks)), told.unwrap_or_default());
+    let (receipt, told) = (row(plugin, &receipts::encode(marks)), told.unwrap_or_default());
     text.push_str(&format!(
         "INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) VALUES {receipt}{told}; "
     ));

@@ -1,5 +1,5 @@
-//! The transaction of one call on a server. Dropped without an end, its connection is closed, and
-//! the server undoes what it did.
+//! The transaction of one call on a server. Dropped without an end, it closes its connection, and the server undoes
+//! it.
 
 use std::time::Instant;
 
@@ -7,9 +7,11 @@ use async_trait::async_trait;
 use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
 use super::pool::Held;
-use super::{Fault, Link, Remote, Rows, in_time, silent};
+use super::{Link, Remote, in_time, silent};
 use crate::sql::guard::{self, Purpose};
-use crate::sql::{CommitError, Receipt, Transaction, check_size, fits_arity, write};
+use crate::sql::receipt::Receipt;
+use crate::sql::values::{Rows, check_size, fits_arity};
+use crate::sql::{CommitError, Fault, Transaction, write};
 
 /// A place to come back to when the next statement fails.
 const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";
@@ -156,7 +158,7 @@ impl<L: Link> Open<L> {
             Ok(true) => Ok(()),
             Ok(false) => Err(CommitError::RolledBack(refused)),
             Err(error) => {
-                tracing::warn!(%error, "nobody knows yet whether a commit took hold");
+                tracing::warn!(%error, "whether a commit took effect is not known yet");
                 Err(CommitError::InDoubt(refused))
             }
         }
@@ -238,7 +240,9 @@ impl<L: Link> Transaction for Open<L> {
 
     fn intact(&self) -> Result<(), GrantError> {
         match &self.broken {
-            Some(error) => Err(GrantError::Unavailable(format!("what this call wrote was undone: {error}"))),
+            Some(error) => {
+                Err(GrantError::Unavailable(format!("the writes of this call were undone: {error}")))
+            }
             None => Ok(()),
         }
     }

@@ -1,5 +1,5 @@
-//! The connections to one database: no more than a number of them, made when they are needed, used
-//! again when they are whole, and not asked for too often while the server is away.
+//! The connections to one database: bounded in number, made on demand, reused while they are whole, and retried with
+//! pauses while the server is away.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,9 @@ use kubewitness_core::config::{SecretRef, ServerSpec};
 use kubewitness_core::ports::GrantError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Fault, Link, Patience, in_time, silent};
+use super::{Link, Patience, in_time, silent};
 use crate::secrets;
+use crate::sql::Fault;
 
 /// Between two tries to connect: it doubles up to the longest, which is how late a server that is
 /// back may be noticed.
@@ -39,8 +40,8 @@ struct Away {
     why: String,
 }
 
-/// The right to one connection, and the connection while nobody works with it. One that is dropped
-/// is closed, and the server undoes what it had not committed.
+/// The right to one connection, and the connection while it is idle. A dropped connection is closed, and
+/// the server undoes what was not committed.
 pub struct Held<L> {
     pool: Arc<Pool<L>>,
     link: Option<L>,
@@ -48,7 +49,7 @@ pub struct Held<L> {
 }
 
 impl<L: Link> Held<L> {
-    /// To work with. Whoever does not put it back has lost it, also by being dropped meanwhile.
+    /// Takes the connection to work with. A call that does not put it back, or is dropped, has lost it.
     pub fn take(&mut self) -> Result<L, GrantError> {
         self.link.take().ok_or_else(|| GrantError::Unavailable("the connection was lost".into()))
     }
@@ -57,7 +58,7 @@ impl<L: Link> Held<L> {
         self.link = Some(link);
     }
 
-    /// To whoever comes next: no transaction is open.
+    /// Gives the connection to the next call: no transaction is open.
     pub fn give_back(self, link: L) {
         if link.is_fresh() {
             lock(&self.pool.idle).push(link);
@@ -152,8 +153,8 @@ impl<L: Link> Pool<L> {
         lock(&self.idle).clear();
     }
 
-    /// A connection in a transaction of the plugin. One that was idle may have been closed by the
-    /// server meanwhile; nothing was done with it yet, so another one is as good.
+    /// A connection in a transaction of the plugin. The server may have closed an idle one meanwhile;
+    /// nothing was done with it yet, so another one does as well.
     pub async fn begin(self: &Arc<Self>, plugin: &str) -> Result<(Held<L>, L), GrantError> {
         let mut held = self.hold().await?;
         let first = self.begin_with(&mut held, plugin).await;
@@ -176,7 +177,7 @@ impl<L: Link> Pool<L> {
         if in_time::<L, _>(limit, link.begin(plugin)).await? {
             return Ok(link);
         }
-        // Somebody removed the fence, or nobody has looked for receipts yet.
+        // The fence was removed, or receipts were never read yet.
         in_time::<L, _>(limit, link.run("ROLLBACK")).await?;
         in_time::<L, _>(limit, link.fence(plugin)).await?;
         in_time::<L, _>(limit, link.run("COMMIT")).await?;

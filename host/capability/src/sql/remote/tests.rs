@@ -1,5 +1,4 @@
-//! What only a server can do to a host: be away, be silent, come back, and go on working for a
-//! client that has given up.
+//! Servers that are away, silent or back again, and servers that work on for a client that has given up.
 
 use kubewitness_core::config::SecretRef;
 use kubewitness_core::ports::OnConflict;
@@ -69,7 +68,7 @@ fn receipt(seq: Seq) -> Receipt {
         marks,
         token: format!("p.{seq}"),
         at_ms: 1,
-        claims: crate::sql::claims::Claims::default(),
+        claims: crate::sql::receipt::claims::Claims::default(),
     }
 }
 
@@ -247,7 +246,7 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) 
     for (url, why) in [
         (good.replace(PASSWORD, "wrong"), "refuses the user or the password"),
         (good.replace("test_0", "nowhere"), "no database of that name"),
-        (closed, "nobody listens"),
+        (closed, "no server listens"),
     ] {
         world.point_to(&url);
         let error = world.engine(SHORT).begin("p").await.err().unwrap();

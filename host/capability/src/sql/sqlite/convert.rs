@@ -1,4 +1,4 @@
-//! Values and errors between plugins and SQLite.
+//! Converts values and errors between plugins and SQLite.
 
 use kubewitness_core::ports::{GrantError, SqlValue};
 use rusqlite::types::{ToSqlOutput, ValueRef};

@@ -1,11 +1,11 @@
-//! How long things may take, and when what runs has to end: SQLite asks while it works.
+//! Deadlines of statements, calls and the disk. SQLite asks about them while it works.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kubewitness_core::ports::GrantError;
 
-use crate::sql::remote::Fault;
+use crate::sql::Fault;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -39,7 +39,7 @@ const NO_DEADLINE: u64 = u64::MAX;
 pub struct Deadline {
     start: Instant,
     at_ms: AtomicU64,
-    /// Nobody waits for what runs any more.
+    /// The call was dropped: nothing waits for the running statement.
     given_up: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl Deadline {
         Self { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE), given_up: AtomicBool::new(false) }
     }
 
-    /// For whoever has the writer next.
+    /// Resets the deadline for the next call that has the writer.
     pub fn renew(&self) {
         self.given_up.store(false, Ordering::Relaxed);
         self.lift();

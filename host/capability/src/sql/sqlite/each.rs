@@ -1,4 +1,4 @@
-//! What is run once for each row of a write.
+//! Prepares a write that runs one statement for each row.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
 use kubewitness_core::ports::OnConflict;
 
 use super::*;
-use crate::sql::claims::Claims;
+use crate::sql::receipt::claims::Claims;
 
 struct Store {
     folder: tempfile::TempDir,
@@ -266,7 +266,7 @@ async fn a_transaction_that_the_database_undid_is_not_gone_on_with() {
         let undone = transaction.write(write(OnConflict::Ignore, rows), None).await;
         assert_eq!(undone, Err(GrantError::Invalid("no".into())));
         let more = transaction.write(write(OnConflict::Ignore, vec![row("d", 1)]), None).await;
-        let why = GrantError::Invalid("what this call wrote was undone: no".into());
+        let why = GrantError::Invalid("the writes of this call were undone: no".into());
         assert_eq!(more, Err(why.clone()));
         let kept = transaction.commit(&receipt("undone", &[1])).await;
         assert!(matches!(&kept, Err(CommitError::RolledBack(told)) if *told == why), "{kept:?}");

@@ -1,4 +1,4 @@
-//! The one connection that writes. All of this waits for the disk and for locks: it is called where a
+//! The one connection that writes. Every function waits for the disk and for locks, so it must be called where a
 //! thread may block.
 
 use std::io::ErrorKind;
@@ -14,9 +14,10 @@ use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, Statement, params};
 use super::convert::{bind, is_statements_own, refusal, unanswered, values};
 use super::deadline::{Deadline, Limits};
 use super::each::Each;
-use crate::applied::{self, Mark};
-use crate::sql::remote::{Fault, Rows};
-use crate::sql::{CommitError, QUERY_ROWS, Receipt, VALUE_BYTES, claims, size};
+use crate::receipts::{self, Mark};
+use crate::sql::receipt::{Receipt, claims};
+use crate::sql::values::{QUERY_ROWS, Rows, VALUE_BYTES, size};
+use crate::sql::{CommitError, Fault};
 
 /// Another process may hold the file for as long as this.
 const BUSY: Duration = Duration::from_secs(5);
@@ -85,8 +86,8 @@ impl Writer {
         }
     }
 
-    /// SQLite goes on in a file that has no name any more, where nobody would find what it writes. Whether
-    /// it was so.
+    /// Drops the connection to a file that was removed: SQLite would go on writing into it, and the rows
+    /// would be lost. Answers whether it was so.
     fn lets_go_of_a_lost_file(&mut self) -> bool {
         if self.connection.is_none() || self.found() == self.file {
             return false;
@@ -182,7 +183,7 @@ impl Writer {
                 Ok(_) => Ok(()),
                 Err(_) => self.run("ROLLBACK TO kw"),
             };
-            // Without it nobody knows what is left of the transaction.
+            // Without it the state of the transaction is unknown.
             left.and_then(|()| self.run("RELEASE kw")).map_err(|fault| Fault::Lost(fault.into_error()))?;
             done
         })
@@ -211,10 +212,11 @@ impl Writer {
     pub fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
         let read = self.with(|connection| {
             let mut statement = connection.prepare_cached(ABOVE)?;
-            let mut rows = statement.query(params![plugin, position(above), applied::MAX_RECEIPTS as i64])?;
+            let mut rows =
+                statement.query(params![plugin, position(above), receipts::MAX_RECEIPTS as i64])?;
             let mut marks = Vec::new();
             while let Some(row) = rows.next()? {
-                let Some(decoded) = applied::decode(row.get_ref(0)?.as_blob()?) else { return Ok(None) };
+                let Some(decoded) = receipts::decode(row.get_ref(0)?.as_blob()?) else { return Ok(None) };
                 marks.extend(decoded.into_iter().filter(|mark| mark.seq > above));
             }
             Ok(Some(marks))
@@ -272,7 +274,7 @@ impl Writer {
         let (Some(first), Some(last)) = (marks.first(), marks.last()) else { return Ok(()) };
         let (first, last, at) = (position(first.seq), position(last.seq), position(*at_ms));
         let told = claims.encode(marks).map(|told| (claims::OWNER, told));
-        let kept = [(plugin.as_str(), applied::encode(marks))].into_iter().chain(told);
+        let kept = [(plugin.as_str(), receipts::encode(marks))].into_iter().chain(told);
         self.with(|connection| {
             let mut statement = connection.prepare_cached(KEEP)?;
             for (owner, states) in kept {

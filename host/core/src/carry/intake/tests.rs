@@ -1,4 +1,4 @@
-//! By hand, and against a model of a stream that forgets and repeats.
+//! Tests by hand, and tests against a model of a stream that forgets and repeats messages.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
     intake.offer(&arrival(0, 1, 5, 0, 0), 1);
     assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), Taken::Hole);
     intake.reads_again(0);
-    // It was there, under a number that the server gave twice.
+    // The state was in the stream, under a number that the server gave twice.
     assert_eq!(intake.offer(&arrival(0, 1, 7, 5, 0), 1), Taken::New(None));
     assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), Taken::New(None));
     assert_eq!(intake.offer(&arrival(0, 10, 12, 11, 0), 1), Taken::Hole);
@@ -59,7 +59,7 @@ fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning()
     let mut anew = arrival(0, 2, 1, 0, 0);
     anew.stood.line = "b".into();
     let Taken::New(Some(gap)) = intake.offer(&anew, 1) else { panic!("nothing is said of it") };
-    assert!(gap.message.contains("`b` and no longer `a`"), "{}", gap.message);
+    assert!(gap.message.contains("`b` and no longer from `a`"), "{}", gap.message);
     assert_eq!(intake.places().of[&0].position, 1);
     let mut later = Intake::new("jobs".into(), "platform".into(), &[0], Some(0), intake.places().clone());
     for (position, before) in [(400, 0), (500, 400)] {
@@ -78,7 +78,7 @@ fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
     assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::Waits);
     assert_eq!(intake.offer(&arrival(1, 4, 6, 0, 0), 1), Taken::New(None));
     assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::Waits);
-    // Its next is of the new epoch, too: in front of it is nothing.
+    // The partition's next state belongs to the new epoch, too, so nothing is missing in front of it.
     assert_eq!(intake.offer(&arrival(1, 8, 9, 6, 1), 1), Taken::Waits);
     assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::New(None));
     assert_eq!(intake.epoch(), 1);
@@ -93,7 +93,7 @@ fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
 
 const PARTITIONS: u32 = 3;
 
-/// What stood in the journal that everything comes from: where, in which partition, in which epoch.
+/// An entry of the journal that everything comes from: its position, partition and epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     position: Seq,
@@ -102,7 +102,7 @@ struct Entry {
     before: Seq,
 }
 
-/// A stream that forgets, and whose carrier repeats.
+/// A stream that forgets messages, and whose carrier repeats them.
 #[derive(Default)]
 struct Stream {
     messages: BTreeMap<u64, Entry>,
@@ -132,7 +132,7 @@ impl Stream {
     }
 }
 
-/// What was taken, and what was told as missing: of which partition, behind what and up to what.
+/// What the intake took, and which gaps it reported: the partition, and the bounds of the gap.
 #[derive(Clone, Default, Debug)]
 struct Told {
     taken: Vec<(u32, Seq, u32)>,
@@ -169,7 +169,7 @@ impl Model {
         }
     }
 
-    /// Whether anything came of a partition, or changed about it.
+    /// Reads a partition; returns whether anything arrived or changed.
     fn read(&mut self, stream: &Stream, partition: u32) -> bool {
         let came = self.came.get(&partition).copied().unwrap_or_default();
         let waits = self.stash.remove(&partition);
@@ -248,12 +248,12 @@ proptest::proptest! {
         for (step, count) in steps {
             match step {
                 0 | 1 => stream.carry(&log, count as usize),
-                // The carrier begins again where it was kept to be.
+                // The carrier begins again from its saved place.
                 2 => stream.carried = stream.carried.saturating_sub(count as usize),
                 3 => {
                     forgot |= stream.messages.len() as u64 > 0;
                     stream.forget(count);
-                    // Who reads notices: his consumers went with it.
+                    // The reader notices, because its consumers are lost as well.
                     model.crash();
                 }
                 4 => { model.read(&stream, count as u32 % PARTITIONS); }
@@ -262,8 +262,8 @@ proptest::proptest! {
             }
         }
         stream.carry(&log, log.len());
-        // What is behind the last that came of a partition can't be missed by whoever reads: something
-        // has to come after it.
+        // The reader can't miss what lies behind the last message of a partition: it learns of a hole from
+        // the message after it.
         let last = log.last().map_or(0, |entry| entry.epoch);
         let mut whole = log.clone();
         for partition in 0..PARTITIONS {

@@ -1,10 +1,10 @@
-//! Whether a value fits a JSON Schema, as far as the schemas here go. A crate that knows all of JSON Schema
-//! would change the features of what production shares with tests, and so build that twice.
+//! Checks a value against the subset of JSON Schema that the schemas here use. A full JSON Schema crate would
+//! change the features of crates that production shares with tests, and so build them twice.
 
 use regex::Regex;
 use serde_json::{Map, Value};
 
-/// These say nothing about which values fit.
+/// Keywords that do not decide which values fit.
 const NOTES: [&str; 7] = ["$schema", "$defs", "title", "description", "default", "format", super::BOUNDS];
 
 pub fn fits(schema: &Value, value: &Value) -> Result<(), String> {

@@ -1,14 +1,14 @@
-//! A schema as a page for people: one section a type, one row a field.
+//! Renders a schema as a page for people: one section for each type, one row for each field.
 
 use kubewitness_harness::cell;
 use serde_json::Value;
 
 use super::BOUNDS;
 
-/// A longer value is shown in the whole example alone.
+/// A longer value is shown in the complete example only.
 const INLINE: usize = 64;
 
-/// The name of the type that a field has, also where it may be left out or is a list of that type.
+/// The name of a field's type, also if the field is optional or a list of that type.
 pub fn target(field: &Value) -> Option<&str> {
     let of = |schema: &'_ Value| schema["$ref"].as_str().map(str::len);
     if of(field).is_some() {
@@ -28,7 +28,7 @@ fn is_list(field: &Value) -> bool {
     }
 }
 
-/// Required fields first, in the order of the type; then the others by name.
+/// The required fields in the order of the type, then the others by name.
 fn fields(of: &Value) -> Vec<(&str, &Value)> {
     let Some(all) = of["properties"].as_object() else { return Vec::new() };
     let required: Vec<_> =
@@ -38,7 +38,7 @@ fn fields(of: &Value) -> Vec<(&str, &Value)> {
     required.into_iter().chain(rest).map(|name| (name, &all[name])).collect()
 }
 
-/// Each type with the paths of its uses, in the order of the manifest.
+/// Each type with the paths of the fields that use it, in the order of the manifest.
 fn types(schema: &Value) -> Vec<(String, Vec<String>)> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     let mut open = vec![(schema, String::new())];
@@ -64,7 +64,7 @@ fn types(schema: &Value) -> Vec<(String, Vec<String>)> {
 pub fn paths(schema: &Value) -> Vec<String> {
     let of = types(schema).into_iter().flat_map(|(name, uses)| {
         let fields = fields(&schema["$defs"][&name]).into_iter();
-        // What an enum holds is a value and no field.
+        // A member of an enum is a value, not a field.
         let is_struct = schema["$defs"][&name].get("properties").is_some();
         fields
             .filter(move |_| is_struct)
@@ -74,7 +74,7 @@ pub fn paths(schema: &Value) -> Vec<String> {
     ["apiVersion", "kind"].map(str::to_owned).into_iter().chain(of).collect()
 }
 
-/// The first value that an example has there.
+/// The first value that an example has at this path.
 pub fn example<'a>(examples: &'a [Value], path: &str) -> Option<&'a Value> {
     fn find<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
         let Some((first, rest)) = path.split_first() else { return Some(value) };
@@ -141,13 +141,13 @@ fn bounds(field: &Value) -> String {
     }
 }
 
-/// A text that needs no quotes although it begins with a digit.
+/// Whether the text begins with a digit and still needs no quotes.
 fn is_quantity(text: &str) -> bool {
     text.parse::<super::Duration>().is_ok()
         || (text.ends_with('i') && super::Bytes::try_from(text.to_owned()).is_ok())
 }
 
-/// As YAML on one line.
+/// The value as YAML on one line.
 fn flow(value: &Value) -> String {
     let is_plain = |text: &str| {
         let mut bytes = text.bytes();
@@ -173,7 +173,7 @@ fn row(name: &str, path: &str, field: &Value, of: &Value, examples: &[Value]) ->
         _ if is_required => "required".to_owned(),
         Some(Value::Object(fields)) if !fields.is_empty() => "those of its fields".to_owned(),
         Some(value) => format!("`{}`", flow(value)),
-        // A default that is never written is that of the type.
+        // A default that is not written is the default of the type.
         None if field["type"] == "boolean" => "`false`".to_owned(),
         None if field["type"] == "integer" => "`0`".to_owned(),
         None => "none".to_owned(),

@@ -1,10 +1,10 @@
-//! What an object is found by: its namespace, its owners, its node, its labels, and what stands at
-//! the places that an operator named. All of it is read from the document by one scan.
+//! Indexes of the cache. They find an object by its namespace, owners, node, labels, and by the values at
+//! paths that an operator named. One scan of the document reads all of them.
 //!
 //! | index | key |
 //! |---|---|
-//! | `namespace` | its namespace; empty for cluster-scoped objects |
-//! | `owner` | the uid of any owner that its `ownerReferences` name, and of the outermost owner that was known when it was witnessed |
+//! | `namespace` | the object's namespace; empty for cluster-scoped objects |
+//! | `owner` | the uid of any owner in its `ownerReferences`, and of the outermost owner that was known when it was witnessed |
 //! | `node` | `spec.nodeName`, so a pod's node |
 //! | `label` | `key=value`, for each of its labels |
 //! | a named one | the scalar at its pointer as text, or each scalar of the array there |
@@ -38,13 +38,13 @@ pub struct IndexSpec {
 /// The indexes that every source has.
 pub const BUILTIN: [&str; 4] = ["namespace", "owner", "node", "label"];
 
-/// Named indexes of one source: each costs a word an object, and one bit in a set of 64.
+/// The most named indexes of one source. Each costs a word for each object, and one bit in a set of 64.
 pub const NAMED: usize = 32;
 
 const LABELS: usize = 0;
 const OWNERS: usize = 1;
 const NODE: usize = 2;
-/// Named indexes come after these.
+/// The number of built-in indexes that have a path. Named indexes come after them.
 const PLACES: usize = 3;
 
 /// The indexes of one source.
@@ -61,7 +61,7 @@ pub enum Key<'a> {
     Owner(&'a str),
     Node(&'a str),
     Label(&'a str, &'a str),
-    /// By the number of the named index.
+    /// The number of the named index, and the key.
     Named(usize, &'a str),
 }
 
@@ -74,7 +74,7 @@ pub enum IndexError {
 }
 
 impl Indexes {
-    /// What [`check`](crate::config::HostSpec::check) refuses is left out.
+    /// Leaves out specs that [`check`](crate::config::HostSpec::check) refuses.
     pub fn new(specs: &[IndexSpec]) -> Self {
         let mut indexes = Self {
             named: Vec::new(),
@@ -97,7 +97,7 @@ impl Indexes {
         BUILTIN.into_iter().chain(self.named.iter().map(String::as_str))
     }
 
-    /// What `key` is in the index `name`.
+    /// The key `key` of the index `name`.
     pub fn key<'k>(&self, name: &str, key: &'k str) -> Result<Key<'k>, IndexError> {
         Ok(match name {
             "namespace" => Key::Namespace(key),
@@ -117,12 +117,12 @@ impl Indexes {
         })
     }
 
-    /// Calls `found` with each key that the document itself says; the namespace is not among them.
+    /// Calls `found` with each key in the document. The namespace is not among them.
     pub fn keys(&self, document: &[u8], found: impl FnMut(Key<'_>)) -> Result<(), ProjectError> {
         self.outlined_keys(document, &Outline::of(document)?, found)
     }
 
-    /// [`Self::keys`] of a document whose outline is at hand.
+    /// Does the work of [`Self::keys`] with an outline that the caller already has.
     pub fn outlined_keys(
         &self,
         document: &[u8],
@@ -134,11 +134,11 @@ impl Indexes {
         })
     }
 
-    /// Calls `part` with the bytes of everything that keys are read from: two documents that agree
-    /// in them have the same keys.
+    /// Calls `part` with all bytes from which keys are read. Two documents with the same parts have the same
+    /// keys.
     pub fn said(&self, document: &[u8], outline: &Outline, mut part: impl FnMut(&[u8])) {
         let Ok(()) = self.parts(document, outline, |places, depth, bytes| {
-            // Which places they are is said, too: a value may move from one to another.
+            // The paths are part of it, because a value may move from one path to another.
             part(&places.to_le_bytes());
             part(&depth.to_le_bytes());
             part(bytes);
@@ -146,7 +146,8 @@ impl Indexes {
         });
     }
 
-    /// Members of the first and second level that places lead to, with how many tokens they took.
+    /// Members of the first and second level on the way of some paths, with the number of tokens that they
+    /// use up.
     fn parts<E>(
         &self,
         document: &[u8],
@@ -164,7 +165,7 @@ impl Indexes {
                 continue;
             }
             of_top = self.below(all, 0, |token| member.key.is(token.as_bytes()));
-            // The members of an object follow, each by itself.
+            // The members of an object follow one by one.
             if of_top != 0 && !member.value.starts_with(b"{") {
                 part(of_top, 1, member.value)?;
             }
@@ -172,7 +173,7 @@ impl Indexes {
         Ok(())
     }
 
-    /// Of these places, those that go on with a token that `is`.
+    /// Those of `places` whose next token passes `is`.
     fn below(&self, places: u64, depth: usize, is: impl Fn(&str) -> bool) -> u64 {
         let mut left = places;
         let mut below = 0;
@@ -186,7 +187,7 @@ impl Indexes {
         below
     }
 
-    /// At a value that these places lead to, by `depth` tokens.
+    /// Reads the value at which these paths arrive after `depth` tokens.
     fn at(
         &self,
         value: &mut Scanner<'_>,
@@ -279,7 +280,7 @@ fn owners(value: &mut Scanner<'_>, found: &mut dyn FnMut(Key<'_>)) -> Result<(),
     })
 }
 
-/// One scalar, or each one of an array.
+/// Reads one scalar, or each scalar of an array.
 fn scalars(value: &mut Scanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), ProjectError> {
     let mut one = |value: &mut Scanner<'_>| {
         if let Some(text) = scalar(value)? {
@@ -293,7 +294,7 @@ fn scalars(value: &mut Scanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), P
     }
 }
 
-/// As text; nothing for null, arrays and objects.
+/// The scalar as text; `None` for null, arrays and objects.
 fn scalar<'a>(value: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>, ProjectError> {
     match value.peek() {
         b'"' => value.text()?.decode().map(Some),

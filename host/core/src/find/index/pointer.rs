@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// Levels below the top. Deeper than any object goes, and a bound for the recursion.
+/// The most levels below the top. No object is deeper, and it bounds the recursion.
 const TOKENS: usize = 64;
 
-/// What `/spec/containers/0/image` names: at least one level below the top.
+/// A pointer such as `/spec/containers/0/image`. It leads at least one level below the top.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pointer(Vec<String>);
 
@@ -24,11 +24,11 @@ impl Pointer {
         })?;
         match tokens.len() <= TOKENS {
             true => Ok(Self(tokens)),
-            false => Err(format!("has {} levels; the most are {TOKENS}", tokens.len())),
+            false => Err(format!("has {} levels; at most {TOKENS} are allowed", tokens.len())),
         }
     }
 
-    /// Of keys that are known to be right.
+    /// Makes a pointer from tokens that are known to be valid.
     pub(super) fn of(tokens: &[&str]) -> Self {
         Self(tokens.iter().map(|token| (*token).to_owned()).collect())
     }

@@ -1,3 +1,5 @@
+//! Tests of pointers and indexes, against the pointers of `serde_json`.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -129,7 +131,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// `serde_json`'s own pointers are the model.
+    /// The model is `serde_json`'s own pointers.
     #[test]
     fn a_pointer_finds_what_the_standard_says(
         inner in value(),

@@ -1,9 +1,9 @@
 //! Label selectors as `kubectl -l` takes them: `a=b,c==d,e!=f,g in (x, y),h notin (z),i,!j`.
 //!
-//! A pure predicate over labels. As in Kubernetes, `!=` and `notin` also match where the label is
-//! not there, and an empty selector matches everything.
+//! A pure predicate over labels. As in Kubernetes, `!=` and `notin` also match an object without the label,
+//! and an empty selector matches everything.
 //!
-//! The parser is written here: kube's own `Selector` reads no text, so it can't say which character is wrong.
+//! kube's own `Selector` parses no text, so it can't name the wrong character. This parser can.
 
 #[cfg(test)]
 mod tests;
@@ -12,11 +12,11 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// What Kubernetes allows for a label's name and value, and for the prefix of a key.
+/// Kubernetes' limits for a label's name and value, and for the prefix of a key.
 const NAME: usize = 63;
 const PREFIX: usize = 253;
 
-/// All of its requirements must hold.
+/// A selector: requirements that must all hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     requirements: Vec<Requirement>,
@@ -36,7 +36,7 @@ enum Test {
     NotIn(Vec<String>),
 }
 
-/// Which character is wrong, and what would be right there.
+/// Which character is wrong, and what is expected there.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("at character {}: {message}", at + 1)]
 pub struct SelectorError {
@@ -66,7 +66,7 @@ impl Selector {
         self.requirements.is_empty()
     }
 
-    /// `label` gives the value of a label, where it is there.
+    /// `label` returns the value of a label, if the object has it.
     pub fn matches<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
         self.requirements.iter().all(|Requirement { key, test }| match (test, label(key)) {
             (Test::Exists, value) => value.is_some(),
@@ -76,8 +76,7 @@ impl Selector {
         })
     }
 
-    /// The labels that whatever matches is known to have, with their values: what an index can
-    /// be asked for.
+    /// Labels and values that every match must have. An index can look them up.
     pub fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
         self.requirements.iter().filter_map(|Requirement { key, test }| match test {
             Test::In(values) if values.len() == 1 => Some((key.as_str(), values[0].as_str())),
@@ -111,7 +110,7 @@ impl fmt::Display for Selector {
 
 struct Parser<'a> {
     text: &'a str,
-    /// In bytes.
+    /// A position in bytes.
     at: usize,
 }
 
@@ -128,7 +127,7 @@ impl<'a> Parser<'a> {
         &self.text[self.at..]
     }
 
-    /// The next character that is not white space, without taking it.
+    /// Returns the next character that is not white space, without taking it.
     fn peek(&mut self) -> Option<char> {
         self.at = self.text.len() - self.rest().trim_start().len();
         self.rest().chars().next()
@@ -210,7 +209,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// May be empty, as a label's value may.
+    /// Reads a value. It may be empty, as a label's value may.
     fn value(&mut self) -> Result<String, SelectorError> {
         let (start, word) = self.word();
         match check_value(word) {
@@ -222,7 +221,7 @@ impl<'a> Parser<'a> {
 
 const RULE: &str = "up to 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
 
-/// Whether Kubernetes lets a label have this key, and if not, why.
+/// Checks that Kubernetes accepts this key of a label. The error says why not.
 pub fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() {
         return Err("expected the key of a label".into());
@@ -240,7 +239,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The same of a value, which may be empty.
+/// Checks that Kubernetes accepts this value of a label. It may be empty.
 pub fn check_value(value: &str) -> Result<(), String> {
     if is_label(value) { Ok(()) } else { Err(format!("`{value}` can't be the value of a label: {RULE}")) }
 }

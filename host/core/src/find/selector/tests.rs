@@ -1,3 +1,5 @@
+//! Tests of label selectors.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

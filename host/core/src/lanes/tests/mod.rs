@@ -1,3 +1,5 @@
+//! Tests of the lanes: order, fairness, rates, dead letters, and the past.
+
 mod model;
 use std::sync::Arc;
 
@@ -326,8 +328,8 @@ fn an_error_text_is_cut_at_a_characters_end() {
 
 // ---- fairness ----------------------------------------------------------------------------
 
-/// A journal of these states, and a loop that reads it as dispatch does and hands over one state
-/// at a time. Answers after how many hand-overs each namespace was through.
+/// Reads this journal as dispatch does and hands over one state at a time. Returns, for each namespace, after
+/// how many hand-overs it was done.
 fn hand_over_all(lanes: &mut Lanes, journal: &[Arc<State>], chunk: usize) -> Vec<(String, usize)> {
     let mut through: BTreeMap<String, usize> = BTreeMap::new();
     let newest = journal.len() as Seq;
@@ -465,8 +467,8 @@ fn retries_of_all_lanes_share_a_bucket_but_for_those_that_the_plugin_paces() {
         Settled::Retried(at) => at.as_millis(),
         other => panic!("{other:?}"),
     };
-    // Each has its own pause of 100 ms; from the third on the bucket is slower, and never slower
-    // than the longest pause.
+    // Each retry has its own pause of 100 ms. From the third on the bucket is slower, but never slower than
+    // the longest pause.
     let pauses: Vec<_> = (1..=7).map(|seq| at_ms(seq, retry())).collect();
     assert_eq!(pauses, [100, 100, 100, 200, 300, 300, 300]);
     assert_eq!(at_ms(8, Verdict::Retry { after_ms: Some(7), reason: String::new() }), 7);

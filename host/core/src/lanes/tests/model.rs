@@ -1,4 +1,4 @@
-//! The lanes in lockstep with a model that knows no queues: a table of states and their fates.
+//! Compares the lanes, step by step, with a model that knows no queues: a table of states and their fates.
 
 use proptest::prelude::*;
 
@@ -10,12 +10,12 @@ use crate::lanes::*;
 use crate::ports::{Delivery, Verdict};
 use crate::state::{Change, State};
 
-/// What a past of the model is handed over at.
+/// The rate of a past in the model.
 const PACE: RateSpec = RateSpec { per_second: 20, burst: Some(2) };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Not taken in: not read yet, or left.
+    /// Not taken in: not yet read, or left.
     Unread,
     Waiting,
     Flying,
@@ -23,7 +23,7 @@ enum Fate {
     Filtered,
     Superseded,
     Parked,
-    /// Taken back, its state not yet read.
+    /// Replayed, and its state not yet read.
     Recalled,
 }
 
@@ -38,11 +38,11 @@ struct Row {
     prior: u32,
     not_before: u64,
     replay: bool,
-    /// Parked, and not durably so: under `continue` as well nothing of its lane goes past it.
+    /// Parked, but not yet durably. Nothing in its lane passes it, also under `continue`.
     unkept: bool,
 }
 
-/// A state of the table that was offered once more and is not finished again.
+/// A finished state that was offered once more and is not yet finished again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Again {
     is_flying: bool,
@@ -52,7 +52,7 @@ struct Again {
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// To the journal: a state of this lane that fits so, and whether it is an end.
+    /// Append a state of this lane to the journal: how it fits, and whether it is an end.
     Append(u8, Fit, bool),
     Count,
     Read(usize),
@@ -66,7 +66,7 @@ enum Op {
     Replay(usize),
     Kept,
     Fill(usize),
-    /// Of this lane, its newest.
+    /// Resync the newest state of this lane.
     Resync(u8),
     Resynced(usize, Answer),
     Restart,
@@ -89,7 +89,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
-/// Lanes from 3 on are of a subscription to `latest`.
+/// Lanes from 3 on belong to a subscription to `latest`.
 fn fit() -> impl Strategy<Value = Fit> {
     prop_oneof![10 => Just(Fit::Wanted), 2 => Just(Fit::Filtered), 2 => Just(Fit::Foreign)]
 }
@@ -119,13 +119,13 @@ struct Model {
     lanes: Lanes,
     rows: BTreeMap<Seq, Row>,
     again: BTreeMap<Seq, Again>,
-    /// Resyncs since the start that were handed over, not handed over, and failed.
+    /// Resyncs since the start: handed over, not handed over, failed.
     resyncs: (u64, u64, u64),
-    /// The dead letters as a journal would have them after a save.
+    /// The dead letters as a journal holds them after a save.
     letters: BTreeMap<Seq, DeadLetter>,
     now: u64,
     policy: OnDeadLetter,
-    /// The end of what is handed over at a pace; 0 for none.
+    /// The end of the past; 0 for none.
     past: Seq,
 }
 
@@ -191,7 +191,7 @@ impl Model {
         self.lanes.count(newest, states as u64);
     }
 
-    /// What the journal has of these positions.
+    /// The states that the journal has at these positions.
     fn journal(&self, from: Seq, end: Seq, except: &[String], limit: usize) -> Vec<(Arc<State>, Fit)> {
         let rows = self
             .rows
@@ -230,7 +230,7 @@ impl Model {
         self.taken_in(from, end);
     }
 
-    /// What was unread there and is not left has come into its lane.
+    /// Notes that the unread states there, unless left, are in their lanes.
     fn taken_in(&mut self, from: Seq, end: Seq) {
         let rows = self.rows.range(from..=end);
         let taken = rows.filter(|(seq, row)| {
@@ -252,7 +252,7 @@ impl Model {
         }
     }
 
-    /// Whether a newer state of its object waits behind one of `latest`.
+    /// Whether a newer state of its object waits behind this state of `latest`.
     fn is_old(&self, seq: Seq) -> bool {
         let old = &self.rows[&seq];
         !old.replay
@@ -302,7 +302,7 @@ impl Model {
         self.check();
     }
 
-    /// What bars a state: an unfinished or held one before it in its lane.
+    /// Whether an unfinished or held state lies before this one in its lane.
     fn is_barred(&self, seq: Seq) -> bool {
         let lane = self.rows[&seq].lane;
         self.rows.range(..seq).filter(|(_, row)| row.lane == lane).any(|(_, row)| match row.fate {
@@ -315,7 +315,7 @@ impl Model {
         })
     }
 
-    /// What waits in a lane takes the place of a resync that doesn't fly.
+    /// A state that waits in a lane replaces a resync that is not in flight.
     fn supersede(&mut self, lane: u8) {
         let before = self.again.len();
         let rows = &self.rows;
@@ -333,9 +333,9 @@ impl Model {
         };
         let is_parked = matches!(newest.fate, Fate::Parked | Fate::Recalled);
         let is_free = rows.all(|(seq, row)| is_finished(row) && !self.again.contains_key(seq));
-        // After a restart it is known only once it was read past that it needn't be read again.
+        // After a restart the lanes know only once they have read past it that it need not be read again.
         let is_ahead = seq > self.lanes.through();
-        // The dispatcher asks only for what was read through, and for what is not left of it.
+        // The dispatcher asks only for states that were read and not left.
         if rows_unread(&self.rows, lane) {
             return;
         }
@@ -440,7 +440,7 @@ impl Model {
         self.check_turns(&ready, &batch, max);
     }
 
-    /// Lanes that are in line, by namespace.
+    /// The lanes in line, for each namespace.
     fn ready(&self) -> BTreeMap<u64, usize> {
         let mut ready = BTreeMap::new();
         for (key, _) in self.lanes.lanes.iter().filter(|(_, lane)| lane.place == Place::Ready) {
@@ -449,7 +449,7 @@ impl Model {
         ready
     }
 
-    /// No namespace is served twice more than another that is in line.
+    /// Checks that no namespace is served two times more than another one in line.
     fn check_turns(&self, ready: &BTreeMap<u64, usize>, batch: &[Delivery], max: usize) {
         let served = |namespace| batch.iter().filter(|d| d.state.lane().namespace == namespace).count();
         let most = ready.keys().map(|namespace| served(*namespace)).max().unwrap_or(0);
@@ -557,7 +557,7 @@ impl Model {
         }
     }
 
-    /// As after a kill: only the progress, the letters and the journal are left.
+    /// Restarts as after a kill: only the progress, the letters and the journal remain.
     fn restart(&mut self) {
         let progress = self.lanes.progress();
         (self.again, self.resyncs) = (BTreeMap::new(), (0, 0, 0));
@@ -598,7 +598,7 @@ impl Model {
         self.lanes.count(newest, 0);
     }
 
-    /// Counting all anew says what counting on has said.
+    /// Checks that a new count of everything equals the running count.
     fn recount(&mut self) {
         if self.lanes.is_countable() {
             let (from, through) = (self.lanes.through() + 1, self.lanes.counted());
@@ -648,7 +648,7 @@ impl Model {
         assert!(progress.above.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0), "{:?}", progress.above);
     }
 
-    /// Nothing is lost: with a plugin that answers `done`, everything comes to its end.
+    /// Checks that nothing is lost: with a plugin that answers `done`, every state is finished.
     fn drain(&mut self) {
         for _ in 0..2000 {
             self.apply(Op::Count);
@@ -664,7 +664,7 @@ impl Model {
             }
             self.apply(Op::Kept);
             let stats = self.lanes.stats();
-            // What was left may turn out to be nobody's.
+            // Positions that were left may turn out to belong to nobody.
             let is_read = self.lanes.through() == self.rows.len() as Seq && self.lanes.positions.runs() == 0;
             if is_read && stats.waiting == 0 && stats.dead == 0 && self.again.is_empty() {
                 break;
@@ -688,7 +688,7 @@ fn gives_way(old: &Row, newer: &Row) -> bool {
         && (old.lane, old.uid, old.change) == (newer.lane, newer.uid, Change::Present)
 }
 
-/// Whether the lane has something that is neither taken in nor foreign.
+/// Whether the lane has a state that is neither taken in nor foreign.
 fn rows_unread(rows: &BTreeMap<Seq, Row>, lane: u8) -> bool {
     rows.values().any(|row| row.lane == lane && row.fate == Fate::Unread && row.fit != Fit::Foreign)
 }

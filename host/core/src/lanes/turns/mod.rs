@@ -1,5 +1,5 @@
-//! Whose turn is next: namespaces take turns, share the memory of the window, and let the past in beside
-//! what is new. Knows lanes by their keys alone.
+//! Decides whose turn is next. Namespaces take turns, share the window, and hand over their past beside new
+//! states. Knows lanes by their keys alone.
 
 pub(super) mod past;
 pub(super) mod ready;

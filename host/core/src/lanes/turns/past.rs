@@ -1,10 +1,9 @@
-//! What a source has of the time before it was subscribed, handed over at a pace of its own.
+//! Hands over a source's past, the states from before the subscription, at a rate of its own.
 //!
-//! The past is left in the journal like what a namespace may not take in, and taken from there
-//! as its bucket allows. Meanwhile what is new passes it. An object of which the past still has
-//! something waits for that, so that its states come in order: therefore the lanes of the past
-//! are remembered while it lasts, and what is new of them is left with it. Of a past with more
-//! lanes than are remembered, everything that is new waits for its end.
+//! The past is left in the journal, like states beyond a namespace's share, and taken in as its bucket
+//! allows. Newer states pass it meanwhile. But a newer state waits while the past still holds states of the
+//! same object, so that an object's states stay in order. So the lanes of the past are remembered while it
+//! lasts. If there are more lanes than are remembered, every newer state waits for the end of the past.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +15,21 @@ use crate::config::RateSpec;
 use crate::limits;
 use crate::state::{Seq, State};
 
-/// States of a past that are read at once at most, and at least where most of what is read
-/// belongs to somebody else.
+/// The fewest and the most states that one read of a past asks for. Most of what a read brings may belong to
+/// others, so it never asks for fewer.
 const READ: (usize, usize) = (64, 1024);
-/// What comes in a twentieth of a second is worth a read.
+/// How often a second a past is read at most. In between its bucket gathers enough tokens to make a read
+/// worthwhile.
 const READS_A_SECOND: u32 = 20;
 
 #[derive(Debug)]
 pub(in crate::lanes) struct Past {
     pub source: Arc<str>,
-    /// Where it ends.
+    /// The last position of the past.
     pub until: Seq,
-    /// Everything of it before this position was taken in.
+    /// Everything of the past before this position was taken in.
     pub next: Seq,
-    /// The namespace that had no room for its next state.
+    /// The namespace without room for the past's next state.
     pub waits_for: Option<u64>,
     worth: u32,
     bucket: Bucket,
@@ -60,12 +60,12 @@ impl Past {
         }
     }
 
-    /// When it may be read again.
+    /// When the past may be read again.
     pub fn due(&self) -> Duration {
         self.bucket.due(self.worth)
     }
 
-    /// How much may be read of it now.
+    /// The number of states that may be read now.
     pub fn limit(&self, now: Duration) -> usize {
         self.bucket.available(now).clamp(READ.0, READ.1)
     }

@@ -1,6 +1,5 @@
-//! The lanes that have something to hand over, in line: namespaces take turns, and within a
-//! namespace its lanes do. So one with a hundred thousand lanes costs another's only one a place
-//! each round.
+//! The lanes that have something to hand over, in line. Namespaces take turns, and the lanes of a namespace
+//! take turns. So a namespace with a hundred thousand lanes costs the others one place in each round.
 
 use std::collections::VecDeque;
 
@@ -28,7 +27,7 @@ impl Ready {
         lanes.push_back(key);
     }
 
-    /// The lane is the next of its namespace, and that the next of all.
+    /// Puts the lane first in its namespace, and the namespace first of all.
     pub fn push_front(&mut self, key: LaneKey) {
         let lanes = self.lanes.entry(key.namespace).or_default();
         if !lanes.is_empty() {

@@ -1,18 +1,17 @@
-//! What each namespace may hold of the window, and which of them are behind.
+//! Decides how much of the window each namespace may hold, and tracks which namespaces are behind.
 //!
-//! **Shares.** A namespace may take in more while it holds less than is still free. So one alone
-//! gets half of the window, two a third each, and there is always room for one that has nothing
-//! yet, without anybody being counted or anything being set aside. Positions that are known
-//! without their states are cheap and shared more freely.
+//! **Shares.** A namespace may take in states while it holds less than is free. So one namespace alone gets
+//! half of the window, and two get a third each. A new namespace always finds room, although nothing is set
+//! aside. Positions without their states are cheap and are shared more freely.
 //!
-//! **Behind.** What a namespace may not take in is left in the journal, and so is everything of
-//! it after that: it is behind from that position on, which is all that is remembered of it.
+//! **Behind.** A state that a namespace may not take in is left in the journal, and so is every later state
+//! of the namespace. The namespace is behind from that position on. Only that position is remembered.
 
 use hashbrown::HashMap;
 
 use crate::state::Seq;
 
-/// Positions without states that a namespace may hold for each that is still free.
+/// Positions without states that a namespace may hold for each free one.
 const DEFERRED_PART: usize = 4;
 
 #[derive(Debug, Default)]
@@ -33,9 +32,9 @@ struct Behind {
 pub(in crate::lanes) struct Shares {
     window: usize,
     positions: usize,
-    /// States that are held.
+    /// The states in memory.
     pub loaded: usize,
-    /// Positions that are held without their states.
+    /// The positions without their states.
     pub deferred: usize,
     of: HashMap<u64, Share>,
     behind: usize,
@@ -60,7 +59,7 @@ impl Shares {
         loaded * times < self.free() && deferred * times < free
     }
 
-    /// Whether one more state of this namespace may be held.
+    /// Whether this namespace may hold one more state.
     pub fn fits(&self, namespace: u64) -> bool {
         self.fits_times(namespace, 1)
     }
@@ -70,7 +69,7 @@ impl Shares {
         self.fits_times(namespace, 2)
     }
 
-    /// States that fit, whosever they are, if nobody gives any back.
+    /// The number of states that fit, whatever their namespace, if none is given back.
     pub fn room(&self) -> usize {
         let most = self.of.values().map(|share| share.loaded).max().unwrap_or(0);
         let states = self.free().saturating_sub(most).div_ceil(2);
@@ -129,15 +128,15 @@ impl Shares {
         self.behind
     }
 
-    /// The namespaces that are behind, and from where on each is.
+    /// The namespaces that are behind, each with the position from which it is.
     pub fn all_behind(&self) -> impl Iterator<Item = (u64, Seq, &str)> {
         self.of.iter().filter_map(|(namespace, share)| {
             share.behind.as_ref().map(|behind| (*namespace, behind.next, &*behind.name))
         })
     }
 
-    /// Moves each on to what `next` says comes next of it, if anything does; who has nothing is
-    /// behind no more.
+    /// Moves each namespace on to the position that `next` returns. A namespace without one is no longer
+    /// behind.
     pub fn go_on(&mut self, next: impl Fn(u64, Seq) -> Option<Seq>) {
         self.of.retain(|namespace, share| {
             if let Some(behind) = &mut share.behind {

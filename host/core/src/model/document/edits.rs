@@ -1,25 +1,25 @@
-//! Small deltas: so many bytes of the base are kept, so many left out, and these put in instead.
+//! Writes small deltas as a list of edits: keep some bytes of the base, leave some out, and put others in.
 //!
-//! Two versions of an object mostly differ in a few numbers and times. One walk over both finds them,
-//! in a fraction of what a compressor takes to learn the base. What is not found that way is not
-//! looked for: the compressor does that better.
+//! Two versions of an object mostly differ in a few numbers and times. One walk over both finds these, in a
+//! fraction of the time that a compressor takes to learn the base. The compressor handles every other
+//! difference better.
 //!
-//! Written is, again and again: kept, left out, put in (each LEB128), and the bytes put in. What is
-//! left of the base after the last is kept, too.
+//! The format repeats one record: kept, left out, put in (each a LEB128 number), and the bytes put in. The
+//! rest of the base after the last record is kept.
 
 use super::{DOCUMENT_BYTES, DocumentError};
 
-/// Both have found each other again where so many bytes are alike.
+/// Two texts match again where this many bytes are equal.
 const WORD: usize = 8;
-/// A value that was replaced by one of its length is looked past so far.
+/// How far the walk looks for the end of a value that was replaced by one of the same length.
 const REPLACED: usize = 48;
-/// Bytes of the base that may have been left out at one place.
+/// The most bytes of the base that may be left out at one place.
 const LEFT_OUT: usize = 1024;
-/// Of these bytes of the base each of so many is a place to go on at.
+/// One byte in this many bytes of the base is a candidate where the walk may go on.
 const STEP: usize = 4;
 const SLOTS: usize = 1024;
 
-/// `None` where more than `most` bytes would have to be written.
+/// Returns `None` if the edits would take more than `most` bytes.
 pub fn write(format: u8, base: &[u8], document: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(most);
     out.push(format);
@@ -40,7 +40,7 @@ pub fn write(format: u8, base: &[u8], document: &[u8], most: usize) -> Option<Ve
     }
 }
 
-/// Bytes that are alike from the beginning.
+/// The number of equal bytes from the beginning.
 fn alike(one: &[u8], other: &[u8]) -> usize {
     let words = one.chunks_exact(WORD).zip(other.chunks_exact(WORD));
     let whole = words.take_while(|(one, other)| one == other).count() * WORD;
@@ -48,13 +48,13 @@ fn alike(one: &[u8], other: &[u8]) -> usize {
     whole + rest.take_while(|(one, other)| one == other).count()
 }
 
-/// How many bytes of each lie before what they have in common again; they differ in the first.
+/// How many bytes of each lie before the next common part. The texts differ in the first byte.
 fn next_meeting(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usize)> {
     let same_length = (1..REPLACED).find(|at| is_met(base, *at, document, *at));
     if let Some(at) = same_length {
         return Some((at, at));
     }
-    // What came in may resemble what comes later in the base, which must not be left out for it.
+    // An insertion may resemble something later in the base, which must not be left out for it.
     let only_more = (1..most).find(|at| is_met(base, 0, document, *at));
     if let Some(at) = only_more {
         return Some((0, at));
@@ -76,11 +76,11 @@ fn is_met(base: &[u8], left_out: usize, document: &[u8], put_in: usize) -> bool 
 
 fn other_length(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usize)> {
     let slot = |word: u64| (word.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SLOTS.ilog2())) as usize;
-    // Places in the base, by what stands there; one more, so that 0 is none.
+    // The offset in the base of each word, plus one, so that 0 means none.
     let mut places = [0_u16; SLOTS];
     for (at, word) in (0..LEFT_OUT).step_by(STEP).map_while(|at| Some((at, word(base, at)?))) {
         let place = &mut places[slot(word)];
-        // The first of several: what is left out can't be kept any more.
+        // The first of several: bytes that are left out can't be kept later.
         *place = if *place == 0 { at as u16 + 1 } else { *place };
     }
     let met = |put_in: usize| {
@@ -88,7 +88,7 @@ fn other_length(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usi
         is_met(base, left_out, document, put_in).then_some((left_out, put_in))
     };
     let (left_out, put_in) = (0..most).find_map(met)?;
-    // They may have met before, beside a place.
+    // The common part may begin before the candidate.
     let before = base[..left_out].iter().rev().zip(document[..put_in].iter().rev());
     let earlier = before.take_while(|(one, other)| one == other).count();
     Some((left_out - earlier, put_in - earlier))
@@ -115,7 +115,7 @@ fn pull(edits: &mut &[u8]) -> Option<usize> {
     None
 }
 
-/// The document of what [`write`] wrote behind the format.
+/// Restores the document from what [`write`] wrote after the format byte.
 pub fn read(base: &[u8], edits: &[u8]) -> Result<Vec<u8>, DocumentError> {
     let document = follow(base, edits).ok_or(DocumentError::Corrupt("it is a delta on another document"))?;
     match document.len() > DOCUMENT_BYTES {

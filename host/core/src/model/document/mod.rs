@@ -1,17 +1,17 @@
-//! Documents as bytes: packed for the cache, as deltas for the journal, back to the exact bytes.
+//! Encodes documents: packed for the cache, as deltas for the journal, and back to the exact bytes.
 //!
-//! A packed document and a delta both begin with one byte that says how the rest is written:
+//! A packed document and a delta begin with one byte, the format of the rest:
 //!
 //! | byte | the rest |
 //! |---|---|
 //! | 0 | the document as it is |
-//! | 1 | one zstd frame without its magic number, on the dictionary `kubernetes-1.dict` |
-//! | 2 | the same, on the base that the delta was made against |
-//! | 3 | what is left of that base, and what is put in (`edits`) |
+//! | 1 | one zstd frame without its magic number, with the dictionary `kubernetes-1.dict` |
+//! | 2 | the same, with the delta's base as the dictionary |
+//! | 3 | the edits that turn the base into the document (`edits`) |
 //!
-//! The dictionary is text of the usual fields of Jobs and Pods. It is part of what is stored
-//! and never changes; a better one gets a byte of its own. Whether bytes were kept right is
-//! not known here: whoever stores them keeps a [`checksum`] beside them.
+//! The dictionary is text of the usual fields of Jobs and Pods. Stored bytes depend on it, so it never
+//! changes; a better dictionary gets a new format byte. This module does not detect damage: the caller stores
+//! a [`checksum`] beside the bytes.
 
 mod edits;
 #[cfg(test)]
@@ -26,11 +26,11 @@ use zstd::zstd_safe::{
     CCtx, CDict, DCtx, DDict, SafeResult, compress_bound, get_error_name, get_frame_content_size,
 };
 
-/// A document compressed on its own, shared between the cache and the journal.
+/// A document that is compressed on its own. The cache and the journal share it.
 pub type Packed = Arc<[u8]>;
 
-/// No document larger than this is compressed, or allocated for on the word of a stored frame:
-/// six times the largest frame that the watch takes in.
+/// A larger document is not compressed, and no stored frame may claim more memory than this. It is six times
+/// the largest frame that the watch takes in.
 pub const DOCUMENT_BYTES: usize = 6 * crate::limits::FRAME_BYTES;
 
 const PLAIN: u8 = 0;
@@ -38,18 +38,19 @@ const ON_DICTIONARY: u8 = 1;
 const ON_BASE: u8 = 2;
 const EDITS: u8 = 3;
 
-/// Longer edits are compressed instead, which is shorter and takes many times as long.
+/// If the edits are longer than this, the document is compressed instead. That is shorter and takes many
+/// times as long.
 const EDITS_BYTES: usize = 112;
 
-/// Fast enough to be done for each state; higher levels gain little on a few kilobytes.
+/// Fast enough for every state. Higher levels gain little on a few kilobytes.
 const DELTA_LEVEL: i32 = 1;
-/// What is listed or has been quiet is packed, not each state: fewer bytes are worth a slower level.
+/// Only listed and quiet documents are packed, not every state, so fewer bytes justify a slower level.
 const PACK_LEVEL: i32 = 4;
-/// Of what is packed while somebody waits for all of it.
+/// The level while somebody waits for all documents.
 const QUICK_LEVEL: i32 = 1;
 
 const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
-/// A base that begins like this would be taken for a trained dictionary. No JSON does.
+/// zstd would take a base that begins with this for a trained dictionary. No JSON begins so.
 const DICTIONARY_MAGIC: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
 
 static DICTIONARY: &[u8] = include_bytes!("kubernetes-1.dict");
@@ -69,7 +70,7 @@ pub enum DocumentError {
     Corrupt(&'static str),
 }
 
-/// Contexts are dear to make (10 µs and more) and cheap to use again.
+/// Contexts of zstd. They take 10 µs or more to make, and can be used again.
 struct Contexts {
     pack: CCtx<'static>,
     unpack: DCtx<'static>,
@@ -92,17 +93,17 @@ pub fn pack(document: &[u8]) -> Packed {
     on_dictionary(document, &PACK_DICTIONARY).into()
 }
 
-/// As [`pack`] gives it, but larger, and in a fraction of the time.
+/// Packs faster than [`pack`], but larger.
 pub fn pack_quickly(document: &[u8]) -> Packed {
     on_dictionary(document, &QUICK_DICTIONARY).into()
 }
 
-/// As [`pack`] gives it, but not compressed: for one that is read soon and not kept.
+/// Packs without compression, for a document that is read soon and not kept.
 pub fn as_is(document: &[u8]) -> Packed {
     [&[PLAIN], document].concat().into()
 }
 
-/// The exact document of [`pack`].
+/// Restores the exact document from what [`pack`] made.
 pub fn unpack(packed: &[u8]) -> Result<Bytes, DocumentError> {
     read(packed, None).map(Bytes::from)
 }
@@ -120,13 +121,13 @@ pub fn delta(base: &[u8], document: &[u8]) -> Vec<u8> {
     write(document, ON_BASE, |pack, packed| pack.compress_using_dict(packed, document, base, DELTA_LEVEL))
 }
 
-/// The exact document of [`delta`]. A base that is not the one that the delta was made against
-/// may give an error or other bytes; a checksum tells.
+/// Restores the exact document from a [`delta`]. A wrong base gives an error or other bytes; a checksum
+/// tells.
 pub fn restore(base: &[u8], delta: &[u8]) -> Result<Vec<u8>, DocumentError> {
     read(delta, Some(base))
 }
 
-/// CRC-32: finds damage, not malice.
+/// CRC-32. It finds accidental damage, not malice.
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
@@ -155,7 +156,7 @@ fn write(
                 stored.extend_from_slice(&scratch[FRAME_MAGIC.len()..]);
                 stored
             }
-            // What compresses to more than itself, or not at all, is kept as it is.
+            // A document that compression does not make smaller is kept as it is.
             _ => plain(),
         };
         release(scratch);
@@ -188,7 +189,7 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
         if size > DOCUMENT_BYTES as u64 {
             return Err(DocumentError::TooLarge(size));
         }
-        // The frame can't write more than this, whatever it holds.
+        // The frame can't write more than this, whatever it contains.
         let mut document = Vec::with_capacity(size as usize);
         let written = match dictionary {
             Dictionary::Builtin => unpack.decompress_using_ddict(&mut document, scratch, &UNPACK_DICTIONARY),
@@ -203,7 +204,7 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
     })
 }
 
-/// One huge document must not keep each thread's scratch huge.
+/// Shrinks the scratch buffer, so that one huge document does not keep every thread's buffer huge.
 fn release(scratch: &mut Vec<u8>) {
     const KEPT: usize = 256 * 1024;
     if scratch.capacity() > KEPT {

@@ -1,3 +1,5 @@
+//! Tests that documents come back byte for byte, and that damaged ones give an error.
+
 use proptest::prelude::*;
 
 use super::*;

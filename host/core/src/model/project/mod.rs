@@ -1,9 +1,8 @@
-//! The envelope of an object, read without decoding the rest.
+//! Reads the envelope of an object without decoding the rest.
 //!
-//! [`frame`] and [`list_page`] check the grammar of everything that they are given, once, and
-//! cut the objects out as the exact bytes that came from the server. [`envelope`] then reads
-//! the metadata of such an object and goes no further than it must. Keys may come in any
-//! order; of a key that is there twice, the first counts that is not empty.
+//! [`frame`] and [`list_page`] check the grammar of all their input once, and cut the objects out as the
+//! exact bytes from the server. [`envelope`] then reads the metadata of such an object and stops as soon as
+//! it can. Keys may come in any order. If a key occurs twice, the first value that is not empty counts.
 
 mod outline;
 mod page;
@@ -21,10 +20,10 @@ pub use outline::Outline;
 pub use page::{ListPage, list_page};
 pub(crate) use scan::{Flow, Scanner, Text};
 
-/// As many as most maps of an object have: room for them is made at once.
+/// The size of most maps of an object. This much room is reserved at once.
 pub(crate) const MEMBERS: usize = 8;
 
-/// Why bytes were not what they should be. All of them mean: keep the bytes as poison.
+/// Why bytes are not valid. Every error means: keep the bytes as a poison message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProjectError {
     #[error("malformed JSON at byte {at}: expected {expected}")]
@@ -58,9 +57,8 @@ pub struct Frame<'a> {
     pub object: &'a [u8],
 }
 
-/// What is read of every object. `api_version` and `kind` are empty where the server leaves
-/// them out, as it does for the items of a built-in kind's list; `namespace` is empty for
-/// cluster-scoped objects.
+/// What is read of every object. `api_version` and `kind` are empty if the server leaves them out, as it does
+/// in the lists of built-in kinds. `namespace` is empty for cluster-scoped objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Envelope<'a> {
     pub api_version: Cow<'a, str>,
@@ -71,7 +69,7 @@ pub struct Envelope<'a> {
     pub resource_version: Cow<'a, str>,
     pub labels: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     pub owners: Vec<OwnerRef<'a>>,
-    /// A deletion was asked for; finalizers or a grace period keep the object for now.
+    /// Whether a deletion was requested. Finalizers or a grace period keep the object for now.
     pub deleting: bool,
 }
 
@@ -84,10 +82,10 @@ pub struct OwnerRef<'a> {
     pub controller: bool,
 }
 
-/// What the server says in a `Status`: in an ERROR frame, or as the body of a refusal.
+/// The server's `Status`: from an ERROR frame, or the body of a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorStatus {
-    /// The HTTP status code; 0 where the body was no `Status`.
+    /// The HTTP status code; 0 if the body was no `Status`.
     pub code: u16,
     pub reason: String,
     pub message: String,
@@ -96,8 +94,8 @@ pub struct ErrorStatus {
     pub continue_token: Option<String>,
 }
 
-/// Splits one line of a watch stream. The whole line is checked, so the object is one
-/// well-formed JSON object in UTF-8.
+/// Splits one line of a watch stream. It checks the whole line, so the object is one well-formed JSON object
+/// in UTF-8.
 pub fn frame(line: &[u8]) -> Result<Frame<'_>, ProjectError> {
     let (mut kind, mut object) = (None, None);
     let mut scanner = Scanner::of_text(utf8(line)?);
@@ -134,7 +132,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
     std::str::from_utf8(bytes).map_err(|error| ProjectError::Utf8 { at: error.valid_up_to() })
 }
 
-/// A string, or nothing where it is null. Anything else is an error.
+/// Reads a string; null reads as empty. Anything else is an error.
 #[inline]
 fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectError> {
     match value.peek() {
@@ -143,7 +141,7 @@ fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectErr
     }
 }
 
-/// As [`optional_text`], for a field that an earlier key may have given already.
+/// Does the work of [`optional_text`] for a field that an earlier key may have set.
 #[inline]
 fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut Scanner<'a>) -> Result<(), ProjectError> {
     let text = optional_text(value)?;
@@ -161,13 +159,13 @@ fn is_null(value: &mut Scanner<'_>) -> Result<bool, ProjectError> {
     Ok(null)
 }
 
-/// [`frame`] and [`envelope`] in one pass. Bookmarks and errors have no envelope.
+/// Does [`frame`] and [`envelope`] in one pass. Bookmarks and errors have no envelope.
 pub fn project(line: &[u8]) -> Result<(Frame<'_>, Option<Envelope<'_>>), ProjectError> {
     project_into(line, &mut Outline::default())
 }
 
-/// [`project`] for the hot path: where the object's members lie is noted in `outline` on the way,
-/// so that no byte is scanned twice. It is left empty where the object's type came after the object.
+/// The hot path of [`project`]. It notes in `outline` where the object's members lie, so that no byte is
+/// scanned twice. The outline stays empty if the object's type came after the object.
 pub fn project_into<'a>(
     line: &'a [u8],
     outline: &mut Outline,
@@ -208,8 +206,8 @@ impl EventType {
     }
 }
 
-/// Reads the envelope of an object that [`frame`] or [`list_page`] cut out: what comes after
-/// the metadata is not looked at again.
+/// Reads the envelope of an object from [`frame`] or [`list_page`]. It does not scan what comes after the
+/// metadata again.
 pub fn envelope(object: &[u8]) -> Result<Envelope<'_>, ProjectError> {
     let mut read = Reading::default();
     Scanner::new(object).members(|key, value| {
@@ -223,7 +221,7 @@ pub fn envelope(object: &[u8]) -> Result<Envelope<'_>, ProjectError> {
     read.end()
 }
 
-/// As [`envelope`], of an object that nobody has checked: all of it is looked at, and noted.
+/// Reads the envelope of an object that nobody has checked. It scans all of it and notes its outline.
 fn outlined_envelope<'a>(
     object: &mut Scanner<'a>,
     outline: &mut Outline,
@@ -244,7 +242,7 @@ fn outlined_envelope<'a>(
     read.end()
 }
 
-/// An envelope while its object is read.
+/// The state of reading an envelope.
 #[derive(Default)]
 struct Reading<'a> {
     envelope: Envelope<'a>,
@@ -253,14 +251,14 @@ struct Reading<'a> {
     has_metadata: bool,
 }
 
-/// A value that [`Reading::member`] left where it was.
+/// A value that [`Reading::member`] did not take.
 enum Place {
     Metadata,
     Elsewhere,
 }
 
 impl<'a> Reading<'a> {
-    /// A member of the object; what it says where its value has not been taken.
+    /// Reads a member of the object. If it does not take the value, it says what the value is.
     fn member(&mut self, key: Text<'a>, value: &mut Scanner<'a>) -> Result<Option<Place>, ProjectError> {
         if !self.has_metadata && key.is(b"metadata") {
             self.has_metadata = true;
@@ -319,7 +317,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// The members of an object, or nothing of a null.
+/// Reads the members of an object; a null has none.
 fn members_or_null<'a>(
     value: &mut Scanner<'a>,
     mut member: impl FnMut(Text<'a>, &mut Scanner<'a>) -> Result<(), ProjectError>,
@@ -368,7 +366,7 @@ fn owners<'a>(value: &mut Scanner<'a>, owners: &mut Vec<OwnerRef<'a>>) -> Result
     })
 }
 
-/// The version that a BOOKMARK carries; it has no name and no uid.
+/// The version of a BOOKMARK, which has no name and no uid.
 pub fn bookmark_version(object: &[u8]) -> Result<Cow<'_, str>, ProjectError> {
     let mut version = Cow::Borrowed("");
     in_metadata(object, |key, value| {
@@ -419,8 +417,8 @@ fn in_metadata<'a>(
     })
 }
 
-/// Reads a `Status`. It never fails: what is no `Status` is given back as the message, so that
-/// a proxy's page of HTML is shown and not swallowed.
+/// Reads a `Status`. It never fails: if the body is no `Status`, the body becomes the message, so that a
+/// proxy's HTML page is shown and not swallowed.
 pub fn error_status(object: &[u8]) -> ErrorStatus {
     let value: serde_json::Value = serde_json::from_slice(object).unwrap_or_default();
     let text =

@@ -1,18 +1,18 @@
-//! Where an object's members lie, and the members of those: what the rules of a status and the
-//! indexes look for is found by its name, without scanning the object once more.
+//! Records where an object's members, and their members, lie. Status rules and indexes find them by name
+//! without another scan of the object.
 
 use super::{Flow, ProjectError, Scanner, Text};
 
-/// Of one object, and to be read with its bytes alone. Made to be used again.
+/// The outline of one object. It is valid with that object's bytes only, and can be reused for the next.
 #[derive(Clone, Debug, Default)]
 pub struct Outline {
     members: Vec<Member>,
 }
 
-/// Offsets from where the object's bytes begin.
+/// Offsets from the first byte of the object.
 #[derive(Clone, Copy, Debug)]
 struct Member {
-    /// Of the object itself, or of the last one that was.
+    /// Whether it is a member of the last top-level member.
     is_inner: bool,
     is_escaped: bool,
     key: (u32, u32),
@@ -27,15 +27,15 @@ pub(crate) struct Found<'a> {
     pub value: &'a [u8],
 }
 
-/// The members of one member, while they are noted.
+/// Notes the members of one member.
 pub(super) struct Inner<'o> {
     members: &'o mut Vec<Member>,
-    /// Where the object's bytes begin in what is scanned.
+    /// The offset of the object in what is scanned.
     base: usize,
 }
 
 impl Outline {
-    /// Of an object that nobody has checked.
+    /// Reads the outline of an object that nobody has checked.
     pub fn of(object: &[u8]) -> Result<Self, ProjectError> {
         let mut outline = Self::default();
         outline.of_object(&mut Scanner::new(object), 0, |_, value, inner| inner.skip(value))?;
@@ -50,8 +50,7 @@ impl Outline {
         self.members.is_empty()
     }
 
-    /// Notes an object's members, counted from `base`; `member` must take the value, and may note
-    /// what is within.
+    /// Notes an object's members, counted from `base`. `member` must take the value and may note its members.
     pub(super) fn of_object<'a>(
         &mut self,
         object: &mut Scanner<'a>,
@@ -70,7 +69,7 @@ impl Outline {
         })
     }
 
-    /// In the order of the document: each member of the object, then the members of that one.
+    /// The members in the order of the document. Each member of the object comes before its own members.
     pub(crate) fn members<'a>(&self, object: &'a [u8]) -> impl Iterator<Item = Found<'a>> {
         self.members.iter().map(move |member| {
             let cut = |(start, end): (u32, u32)| object.get(start as usize..end as usize).unwrap_or_default();
@@ -84,7 +83,7 @@ impl Outline {
 }
 
 impl Inner<'_> {
-    /// Over a value, noting its members where it is an object.
+    /// Skips a value, and notes its members if it is an object.
     pub fn skip(&mut self, value: &mut Scanner<'_>) -> Result<(), ProjectError> {
         if value.peek() != b'{' {
             return value.skip();
@@ -113,7 +112,7 @@ impl Inner<'_> {
     }
 }
 
-/// No object is near four thousand million bytes long; one would read as nothing.
+/// No object is as long as four thousand million bytes. The members of one would read as nothing.
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! A page of a list, cut into its objects.
+//! Cuts a page of a list into its objects.
 
 use std::borrow::Cow;
 
@@ -10,16 +10,16 @@ pub struct ListPage<'a> {
     pub resource_version: Cow<'a, str>,
     /// Empty on the last page.
     pub continue_token: Cow<'a, str>,
-    /// How many objects come after this page, where the server says so.
+    /// The number of objects after this page, if the server says so.
     pub remaining: Option<u64>,
     pub api_version: Cow<'a, str>,
-    /// Of the list, such as `JobList`.
+    /// The kind of the list, such as `JobList`.
     pub kind: Cow<'a, str>,
     /// The exact bytes of each object.
     pub items: Vec<&'a [u8]>,
 }
 
-/// Splits one page of a list. The whole page is checked, as [`frame`] does with a line.
+/// Splits one page of a list. It checks the whole page, as [`frame`] does with a line.
 pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
     let mut page = ListPage::default();
     let mut has_items = false;

@@ -1,3 +1,5 @@
+//! Tests of the scanner and of what is read from frames and pages.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -209,7 +211,7 @@ fn a_list_page_gives_its_items_as_they_came() {
     assert_eq!(list_page(br#"{"items":[]}"#), Err(ProjectError::Missing("metadata.resourceVersion")));
 }
 
-/// Each member with the one that it is in.
+/// Each member, with the member that contains it.
 fn outlined(outline: &Outline, object: &[u8]) -> Vec<(String, String, Value)> {
     let (mut top, mut members) = (String::new(), Vec::new());
     for found in outline.members(object) {
@@ -332,7 +334,7 @@ proptest! {
         let mut scanner = Scanner::new(&bytes);
         let ours = utf8(&bytes).is_ok() && scanner.skip().and_then(|()| scanner.end()).is_ok();
         prop_assert_eq!(ours, serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok() && std::str::from_utf8(&bytes).is_ok());
-        // Whatever else they say, none of these may panic.
+        // The results may differ, but none of these calls may panic.
         let two = frame(&bytes).and_then(|frame| Ok((frame, envelope(frame.object)?)));
         prop_assert_eq!(project(&bytes).is_ok(), two.is_ok());
         let object = frame(&bytes).map_or(&bytes[..], |frame| frame.object);

@@ -14,7 +14,7 @@ use crate::state::Status;
 struct Case {
     name: String,
     object: Value,
-    /// As it is printed; a message that is left out is not compared.
+    /// The status as it is printed. A message that is left out is not compared.
     status: Map<String, Value>,
 }
 
@@ -133,7 +133,7 @@ fn a_status_that_is_behind_is_never_taken_for_success_by_the_ladder() {
         case.object["metadata"]["generation"] = json!(9);
         case.object["status"]["observedGeneration"] = json!(8);
         let told = case.told(&rules);
-        // A deletion is a generation of its own: what was over before it stays so.
+        // A deletion increases the generation. An object that was terminal before stays so.
         let was_over = told.terminal && !case.object["metadata"]["deletionTimestamp"].is_null();
         assert!(
             was_over || ["Unknown", "Cancelled"].contains(&&*told.phase),

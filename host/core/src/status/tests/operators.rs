@@ -1,4 +1,4 @@
-//! Rules that an operator adds.
+//! Tests of rules that an operator adds.
 
 use super::super::{Origin, RuleSpec, Rules};
 use serde_json::{Value, json};

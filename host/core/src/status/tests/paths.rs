@@ -1,4 +1,4 @@
-//! What a path finds.
+//! Tests of what a path finds.
 
 use serde_json::json;
 

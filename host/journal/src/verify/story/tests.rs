@@ -1,4 +1,4 @@
-//! The judge, state by state.
+//! The judge of stories, state by state.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ fn nothing_newer_follows_an_end_that_has_a_version() {
     assert_eq!(text, "version 7 of u follows its end at version 6");
     assert!(judged(&[present("5"), gone("6"), present("6"), state(Change::Left, "7")]).is_err());
     let text = judged(&[gone("6"), gone("")]).unwrap_err();
-    assert_eq!(text, "the end of u was told before");
+    assert_eq!(text, "u ends twice");
 }
 
 /// As one that was outrun: its own version is behind what was told since.

@@ -1,8 +1,8 @@
 //! One API server of the cluster: its address, its watch cache, its open watches, and whether it is up.
 //!
-//! Several may stand over one store, as several kube-apiservers stand over one etcd. What they share is
-//! [`Shared`]; what is here, each has for itself: a watch window that is empty after a restart, and a cache
-//! that can lag behind the store.
+//! Several servers may share one store, as several kube-apiservers share one etcd. [`Shared`] holds what they
+//! share. Each has a watch window of its own, which is empty after a restart, and a cache that can lag behind
+//! the store.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -20,21 +20,21 @@ use crate::apiserver::wire::error::ApiError;
 
 pub struct Front {
     cluster: Arc<Shared>,
-    /// Its place among the servers of the cluster.
+    /// Its number among the servers of the cluster.
     pub number: usize,
     pub address: SocketAddr,
-    /// Ends it for good: watches end, requests under way are answered.
+    /// Ends the server for good: watches end, and requests in progress are answered.
     pub stop: CancellationToken,
     pub drops: watch::Sender<(u64, Drop)>,
     pub watches: AtomicUsize,
     pub power: watch::Sender<Power>,
-    /// Is it listening?
+    /// Whether it is listening.
     pub up: watch::Sender<bool>,
     pub faults: Faults,
     cache: watch::Sender<Cache>,
 }
 
-/// How watches are ended from outside.
+/// How a test ends watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Drop {
     /// The stream ends as on a time limit.
@@ -46,20 +46,20 @@ pub enum Drop {
     Cut,
 }
 
-/// What a server's watch cache has.
+/// The state of a server's watch cache.
 #[derive(Debug, Clone, Copy)]
 pub struct Cache {
-    /// The version at which it was filled; watches from before expire.
+    /// The version at which it was filled. Watches from before it expire.
     since: u64,
-    /// The version that it is held at, behind the store.
+    /// The version at which a test holds it, behind the store.
     held: Option<u64>,
 }
 
-/// Whether a server is to be up.
+/// Whether a server should be up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Power {
     On,
-    /// Its connections are broken after a moment, and it comes back by itself or not.
+    /// Its connections break after a moment. It comes back by itself if `back` is set.
     Off {
         after: Duration,
         back: Option<Duration>,
@@ -75,9 +75,9 @@ impl Deref for Front {
 }
 
 impl Front {
-    /// One more server, with an empty cache.
+    /// Makes one more server, with an empty cache.
     pub fn new(cluster: &Arc<Shared>, address: SocketAddr) -> Arc<Self> {
-        // The first one of a new cluster saw everything.
+        // The first server of a new cluster saw everything.
         let since = if cluster.has_fronts() { cluster.store.version() } else { cluster.store.began() };
         cluster.enlist(|number| {
             Arc::new(Front {
@@ -108,24 +108,24 @@ impl Front {
         held.unwrap_or_else(|| self.store.version())
     }
 
-    /// Where reads from the cache look.
+    /// The version at which reads from the cache look.
     pub fn cached(&self) -> AsOf {
         self.cache.borrow().held.map_or(AsOf::Newest, AsOf::Cached)
     }
 
-    /// The changes that its watches can be told of.
+    /// The changes that its watches can see.
     pub fn window(&self) -> Window {
         let cache = *self.cache.borrow();
         Window { since: cache.since, upto: cache.held.unwrap_or(u64::MAX) }
     }
 
-    /// Tells when the cache was held, moved or let go.
+    /// Reports when the cache is held, moved or released.
     pub fn cache_moves(&self) -> watch::Receiver<Cache> {
         self.cache.subscribe()
     }
 
-    /// Holds the cache at a version (None: now). What is no longer there cannot be held: returns the version
-    /// that is.
+    /// Holds the cache at a version (`None`: now) and returns it. A version that no longer exists can't be
+    /// held: the oldest one that does is held instead.
     pub fn hold(&self, version: Option<u64>) -> u64 {
         let wanted = version.unwrap_or_else(|| self.store.version());
         let held = self.store.pin(self.number, Some(wanted)).unwrap_or(wanted);
@@ -139,19 +139,19 @@ impl Front {
         self.store.pin(self.number, None);
     }
 
-    /// Watches from before now expire; lists at old versions still work.
+    /// Watches from before now expire. Lists at old versions still work.
     pub fn forget_watch_window(&self) {
         let version = self.seen();
         self.cache.send_modify(|cache| cache.since = version);
     }
 
-    /// A cache as after a start.
+    /// Empties the cache, as a start does.
     pub fn refill(&self) {
         self.release();
         self.forget_watch_window();
     }
 
-    /// Ends every open watch. Returns how many there were.
+    /// Ends every open watch. Returns their number.
     pub fn drop_watches(&self, how: Drop) -> usize {
         self.drops.send_modify(|(count, last)| {
             *count += 1;
@@ -160,7 +160,7 @@ impl Front {
         self.watches.load(Ordering::Relaxed)
     }
 
-    /// Waits for a version that a client knows of and this server's cache not yet.
+    /// Waits until this server's cache has a version that a client knows.
     pub async fn wait_for_cached(&self, version: u64) -> Result<(), ApiError> {
         let reached = async {
             let mut versions = self.store.versions();

@@ -1,5 +1,5 @@
-//! What every server of the cluster shares: what is stored and served, who is known and may do what, which
-//! servers there are, and what happened. Answers no request.
+//! The state that every server of the cluster shares: what is stored and served, users and their rights, the
+//! servers, and the record of what happened. Answers no request.
 
 pub(crate) mod auth;
 pub(crate) mod front;

@@ -1,4 +1,4 @@
-//! What a simulated API server can be told when it starts.
+//! The options with which a simulated API server starts.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -11,23 +11,23 @@ use crate::apiserver::faults::Fault;
 use crate::apiserver::store::HistoryLimits;
 use crate::apiserver::values::versions::Versions;
 
-/// The token of the user `admin` when none is given.
+/// The token of the user `admin` if none is given.
 const ADMIN_TOKEN: &str = "admin";
 
 #[derive(Debug, Clone)]
 pub struct ApiServerOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 takes a free port.
     pub listen: SocketAddr,
-    /// Who may come with which token. The first of the group `system:masters` is the admin.
+    /// The users and their tokens. The first of the group `system:masters` is the admin.
     pub tokens: Vec<TokenUser>,
-    /// Roles decide; otherwise everybody may do everything.
+    /// Whether roles decide. Otherwise everybody may do everything.
     pub enforce_rbac: bool,
-    /// Serve `/_sim/`.
+    /// Whether to serve `/_sim/`.
     pub hooks: bool,
-    /// Keep what happened to every object for [`ApiServer::history`]; implied by `hooks`.
+    /// Whether to keep the record of every object for [`ApiServer::history`]; implied by `hooks`.
     pub keep_truth: bool,
     pub bookmark_every: Duration,
-    /// The longest a watch lasts, and what it lasts if it does not say.
+    /// The longest time of a watch, and the time of a watch that names none.
     pub watch_timeout: Duration,
     /// How long a list waits for a version that does not exist yet.
     pub future_wait: Duration,
@@ -36,13 +36,13 @@ pub struct ApiServerOptions {
     pub max_body: usize,
     /// Makes uids, names and tokens repeatable.
     pub seed: Option<u64>,
-    /// A file that keeps the store over the end of the process, even a violent one.
+    /// A file that keeps the store after the end of the process, also after a kill.
     pub state: Option<PathBuf>,
     /// How versions look to clients.
     pub versions: Versions,
-    /// Serve TLS; otherwise plain text.
+    /// Serves TLS; otherwise plain text.
     pub tls: Option<TlsOptions>,
-    /// Armed on every server from the start.
+    /// Faults that are armed on every server from the start.
     pub faults: Vec<Fault>,
 }
 
@@ -62,7 +62,7 @@ impl Default for ApiServerOptions {
             watch_timeout: Duration::from_secs(30 * 60),
             future_wait: Duration::from_secs(1),
             history: HistoryLimits::default(),
-            // More than the 3 MiB of a real server, so that its largest objects fit whatever their spelling.
+            // More than the 3 MiB of a real server, so that its largest objects fit in any spelling.
             max_body: 8 << 20,
             seed: None,
             state: None,

@@ -1,4 +1,4 @@
-//! Where objects of a resource are.
+//! Locates the objects of a resource.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::apiserver::store::TableId;
 use crate::apiserver::store::record::{Draft, Record, key};
 use crate::apiserver::wire::error::ApiError;
 
-/// A resource, and where in it.
+/// A resource and a namespace in it.
 #[derive(Clone)]
 pub struct Place {
     pub kind: Arc<Kind>,

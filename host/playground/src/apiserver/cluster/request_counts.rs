@@ -1,4 +1,5 @@
-//! How often each verb was asked of each resource, so that a test can say what a client did not ask for.
+//! Counts how often each verb was requested for each resource, so that a test can prove what a client did not
+//! ask for.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,7 +9,8 @@ use serde_json::Value;
 use crate::apiserver::values::lock::locked;
 use crate::apiserver::wire::incoming::Incoming;
 
-/// Kinds of requests that are told apart. Paths are a client's to choose, so there must be an end.
+/// The most kinds of requests that are counted apart. Clients choose the paths, so their number must be
+/// bounded.
 const KEYS: usize = 4096;
 
 #[derive(Default)]
@@ -29,9 +31,9 @@ impl Requests {
     }
 }
 
-/// Such as `list jobs.batch`, `watch pods` or `patch jobs.batch/status`. A list of one item, which asks how far
-/// the server is or for one old version, is a `list-one`; a longer one of an old version, a `list-exact`; a watch
-/// that begins with what is there, a `list-stream`.
+/// The key of a request, such as `list jobs.batch`, `watch pods` or `patch jobs.batch/status`. A list of one
+/// item is a `list-one`: it asks for the server's version or for one old version. A longer list of an old
+/// version is a `list-exact`. A watch that begins with the existing objects is a `list-stream`.
 pub fn key(request: &Incoming) -> String {
     let verb = match request.verb() {
         "list" if request.query.get("limit") == "1" => "list-one",

@@ -1,5 +1,4 @@
-//! What every server of the cluster sees: the store, the kinds that are served, tokens and rights, and what follows from a
-//! write (definitions come and go, namespaces and owners finish).
+//! What every server of the cluster sees: the store, the kinds that are served, tokens and rights.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,17 +32,17 @@ pub struct Shared {
     /// The servers of the cluster.
     fronts: Mutex<Vec<Weak<Front>>>,
     pub requests: Requests,
-    /// Namespaces that are to be emptied, and since when.
+    /// Namespaces to empty, each with the time of its deletion.
     pub terminating: Mutex<VecDeque<(Instant, String)>>,
 }
 
 impl Shared {
-    /// A cluster with an empty store, or with what its file has.
+    /// Opens a cluster with an empty store, or with the content of its file.
     pub fn open(options: ApiServerOptions) -> io::Result<Self> {
         let tls = options.tls.as_ref().map(Tls::open).transpose()?;
         let keep_truth = options.keep_truth || options.hooks;
         let store = Store::open(options.history.clone(), keep_truth, options.state.as_deref())?;
-        // The same seed gives other names after a restart: those from before are taken.
+        // After a restart the same seed gives other names, because the former ones are taken.
         let random = Random::new(options.seed.map(|seed| seed ^ store.version()));
         let shared = Shared {
             tls,
@@ -62,8 +61,8 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Replaces the history with a backup's, as an operator does who restores etcd: the servers are started
-    /// again, so that connections break and caches are empty. Returns the version from which it goes on.
+    /// Replaces the history with a backup's, as a restore of etcd does. The servers start again, so
+    /// connections break and caches are empty. Returns the version from which the history goes on.
     pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
         let version = self.store.restore(name, bump)?;
         self.reread();
@@ -74,7 +73,7 @@ impl Shared {
         Some(version)
     }
 
-    /// Learns what follows from what is in the store.
+    /// Derives kinds and rights from the content of the store.
     fn reread(&self) {
         self.reload_definitions();
         let Ok(place) = self.place("", "namespaces", "") else { return };
@@ -92,7 +91,7 @@ impl Shared {
         kind.custom.is_none() || self.registry().find(&kind.group, &kind.version, &kind.plural).is_some()
     }
 
-    /// A resource, wherever it is served from.
+    /// A resource, from whichever group and version it is served.
     pub fn place(&self, group: &str, plural: &str, namespace: &str) -> Result<Place, ApiError> {
         let kind = self.registry().resource(group, plural).cloned().ok_or_else(ApiError::no_such_resource)?;
         Ok(Place { table: self.store.table(&kind.group_resource()), kind, namespace: namespace.to_owned() })
@@ -106,7 +105,7 @@ impl Shared {
         Some(Place { kind, table, namespace })
     }
 
-    /// The place and name of an owner that a record refers to, if it is there.
+    /// The place and name of an owner that a record refers to, if the owner exists.
     pub fn owner(&self, place: &Place, record: &Record, uid: &str) -> Option<(Place, String)> {
         let value = record.to_value(&place.kind);
         let reference =
@@ -124,12 +123,12 @@ impl Shared {
         (*found.uid == *uid).then_some((owner, name))
     }
 
-    /// Is an owner still there?
+    /// Whether an owner still exists.
     pub fn lives(&self, place: &Place, record: &Record, uid: &str) -> bool {
         self.owner(place, record, uid).is_some()
     }
 
-    /// Waits for a version that a client knows of and the store not yet.
+    /// Waits until the store has a version that a client knows.
     pub async fn wait_for_version(&self, version: u64) -> Result<(), ApiError> {
         let mut versions = self.store.versions();
         let reached = versions.wait_for(|now| *now >= version);
@@ -139,7 +138,7 @@ impl Shared {
         }
     }
 
-    /// Takes one more server in; it is told its place.
+    /// Adds a server, which is told its number.
     pub fn enlist(&self, server: impl FnOnce(usize) -> Arc<Front>) -> Arc<Front> {
         let mut fronts = locked(&self.fronts);
         let server = server(fronts.len());
@@ -151,7 +150,7 @@ impl Shared {
         !locked(&self.fronts).is_empty()
     }
 
-    /// The servers that are left, up or not.
+    /// The remaining servers, up or not.
     pub fn fronts(&self) -> Vec<Arc<Front>> {
         locked(&self.fronts).iter().filter_map(Weak::upgrade).collect()
     }
@@ -164,7 +163,8 @@ impl Shared {
         *locked(&self.registry) = Arc::new(Registry::new(kinds));
     }
 
-    /// The objects of a kind go with its definition, each with a version of its own; no finalizer holds them.
+    /// Removes the objects of a kind together with its definition. Each deletion has a version of its own,
+    /// and no finalizer holds them.
     pub fn remove_customs(&self, definition: &Value) {
         let table = self.custom_table(definition);
         let records =
@@ -176,7 +176,7 @@ impl Shared {
         }
     }
 
-    /// Watches of versions that are served no longer look up, and end.
+    /// Wakes watches of versions that are no longer served, so that they end.
     pub fn end_watches_of(&self, definition: &Value) {
         self.store.poke(self.custom_table(definition));
     }

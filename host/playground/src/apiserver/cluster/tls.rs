@@ -1,4 +1,4 @@
-//! TLS: a certificate from files, and the choice between HTTP/2 and HTTP/1.1 that clients are given.
+//! Serves TLS with a certificate from files, and offers clients HTTP/2 or HTTP/1.1.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// A client that does not finish its handshake within this is let go.
+/// The longest handshake of a client.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where the certificate is, and how it is used.
+/// The certificate, and how it is used.
 #[derive(Debug, Clone)]
 pub struct TlsOptions {
-    /// PEM: the server's certificate, and what it was signed with.
+    /// The server's certificate and its chain, as PEM.
     pub certificate: PathBuf,
-    /// PEM: its key.
+    /// The certificate's key, as PEM.
     pub key: PathBuf,
-    /// Offer HTTP/2; otherwise clients have to speak HTTP/1.1.
+    /// Whether to offer HTTP/2. Otherwise clients must speak HTTP/1.1.
     pub http2: bool,
 }
 

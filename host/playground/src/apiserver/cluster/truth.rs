@@ -1,5 +1,5 @@
-//! What really happened, for the judges of tests: every version of every object over all histories, what of it
-//! was compacted when, and what could have been read.
+//! Reports what really happened, for the judges of tests: every version of every object over all histories,
+//! when each was compacted, and what could be read.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub use crate::apiserver::store::{EpochStart as Epoch, Floor};
 pub struct TruthEntry {
     /// ADDED, MODIFIED or DELETED.
     pub event: &'static str,
-    /// How often the history had been replaced before.
+    /// The number of times that the history had been replaced before.
     pub epoch: u32,
     pub version: u64,
     pub namespace: String,
@@ -20,22 +20,22 @@ pub struct TruthEntry {
     pub uid: String,
     /// When it was written, in milliseconds since 1970.
     pub at: u64,
-    /// Since when no exact list can show it; None while one can. A deletion never could be shown.
+    /// Since when no exact list can show it; `None` while one can. No list ever shows a deletion.
     pub unreadable_since: Option<u64>,
 }
 
-/// What happened to a resource.
+/// The record of a resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Truth {
-    /// In the order in which it happened.
+    /// In the order of the writes.
     pub entries: Vec<TruthEntry>,
-    /// The histories: the first, and one for each restore.
+    /// The histories: the first one, and one for each restore.
     pub epochs: Vec<Epoch>,
-    /// When which versions were forgotten.
+    /// When which versions were compacted.
     pub floors: Vec<Floor>,
-    /// Older entries that were not kept.
+    /// The number of older entries that were dropped.
     pub dropped: u64,
-    /// Now: the history, its newest version, and the oldest that can be listed.
+    /// The present history, its newest version, and the oldest version that can be listed.
     pub epoch: u32,
     pub version: u64,
     pub floor: u64,
@@ -44,7 +44,7 @@ pub struct Truth {
 }
 
 impl TruthEntry {
-    /// Could an exact list have shown it at a moment (milliseconds since 1970)?
+    /// Whether an exact list could show it at a moment, in milliseconds since 1970.
     pub fn was_readable_at(&self, moment: u64) -> bool {
         self.at <= moment && self.unreadable_since.is_none_or(|since| moment < since)
     }
@@ -57,7 +57,7 @@ impl TruthEntry {
 impl Truth {
     pub fn of(shared: &Shared, group: &str, resource: &str) -> Self {
         let Ok(place) = shared.place(group, resource, "") else {
-            // The kind may have gone with its definition; what was of it stays true.
+            // The kind may be gone with its definition, but its record stays.
             let name = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
             return Truth::of_table(shared, &name);
         };
@@ -88,7 +88,7 @@ impl Truth {
         }
     }
 
-    /// As the hook answers it.
+    /// The record as the hook answers it.
     pub fn to_value(&self) -> Value {
         let entries = self.entries.iter().map(|entry| {
             json!({

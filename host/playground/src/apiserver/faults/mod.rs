@@ -1,15 +1,15 @@
-//! Faults: what servers, networks and proxies do to a client, done on purpose.
+//! Faults that a test arms on purpose: what servers, networks and proxies do to a client.
 //!
-//! A fault is armed on one server, for some verb and resource and some number of requests, and hits the requests
-//! that match. Several may hit one request. In a JSON document, as the hook `POST /_sim/faults` and the option
-//! `--fault` take it, `fault` names it; beside it may stand
+//! A fault is armed on one server, for some verb, some resource and some number of requests. It hits the
+//! requests that match. Several faults may hit one request. The hook `POST /_sim/faults` and the option
+//! `--fault` take it as a JSON document. There `fault` names it, and other members may be
 //!
-//! - `verb`: `list` (all lists), `list-one` (`limit=1`), `exact` (lists at an exact version), `page` (with a
-//!   continue token), `watch`, `get` and so on; left out, the verbs of the table;
-//! - `resource`: such as `jobs.batch` or `pods`; left out, any;
-//! - `times`: how many requests it hits, 1 if left out; 0 until it is disarmed;
-//! - `skip`: how many it lets pass first;
-//! - `oneIn`: only every so manieth on average, by the server's seed;
+//! - `verb`: `list` (all lists), `list-one` (`limit=1`), `exact` (lists at an exact version), `page` (with
+//!   a continue token), `watch`, `get` and so on; left out: the verbs of the table;
+//! - `resource`: such as `jobs.batch` or `pods`; left out: any;
+//! - `times`: how many requests it hits; left out: 1; 0: until it is disarmed;
+//! - `skip`: how many requests it first lets pass;
+//! - `oneIn`: hits one request in this many on average, by the server's seed;
 //! - `at`: the byte or event at which it happens, or `within`: anywhere up to there, by the server's seed.
 //!
 //! | fault | verbs | what happens |
@@ -39,7 +39,7 @@
 //! | `insert` `at` `frame` | watch | before event `at` (0: at once) stands a line: `garbage`, `without-metadata`, or any text |
 //! | `insert-item` `item` | list | the first item of the list is not an object: `garbage`, `without-metadata`, or any JSON |
 //!
-//! Events are counted from 1 within one watch; bookmarks are none.
+//! Events are counted from 1 within one watch. Bookmarks do not count.
 
 mod parse;
 
@@ -50,10 +50,10 @@ use crate::apiserver::values::lock::locked;
 use crate::apiserver::wire::incoming::Incoming;
 use crate::apiserver::wire::query::Continue;
 
-/// Armed at a time; more is a test that forgets to disarm.
+/// The most armed faults. More of them mean a test that forgets to disarm.
 const MAX_ARMED: usize = 1000;
 
-/// A line that is no JSON.
+/// A line that is not JSON.
 pub const GARBAGE: &str = "{\"type\":\"MODIFIED\",\"object\":{\"kind\": ?!";
 
 /// An event whose object has no metadata.
@@ -70,11 +70,11 @@ pub const GARBAGE_ITEM: &str = "[\"no\",\"object\"]";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     Exactly(u64),
-    /// Anywhere from 1 up to this, by the seed.
+    /// Anywhere from 1 to this, by the seed.
     Within(u64),
 }
 
-/// What happens; see the table of the module.
+/// What happens. The table of the module describes each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     Refuse { code: u16, retry_after: Option<u32> },
@@ -103,17 +103,17 @@ pub enum What {
     InsertItem { item: String },
 }
 
-/// A fault and whom it hits. [`Fault::once`] hits one request.
+/// A fault and the requests that it hits. [`Fault::once`] hits one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     pub what: What,
     pub verb: Option<String>,
     pub resource: Option<String>,
-    /// Requests that it hits; None until it is disarmed.
+    /// The number of requests that it hits; `None`: until it is disarmed.
     pub times: Option<u64>,
-    /// Requests that it lets pass first.
+    /// The number of requests that it first lets pass.
     pub skip: u64,
-    /// It hits one request in so many on average; 1 or 0 are every one.
+    /// It hits one request in this many on average. 1 and 0 mean every request.
     pub one_in: u64,
 }
 
@@ -138,12 +138,12 @@ impl Fault {
         Fault { one_in, ..self }
     }
 
-    /// Only for this verb.
+    /// Hits only this verb.
     pub fn verb(self, verb: &str) -> Self {
         Fault { verb: Some(verb.to_owned()), ..self }
     }
 
-    /// Only for this resource, such as `jobs.batch`.
+    /// Hits only this resource, such as `jobs.batch`.
     pub fn on(self, resource: &str) -> Self {
         Fault { resource: Some(resource.to_owned()), ..self }
     }
@@ -160,7 +160,7 @@ impl Fault {
 }
 
 impl What {
-    /// Whom it hits if nothing is said.
+    /// The verbs that it hits if none is named.
     fn verbs(&self) -> &'static [&'static str] {
         match self {
             What::TooLarge | What::InsertItem { .. } => &["list"],
@@ -180,7 +180,7 @@ fn is(request: &Incoming, verb: &str) -> bool {
     match verb {
         "list-one" => list && query.get("limit") == "1",
         "exact" => list && query.get("resourceVersionMatch") == "Exact",
-        // One that goes on inconsistently cannot expire.
+        // A page that goes on inconsistently can't expire.
         "page" => list && Continue::parse(query.get("continue")).is_ok_and(|token| token.version.is_some()),
         verb => request.verb() == verb,
     }
@@ -202,7 +202,7 @@ impl Faults {
         Faults { armed: Mutex::new(armed), random: Random::new(seed) }
     }
 
-    /// False if too many are armed.
+    /// Returns `false` if too many are armed.
     pub fn arm(&self, fault: Fault) -> bool {
         let mut armed = locked(&self.armed);
         let room = armed.len() < MAX_ARMED;
@@ -239,7 +239,7 @@ impl Faults {
 }
 
 impl What {
-    /// With a place for what may happen anywhere.
+    /// Chooses the place of a fault that may happen anywhere.
     fn settled(&self, random: &Random) -> What {
         let mut what = self.clone();
         if let What::ExpiredEvent(at)

@@ -1,11 +1,11 @@
-//! Faults as JSON documents.
+//! Parses faults from JSON documents.
 
 use serde_json::Value;
 
 use super::{At, Fault, GARBAGE, GARBAGE_ITEM, ITEM_WITHOUT_METADATA, WITHOUT_METADATA, What};
 
 impl Fault {
-    /// What is wrong with the document, or the fault.
+    /// The error says what is wrong with the document or the fault.
     pub fn parse(document: &Value) -> Result<Self, String> {
         let text = |name: &str| document[name].as_str().map(str::to_owned);
         let what = what(document)?;

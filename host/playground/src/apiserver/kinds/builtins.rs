@@ -1,7 +1,7 @@
-//! The built-in kinds, as a table.
+//! The table of the built-in kinds.
 //!
-//! A kind that has no behaviour of its own is stored as it comes. Kinds whose storage is shared by two
-//! groups in a real server (events) are served by the older one alone.
+//! A kind without behaviour of its own is stored as it comes. In a real server two groups share the storage
+//! of events; here only the older group serves them.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ const UPDATE: &[&str] = &["update"];
 const CONNECT: &[&str] = &["create", "get"];
 const PROXY: &[&str] = &["create", "delete", "get", "patch", "update"];
 const GET_LIST: &[&str] = &["get", "list"];
-/// A namespace is deleted one by one.
+/// Namespaces are only deleted one by one.
 const NO_COLLECTION: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 
 /// Group, version, kind, plural, short names, namespaced, subresources, categories.
@@ -160,7 +160,7 @@ const IN_ALL: &[&str] = &[
     "statefulsets",
 ];
 
-/// Kinds that count their changes of specification.
+/// Kinds that count the changes of their specification.
 const WITH_GENERATION: &[&str] = &[
     "APIService",
     "CertificateSigningRequest",

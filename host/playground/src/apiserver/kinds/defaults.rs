@@ -1,7 +1,7 @@
-//! What the real server fills into objects that leave it out, and how it normalizes what it is given.
+//! Fills in what the real server fills in, and normalizes objects as it does.
 //!
-//! Knows the kinds that this project meets: Jobs, Pods and what runs them, configuration, rights. The rest
-//! is kept as it comes.
+//! Knows the kinds that this project meets: Jobs, Pods and what runs them, configuration, rights. Other kinds
+//! stay as they come.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use crate::apiserver::values::base64;
 
 type Object = Map<String, Value>;
 
-/// Normalizes an object that is about to be created or changed.
+/// Normalizes an object before it is created or changed.
 pub fn apply(kind: &Kind, object: &mut Object, uid: &str) {
     if kind.custom.is_some() {
         return;
@@ -58,7 +58,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Maps and lists that say nothing are not kept.
+/// Removes empty maps and lists.
 pub fn drop_empty(object: &mut Object, keys: &[&str]) {
     for key in keys {
         let empty = match object.get(*key) {
@@ -79,7 +79,7 @@ fn set(object: &mut Object, key: &str, value: impl Into<Value>) {
     }
 }
 
-/// The map at `key`, made if it is missing; None if something else is there.
+/// The map at `key`, made if it is missing; `None` if something else is there.
 fn map_at<'a>(object: &'a mut Object, key: &str) -> Option<&'a mut Object> {
     set(object, key, json!({}));
     object.get_mut(key)?.as_object_mut()
@@ -139,7 +139,7 @@ fn map_list<'a>(object: &'a mut Object, key: &str) -> Option<&'a mut Vec<Value>>
     object.get_mut(key)?.as_array_mut()
 }
 
-/// Times and states that the real types always write out.
+/// Adds times and states that the real types always write.
 fn pod_status(status: &mut Object) {
     for condition in each(status, "conditions") {
         for time in ["lastProbeTime", "lastTransitionTime"] {

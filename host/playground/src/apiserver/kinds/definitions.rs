@@ -1,4 +1,4 @@
-//! Custom kinds: what a CustomResourceDefinition in the store adds to what is served.
+//! Custom kinds: adds the kinds of the CustomResourceDefinitions in the store.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::apiserver::values::ident;
 pub const GROUP: &str = "apiextensions.k8s.io";
 pub const KIND: &str = "CustomResourceDefinition";
 
-/// Holds a definition until its objects are gone.
+/// The finalizer that holds a definition until its objects are gone.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Gives a new definition the status that the real server gives it a moment later.
@@ -59,7 +59,7 @@ fn versions(spec: &Value) -> impl Iterator<Item = &Value> {
     spec["versions"].as_array().into_iter().flatten()
 }
 
-/// The kinds that a definition serves, one a version, the storage version first.
+/// The kinds that a definition serves, one for each version, the storage version first.
 pub fn kinds(definition: &Value) -> Vec<Kind> {
     let spec = &definition["spec"];
     let mut served: Vec<&Value> = versions(spec).filter(|v| v["served"] == true).collect();

@@ -1,5 +1,5 @@
-//! What a client asks before its first list: versions, groups, resources, and enough of OpenAPI that
-//! `kubectl` finds out what it may send.
+//! Answers discovery: versions, groups, resources, and enough of OpenAPI for `kubectl` to find what it may
+//! send.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub fn version() -> Value {
     })
 }
 
-/// Does the header ask for aggregated discovery?
+/// Whether the header asks for aggregated discovery.
 pub fn wants_aggregated(accept: Option<&str>) -> bool {
     accept.is_some_and(|accept| {
         accept.split(',').any(|range| {
@@ -58,7 +58,7 @@ pub fn groups(registry: &Registry) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// One group, or None if it is not served.
+/// One group; `None` if it is not served.
 pub fn one_group(registry: &Registry, name: &str) -> Option<Value> {
     let groups = registry.groups();
     let (name, versions) = groups.iter().find(|(group, _)| group == name)?;
@@ -77,7 +77,7 @@ fn group(name: &str, versions: &[String]) -> Value {
     })
 }
 
-/// The resources of a group and version, or None if it is not served.
+/// The resources of a group and version; `None` if it is not served.
 pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     let kinds = registry.resources(group, version);
     if kinds.is_empty() {
@@ -129,7 +129,7 @@ fn subresource(kind: &Kind, sub: &Subresource) -> Value {
     value
 }
 
-/// A text that differs from kind to kind and stays the same otherwise, as the real one does (FNV-1a).
+/// A text that is constant for each kind and differs between kinds, as the real one does (FNV-1a).
 fn storage_hash(kind: &Kind) -> String {
     let name = format!("{}/{}", kind.api_version(), kind.kind);
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -138,7 +138,7 @@ fn storage_hash(kind: &Kind) -> String {
     base64::encode(&hash.to_be_bytes())
 }
 
-/// Aggregated discovery: of the core group, or of all others.
+/// Aggregated discovery of the core group, or of all other groups.
 pub fn aggregated(registry: &Registry, core: bool) -> Value {
     let items: Vec<Value> = registry
         .groups()
@@ -179,7 +179,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
     if !kind.subresources.is_empty() {
         let sub = |sub: &Subresource| {
             let (group, version, name) = match &sub.speaks {
-                // What the core group speaks goes without saying.
+                // The core group's own type is implied.
                 Some((group, version, name)) if !group.is_empty() => (group.as_ref(), version.as_ref(), name),
                 Some((_, _, name)) => ("", "", name),
                 None => ("", "", &kind.kind),

@@ -1,8 +1,8 @@
-//! Which fields a selector may use, kind by kind, beside the name and namespace.
+//! Lists the fields that a selector may use for each kind, beside the name and namespace.
 
 use crate::apiserver::kinds::Kind;
 
-/// The paths for a kind, as they stand in a selector.
+/// The field paths of a kind, as selectors write them.
 pub fn selectable(kind: &Kind) -> Vec<String> {
     if let Some(custom) = &kind.custom {
         return custom.selectable.iter().map(|path| path.trim_start_matches('.').to_owned()).collect();
@@ -43,7 +43,7 @@ pub fn selectable(kind: &Kind) -> Vec<String> {
     paths.iter().map(|path| (*path).to_owned()).collect()
 }
 
-/// Where a field stands in the object, which is not always what selectors call it.
+/// The path of a field in the object. Selectors do not always use the same path.
 pub fn place(path: &str) -> &str {
     match path {
         "status.successful" => "status.succeeded",

@@ -1,7 +1,7 @@
-//! The kinds that are served: what each is called, where it lives, what may be done with it.
+//! The kinds that are served: their names, where their objects are, and what may be done with them.
 //!
-//! Built-in kinds come from the table in `builtins.rs`, custom ones from the definitions in the
-//! store. Knows nothing of objects.
+//! Built-in kinds come from the table in `builtins.rs`, custom ones from the definitions in the store. Knows
+//! nothing of objects.
 
 mod builtins;
 pub(crate) mod defaults;
@@ -24,7 +24,7 @@ type Text = Cow<'static, str>;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subresource {
     pub name: Text,
-    /// Group, version and kind of what it speaks, where it isn't the object itself.
+    /// The group, version and kind of its bodies, if they differ from the object's.
     pub speaks: Option<(Text, Text, Text)>,
     pub verbs: &'static [&'static str],
 }
@@ -35,9 +35,9 @@ pub struct Custom {
     /// The name of the definition.
     pub definition: String,
     pub columns: Vec<CustomColumn>,
-    /// Field paths beyond the name and namespace that a selector may use.
+    /// Field paths that a selector may use, beyond the name and namespace.
     pub selectable: Vec<String>,
-    /// Paths of the desired and the observed number of replicas.
+    /// The paths of the desired and the observed number of replicas.
     pub scale: Option<(String, String)>,
 }
 
@@ -63,7 +63,7 @@ pub struct Kind {
     pub verbs: &'static [&'static str],
     pub subresources: Vec<Subresource>,
     pub custom: Option<Custom>,
-    /// Changes of what isn't metadata or status are counted in `metadata.generation`.
+    /// Whether `metadata.generation` counts changes outside of metadata and status.
     pub generation: bool,
 }
 
@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// Every kind that is served now. Replaced as a whole when a definition comes or goes.
+/// Every kind that is served now. It is replaced as a whole when a definition comes or goes.
 pub struct Registry {
     kinds: Vec<Arc<Kind>>,
     by_path: HashMap<(String, String, String), usize>,
@@ -156,7 +156,7 @@ impl Registry {
         groups
     }
 
-    /// The resources of one group and version by name.
+    /// The resources of one group and version, by name.
     pub fn resources(&self, group: &str, version: &str) -> Vec<&Arc<Kind>> {
         let mut found: Vec<&Arc<Kind>> =
             self.kinds.iter().filter(|k| k.group == group && k.version == version).collect();

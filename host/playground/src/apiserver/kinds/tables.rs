@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::values::ident;
 
-/// Name, type, shown only when wide.
+/// Name, type, and whether it is only shown with `-o wide`.
 type Column = (&'static str, &'static str, bool);
 
 const NAME: Column = ("Name", "string", false);
@@ -14,7 +14,7 @@ const AGE: Column = ("Age", "string", false);
 const S: &str = "string";
 const I: &str = "integer";
 
-/// Group, kind and columns of those that have more than a name and an age.
+/// Group, kind and columns of the kinds that have more columns than name and age.
 const COLUMNS: &[(&str, &str, &[Column])] = &[
     ("", "ConfigMap", &[NAME, ("Data", S, false), AGE]),
     ("", "Secret", &[NAME, ("Type", S, false), ("Data", I, false), AGE]),

@@ -1,6 +1,6 @@
-//! Deleting objects: preconditions, finalizers, what they own, and the contents of a namespace.
+//! Deletes objects: preconditions, finalizers, owned objects, and the contents of a namespace.
 //!
-//! What garbage collection does later in a real cluster is done here before the request is answered.
+//! A real cluster collects garbage later. Here that happens before the request is answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,20 @@ use crate::apiserver::wire::query::Query;
 
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// The Job controller removes this from the Pods of a Job that is gone; there is none here.
+/// In a real cluster the Job controller removes this finalizer from the Pods of a deleted Job. There is no
+/// Job controller here.
 const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
-/// Namespaces without which a cluster is none.
+/// Namespaces that every cluster needs.
 const IMMORTAL: &[&str] = &["default", "kube-public", "kube-system"];
 
 /// How long the contents of a namespace outlive the request to delete it.
 const NAMESPACE_LINGERS: Duration = Duration::from_millis(750);
 
-/// Attempts at a deletion that keeps being overtaken by changes.
+/// How often a deletion is tried while other changes come first.
 const MAX_RACES: usize = 64;
 
-/// What happens to what the object owns.
+/// What happens to the objects that the object owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Propagation {
     #[default]
@@ -48,18 +49,18 @@ pub struct DeleteOptions {
     pub dry: bool,
 }
 
-/// What became of a deletion.
+/// The result of a deletion.
 pub enum Deleted {
     /// Gone.
     Gone(Arc<Record>),
-    /// Marked, and held by finalizers.
+    /// Marked as deleted, and held by finalizers.
     Waiting(Outcome),
     /// A dry run.
     Would(Arc<Record>),
 }
 
 impl DeleteOptions {
-    /// From the body of a request, or its parameters.
+    /// Reads it from the body of a request, or from its parameters.
     pub fn parse(query: &Query, body: &Value) -> Result<Self, ApiError> {
         let text = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_owned);
         let named = text(&body["propagationPolicy"]).or_else(|| text(&query.get("propagationPolicy").into()));
@@ -157,7 +158,7 @@ fn owns(shared: &Shared, record: &Record) -> bool {
     !shared.store.owned_by(&record.uid).is_empty()
 }
 
-/// Gives an object its time of deletion; its finalizers hold it.
+/// Sets an object's time of deletion. Its finalizers hold it.
 fn mark(shared: &Shared, place: &Place, name: &str, foreground: bool) -> Result<Outcome, ApiError> {
     write::change(shared, place, name, Part::Whole, false, &|old| {
         let mut new = old.clone();
@@ -175,7 +176,7 @@ fn mark(shared: &Shared, place: &Place, name: &str, foreground: bool) -> Result<
     })
 }
 
-/// Deletes, or lets go of, what an object owns.
+/// Deletes or releases what an object owns.
 fn release_owned(shared: &Shared, owner: &Record, propagation: Propagation) {
     for (table, key) in shared.store.owned_by(&owner.uid) {
         let Some(place) = shared.place_of(table, &key) else { continue };
@@ -230,12 +231,12 @@ fn drop_finalizer(shared: &Shared, place: &Place, name: &str, finalizer: &str) {
         Ok(new)
     });
     if let Err(error) = result {
-        // It may have gone meanwhile, which is what was wanted.
+        // It may be gone already, which is as good.
         tracing::debug!(%name, message = %error.message, "a finalizer was not removed");
     }
 }
 
-/// Lets an object go that waits for what it owns, once nothing is left.
+/// Removes an object that waits for what it owns, once nothing is left.
 pub fn finish_foreground(shared: &Shared, place: &Place, name: &str) {
     let Ok(record) = place.get(shared, name) else { return };
     let value = record.to_value(&place.kind);
@@ -246,7 +247,8 @@ pub fn finish_foreground(shared: &Shared, place: &Place, name: &str) {
     }
 }
 
-/// Marks a namespace. Its contents go a moment later, as in a real cluster: `kubectl delete -k` names them too.
+/// Marks a namespace as deleted. Its contents go a moment later, as in a real cluster: `kubectl delete -k`
+/// names them, too.
 fn delete_namespace(shared: &Shared, place: &Place, name: &str) -> Result<Deleted, ApiError> {
     let outcome = write::change(shared, place, name, Part::Whole, false, &|old| {
         let mut new = old.clone();
@@ -259,7 +261,7 @@ fn delete_namespace(shared: &Shared, place: &Place, name: &str) -> Result<Delete
     Ok(Deleted::Waiting(outcome))
 }
 
-/// Empties the namespaces that have been terminating for long enough. To be called now and then.
+/// Empties the namespaces that have been terminating for long enough. Call it now and then.
 pub fn empty_namespaces(shared: &Shared) {
     loop {
         let name = {
@@ -280,7 +282,7 @@ fn empty_namespace(shared: &Shared, name: &str) {
     for (table, records) in shared.store.in_namespace(name) {
         for record in records {
             let Some(content) = shared.place_of(table, &record.key()) else { continue };
-            // A failure here means that somebody else deleted it first.
+            // It fails if another request deleted the object first.
             if collect(shared, &content, &record.name, &record, Propagation::Background).is_err() {
                 tracing::debug!(namespace = name, name = %record.name, "gone before its namespace");
             }
@@ -289,7 +291,7 @@ fn empty_namespace(shared: &Shared, name: &str) {
     finish_namespace(shared, name);
 }
 
-/// Removes a namespace that is terminating and empty.
+/// Removes a terminating namespace that is empty.
 pub fn finish_namespace(shared: &Shared, name: &str) {
     let Ok(place) = shared.place("", "namespaces", "") else { return };
     let Ok(record) = place.get(shared, name) else { return };

@@ -1,4 +1,4 @@
-//! What follows from a write: definitions come and go, namespaces begin and end, owners finish.
+//! Applies what follows from a write: definitions come and go, namespaces begin and end, owners finish.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::apiserver::store::record::{Record, key};
 use crate::apiserver::values::lock::locked;
 
 impl Shared {
-    /// What follows from a new version of an object.
+    /// Applies what follows from a new version of an object.
     pub fn written(&self, place: &Place, record: &Arc<Record>) {
         if place.kind.is(definitions::GROUP, definitions::KIND) {
             self.reload_definitions();
@@ -23,13 +23,13 @@ impl Shared {
             if record.field("status.phase") != Some("Terminating") {
                 self.furnish(&record.name);
             } else {
-                // Perhaps what held it was just removed.
+                // The write may have removed what held it.
                 locked(&self.terminating).push_back((Instant::now(), record.name.to_string()));
             }
         }
     }
 
-    /// What follows from the end of an object.
+    /// Applies what follows from the end of an object.
     pub fn removed(&self, place: &Place, record: &Arc<Record>) {
         if place.kind.is(definitions::GROUP, definitions::KIND) {
             let definition = record.to_value(&place.kind);
@@ -47,7 +47,7 @@ impl Shared {
         }
     }
 
-    /// A namespace begins with an account.
+    /// Gives a new namespace its service account.
     fn furnish(&self, namespace: &str) {
         let Ok(accounts) = self.place("", "serviceaccounts", namespace) else { return };
         if self.store.get(accounts.table, &key(namespace, "default")).is_some() {

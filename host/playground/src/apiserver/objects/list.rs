@@ -1,4 +1,4 @@
-//! Lists: which objects a request means, and pages of them.
+//! Answers lists: which objects a request selects, and pages of them.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::apiserver::wire::selector::{FieldSelector, LabelSelector};
 /// A list is sent in chunks of about this size.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Which objects of a resource are meant.
+/// Which objects of a resource are selected.
 pub struct Filter {
     /// Empty means every namespace.
     pub namespace: String,
@@ -46,7 +46,7 @@ impl Filter {
             && self.fields.matches(|name| record.field(name))
     }
 
-    /// What the keys begin with: a field selector on the namespace narrows a list like its path.
+    /// The prefix of the keys. A field selector on the namespace narrows a list like its path does.
     fn prefix(&self) -> String {
         let selected = self.fields.required("metadata.namespace").unwrap_or_default();
         match (self.namespace.as_str(), selected) {
@@ -56,7 +56,7 @@ impl Filter {
         }
     }
 
-    /// A page of what is meant. One object by name is looked up instead of searched.
+    /// A page of the selected objects. One object by name is looked up, not searched.
     pub fn page(
         &self,
         shared: &Shared,

@@ -1,4 +1,4 @@
-//! Requests for objects: what each verb does once it is clear what is meant and who asks.
+//! Answers requests for objects: what each verb does once its target and its user are known.
 
 pub(crate) mod delete;
 mod follow_up;
@@ -96,7 +96,7 @@ pub async fn handle(
     }
 }
 
-/// One object from the store, or from the server's cache if any version at all is named.
+/// Reads one object from the store, or from the server's cache if the request names a version.
 async fn get(front: &Front, request: &Incoming, place: &Place) -> Result<Arc<Record>, ApiError> {
     let name = &request.path.name;
     let version = request.query.get("resourceVersion");
@@ -130,11 +130,11 @@ fn authorize(shared: &Shared, request: &Incoming, kind: Option<&super::kinds::Ki
         && matches!(request.verb(), "list" | "watch" | "deletecollection")
         && !only.contains(',')
     {
-        // A list of one object by its name is a matter of that object.
+        // For rights, a list of one object by name is a request for that object.
         name = only.trim_start_matches('=').to_owned();
     }
     let namespace = match path.resource.as_str() {
-        // A namespace lies in itself, as far as rights go.
+        // For rights, a namespace is in itself.
         "namespaces" if path.group.is_empty() => path.name.clone(),
         _ => path.namespace.clone(),
     };
@@ -157,7 +157,7 @@ fn authorize(shared: &Shared, request: &Incoming, kind: Option<&super::kinds::Ki
     })
 }
 
-/// The body as a document, by its content type.
+/// Decodes the body by its content type.
 pub fn decode(request: &Incoming, place: &Place, body: &[u8]) -> Result<Value, ApiError> {
     let mut document = document(request, place, body)?;
     for pointer in ["/metadata/resourceVersion", "/preconditions/resourceVersion"] {
@@ -184,13 +184,13 @@ fn document(request: &Incoming, place: &Place, body: &[u8]) -> Result<Value, Api
 }
 
 fn yaml(body: &[u8]) -> Result<Value, ApiError> {
-    // JSON is YAML too, and what kubectl sends.
+    // JSON is YAML, too, and kubectl sends it.
     if let Ok(value) = serde_json::from_slice(body) {
         return Ok(value);
     }
     let text =
         std::str::from_utf8(body).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
-    // As in Kubernetes, `y` and `on` are texts.
+    // As in Kubernetes, `y` and `on` are strings.
     let options = serde_saphyr::options! { strict_booleans: true };
     serde_saphyr::from_str_with_options(text, options)
         .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))
@@ -288,7 +288,7 @@ fn patch_object(
     show(request, place, 200, &outcome)
 }
 
-/// Fields that the real server parses, and refuses a patch for.
+/// Checks fields that the real server parses, and whose patch it refuses otherwise.
 fn check_patched(place: &Place, new: Value) -> Result<Value, ApiError> {
     if !place.kind.is("coordination.k8s.io", "Lease") {
         return Ok(new);
@@ -333,7 +333,7 @@ fn apply(
                 "apiVersion": place.kind.api_version(), "kind": place.kind.kind, "metadata": {"name": name},
             });
             match write::create(shared, place, merge(&blank)?, dry) {
-                // Somebody created it meanwhile.
+                // Another request created it meanwhile.
                 Err(error) if error.reason == "AlreadyExists" => {}
                 other => return show(request, place, 201, &other?),
             }
@@ -347,7 +347,7 @@ fn apply(
     Err(ApiError::stale(&place.kind, name))
 }
 
-/// Kinds whose deletion answers with the object rather than with a status.
+/// Kinds whose deletion answers with the object and not with a status.
 const RETURNED: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",
@@ -395,7 +395,7 @@ fn delete_collection(
         let options = DeleteOptions { uid: Some(record.uid.to_string()), ..options.clone() };
         match delete::delete(shared, &at, &record.name, &options) {
             Ok(_) => items.push(item(&view, &record)),
-            // Deleted by somebody else meanwhile.
+            // Another request deleted it meanwhile.
             Err(error) if matches!(error.code, 404 | 409) => {}
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! The forms in which objects are answered: whole, as metadata alone, or as rows of a table; single, in
-//! lists, and as frames of a watch.
+//! Renders objects for answers: whole, as metadata alone, or as rows of a table; single, in lists, and as
+//! frames of a watch.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub enum Form {
     Table,
 }
 
-/// How much of an object stands beside its cells in a table.
+/// How much of an object a table has beside its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
     Nothing,
@@ -29,7 +29,7 @@ pub enum Include {
 }
 
 impl Form {
-    /// The first form of an `Accept` header that is known.
+    /// The first known form of an `Accept` header.
     pub fn negotiate(accept: Option<&str>) -> Result<Self, ApiError> {
         let Some(accept) = accept.filter(|a| !a.trim().is_empty()) else { return Ok(Form::Whole) };
         for range in accept.split(',') {
@@ -89,7 +89,7 @@ impl View {
         out
     }
 
-    /// An object that is not stored, such as the outcome of a dry run.
+    /// An object that is not stored, such as the result of a dry run.
     pub fn single_value(&self, value: &Value) -> Vec<u8> {
         let mut value = value.clone();
         let version = value["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
@@ -133,7 +133,7 @@ impl View {
     /// One item of a list.
     pub fn list_item(&self, out: &mut Vec<u8>, record: &Record) {
         match self.form {
-            // Built-in kinds do not repeat what the list says; custom ones do.
+            // Built-in kinds do not repeat the type of the list; custom ones do.
             Form::Whole if self.kind.custom.is_none() => {
                 write_object(out, "", &self.versions.text(record.version), &record.tail);
             }
@@ -147,7 +147,7 @@ impl View {
         }
     }
 
-    /// One frame of a watch: `record`'s content under `version`.
+    /// One frame of a watch: the content of `record` under `version`.
     pub fn frame(&self, out: &mut Vec<u8>, event: Event, version: u64, record: &Record, first: bool) {
         out.extend_from_slice(b"{\"type\":\"");
         out.extend_from_slice(event.as_str().as_bytes());
@@ -193,7 +193,7 @@ impl View {
         out.extend_from_slice(value.to_string().as_bytes());
     }
 
-    /// A table of one row; only the first of a watch names its columns.
+    /// A table of one row. Only the first table of a watch names its columns.
     fn table(&self, value: &Value, first: bool) -> Value {
         let columns = if first { tables::definitions(&self.kind) } else { Value::Null };
         json!({

@@ -1,4 +1,5 @@
-//! Parts of objects with endpoints of their own, beside `status`: tokens, bindings, evictions, scales.
+//! Handles parts of objects with endpoints of their own, beside `status`: tokens, bindings, evictions,
+//! scales.
 
 use axum::body::Body;
 use http::{Response, header};
@@ -73,7 +74,7 @@ pub fn bind(shared: &Shared, place: &Place, name: &str, body: &Value) -> Result<
     Ok(success(201))
 }
 
-/// Changes what holds a namespace beyond its own finalizers.
+/// Changes `spec.finalizers`, which hold a namespace beyond its own finalizers.
 fn finalize(
     shared: &Shared,
     request: &Incoming,

@@ -1,5 +1,5 @@
-//! What an object must hold to be taken: its name, and for the kinds that this project drives the rules that
-//! clients run into.
+//! Validates objects: their names, and for the kinds that this project drives the rules that clients run
+//! into.
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alpha
     validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const IMMUTABLE: &str = "field is immutable";
 
-/// The longest name of an object, and of one that is a DNS label.
+/// The longest name of an object, and the longest DNS label.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
@@ -42,7 +42,7 @@ fn finish(kind: &Kind, name: &str, causes: &[Cause]) -> Result<(), ApiError> {
 fn check_name(kind: &Kind, name: &str, causes: &mut Vec<Cause>) {
     let field = "metadata.name";
     if kind.group == "rbac.authorization.k8s.io" {
-        // Names of rights may hold nearly anything that fits into a path.
+        // Names of RBAC objects may contain nearly anything that fits into a path.
         if matches!(name, "." | "..") || name.contains(['/', '%']) {
             causes.push(Cause::invalid(field, name, "may not contain '/' or '%'"));
         }
@@ -146,7 +146,7 @@ fn check_immutable(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Valu
     match (kind.group.as_ref(), kind.kind.as_ref()) {
         ("batch", "Job") => {
             fixed(&["selector", "completionMode"]);
-            // The template of a Job that waits may still be changed by whoever queues it.
+            // The template of a suspended Job may still change, by whoever queues it.
             if old_spec["suspend"] != Value::Bool(true) {
                 fixed(&["template"]);
             }
@@ -176,7 +176,7 @@ fn check_immutable(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Valu
     }
 }
 
-/// The specification of a Pod without what may change.
+/// The specification of a Pod without the fields that may change.
 fn mutable_removed(spec: &Value) -> Value {
     let mut spec = spec.clone();
     for list in ["containers", "initContainers"] {

@@ -1,7 +1,7 @@
-//! Watches: a stream of frames that is read from the log of changes as fast as the client takes it.
+//! Serves watches: a stream of frames, read from the log of changes as fast as the client takes them.
 //!
-//! A watcher holds a position, no queue: a slow client costs no memory, and is ended when it has fallen
-//! too far behind.
+//! A watch holds a position and no queue. So a slow client costs no memory, and its watch ends when it has
+//! fallen too far behind.
 
 use std::io;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::apiserver::store::{Change, Event, TableId};
 use crate::apiserver::wire::error::ApiError;
 use crate::apiserver::wire::query::{Initial, WatchOptions};
 
-/// Changes taken from the log at once, so that its lock is held shortly.
+/// The changes taken from the log at once, so that its lock is held briefly.
 const BATCH: usize = 256;
 
-/// Frames gathered before they are handed to the connection.
+/// The bytes of frames that are gathered before the connection gets them.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// A client that was up to date and then falls this many changes behind is ended.
+/// The watch of a client ends that was up to date and then falls this many changes behind.
 const MAX_BEHIND: usize = 50_000;
 
-/// Watches at the same time; more is a client that leaks them.
+/// The most open watches. More of them mean a client that leaks them.
 const MAX_WATCHES: usize = 10_000;
 
 /// The last bookmark comes this long before the server's time limit.
 const LAST_BOOKMARK: Duration = Duration::from_millis(200);
 
-/// Long enough for a connection to send what it holds.
+/// Long enough for a connection to send its buffer.
 const FLUSH: Duration = Duration::from_millis(5);
 
 /// The beginning of a frame that never ends.
@@ -48,12 +48,12 @@ struct Watcher {
     view: View,
     filter: Filter,
     table: TableId,
-    /// The history that it tells; there is nothing to say about another one.
+    /// The history that it reports. Another history ends it.
     epoch: u32,
     /// Everything up to this version was sent or did not match.
     position: u64,
     initial: std::vec::IntoIter<Arc<Record>>,
-    /// The version from which on the bookmark that ends the initial events may be sent.
+    /// The version from which the bookmark that ends the initial events may be sent.
     end_mark: Option<u64>,
     bookmarks: bool,
     started: bool,
@@ -68,16 +68,16 @@ struct Watcher {
     _counted: Counted,
 }
 
-/// Whether more is to come.
+/// Whether more follows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Open,
     Finished,
-    /// The connection is to break.
+    /// The connection breaks.
     Breaks,
 }
 
-/// A place among the watches that are open.
+/// A place among the open watches.
 struct Counted(Arc<Front>);
 
 impl std::ops::Drop for Counted {
@@ -86,7 +86,7 @@ impl std::ops::Drop for Counted {
     }
 }
 
-/// Starts a watch; the body is its frames.
+/// Starts a watch. The body consists of its frames.
 pub async fn start(
     front: &Arc<Front>,
     table: TableId,
@@ -100,7 +100,7 @@ pub async fn start(
     }
     let counted = Counted(Arc::clone(front));
     let epoch = front.store.epoch();
-    // Subscribed before anything is read, so that no change falls in between.
+    // Subscribed before the first read, so that no change is lost in between.
     let changed = front.store.changes(table);
     let moved = front.cache_moves();
     let asked = options.version.unwrap_or(0);
@@ -114,11 +114,11 @@ pub async fn start(
         && asked > 0
         && let Err(error) = front.wait_for_cached(asked).await
     {
-        // Once its parameters make sense, a watch fails with an event.
+        // Once its parameters are valid, a watch fails with an event.
         return Ok(Body::from(error_frame(&error)));
     }
-    // A streaming list without a version is complete once the cache has what the store has now; until then
-    // it shows what the cache has, and what changes.
+    // A streaming list without a version is complete once the cache has the store's present version. Until
+    // then it shows the cache and its changes.
     let complete_at = if streamed && options.version.is_none() { front.store.version() } else { asked };
     let (initial, position) = if from_state {
         let page = filter.page(front, table, front.cached(), None, None);
@@ -169,7 +169,7 @@ impl Watcher {
                 Ending::Open => self.ending = Ending::Open,
                 Ending::Finished => return None,
                 Ending::Breaks => {
-                    // What was written before leaves the connection while this waits.
+                    // Meanwhile the connection sends what was written before.
                     tokio::time::sleep(FLUSH).await;
                     return Some(Err(io::Error::from(io::ErrorKind::ConnectionReset)));
                 }
@@ -205,7 +205,7 @@ impl Watcher {
         }
     }
 
-    /// What exists at the start, in chunks.
+    /// The objects that exist at the start, in chunks.
     fn initial_frames(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES {
@@ -244,7 +244,7 @@ impl Watcher {
             for change in &batch.changes {
                 self.frame_of(&mut out, change);
             }
-            // A start in the future keeps its place.
+            // A start in the future keeps its position.
             self.position = self.position.max(batch.upto);
             if batch.behind == 0 {
                 self.caught_up = true;
@@ -287,9 +287,9 @@ impl Watcher {
             self.last_bookmark_sent = true;
         }
         self.next_bookmark = now + self.front.options.bookmark_every;
-        // A position in the future is no promise that can be given.
+        // A bookmark can't promise a position in the future.
         let known = self.position <= self.front.seen();
-        // None comes before the one that ends the initial events.
+        // No bookmark comes before the one that ends the initial events.
         (self.bookmarks && known && self.end_mark.is_none())
             .then(|| Bytes::from(self.view.bookmark(self.position, false)))
     }

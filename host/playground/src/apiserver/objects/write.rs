@@ -1,4 +1,4 @@
-//! Creating and changing objects: preparation, defaults, checks, and the commit with its conflicts.
+//! Creates and changes objects: preparation, defaults, checks, and the commit with its conflicts.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::apiserver::store::record::Record;
 use crate::apiserver::values::ident;
 use crate::apiserver::wire::error::ApiError;
 
-/// Attempts at a change that keeps being overtaken by others.
+/// How often a change is tried while other changes come first.
 const MAX_RACES: usize = 64;
 
-/// Names tried for one `generateName`.
+/// The names tried for one `generateName`.
 const MAX_NAMES: usize = 8;
 
-/// Which part of an object a request changes.
+/// The part of an object that a request changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Main,
     Status,
-    /// Everything at once, by the server itself.
+    /// Everything at once, for the server itself.
     Whole,
 }
 
-/// What became of a write.
+/// The result of a write.
 pub enum Outcome {
     Stored(Arc<Record>),
     /// What would have been stored.
@@ -82,9 +82,9 @@ pub fn create(shared: &Shared, place: &Place, body: Value, dry: bool) -> Result<
     Err(ApiError::already_exists(kind, &generated))
 }
 
-/// Changes an object by a function of what it is now, as often as it takes.
+/// Changes an object by a function of its present content, as often as needed.
 ///
-/// The function's result is a whole object; which part of it counts is said by `part`.
+/// The function returns a whole object. `part` says which part of it counts.
 pub fn change(
     shared: &Shared,
     place: &Place,
@@ -111,7 +111,7 @@ pub fn change(
             return Ok(Outcome::Dry(Value::Object(new)));
         }
         if is_finished(&new) {
-            // The last finalizer went: what disappears is the object as it was stored.
+            // The last finalizer is gone. The object is deleted with its stored content.
             match shared.store.remove(place.table, &place.key(name), record.version) {
                 Ok(removed) => {
                     shared.removed(place, &removed);
@@ -159,7 +159,7 @@ fn metadata<'a>(object: &'a Map<String, Value>, field: &str) -> &'a str {
     object.get("metadata").and_then(|m| m[field].as_str()).unwrap_or_default()
 }
 
-/// The object, if it is of the kind that the path says.
+/// The object, if its kind is that of the path.
 fn expect_kind(kind: &Kind, body: Value) -> Result<Map<String, Value>, ApiError> {
     let Value::Object(mut object) = body else {
         return Err(ApiError::bad_request(format!(
@@ -222,7 +222,7 @@ fn check_namespace(shared: &Shared, place: &Place) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Gives a new object what only the server gives.
+/// Adds the fields that only the server sets on a new object.
 fn begin(place: &Place, object: &mut Map<String, Value>, uid: &str) {
     let kind = &place.kind;
     if kind.has_status() {
@@ -279,7 +279,7 @@ fn expect_same(place: &Place, old: &Map<String, Value>, new: &Map<String, Value>
     Ok(())
 }
 
-/// The new object with everything that the request may not change as it was.
+/// The new object; everything that the request may not change stays as it was.
 fn merge_parts(
     kind: &Kind,
     old: &Map<String, Value>,
@@ -300,7 +300,7 @@ fn merge_parts(
                 Some(status) => drop(new.insert("status".into(), status)),
                 None => drop(new.remove("status")),
             }
-            // Built-in kinds let metadata through with the status, custom ones do not.
+            // Built-in kinds accept metadata together with the status, custom ones do not.
             if let (Some(metadata), None) = (metadata, &kind.custom) {
                 new.insert("metadata".into(), metadata);
             }
@@ -338,7 +338,7 @@ fn count_generation(kind: &Kind, old: &Map<String, Value>, new: &mut Map<String,
     if !(kind.generation || kind.custom.is_some()) {
         return;
     }
-    // A custom kind without a status subresource counts its status like everything else.
+    // A custom kind without a status subresource counts changes of its status like all others.
     let apart =
         |key: &str| key == "metadata" || (key == "status" && (kind.has_status() || kind.custom.is_none()));
     let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();

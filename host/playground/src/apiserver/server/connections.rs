@@ -1,5 +1,5 @@
-//! Listening, and the connections of one server: taken, answered, broken when it goes down, waited for when it
-//! is told to stop.
+//! Listens and runs the connections of one server: it accepts and answers them, breaks them when the server
+//! goes down, and waits for them when it stops.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,24 +22,24 @@ use crate::apiserver::cluster::front::{Front, Power};
 use crate::apiserver::server::failing::HangUp;
 use crate::apiserver::server::routes;
 
-/// Connections that wait to be taken.
+/// The connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Requests at a time on one HTTP/2 connection, as kube-apiserver has it; more wait for one that ends.
+/// The requests at the same time on one HTTP/2 connection, as in kube-apiserver. More of them wait.
 const STREAMS: u32 = 100;
 
-/// After a failure to take a connection (no file descriptors are left), the next try comes this much later.
+/// The pause after a connection could not be accepted because no file descriptors are left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// Why a server stopped taking connections.
+/// Why a server stopped accepting connections.
 enum Down {
-    /// For good; what it has is answered first.
+    /// For good. It first answers its open requests.
     Stopped,
     /// Its connections were broken.
     Off,
 }
 
-/// Is up and down as it is told, until it is stopped for good.
+/// Follows its power switch until it is stopped for good.
 pub async fn run(front: &Arc<Front>, listener: TcpListener) -> io::Result<()> {
     let mut power = front.power.subscribe();
     let mut listener = Some(listener);
@@ -52,7 +52,7 @@ pub async fn run(front: &Arc<Front>, listener: TcpListener) -> io::Result<()> {
                 return Ok(());
             }
         }
-        // Bound and not listening: connections are refused, and nobody else is given the port.
+        // The port is bound and does not listen: connections are refused, and no other process gets the port.
         let port = hold_port(front.address)?;
         if !off(front, &mut power).await {
             return Ok(());
@@ -62,7 +62,7 @@ pub async fn run(front: &Arc<Front>, listener: TcpListener) -> io::Result<()> {
     }
 }
 
-/// Waits until the server is to be up again; false if it never will.
+/// Waits until the server should be up again; `false` if it never will.
 async fn off(front: &Front, power: &mut watch::Receiver<Power>) -> bool {
     let back = match *power.borrow_and_update() {
         Power::Off { back, .. } => back,
@@ -104,7 +104,7 @@ async fn up(front: &Arc<Front>, listener: TcpListener, power: &mut watch::Receiv
             }
             Some(ended) = connections.join_next() => reap(ended),
             taken = listener.accept() => match taken {
-                // A task a connection, as any server has; they end with this loop.
+                // Each connection has a task, as in any server. The tasks end with this loop.
                 Ok((stream, _)) => drop(connections.spawn(connection(Arc::clone(front), stream))),
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not taken");
@@ -126,7 +126,7 @@ async fn up(front: &Arc<Front>, listener: TcpListener, power: &mut watch::Receiv
     Down::Stopped
 }
 
-/// How soon the connections are to be broken, once the server is to go down.
+/// How soon the connections break once the server should go down.
 async fn told_off(power: &mut watch::Receiver<Power>) -> Duration {
     match power.wait_for(|power| *power != Power::On).await.map(|power| *power) {
         Ok(Power::Off { after, .. }) => after,
@@ -153,7 +153,7 @@ async fn connection(front: Arc<Front>, stream: TcpStream) {
     }
 }
 
-/// Answers what comes over one connection, HTTP/1.1 or HTTP/2.
+/// Answers the requests of one connection, HTTP/1.1 or HTTP/2.
 async fn exchange(front: Arc<Front>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let service = service_fn(|request: Request<Incoming>| {
         let front = Arc::clone(&front);

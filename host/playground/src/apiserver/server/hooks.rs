@@ -1,7 +1,7 @@
-//! Endpoints under `/_sim/` through which a test in another process makes things happen that a client cannot.
+//! Endpoints under `/_sim/`. Through them a test in another process causes what a client can't cause.
 //!
-//! Off unless they are enabled. Bodies and answers are JSON. What belongs to one server is done to the one that
-//! is asked, unless the body names another of the cluster (`"server": 1`).
+//! They are off by default. Bodies and answers are JSON. A hook for one server applies to the server that is
+//! asked, unless the body names another one of the cluster (`"server": 1`).
 //!
 //! | hook | body | what it does |
 //! |---|---|---|
@@ -109,7 +109,7 @@ fn named(front: &Arc<Front>, body: &Value) -> Result<Arc<Front>, ApiError> {
     found.ok_or_else(|| ApiError::bad_request(format!("there is no server {number}")))
 }
 
-/// The connection that asks may be one of those that break: the answer goes out first.
+/// The asking connection may be among those that break, so the answer goes out first.
 const BREAK_AFTER: Duration = Duration::from_millis(50);
 
 fn power(front: &Front, body: &Value) -> Result<Value, ApiError> {
@@ -134,7 +134,7 @@ fn server(front: &Front) -> Value {
     })
 }
 
-/// All of them, or none if one makes no sense.
+/// Arms all of them, or none if one is invalid.
 fn arm(front: &Front, body: &Value) -> Result<Value, ApiError> {
     let documents = body.as_array().map_or(std::slice::from_ref(body), Vec::as_slice);
     let faults: Result<Vec<Fault>, String> = documents.iter().map(Fault::parse).collect();

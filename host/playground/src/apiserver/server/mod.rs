@@ -26,13 +26,13 @@ use crate::apiserver::cluster::truth::Truth;
 use crate::apiserver::objects::{delete, write};
 use crate::apiserver::wire::error::ApiError;
 
-/// Between looks at the age of the history and at namespaces to be emptied.
+/// The pause between checks of the history's age and of namespaces to empty.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 
-/// Connections that do not end by themselves are left behind after this long.
+/// How long a stop waits for connections that do not end.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// A token of a kubeconfig outlives any test and any playground.
+/// The token of a kubeconfig outlives any test and any playground.
 const KUBECONFIG_LIFE_SECONDS: i64 = 365 * 86_400;
 
 /// The namespaces of a new cluster.
@@ -54,25 +54,25 @@ pub enum ApiServerError {
     Bootstrap(String),
 }
 
-/// A handle of a server; clones are the same server.
+/// A handle of a server. Clones are handles of the same server.
 #[derive(Clone)]
 pub struct ApiServer {
     pub(super) front: Arc<Front>,
 }
 
-/// The part that has to be run.
+/// The part that must be run.
 #[must_use = "nothing is served until this is run"]
 pub struct Serving {
     front: Arc<Front>,
     listener: TcpListener,
 }
 
-/// One thing that happened to an object.
+/// One write of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEntry {
     /// ADDED, MODIFIED or DELETED.
     pub event: &'static str,
-    /// How often the history had been replaced before.
+    /// The number of times that the history had been replaced before.
     pub epoch: u32,
     pub version: u64,
     /// `jobs.batch`
@@ -83,7 +83,7 @@ pub struct HistoryEntry {
 }
 
 impl ApiServer {
-    /// Takes the port and fills the store with what a new cluster has.
+    /// Takes the port and fills the store with the objects of a new cluster.
     pub async fn bind(options: ApiServerOptions) -> Result<(ApiServer, Serving), ApiServerError> {
         let listen = options.listen;
         let listener = listen_on(listen).await?;
@@ -99,7 +99,7 @@ impl ApiServer {
         ApiServer::over(&cluster, listener, listen)
     }
 
-    /// One more server over the same store, as a second kube-apiserver over one etcd. Its cache starts now.
+    /// Adds a server over the same store, like a second kube-apiserver over one etcd. Its cache starts now.
     pub async fn beside(&self, listen: SocketAddr) -> Result<(ApiServer, Serving), ApiServerError> {
         ApiServer::over(self.front.cluster(), listen_on(listen).await?, listen)
     }
@@ -123,7 +123,7 @@ impl ApiServer {
         format!("{scheme}://{}", self.front.address)
     }
 
-    /// An address that says who comes, for clients that send no token over plain http (`kubectl`).
+    /// An address with a token, for clients that send none over plain HTTP (`kubectl`).
     pub fn url_for(&self, token: &str) -> String {
         format!("{}{}{token}", self.url(), routes::TOKEN_PREFIX)
     }
@@ -139,7 +139,7 @@ impl ApiServer {
         self.kubeconfig_of("admin", "default", self.admin_token())
     }
 
-    /// A kubeconfig of a service account, whether it is there yet or not.
+    /// A kubeconfig of a service account, whether the account exists or not.
     pub fn kubeconfig_for(&self, namespace: &str, service_account: &str) -> String {
         let life = Some(KUBECONFIG_LIFE_SECONDS);
         let (token, _) = auth::issue(&self.front, namespace, service_account, None, Vec::new(), life);
@@ -147,7 +147,7 @@ impl ApiServer {
     }
 
     fn kubeconfig_of(&self, user: &str, namespace: &str, token: &str) -> String {
-        // Over TLS every client sends its token; the certificate is its own authority.
+        // Over TLS every client sends its token. The certificate is its own authority.
         let server = match &self.front.options.tls {
             None => self.url_for(token),
             Some(tls) => {
@@ -168,33 +168,33 @@ impl ApiServer {
         self.front.store.version()
     }
 
-    /// Forgets what was before a version; None is now. Returns the oldest version that can still be read.
+    /// Compacts the history before a version (`None`: now). Returns the oldest version that can still be
+    /// read.
     pub fn compact(&self, version: Option<u64>) -> u64 {
         self.front.store.compact(version, Windows::Forget)
     }
 
-    /// The same in the store alone: the watch windows of the servers keep what they have.
+    /// Does the same in the store only. The servers keep their watch windows.
     pub fn compact_history(&self, version: Option<u64>) -> u64 {
         self.front.store.compact(version, Windows::Keep)
     }
 
-    /// Watches of this server from before now expire, while lists at old versions still work: what a restart
-    /// does.
+    /// Makes watches of this server from before now expire, as a restart does. Lists at old versions still
+    /// work.
     pub fn forget_watch_window(&self) {
         self.front.forget_watch_window();
     }
 
-    /// Deletes several objects of a resource at one version, as a lease that expires does. Returns how many there
-    /// were.
+    /// Deletes several objects of a resource at one version, as an expired lease does. Returns their number.
     pub fn delete_together(&self, group: &str, resource: &str, namespace: &str, names: &[&str]) -> usize {
         let Ok(place) = self.front.place(group, resource, namespace) else { return 0 };
         let keys: Vec<String> = names.iter().map(|name| place.key(name)).collect();
         self.front.store.remove_together(place.table, &keys)
     }
 
-    /// Holds this server's cache at a version (None: now), behind the store: its watches are told no more,
-    /// lists of `resourceVersion=0` show what was then. Returns the version; it is newer than the one asked
-    /// for where that is no longer there.
+    /// Holds this server's cache at a version (`None`: now), behind the store. Its watches see nothing new,
+    /// and lists with `resourceVersion=0` show that version. Returns the version. It is newer than the
+    /// requested one if that no longer exists.
     pub fn hold_cache(&self, version: Option<u64>) -> u64 {
         self.front.hold(version)
     }
@@ -209,17 +209,17 @@ impl ApiServer {
         self.front.seen()
     }
 
-    /// Arms a fault on this server. False if too many are armed.
+    /// Arms a fault on this server. Returns `false` if too many are armed.
     pub fn inject(&self, fault: Fault) -> bool {
         self.front.faults.arm(fault)
     }
 
-    /// Disarms all faults; what they began goes on. Returns how many were armed.
+    /// Disarms all faults. What they began goes on. Returns how many were armed.
     pub fn disarm(&self) -> usize {
         self.front.faults.disarm()
     }
 
-    /// How many faults have not hit all whom they were for.
+    /// The number of faults that have not hit all their requests.
     pub fn armed(&self) -> usize {
         self.front.faults.armed()
     }
@@ -229,9 +229,9 @@ impl ApiServer {
         self.front.drop_watches(how)
     }
 
-    /// Takes this server down: its connections break, its port refuses. The store lives on.
+    /// Takes this server down: its connections break, and its port refuses. The store lives on.
     ///
-    /// Like [`ApiServer::power_on`], returns when it is done, and needs [`Serving::serve`] to run.
+    /// Like [`ApiServer::power_on`], it returns when that is done, and needs a running [`Serving::serve`].
     pub async fn power_off(&self) {
         self.front.power.send_replace(Power::Off { after: Duration::ZERO, back: None });
         self.reach(false).await;
@@ -249,26 +249,26 @@ impl ApiServer {
         }
     }
 
-    /// Copies everything under a name, as a backup of etcd. Returns its version.
+    /// Copies everything under a name, like a backup of etcd. Returns its version.
     pub fn back_up(&self, name: &str) -> u64 {
         self.front.store.back_up(name)
     }
 
-    /// Goes back to a backup: the counter too, unless `bump` raises it above (and compacts what was before). The
-    /// servers of the cluster begin with empty caches, and their watches break. Returns the version from which
-    /// the new history goes on; None if there is no such backup.
+    /// Restores a backup, and its counter, unless `bump` raises the counter above it (and compacts what was
+    /// before). The servers of the cluster begin with empty caches, and their watches break. Returns the
+    /// version from which the new history goes on; `None` if there is no such backup.
     pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
         self.front.restore(name, bump)
     }
 
-    /// What really happened to a resource (`"batch"`, `"jobs"`), over all histories, and what of it could be
-    /// read at which time. Nothing unless the options say that it is kept.
+    /// The record of a resource (`"batch"`, `"jobs"`) over all histories, and when each version could be
+    /// read. It is empty unless the options keep it.
     pub fn truth(&self, group: &str, resource: &str) -> Truth {
         Truth::of(&self.front, group, resource)
     }
 
-    /// Everything that happened to a resource (`"batch"`, `"jobs"`), also what was compacted. Empty unless
-    /// the options say that it is kept.
+    /// Every write of a resource (`"batch"`, `"jobs"`), also those that were compacted. It is empty unless
+    /// the options keep it.
     pub fn history(&self, group: &str, resource: &str) -> Vec<HistoryEntry> {
         let Ok(place) = self.front.place(group, resource, "") else { return Vec::new() };
         let entries = self.front.store.account(Some(place.table)).entries;
@@ -289,7 +289,7 @@ impl ApiServer {
 }
 
 impl Serving {
-    /// Serves until told to stop; then watches end, and requests under way are answered.
+    /// Serves until it is told to stop. Then watches end, and requests in progress are answered.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), ApiServerError> {
         let Serving { front, listener } = self;
         let serving = connections::run(&front, listener);

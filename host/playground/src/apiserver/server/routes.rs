@@ -1,4 +1,4 @@
-//! From an HTTP request to what it means: the path, the verb, who asks, and whether they may.
+//! Routes HTTP requests: finds the path, the verb, the user, and whether the user may.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::apiserver::wire::incoming::{Incoming, ObjectPath, parse};
 use crate::apiserver::wire::query::{Query, percent_decode};
 use crate::apiserver::wire::respond;
 
-/// In front of a path, before a token.
+/// The prefix of a path that carries a token.
 pub const TOKEN_PREFIX: &str = "/_token/";
 
 #[derive(Debug, PartialEq, Eq)]
@@ -92,10 +92,10 @@ async fn answer(front: &Arc<Front>, parts: &Parts, body: Body) -> Result<Respons
     Ok(fixed(front, &route, parts))
 }
 
-/// A token in front of the path, and the path.
+/// Splits a token off the path.
 ///
-/// `kubectl` sends no token over plain http, but keeps the path of the server's address: this is how a
-/// kubeconfig of this server says who it is for.
+/// `kubectl` sends no token over plain HTTP, but it keeps the path of the server's address. So a kubeconfig
+/// of this server puts the token there.
 fn token_of(path: &str) -> (Option<&str>, &str) {
     let Some(rest) = path.strip_prefix(TOKEN_PREFIX) else { return (None, path) };
     let end = rest.find('/').unwrap_or(rest.len());
@@ -110,7 +110,7 @@ fn may_read(shared: &Shared, user: &User, method: &str, path: &str) -> Result<()
     Err(ApiError::forbidden_path(&action.refusal(user)))
 }
 
-/// What is answered without looking at objects.
+/// Answers that need no objects.
 fn fixed(shared: &Front, route: &Route, parts: &Parts) -> Response<Body> {
     let registry = shared.registry();
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
@@ -171,7 +171,7 @@ fn route(path: &str) -> Route {
 fn object(group: &str, version: &str, rest: &[&str]) -> Route {
     let mut path = ObjectPath { group: group.into(), version: version.into(), ..ObjectPath::default() };
     let rest = match rest {
-        // A namespace is an object itself, and a place for others.
+        // A namespace is an object, and also a place for objects.
         ["namespaces", name, "status" | "finalize"] if group.is_empty() => {
             path.namespace = (*name).to_owned();
             rest

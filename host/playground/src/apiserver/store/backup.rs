@@ -1,7 +1,7 @@
-//! Backups: named copies of everything, and going back to one of them, as after `etcdctl snapshot restore`.
+//! Backups: named copies of everything, and restoring one of them, as after `etcdctl snapshot restore`.
 //!
-//! The counter goes back, objects and history are as they were. That starts a new epoch: what is written from
-//! then on shares its versions with what was written before, and has nothing to do with it.
+//! A restore sets the counter, the objects and the history back. That starts a new epoch: later writes share
+//! their versions with earlier ones but are unrelated to them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Store, TableId};
 use crate::apiserver::store::record::Record;
 use crate::apiserver::values::lock::locked;
 
-/// A copy of everything that a store has; versions are shared with it.
+/// A copy of everything in a store. It shares the versions with the store.
 #[derive(Clone)]
 pub(super) struct Backup {
     epoch: u32,
@@ -28,7 +28,7 @@ pub(super) struct Backup {
 }
 
 impl Store {
-    /// Copies everything under a name, which replaces an older copy of that name. Returns its version.
+    /// Copies everything under a name and replaces an older copy of that name. Returns its version.
     pub fn back_up(&self, name: &str) -> u64 {
         let mut inner = locked(&self.inner);
         inner.back_up(name);
@@ -36,9 +36,9 @@ impl Store {
         inner.version
     }
 
-    /// Goes back to a copy. `bump` raises the counter above it and compacts what was before, as
-    /// `--bump-revision --mark-compacted` does. Returns the version from which the new epoch goes on, or None
-    /// if there is no such copy.
+    /// Restores a copy. `bump` raises the counter above it and compacts what was before, as `--bump-revision
+    /// --mark-compacted` does. Returns the version from which the new epoch goes on; `None` if there is no
+    /// such copy.
     pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
         let mut inner = locked(&self.inner);
         let version = inner.restore(name, bump)?;
@@ -80,7 +80,7 @@ impl Inner {
         self.pins.clear();
         let mut tables = backup.tables.into_iter();
         for table in &mut self.tables {
-            // A table that is younger than the copy is empty again.
+            // A table that is younger than the copy becomes empty.
             table.objects = tables.next().unwrap_or_default();
             table.log.clear();
             table.window_floor = version;

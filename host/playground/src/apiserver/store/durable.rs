@@ -1,8 +1,9 @@
-//! The store's file: one line of JSON for each thing that happened, appended before its request is answered, so
-//! that a process that is killed and started again has the same history.
+//! The store's file: one line of JSON for each event. A line is appended before its request is answered. So a
+//! process that is killed and started again has the same history.
 //!
-//! Lines reach the operating system, not the disk: they survive `kill -9`, not a power loss. A last line without
-//! an end was never acknowledged and is cut off. Nothing is ever taken out: a file is for a test's length.
+//! Lines reach the operating system, not the disk. They survive `kill -9`, not a power loss. A last line
+//! without an end was never acknowledged and is cut off. Nothing is ever removed: a file only lives as long
+//! as a test.
 //!
 //! | line | what |
 //! |---|---|
@@ -12,7 +13,7 @@
 //! | `{"backup": NAME}`, `{"restore": NAME, "bump": N}` | a named copy of everything, and going back to it |
 //! | `{"note": …}` | what others keep here: tokens |
 //!
-//! Each carries `at`, in milliseconds since 1970, and the version that it made.
+//! Each line has the field `at`, in milliseconds since 1970, and the version that it made.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -27,12 +28,12 @@ use crate::apiserver::store::record::{Draft, Record, write_object};
 
 pub(super) struct Durable {
     file: File,
-    /// Why the last line was not written; nothing is after that.
+    /// Why the last line could not be written. Nothing is written after it.
     failed: Option<io::Error>,
 }
 
 impl Durable {
-    /// Opens the file, and gives the lines that it has.
+    /// Opens the file and returns its lines.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Value>)> {
         let mut file = File::options().create(true).read(true).append(true).open(path)?;
         let mut bytes = Vec::new();
@@ -69,7 +70,7 @@ impl Inner {
         self.durable.is_some()
     }
 
-    /// Why what happened is no longer written down.
+    /// Why events are no longer written.
     pub(super) fn failure(&self) -> Option<String> {
         self.durable.as_ref().and_then(|d| d.failed.as_ref()).map(ToString::to_string)
     }
@@ -107,7 +108,7 @@ impl Inner {
         self.log(json!({"note": note}));
     }
 
-    /// Does again what a line says.
+    /// Applies a line again.
     pub(super) fn replay(&mut self, line: &Value) -> io::Result<()> {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("a line makes no sense: {line}"));
         self.replayed_at = line["at"].as_u64();

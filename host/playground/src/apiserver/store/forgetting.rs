@@ -1,9 +1,9 @@
-//! Forgetting: compaction of the history, watch windows that empty, and versions that are held nevertheless.
+//! Forgets versions: compaction of the history, watch windows that empty, and versions that are pinned.
 
 use super::Store;
 use crate::apiserver::values::lock::locked;
 
-/// Whether the watch windows forget what is compacted.
+/// Whether the watch windows also forget what is compacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Windows {
     Forget,
@@ -12,7 +12,7 @@ pub enum Windows {
 }
 
 impl Store {
-    /// Forgets what was before a version; None is now. Returns the new floor.
+    /// Compacts the history before a version (`None`: now). Returns the new floor.
     pub fn compact(&self, version: Option<u64>, windows: Windows) -> u64 {
         let mut inner = locked(&self.inner);
         let target = version.unwrap_or(inner.version).min(inner.version);
@@ -20,7 +20,7 @@ impl Store {
         inner.floor
     }
 
-    /// Compacts what is too old. To be called now and then.
+    /// Compacts what is too old. Call it now and then.
     pub fn compact_by_age(&self) {
         let Some(age) = self.limits.age else { return };
         let mut inner = locked(&self.inner);
@@ -33,8 +33,8 @@ impl Store {
         }
     }
 
-    /// Keeps the objects as they were at a version for a server's cache, however much is compacted; None lets
-    /// go. What was given up before cannot be held any more: returns the version that is.
+    /// Pins the objects at a version for a server's cache, so that compaction keeps them; `None` releases
+    /// them. A version that is gone already can't be pinned: returns the version that is pinned.
     pub fn pin(&self, server: usize, version: Option<u64>) -> Option<u64> {
         let mut inner = locked(&self.inner);
         match version {

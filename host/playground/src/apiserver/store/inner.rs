@@ -1,4 +1,4 @@
-//! The inside of the store: chains of versions, logs of changes, and what is forgotten. All of it under one lock.
+//! The inside of the store: chains of versions, logs of changes, and compaction. One lock guards all of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::apiserver::store::record::Record;
 /// Compaction starts when a limit is exceeded by a quarter, so that it comes in batches.
 const SLACK: usize = 4;
 
-/// Moments between versions are noted this far apart; the age of a version is that exact.
+/// The time between two moments that are noted. The age of a version is as exact as this.
 const AGE_STEP: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
@@ -27,12 +27,12 @@ pub(super) struct Inner {
     pub(super) version: u64,
     /// The oldest version that can be read.
     pub(super) floor: u64,
-    /// The oldest version that is still there; older than the floor where a server's cache holds it.
+    /// The oldest version that is still stored. It is older than the floor if a server's cache has it pinned.
     pub(super) kept: u64,
     pub(super) pins: BTreeMap<usize, u64>,
     pub(super) tables: Vec<Table>,
     pub(super) by_name: HashMap<String, TableId>,
-    /// Owner's uid to what it owns.
+    /// The owned objects of each owner's uid.
     pub(super) owned: HashMap<Arc<str>, BTreeSet<(TableId, Arc<str>)>>,
     pub(super) written: VecDeque<Written>,
     pub(super) written_bytes: usize,
@@ -40,14 +40,14 @@ pub(super) struct Inner {
     pub(super) truth: Option<Kept>,
     pub(super) backups: HashMap<String, Backup>,
     pub(super) durable: Option<Durable>,
-    /// What others keep in the store's file.
+    /// What other modules keep in the store's file.
     pub(super) notes: Vec<Value>,
-    /// When what is read from the file happened.
+    /// When the event of the file happened that is being replayed.
     pub(super) replayed_at: Option<u64>,
     pub(super) clock: Clock,
 }
 
-/// Milliseconds since 1970, which never go back while the process lives.
+/// Milliseconds since 1970. They never go back while the process lives.
 pub(super) struct Clock {
     started: Instant,
     unix: Duration,
@@ -91,7 +91,7 @@ impl Inner {
         self.replayed_at.unwrap_or_else(|| now().unwrap_or(u64::MAX))
     }
 
-    /// The table of a resource, made when it is first asked for.
+    /// The table of a resource. It is made at the first call.
     pub(super) fn table(&mut self, name: &str) -> TableId {
         if let Some(id) = self.by_name.get(name) {
             return *id;
@@ -188,8 +188,7 @@ impl Inner {
         }
     }
 
-    /// Versions below `target` can be read no longer, except that each object keeps the one that held at
-    /// `target`.
+    /// Makes versions below `target` unreadable. Each object keeps the version that it had at `target`.
     pub(super) fn compact(&mut self, target: u64, windows: Windows) {
         if target <= self.floor {
             return;

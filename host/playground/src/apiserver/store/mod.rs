@@ -1,8 +1,8 @@
-//! Every version of every object, under one counter.
+//! Stores every version of every object, under one counter.
 //!
-//! A table per resource holds a chain of versions per object (for lists at any version that is not
-//! compacted) and a log of changes (the watch window, which can be shorter). Knows nothing of requests,
-//! kinds or rights; objects are opaque tails of text.
+//! Each resource has a table. It holds a chain of versions for each object (for lists at any version that is
+//! not compacted), and a log of changes (the watch window, which can be shorter). Knows nothing of requests,
+//! kinds or rights; objects are opaque text.
 
 mod backup;
 mod durable;
@@ -31,14 +31,14 @@ pub use truth::{EpochStart, Floor, Truth};
 use crate::apiserver::store::record::{Draft, Record};
 use crate::apiserver::values::lock::locked;
 
-/// How much history is kept. What exceeds any of these is compacted.
+/// How much history is kept. What exceeds one of these limits is compacted.
 #[derive(Debug, Clone)]
 pub struct HistoryLimits {
     pub versions: usize,
     pub bytes: usize,
-    /// None keeps versions of any age.
+    /// `None` keeps versions of any age.
     pub age: Option<Duration>,
-    /// Changes of one resource that a watch can still start from.
+    /// The changes of one resource from which a watch can start.
     pub watch_window: usize,
 }
 
@@ -47,7 +47,7 @@ impl Default for HistoryLimits {
         HistoryLimits {
             versions: 500_000,
             bytes: 512 << 20,
-            // What a real cluster keeps.
+            // A real cluster keeps this long.
             age: Some(Duration::from_secs(300)),
             watch_window: 102_400,
         }
@@ -71,7 +71,7 @@ impl Event {
     }
 }
 
-/// A version together with what it replaced.
+/// A version and the one that it replaced.
 #[derive(Debug, Clone)]
 pub struct Change {
     pub record: Arc<Record>,
@@ -85,7 +85,7 @@ pub struct TableId(usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Raced;
 
-/// The version asked for is below what is kept; `oldest` can still be used.
+/// The requested version was compacted; `oldest` can still be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooOld {
     pub oldest: u64,
@@ -104,7 +104,7 @@ impl Store {
         Store::open(limits, keep_truth, None).unwrap()
     }
 
-    /// An empty store, or what its file has.
+    /// Opens an empty store, or the store of a file.
     pub fn open(limits: HistoryLimits, keep_truth: bool, file: Option<&Path>) -> io::Result<Self> {
         let mut inner = Inner { truth: keep_truth.then(Default::default), ..Inner::default() };
         inner.note_epoch(EpochStart { number: 0, at: 0, parent: None, version: 0 });
@@ -117,12 +117,12 @@ impl Store {
         Ok(Store { inner: Mutex::new(inner), limits, version: watch::Sender::new(began), began })
     }
 
-    /// The table of a resource, made when it is first asked for.
+    /// The table of a resource. It is made at the first call.
     pub fn table(&self, name: &str) -> TableId {
         locked(&self.inner).table(name)
     }
 
-    /// The version that it was opened at; 0 if it was empty.
+    /// The version at which it was opened; 0 if it was empty.
     pub fn began(&self) -> u64 {
         self.began
     }
@@ -131,22 +131,22 @@ impl Store {
         locked(&self.inner).version
     }
 
-    /// Tells of every new version of the store.
+    /// Reports every new version of the store.
     pub fn versions(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// Tells of every change of one table.
+    /// Reports every change of one table.
     pub fn changes(&self, table: TableId) -> watch::Receiver<u64> {
         locked(&self.inner).tables[table.0].changed.subscribe()
     }
 
-    /// The version of the last change of the table.
+    /// The version of the table's last change.
     pub fn last_change(&self, table: TableId) -> u64 {
         locked(&self.inner).tables[table.0].last_change
     }
 
-    /// Writes a version if the object is still at `expected` (None: does not exist).
+    /// Writes a version if the object is still at `expected` (`None`: does not exist).
     pub fn put(&self, table: TableId, draft: Draft, expected: Option<u64>) -> Result<Arc<Record>, Raced> {
         let mut inner = locked(&self.inner);
         let key = draft.key();
@@ -162,7 +162,7 @@ impl Store {
         Ok(record)
     }
 
-    /// Deletes the object if it is still at `expected`; the deletion has a version of its own.
+    /// Deletes the object if it is still at `expected`. The deletion has a version of its own.
     pub fn remove(&self, table: TableId, key: &str, expected: u64) -> Result<Arc<Record>, Raced> {
         let mut inner = locked(&self.inner);
         let draft = match inner.tables[table.0].live(key) {
@@ -178,7 +178,7 @@ impl Store {
         Ok(record)
     }
 
-    /// Deletes several objects at one version, as an expired lease does. Returns how many there were.
+    /// Deletes several objects at one version, as an expired lease does. Returns their number.
     pub fn remove_together(&self, table: TableId, keys: &[String]) -> usize {
         let mut inner = locked(&self.inner);
         let drafts: Vec<(Arc<str>, Draft)> = BTreeSet::from_iter(keys)
@@ -201,7 +201,7 @@ impl Store {
         count
     }
 
-    /// Keeps the limits and wakes those who wait.
+    /// Applies the limits and wakes the waiting tasks.
     fn settle(&self, inner: &mut Inner, tables: &[TableId]) {
         let version = inner.version;
         inner.keep_limits(&self.limits);
@@ -211,7 +211,7 @@ impl Store {
         self.version.send_replace(version);
     }
 
-    /// What an object owns.
+    /// The objects that an owner owns.
     pub fn owned_by(&self, uid: &str) -> Vec<(TableId, Arc<str>)> {
         locked(&self.inner).owned.get(uid).map(|owned| owned.iter().cloned().collect()).unwrap_or_default()
     }
@@ -225,7 +225,7 @@ impl Store {
         locked(&self.inner).tables[table.0].name.clone()
     }
 
-    /// The tables that hold something of the namespace.
+    /// The tables that hold objects of the namespace.
     pub fn in_namespace(&self, namespace: &str) -> Vec<(TableId, Vec<Arc<Record>>)> {
         let prefix = format!("{namespace}/");
         let inner = locked(&self.inner);
@@ -244,17 +244,17 @@ impl Store {
         found
     }
 
-    /// Keeps something of somebody else's in the store's file, if there is one.
+    /// Keeps another module's note in the store's file, if there is one.
     pub fn note(&self, note: &Value) {
         locked(&self.inner).log_note(note);
     }
 
-    /// What was kept so when the file was opened.
+    /// The notes that the file had when it was opened.
     pub fn take_notes(&self) -> Vec<Value> {
         std::mem::take(&mut locked(&self.inner).notes)
     }
 
-    /// Why the store's file can be written no longer.
+    /// Why the store's file can no longer be written.
     pub fn failure(&self) -> Option<String> {
         locked(&self.inner).failure()
     }

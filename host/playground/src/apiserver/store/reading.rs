@@ -1,4 +1,5 @@
-//! Reading: pages of objects at any version that is kept, one object, and what changed since a version.
+//! Reads the store: pages of objects at any version that is kept, single objects, and the changes since a
+//! version.
 
 use std::sync::Arc;
 
@@ -6,22 +7,22 @@ use super::{Change, Store, TableId, TooOld};
 use crate::apiserver::store::record::Record;
 use crate::apiserver::values::lock::locked;
 
-/// Which version of the objects is meant.
+/// The version of the objects that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AsOf {
     Newest,
     /// A version of the history, which may be compacted.
     Exact(u64),
-    /// A version that a server holds in its cache, whatever was compacted. It is pinned, see [`Store::pin`].
+    /// A version that a server's cache holds, whatever was compacted. It is pinned, see [`Store::pin`].
     Cached(u64),
 }
 
-/// The part of the changes that one server's watch cache holds.
+/// The changes that one server's watch cache holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// What happened up to and with this version was forgotten.
+    /// Changes up to and including this version were forgotten.
     pub since: u64,
-    /// What happened after this version has not arrived yet.
+    /// Changes after this version have not arrived yet.
     pub upto: u64,
 }
 
@@ -40,13 +41,13 @@ pub struct Page {
     pub remaining: u64,
 }
 
-/// What a page is to hold.
+/// What a page should hold.
 pub struct PageRequest<'a> {
-    /// `namespace/`, or nothing for all.
+    /// `namespace/`, or empty for all.
     pub prefix: &'a str,
-    /// Keys up to and with this one were on earlier pages.
+    /// Keys up to and including this one were on earlier pages.
     pub after: Option<&'a str>,
-    /// Only objects of this name, in whatever namespace.
+    /// Only objects of this name, in any namespace.
     pub name: Option<&'a str>,
     pub at: AsOf,
     pub limit: Option<usize>,
@@ -54,7 +55,7 @@ pub struct PageRequest<'a> {
 }
 
 impl PageRequest<'static> {
-    /// All there is now.
+    /// Everything that exists now.
     pub fn everything() -> Self {
         PageRequest { prefix: "", after: None, name: None, at: AsOf::Newest, limit: None, matches: &|_| true }
     }
@@ -65,7 +66,7 @@ impl PageRequest<'static> {
 pub struct Batch {
     pub changes: Vec<Change>,
     pub upto: u64,
-    /// Changes that wait behind this batch.
+    /// The number of changes behind this batch.
     pub behind: usize,
 }
 
@@ -74,7 +75,7 @@ impl Store {
         locked(&self.inner).tables[table.0].live(key).cloned()
     }
 
-    /// Objects as they are, or were at a version that is still kept.
+    /// Objects as they are, or as they were at a version that is still kept.
     pub fn page(&self, table: TableId, request: &PageRequest<'_>) -> Result<Page, TooOld> {
         let inner = locked(&self.inner);
         let version = inner.resolve(request.at)?;
@@ -114,14 +115,14 @@ impl Store {
         Ok((version, record.filter(|r| !r.deleted).cloned()))
     }
 
-    /// Whether every change after a version is still there. A watch that is open and has had everything up to
-    /// there goes on, however much of what others changed is forgotten.
+    /// Whether every change after a version is still there. An open watch that has everything up to there
+    /// goes on, even if changes of other objects are forgotten.
     pub fn has_all_since(&self, table: TableId, version: u64) -> bool {
         locked(&self.inner).tables[table.0].dropped <= version
     }
 
-    /// What changed after a version, oldest first, at least `max` changes if there are as many; changes of
-    /// one version are never split.
+    /// The changes after a version, oldest first. Returns at least `max` changes if there are as many;
+    /// changes of one version are never split.
     pub fn changes_after(
         &self,
         table: TableId,

@@ -1,8 +1,8 @@
-//! One version of one object as it is kept: identity, what selectors look at, and the serialized rest.
+//! Encodes one version of one object: its identity, the fields for selectors, and the serialized rest.
 //!
-//! The text of an object is `{"kind":…,"apiVersion":…,"metadata":{"resourceVersion":"` + version + tail.
-//! Only the tail is kept, so that a version costs no serialization when it is committed, listed, watched or
-//! sent again under a later version (a deletion, leaving a selector).
+//! The text of an object is `{"kind":…,"apiVersion":…,"metadata":{"resourceVersion":"` + version + tail. Only
+//! the tail is stored. So a version is never serialized again when it is committed, listed, watched, or sent
+//! under a later version (after a deletion, or when it leaves a selector).
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 
 use crate::apiserver::kinds::Kind;
 
-/// What comes before the version in every object.
+/// The text before the version in every object.
 pub const BEFORE_VERSION: &str = "\"metadata\":{\"resourceVersion\":\"";
 
 pub type Pairs = Arc<[(Box<str>, Box<str>)]>;
 
-/// An object about to be written: everything but its version.
+/// An object to write: everything except its version.
 #[derive(Debug, Clone)]
 pub struct Draft {
     pub namespace: Arc<str>,
@@ -30,7 +30,7 @@ pub struct Draft {
     pub owners: Arc<[Arc<str>]>,
 }
 
-/// One version of one object. A deletion carries the last content.
+/// One version of one object. A deletion has the last content.
 #[derive(Debug, Clone)]
 pub struct Record {
     pub version: u64,
@@ -47,7 +47,7 @@ impl std::ops::Deref for Record {
 }
 
 impl Draft {
-    /// Takes an object apart. `fields` are the paths that selectors of its kind may use.
+    /// Splits an object. `fields` are the paths that selectors of its kind may use.
     pub fn new(object: &Map<String, Value>, fields: &[String]) -> Self {
         let metadata = object.get("metadata").and_then(Value::as_object);
         let text = |key: &str| -> Arc<str> {
@@ -64,7 +64,7 @@ impl Draft {
         }
     }
 
-    /// The place among the objects of its kind.
+    /// The key among the objects of its kind.
     pub fn key(&self) -> String {
         key(&self.namespace, &self.name)
     }
@@ -100,7 +100,7 @@ pub fn type_prefix(kind: &Kind) -> String {
     format!("\"kind\":\"{}\",\"apiVersion\":\"{}\",", kind.kind, kind.api_version())
 }
 
-/// Appends the object: `prefix` is empty or a [`type_prefix`].
+/// Appends the object; `prefix` is empty or a [`type_prefix`].
 pub fn write_object(out: &mut Vec<u8>, prefix: &str, version: &str, tail: &[u8]) {
     out.push(b'{');
     out.extend_from_slice(prefix.as_bytes());
@@ -130,7 +130,7 @@ fn write_member(out: &mut Vec<u8>, key: &str, value: &Value) {
     out.push(b',');
     out.extend_from_slice(Value::from(key).to_string().as_bytes());
     out.push(b':');
-    // A value from memory always has a text, and a vector always takes it.
+    // A value in memory always has a text, and a vector always takes it.
     if serde_json::to_writer(&mut *out, value).is_err() {
         out.extend_from_slice(b"null");
     }

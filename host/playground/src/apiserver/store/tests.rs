@@ -1,3 +1,5 @@
+//! Tests of the store, against lists of what existed at each version.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -181,7 +183,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What existed at each version: name to the version of its content.
+/// The objects at each version: name to the version of its content.
 type Snapshots = Vec<BTreeMap<String, u64>>;
 
 fn run(store: &Store, table: TableId, step: &Step, snapshots: &mut Snapshots) {
@@ -220,7 +222,7 @@ fn run(store: &Store, table: TableId, step: &Step, snapshots: &mut Snapshots) {
     snapshots.push(now);
 }
 
-/// Applies what a watch tells to what a list showed.
+/// Applies the events of a watch to a list.
 fn replay(mut state: BTreeMap<String, u64>, changes: &[Change]) -> BTreeMap<String, u64> {
     for change in changes {
         let (record, before) = (&change.record, change.previous.as_ref());

@@ -1,5 +1,5 @@
-//! What really happened, kept apart from the history so that neither compaction nor a restore changes it: the
-//! judge of what a client claims to have seen.
+//! Records what really happened, apart from the history, so that neither compaction nor a restore changes it.
+//! It judges what a client claims to have seen.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::{Event, Store, TableId};
 use crate::apiserver::store::record::Record;
 use crate::apiserver::values::lock::locked;
 
-/// Entries that are kept; about 120 bytes each.
+/// The most entries, at about 120 bytes each.
 const MAX_ENTRIES: usize = 4_000_000;
 
-/// Moments of compaction that are kept.
+/// The most moments of compaction.
 const MAX_FLOORS: usize = 1_000_000;
 
 /// One version of one object.
@@ -27,7 +27,7 @@ pub struct Truth {
     pub uid: Arc<str>,
     /// Milliseconds since 1970.
     pub at: u64,
-    /// Since when no exact list can show it; None while one can. A deletion never can be shown.
+    /// Since when no exact list can show it; `None` while one can. No list ever shows a deletion.
     pub unreadable_since: Option<u64>,
 }
 
@@ -37,13 +37,13 @@ pub struct EpochStart {
     pub number: u32,
     /// Milliseconds since 1970.
     pub at: u64,
-    /// The epoch that was restored, and up to which version; None for the first.
+    /// The epoch that was restored, and up to which version; `None` for the first.
     pub parent: Option<(u32, u64)>,
     /// The version from which it goes on.
     pub version: u64,
 }
 
-/// From when on versions before `floor` could be read no longer.
+/// The moment from which versions before `floor` could no longer be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Floor {
     pub at: u64,
@@ -51,13 +51,13 @@ pub struct Floor {
     pub floor: u64,
 }
 
-/// Everything at one moment.
+/// The record at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Account {
     pub entries: Vec<Truth>,
     pub epochs: Vec<EpochStart>,
     pub floors: Vec<Floor>,
-    /// Older entries that were not kept.
+    /// The number of older entries that were dropped.
     pub dropped: u64,
     pub epoch: u32,
     pub version: u64,
@@ -65,7 +65,7 @@ pub struct Account {
     pub now: u64,
 }
 
-/// What the store keeps of it.
+/// The part of it that the store keeps.
 #[derive(Default)]
 pub(super) struct Kept {
     entries: VecDeque<Truth>,
@@ -102,7 +102,7 @@ impl Inner {
         }
     }
 
-    /// To be called when the floor has changed.
+    /// Call it when the floor has changed.
     pub(super) fn note_floor(&mut self) {
         let floor = Floor { at: self.now(), epoch: self.epoch, floor: self.floor };
         let Some(kept) = &mut self.truth else { return };
@@ -114,7 +114,7 @@ impl Inner {
 }
 
 impl Store {
-    /// What happened to a resource (or to all).
+    /// The record of a resource, or of all.
     pub fn account(&self, table: Option<TableId>) -> Account {
         let inner = locked(&self.inner);
         let mut account = Account {
@@ -140,10 +140,11 @@ impl Store {
 type Key<'a> = (TableId, &'a str, &'a str);
 
 impl Account {
-    /// Says of each entry since when it cannot be read.
+    /// Computes for each entry since when it can't be read.
     fn judge(&mut self) {
         let mut verdicts: Vec<Option<u64>> = self.entries.iter().map(|entry| Some(entry.at)).collect();
-        // An epoch's own entries, and those of its ancestors that it took over, from the newest version down.
+        // An epoch's own entries, and those that it took over from its ancestors, from the newest version
+        // down.
         for (at, start) in self.epochs.iter().enumerate() {
             let end = self.epochs.get(at + 1).map(|next| next.at);
             let floors: Vec<Floor> =
@@ -155,14 +156,14 @@ impl Account {
                 if entry.event == Event::Deleted {
                     continue;
                 }
-                // It is gone once the floor reaches the version that replaced it.
+                // A version is gone once the floor reaches the version that replaced it.
                 let lost = replaced.and_then(|replaced| {
                     let reached = floors.partition_point(|floor| floor.floor < replaced);
                     floors.get(reached).map(|floor| floor.at)
                 });
                 let before = verdicts[index].filter(|_| entry.epoch != start.number);
                 verdicts[index] = match lost {
-                    // Gone in the epoch before already.
+                    // It was gone in the epoch before already.
                     Some(at) if at <= start.at => before.or(lost),
                     _ => lost.or(end),
                 };
@@ -173,12 +174,12 @@ impl Account {
         }
     }
 
-    /// The entries that make up an epoch's history, oldest first.
+    /// The entries of an epoch's history, oldest first.
     fn lineage(&self, start: &EpochStart) -> Vec<usize> {
         let mut bounds = vec![(start.number, u64::MAX)];
         let mut parent = start.parent;
         while let Some((epoch, upto)) = parent {
-            // Restoring twice takes over what was already cut off.
+            // A second restore takes over what was already cut off.
             let upto = bounds.last().map_or(upto, |(_, bound)| upto.min(*bound));
             bounds.push((epoch, upto));
             parent = self.epochs.iter().find(|start| start.number == epoch).and_then(|start| start.parent);

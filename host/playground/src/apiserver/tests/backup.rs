@@ -1,4 +1,4 @@
-//! The store's life beyond one process and one history: backups, the file, and the record of what was true.
+//! Tests of the store beyond one process and one history: backups, the file, and the record of what happened.
 
 use super::*;
 
@@ -113,7 +113,7 @@ async fn a_store_with_a_file_outlives_its_process() {
     let token = first.server.kubeconfig_for("default", "default");
     let token = token.split("token: ").nth(1).unwrap().trim().to_owned();
     let (_, before) = first.get(&format!("{MAPS}?labelSelector=w%3D1")).await;
-    // Nothing of the first process is told to stop, and a write was under way.
+    // The first process is not told to stop, and a write was in progress.
     let torn = std::fs::read(&state).unwrap();
     std::fs::write(&state, [&torn[..], b"{\"put\": \"configm"].concat()).unwrap();
 
@@ -127,7 +127,7 @@ async fn a_store_with_a_file_outlives_its_process() {
     assert_eq!(second.get(&format!("{JOBS}/train")).await.0, 404);
     let frame = second.watch(&format!("resourceVersion={version}")).await.frame().await.unwrap().unwrap();
     assert_eq!(frame["object"]["code"], 410, "the window is empty after a start");
-    // What is noted is put on disk a moment later, maybe in the next millisecond.
+    // A line reaches the disk a moment later, perhaps in the next millisecond.
     let timeless = |server: &ApiServer| {
         let mut truth = server.truth("", "configmaps");
         truth.entries.iter_mut().for_each(|entry| entry.at = 0);

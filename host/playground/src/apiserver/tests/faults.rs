@@ -1,4 +1,4 @@
-//! Faults as a client meets them. What single events go through is tested beside the code.
+//! Tests of faults as a client meets them. Faults of single events are tested beside their code.
 
 use super::*;
 use crate::apiserver::faults::{self, At, Fault, GARBAGE, What};

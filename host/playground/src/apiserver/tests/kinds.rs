@@ -1,4 +1,4 @@
-//! Kinds and rights that come and go while clients look on.
+//! Tests of kinds and rights that come and go while clients watch.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Lists at versions of the past, by pages, and as streams.
+//! Tests of lists at old versions, by pages, and as streams.
 
 use super::*;
 
@@ -48,7 +48,7 @@ async fn one_object_of_the_past_is_found_by_its_name() {
         (by_name(MAPS, ""), "0", false),
         (by_name(elsewhere, ""), "team", false),
         (by_name(everywhere, "%2Cmetadata.namespace%3Dteam"), "team", false),
-        // Two of that name: one a page, and no count, since there is a selector.
+        // Two objects have that name: one on each page, and no count, because there is a selector.
         (by_name(everywhere, ""), "0", true),
     ] {
         let (code, list) = cluster.get(&path).await;

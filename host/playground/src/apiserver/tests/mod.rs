@@ -1,4 +1,4 @@
-//! The server over HTTP, as a client sees it.
+//! Tests of the server over HTTP, as a client sees it.
 
 mod backup;
 mod faults;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Longer than anything here takes; only a failure waits for it.
+/// Longer than any step takes. Only a failure waits for it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Cluster {
@@ -44,7 +44,7 @@ impl Cluster {
         };
         change(&mut options);
         let (server, serving) = ApiServer::bind(options).await.unwrap();
-        // Another test of this process may have been first.
+        // Another test of this process may have installed it first.
         let _first = rustls::crypto::ring::default_provider().install_default().is_ok();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         Cluster::run(server, serving, client)
@@ -112,7 +112,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// The next frame; None at the end of the stream, an error when the connection breaks.
+    /// The next frame; `None` at the end of the stream, an error if the connection breaks.
     async fn frame(&mut self) -> Result<Option<Value>, reqwest::Error> {
         loop {
             if let Some(end) = self.rest.iter().position(|b| *b == b'\n') {
@@ -391,7 +391,7 @@ async fn a_watcher_that_does_not_read_is_ended() {
         let draft = crate::apiserver::store::record::Draft::new(object.as_object().unwrap(), &[]);
         shared.store.put(place.table, draft, Some(record.version)).unwrap();
         if n % 100 == 0 {
-            // The server writes on this thread too: it must find the socket full.
+            // The server writes on this thread, too, and must find the socket full.
             tokio::task::yield_now().await;
         }
     }

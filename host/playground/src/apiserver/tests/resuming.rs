@@ -1,4 +1,5 @@
-//! What the servers promise to a client that resumes: whatever breaks, between any of them, nothing is missing.
+//! Tests what the servers promise to a client that resumes: whatever breaks, on any of them, no event is
+//! missing.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,7 +9,7 @@ use crate::apiserver::faults::{At, Fault, What};
 const SEEDS: u64 = 4;
 const WRITES: u64 = 60;
 
-/// One write of a random life: numbers from the seed choose the object and what becomes of it.
+/// One write of a random life. Numbers from the seed choose the object and the change.
 async fn write(cluster: &Cluster, number: u64, choice: u64) {
     let name = format!("o{}", choice % 5);
     let path = format!("{MAPS}/{name}");
@@ -19,7 +20,7 @@ async fn write(cluster: &Cluster, number: u64, choice: u64) {
     }
 }
 
-/// Reads a watch until it ends somehow, or has shown the last version.
+/// Reads a watch until it ends, or has shown the last version.
 async fn read(frames: &mut Frames, position: &mut u64, seen: &mut Vec<(String, u64)>, last: u64) {
     while *position < last {
         let Ok(Some(frame)) = frames.frame().await else { return };
@@ -54,7 +55,7 @@ async fn a_client_that_resumes_at_any_server_after_any_break_misses_nothing() {
         let mut turns = 0;
         while position < last {
             let cluster = if random.next().is_multiple_of(2) { &one } else { &two };
-            // A server that is behind shows less, and nothing wrong.
+            // A server that lags shows less, but nothing wrong.
             cluster.server.hold_cache(Some(position + random.next() % 20));
             let mut frames = cluster.watch(&format!("resourceVersion={position}&timeoutSeconds=1")).await;
             let upto = cluster.server.cached_version().min(last);

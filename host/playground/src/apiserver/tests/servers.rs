@@ -1,4 +1,4 @@
-//! Several servers over one store, each with a cache and a life of its own.
+//! Tests of several servers over one store, each with a cache and a life of its own.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -69,7 +69,7 @@ async fn a_server_that_lags_shows_the_past_and_never_says_so() {
     let (code, behind) = two.get(&format!("{MAPS}?resourceVersion={new}")).await;
     assert_eq!((code, &behind["details"]["retryAfterSeconds"]), (504, &json!(1)));
     assert_eq!(behind["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
-    // Bookmarks go on at the version that the cache has.
+    // Bookmarks stay at the cache's version.
     assert_eq!(frames.next().await, ("BOOKMARK".into(), String::new(), old.clone()));
     one.server.compact(None);
     let (_, cached) = two.get(&format!("{MAPS}?resourceVersion=0")).await;

@@ -1,4 +1,4 @@
-//! TLS with either protocol, as a client chooses.
+//! Tests of TLS with either protocol, as a client chooses.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ basicConstraints = critical, CA:FALSE
 subjectAltName = IP:127.0.0.1, DNS:localhost
 ";
 
-/// A certificate that signs itself.
+/// A self-signed certificate.
 fn certificate(folder: &Path, http2: bool) -> TlsOptions {
     let (config, certificate, key) =
         (folder.join("openssl.conf"), folder.join("tls.crt"), folder.join("tls.key"));

@@ -1,16 +1,16 @@
-//! Base64: the standard alphabet for secrets, the URL-safe one for continue tokens.
+//! Base64: the standard alphabet for secrets, the URL-safe alphabet for continue tokens.
 //!
-//! Written out here because it is forty lines and would otherwise be a dependency of its own.
+//! It is written here because it takes forty lines and would otherwise be a dependency of its own.
 
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Padded, standard alphabet.
+/// Encodes with the standard alphabet and padding.
 pub fn encode(bytes: &[u8]) -> String {
     encode_with(bytes, STANDARD, true)
 }
 
-/// Not padded, URL-safe alphabet.
+/// Encodes with the URL-safe alphabet, without padding.
 pub fn encode_url(bytes: &[u8]) -> String {
     encode_with(bytes, URL, false)
 }
@@ -32,7 +32,7 @@ fn encode_with(bytes: &[u8], alphabet: &[u8; 64], padded: bool) -> String {
     text
 }
 
-/// Decodes the URL-safe alphabet without padding; the error is the offset of the offending byte.
+/// Decodes the URL-safe alphabet without padding. The error is the offset of the wrong byte.
 pub fn decode_url(text: &str) -> Result<Vec<u8>, usize> {
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
     let (mut word, mut bits) = (0_u32, 0_u32);

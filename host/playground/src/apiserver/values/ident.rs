@@ -1,7 +1,7 @@
 //! Identities and times: random uids and name suffixes, RFC 3339 texts, ages as people read them.
 //!
-//! The randomness is seeded from the operating system but is no cryptography: uids and tokens of a
-//! simulator have to be unique, not secret.
+//! The operating system seeds the random numbers, but they are no cryptography: a simulator's uids and tokens
+//! must be unique, not secret.
 
 use crate::calendar;
 use std::collections::hash_map::RandomState;
@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::apiserver::values::lock::locked;
 
-/// The letters of a generated name: without vowels and without what looks alike.
+/// The letters of a generated name, without vowels and lookalikes.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 
@@ -19,7 +19,7 @@ const SUFFIX_LENGTH: usize = 5;
 pub struct Random(Mutex<u64>);
 
 impl Random {
-    /// The same seed gives the same sequence; none is seeded by the operating system.
+    /// The same seed gives the same sequence. Without a seed the operating system gives one.
     pub fn new(seed: Option<u64>) -> Self {
         Random(Mutex::new(seed.unwrap_or_else(|| RandomState::new().hash_one(0x6b75_6265_u64))))
     }
@@ -46,7 +46,7 @@ impl Random {
         )
     }
 
-    /// What follows a `generateName`.
+    /// The suffix for a `generateName`.
     pub fn suffix(&self) -> String {
         let mut bits = self.next();
         let mut text = String::with_capacity(SUFFIX_LENGTH);
@@ -69,7 +69,7 @@ pub fn unix_now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The time now as metadata carries it: UTC, whole seconds.
+/// The present time as metadata carries it: UTC, whole seconds.
 pub fn now() -> String {
     rfc3339(unix_now())
 }
@@ -80,7 +80,7 @@ pub fn rfc3339(unix: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// Seconds since 1970 of an RFC 3339 text; fractions are dropped, offsets are honoured.
+/// The seconds since 1970 of an RFC 3339 text. Fractions are dropped, offsets are honoured.
 pub fn parse_rfc3339(text: &str) -> Option<i64> {
     let (date, rest) = text.split_once(['T', 't'])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
@@ -111,7 +111,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
 }
 
-/// A duration as a table column shows it: two units at most, coarser the longer it is.
+/// A duration as a table column shows it: two units at most, and coarser the longer it is.
 pub fn human_duration(seconds: i64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {

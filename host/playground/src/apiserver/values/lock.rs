@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Takes a lock whose holders never leave half a change behind, so that a panic elsewhere is no reason to stop.
+/// Takes a lock. Its holders never leave half a change behind, so a panic elsewhere is no reason to stop.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Values that clients see and that know no object: identities and times, texts in Base64, versions.
+//! Values that clients see and that know no object: identities and times, Base64, users, versions.
 
 pub(crate) mod base64;
 pub(crate) mod ident;

@@ -1,10 +1,10 @@
-//! Who asks, once that is known.
+//! The user of a request.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Somebody who asks.
+/// A user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
@@ -40,7 +40,7 @@ impl User {
         self.groups.iter().any(|g| g == group)
     }
 
-    /// As `userInfo` shows it.
+    /// The user as `userInfo` shows it.
     pub fn to_value(&self) -> Value {
         let mut value = json!({"username": self.name, "groups": self.groups});
         if !self.uid.is_empty() {

@@ -1,4 +1,4 @@
-//! How versions look to clients: the decimal counter, or texts that cannot be compared.
+//! Writes versions for clients: the decimal counter, or texts that can't be compared.
 
 /// How versions are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -6,21 +6,21 @@ pub enum Versions {
     /// As Kubernetes defines them.
     #[default]
     Decimal,
-    /// As some aggregated servers do: equal or not, and nothing else.
+    /// As some aggregated servers do: two versions are only equal or not.
     Opaque,
 }
 
-/// Odd, so that multiplying by it can be undone; it scatters neighbours.
+/// It is odd, so that the multiplication can be undone. It scatters neighbours.
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What [`SCATTER`] has to be multiplied by to give 1.
+/// The number whose product with [`SCATTER`] is 1.
 const GATHER: u64 = inverse(SCATTER);
 
 /// No opaque version is all digits.
 const MARK: char = 'v';
 
 const fn inverse(odd: u64) -> u64 {
-    // Each step doubles the number of right bits, of which there are three at first.
+    // Each step doubles the number of correct bits. There are three at first.
     let mut inverse = odd;
     let mut right = 3;
     while right < 64 {
@@ -38,7 +38,8 @@ impl Versions {
         }
     }
 
-    /// The decimal text of what a client names; what is none of ours stays as it is, and is refused later.
+    /// The decimal text of a client's version. A text that is none of ours stays as it is and is refused
+    /// later.
     pub fn decimal(self, text: &str) -> String {
         let opaque = || u64::from_str_radix(text.strip_prefix(MARK)?, 16).ok();
         match self {

@@ -1,25 +1,25 @@
 //! Failures as the API reports them: a `Status` object with a code, a reason and details.
 //!
-//! Knows the wording of the real server for the cases that clients look at; knows nothing of
-//! HTTP connections or of what is stored.
+//! Knows the real server's wording for the cases that clients look at. Knows nothing of HTTP connections or
+//! of what is stored.
 
 use serde_json::{Map, Value, json};
 
 use crate::apiserver::kinds::Kind;
 
-/// The answer to a request that cannot be fulfilled.
+/// The answer to a failed request.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     pub code: u16,
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Value>,
-    /// Where a list may go on although its snapshot has gone.
+    /// A token with which a list may go on although its snapshot is gone.
     pub continue_token: Option<String>,
     pub retry_after: Option<u32>,
 }
 
-/// One field that does not hold what it must.
+/// One invalid field.
 #[derive(Debug, Clone)]
 pub struct Cause {
     pub reason: &'static str,
@@ -36,7 +36,7 @@ impl Cause {
         }
     }
 
-    /// Like [`Cause::invalid`], for a value that is shown as it stands.
+    /// Like [`Cause::invalid`], but shows the value as it is.
     pub fn invalid_raw(field: &str, value: &str, why: &str) -> Self {
         Cause {
             reason: "FieldValueInvalid",
@@ -69,7 +69,7 @@ impl Cause {
     }
 }
 
-/// Why a list or watch cannot use the version or token that it names.
+/// Why a list or a watch can't use its version or token.
 const LIST_EXPIRED: &str = "The resourceVersion for the provided list is too old.";
 const CONTINUE_EXPIRED: &str = "The provided continue parameter is too old to display a consistent list result. \
     You can start a new list without the continue parameter, or use the continue token in this response to \
@@ -120,7 +120,7 @@ impl ApiError {
         Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").with(json!({}))
     }
 
-    /// A body of another type, or one whose protobuf says more than is known of it.
+    /// A body of an unknown type, or a protobuf body with unknown fields.
     pub fn unsupported_body(why: &str) -> Self {
         let mut message = "the body of the request was in an unknown format - accepted media types include: \
              application/json, application/yaml"
@@ -175,7 +175,7 @@ impl ApiError {
         )
     }
 
-    /// A deletion whose precondition does not hold names the kind, not the resource.
+    /// The failure of a deletion's precondition names the kind, not the resource.
     pub fn failed_precondition(kind: &Kind, name: &str, why: &str) -> Self {
         let message =
             format!("Operation cannot be fulfilled on {} {}: {why}", kind.qualified(), quoted(name));
@@ -214,7 +214,7 @@ impl ApiError {
             .with(Value::Object(details))
     }
 
-    /// A patch that parses and yet cannot be applied.
+    /// A patch that parses but can't be applied.
     pub fn patch_rejected(why: &str) -> Self {
         let message = format!("the server rejected our request due to an error in our request: {why}");
         Self::new(422, "Invalid", message).with(json!({}))
@@ -258,7 +258,7 @@ impl ApiError {
         }))
     }
 
-    /// The body of the answer, also the object of an ERROR event.
+    /// The body of the answer, and also the object of an ERROR event.
     pub fn to_status(&self) -> Value {
         let mut metadata = Map::new();
         if let Some(token) = &self.continue_token {
@@ -282,7 +282,7 @@ impl ApiError {
     }
 }
 
-/// What a successful deletion answers when the object itself is not returned.
+/// The answer to a successful deletion that does not return the object.
 pub fn deleted_status(kind: &Kind, name: &str, uid: &str) -> Value {
     let mut details = resource_details(kind, name);
     if !uid.is_empty() {

@@ -1,4 +1,4 @@
-//! A request as it was read: where it points, what it asks, and who asks.
+//! A request that was read: its path, its parameters, and its user.
 
 use http::{HeaderMap, Method, header};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::apiserver::values::versions::Versions;
 use crate::apiserver::wire::error::ApiError;
 use crate::apiserver::wire::query::Query;
 
-/// Where an object request points.
+/// The path of a request for objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectPath {
     pub group: String,
@@ -19,16 +19,16 @@ pub struct ObjectPath {
     pub subresource: String,
 }
 
-/// A request that was read and whose sender is known.
+/// A request that was read and whose user is known.
 pub struct Incoming {
     pub path: ObjectPath,
     pub method: Method,
     pub query: Query,
     pub headers: HeaderMap,
     pub user: User,
-    /// How versions look to who asks.
+    /// How versions look to the client.
     pub versions: Versions,
-    /// A watch that cannot start says so with its status.
+    /// Whether a watch that can't start answers with its HTTP status.
     pub expired_as_status: bool,
 }
 
@@ -53,7 +53,7 @@ impl Incoming {
     }
 }
 
-/// A JSON body; nothing is null.
+/// Parses a JSON body. An empty body is null.
 pub fn parse(body: &[u8], expected: &str) -> Result<Value, ApiError> {
     if body.is_empty() {
         return Ok(Value::Null);
@@ -68,7 +68,7 @@ pub fn parse(body: &[u8], expected: &str) -> Result<Value, ApiError> {
     })
 }
 
-/// The parser's complaint in the words of the real server.
+/// The parser's error in the real server's words.
 fn complaint(body: &[u8], error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "unexpected end of JSON input".to_owned();

@@ -1,6 +1,6 @@
-//! How requests and answers are written: parameters, selectors, patches, protobuf, failures.
+//! Reads requests and writes answers: parameters, selectors, patches, protobuf, failures.
 //!
-//! Reads and writes bytes alone. Knows which kinds there are, and nothing of the store.
+//! Works on bytes alone. Knows the kinds, and nothing of the store.
 
 pub(crate) mod error;
 pub(crate) mod incoming;

@@ -6,7 +6,7 @@ use crate::apiserver::values::base64;
 use crate::apiserver::values::versions::Versions;
 use crate::apiserver::wire::error::{ApiError, Cause};
 
-/// Decoded query parameters; the last of a repeated name wins, as nobody repeats them.
+/// Decoded query parameters. The last of a repeated name wins.
 #[derive(Debug, Clone, Default)]
 pub struct Query(Vec<(String, String)>);
 
@@ -23,7 +23,7 @@ impl Query {
         self.0.iter().rev().find(|(n, _)| n == name).map_or("", |(_, value)| value)
     }
 
-    /// Lets the versions that it names be read as decimals.
+    /// Converts the versions that it names to decimals.
     pub fn translate(&mut self, versions: Versions) {
         for (name, value) in &mut self.0 {
             if name == "resourceVersion" {
@@ -32,7 +32,7 @@ impl Query {
         }
     }
 
-    /// Takes parameters out.
+    /// Removes parameters.
     pub fn remove(&mut self, names: &[&str]) {
         self.0.retain(|(name, _)| !names.contains(&name.as_str()));
     }
@@ -78,19 +78,19 @@ pub fn percent_decode(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Which version a list shows.
+/// The version that a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// What the store has now.
+    /// The newest version of the store.
     Newest,
-    /// Whatever the server's cache has.
+    /// The version of the server's cache.
     Cached,
-    /// Anything not older than this, from the cache; from the store if it is asked for by pages.
+    /// Any version from this one on, from the cache; from the store if the list has pages.
     NotOlderThan(u64),
     Exact(u64),
 }
 
-/// A checked request for a list.
+/// The checked parameters of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListOptions {
     pub at: At,
@@ -98,10 +98,10 @@ pub struct ListOptions {
     pub token: Option<Continue>,
 }
 
-/// Where a list goes on.
+/// The place where a list goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Continue {
-    /// None goes on at the newest version, inconsistently.
+    /// `None` goes on at the newest version, inconsistently.
     pub version: Option<u64>,
     /// The key after which it goes on, below the prefix of the list.
     pub after: String,
@@ -110,20 +110,20 @@ pub struct Continue {
 /// How a watch starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchOptions {
-    /// None or 0 starts with what exists.
+    /// `None` or 0 starts with the existing objects.
     pub version: Option<u64>,
     pub initial: Initial,
     pub bookmarks: bool,
     pub timeout: Option<u64>,
-    /// A version that is too old is told with the HTTP status, not in the stream.
+    /// Whether the HTTP status reports a version that is too old, and not the stream.
     pub expired_as_status: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Initial {
-    /// As the version says.
+    /// The version decides.
     ByVersion,
-    /// A streaming list, ended by a bookmark.
+    /// A streaming list that a bookmark ends.
     Streamed,
     Skipped,
 }
@@ -155,11 +155,11 @@ impl ListOptions {
         };
         let (at, limit) = match (parsed, matching) {
             (None, _) => (At::Newest, limit),
-            // From the cache, which does not page.
+            // From the cache, which has no pages.
             (Some(0), _) => (At::Cached, None),
             (Some(n), EXACT) => (At::Exact(n), limit),
             (Some(n), NOT_OLDER) => (At::NotOlderThan(n), limit),
-            // Without a match, a limit makes it exact.
+            // Without `resourceVersionMatch`, a limit makes it exact.
             (Some(n), _) if limit.is_some() => (At::Exact(n), limit),
             (Some(n), _) => (At::NotOlderThan(n), limit),
         };
@@ -256,7 +256,7 @@ fn number(query: &Query, name: &str) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// A version as a client may name it; the complaint is the real server's.
+/// A client's version. The error is the real server's.
 pub fn parse_version(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| {
         let quoted = crate::apiserver::wire::error::quoted(text);
@@ -295,7 +295,7 @@ impl Continue {
     }
 
     pub fn encode(&self) -> String {
-        // Clients may look inside: the order of the members is the real one.
+        // Clients may decode it, so the members have the real order.
         let version = self.version.map_or("-1".to_owned(), |v| v.to_string());
         let start = json!(format!("/{}\0", self.after));
         base64::encode_url(

@@ -1,4 +1,4 @@
-//! Answers as HTTP: bodies with their types, failures with their headers.
+//! Builds HTTP answers: bodies with their types, failures with their headers.
 
 use axum::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};

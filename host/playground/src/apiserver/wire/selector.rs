@@ -1,8 +1,8 @@
-//! Label and field selectors: parsing with the real server's complaints, and matching.
+//! Label and field selectors: parsing with the real server's errors, and matching.
 
 use crate::apiserver::wire::error::{ApiError, quoted};
 
-/// A conjunction of requirements on labels.
+/// Requirements on labels, which must all hold.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LabelSelector(Vec<Requirement>);
 
@@ -199,12 +199,12 @@ fn unexpected(token: &Token, expected: &str) -> String {
     format!("found '{found}', expected: {expected}")
 }
 
-/// A conjunction of (in)equalities on fields.
+/// Equalities and inequalities on fields, which must all hold.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FieldSelector(Vec<(String, bool, String)>);
 
 impl FieldSelector {
-    /// `known` are the fields of the kind beside its name and namespace.
+    /// `known` are the fields of the kind, beside its name and namespace.
     pub fn parse(text: &str, known: &[String], kind: &str) -> Result<Self, ApiError> {
         let mut terms = Vec::new();
         for part in terms_of(text).into_iter().filter(|p| !p.is_empty()) {
@@ -232,13 +232,13 @@ impl FieldSelector {
         self.0.iter().all(|(name, equal, value)| (field(name).unwrap_or("") == value) == *equal)
     }
 
-    /// The value that a field must have, if it must have one.
+    /// The value that a field must have, if there is one.
     pub fn required(&self, field: &str) -> Option<&str> {
         self.0.iter().find(|(name, equal, _)| name == field && *equal).map(|(_, _, value)| value.as_str())
     }
 }
 
-/// Cut at commas, but for those behind a backslash.
+/// Splits at commas, except after a backslash.
 fn terms_of(text: &str) -> Vec<&str> {
     let (mut terms, mut begin, mut is_escaped) = (Vec::new(), 0, false);
     for (at, character) in text.char_indices() {
@@ -256,7 +256,8 @@ fn terms_of(text: &str) -> Vec<&str> {
     terms
 }
 
-/// A backslash stands before a backslash, a comma or an equals sign, and these behind nothing else.
+/// Removes escapes. A backslash may only stand before a backslash, a comma or an equals sign, and the last
+/// two need it.
 fn unescaped(value: &str) -> Result<String, ApiError> {
     let invalid = |sequence: &str| {
         ApiError::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))

@@ -1,5 +1,5 @@
-//! How a running job ends or is interrupted, write by write as the Job controller does it: pods
-//! end, the status says what is not yet counted, the pods' finalizers go, the status counts them.
+//! Decides how a running job ends or is interrupted, write by write as the Job controller does it: pods end,
+//! the status lists them as not yet counted, their finalizers go, and the status counts them.
 
 use super::{Action, Life, MAX_PREEMPTIONS, Phase, PodIndex, PodState};
 
@@ -62,7 +62,7 @@ impl Life {
         self.push_job(1);
     }
 
-    /// One pod ends badly: another takes its place, or the job has failed too often.
+    /// One pod fails. Another one takes its place, or the job has failed too often.
     fn lose_pod(&mut self, end: PodState, now: u64) {
         let pods = self.active_pods();
         let lost = self.rng.pick(&pods);
@@ -86,7 +86,7 @@ impl Life {
         self.job.uncounted_failed.clear();
         self.job.failed += 1;
         self.push_job(1);
-        // The controller waits before it tries again.
+        // The controller waits before it retries.
         let back_off = self.rng.between(8, 30);
         self.create_pod(back_off);
         self.job.active = self.plan.workers;
@@ -97,7 +97,7 @@ impl Life {
         self.fail(pause, &[], "DeadlineExceeded", "Job was active longer than specified deadline", now);
     }
 
-    /// `FailureTarget` comes first; `Failed` once the last pod has ended and was counted.
+    /// Fails the job: `FailureTarget` comes first, and `Failed` once the last pod has ended and was counted.
     fn fail(&mut self, pause: u64, lost: &[PodIndex], reason: &'static str, message: &'static str, now: u64) {
         let killed = self.active_pods();
         self.condition("FailureTarget", true, reason, message, now);
@@ -114,7 +114,7 @@ impl Life {
         self.push_job(1);
     }
 
-    /// The queue needs the place: the job is suspended, its pods are taken away.
+    /// Preempts the job: it is suspended, and its pods are removed.
     fn preempt(&mut self, now: u64) {
         self.preemptions += 1;
         self.phase = Phase::Preempted;
@@ -139,7 +139,7 @@ impl Life {
         self.user_deletes(0);
     }
 
-    /// What the garbage collector does once the owner is gone.
+    /// Does what the garbage collector does after the owner is gone.
     pub(super) fn collect_pods(&mut self) {
         for index in 0..self.pods.len() {
             let pod = self.pods[index];
@@ -153,7 +153,7 @@ impl Life {
         }
     }
 
-    /// A pod that still has its finalizer stays, marked as deleted, until it is released.
+    /// Kills pods. A pod that still has its finalizer stays, marked as deleted, until it is released.
     fn kill(&mut self, pods: &[PodIndex], disruption: Option<&'static str>) {
         for pod in pods {
             if let Some(reason) = disruption {

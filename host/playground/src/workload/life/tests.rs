@@ -1,3 +1,5 @@
+//! Tests of a job's life against the rules of an API server.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
@@ -14,7 +16,7 @@ fn whole(life: &mut Life) -> Vec<Step> {
     steps
 }
 
-/// What an API server would hold, with the rules that a write must keep.
+/// The objects that an API server would hold, with the rules for writes.
 #[derive(Default)]
 struct Model {
     job: bool,

@@ -1,5 +1,5 @@
-//! ConfigMaps as configuration: all that carry one of a few labels, as whole snapshots. Small and
-//! decoded in full, unlike a source: what counts here is the latest state, and only that.
+//! Watches ConfigMaps that hold configuration. It selects them by label and delivers whole snapshots. Unlike
+//! a source, it decodes objects in full, and only the latest state counts.
 
 mod records;
 
@@ -25,6 +25,9 @@ pub use records::{EventType as RecordType, WriteError, delete_status, emit_event
 
 /// A ConfigMap holds 1 MiB of data; base64 makes binary data a third larger.
 const FRAME: usize = 4 * 1024 * 1024;
+/// ConfigMaps that one label may select; whoever may write ConfigMaps could fill the memory with more.
+/// A host has a hundred plugins at most.
+const MOST: usize = 2_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigMapDoc {
@@ -87,6 +90,19 @@ impl Table<'_> {
             news
         });
     }
+
+    fn count(&self, place: usize) -> usize {
+        self.selected.lock().unwrap_or_else(PoisonError::into_inner)[place].maps.len()
+    }
+}
+
+fn bounded(count: usize, selector: &str) -> Result<(), Failure> {
+    match count <= MOST {
+        true => Ok(()),
+        false => Err(Failure::Answer(format!(
+            "more than {MOST} ConfigMaps carry the label {selector}: delete some; until then changes are not taken"
+        ))),
+    }
 }
 
 impl ConfigMaps {
@@ -136,7 +152,7 @@ impl ConfigMaps {
             if since.elapsed() > Duration::from_secs(5) {
                 backoff.reset();
             }
-            if failure.as_ref().is_some_and(Failure::is_expired) {
+            if failure.as_ref().is_some_and(Failure::is_expired) || table.count(place) > MOST {
                 version = None;
             }
             let asked = failure.as_ref().and_then(Failure::retry_after);
@@ -164,6 +180,7 @@ impl ConfigMaps {
         let address = Address::new(&self.path).with("labelSelector", &self.selectors[place]);
         let body = self.api.get(address.as_str()).await?;
         let page: Page = serde_json::from_slice(&body).map_err(|error| Failure::Answer(error.to_string()))?;
+        bounded(page.items.len(), &self.selectors[place])?;
         let maps = page.items.into_iter().map(doc).map(|map| (map.uid.clone(), map)).collect();
         table.change(place, |selected| *selected = Selected { synced: true, maps, condition: None });
         Ok(page.metadata.resource_version)
@@ -195,7 +212,10 @@ impl ConfigMaps {
             splitter.push(chunk, &mut lines);
             for line in lines.drain(..) {
                 match line {
-                    Line::Frame(frame) => apply(&frame, version, |change| table.change(place, change))?,
+                    Line::Frame(frame) => {
+                        apply(&frame, version, |change| table.change(place, change))?;
+                        bounded(table.count(place), &self.selectors[place])?;
+                    }
                     Line::Oversized(_) => {
                         return Err(Failure::Answer(format!("a frame is over {FRAME} bytes")));
                     }

@@ -1,5 +1,5 @@
-//! What becomes of a configuration, written beside it: a status ConfigMap and Events. The user's
-//! own ConfigMap is never written.
+//! Reports what became of a configuration in a status ConfigMap and in Events. The user's own ConfigMap is
+//! never written.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,5 +1,5 @@
-//! What the rest of the process is told about the Lease. A hold ends by the clock of whoever
-//! asks, not when somebody gets round to saying so.
+//! Tells the rest of the process who holds the Lease. A hold ends by the clock of the reader, even if nobody
+//! announces the end.
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};

@@ -1,8 +1,8 @@
-//! Which of several replicas is the one that dispatches: the holder of a Lease. Decisions are
-//! `machine`'s; here are the requests, bounded in time, and what is told about them.
+//! Elects the leader among the replicas: the holder of a Lease is the one that dispatches. `machine` decides;
+//! this module sends the requests, bounds their time, and announces the result.
 //!
-//! A Lease is no fence: who holds it may be stopped between looking and doing. Whatever must not
-//! happen twice is fenced where it happens.
+//! A Lease is no fence: its holder may be stopped between looking and acting. Whatever must not happen twice
+//! is fenced where it happens.
 //!
 //! ```text
 //! machine ─▶ read, create, claim ─▶ API server ─▶ machine ─▶ `Leadership`

@@ -1,4 +1,4 @@
-//! What a Lease says, and how it is written over: what other people set in it stays. Pure.
+//! Reads and rewrites a Lease. It preserves fields that other people set. Pure.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How long a hold lasts, and how often it is asked for. Pure.
+//! Decides how long a hold lasts and how often it is renewed. Pure.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! From the bytes of an event to the states that it means, collected into one append. Decides
-//! with [`judge`], never waits, and knows neither the journal nor the server.
+//! Makes states from the bytes of events and collects them into one append. It decides with [`judge`], never
+//! waits, and knows neither the journal nor the server.
 
 mod past;
 
@@ -35,10 +35,10 @@ pub(crate) struct StateMaker {
     pub gap_log: GapLog,
 }
 
-/// How an object came.
+/// How an object arrived.
 #[derive(Clone, Copy)]
 pub(crate) enum Came<'a> {
-    /// With all others, or from the past: the next version is not expected soon.
+    /// In a list, or from the past. The next version is not expected soon.
     Listed,
     /// As a change.
     Watched(Watched<'a>),
@@ -46,11 +46,11 @@ pub(crate) enum Came<'a> {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Watched<'a> {
-    /// Of its bytes.
+    /// The outline of its bytes.
     pub outline: &'a Outline,
-    /// MODIFIED, and not ADDED.
+    /// MODIFIED, not ADDED.
     pub modifies: bool,
-    /// Where the watch began.
+    /// The version at which the watch began.
     pub opened: Option<&'a Version>,
 }
 
@@ -58,28 +58,28 @@ pub(crate) struct Watched<'a> {
 pub(crate) enum Counted {
     Poison,
     Taken(Version),
-    /// It waits until what lies before it was read back.
+    /// It waits until the versions before it have been read back.
     Waits(Version, Moved),
 }
 
-/// One event's object, read as far as needed.
+/// The object of one event, read as far as needed.
 struct Object<'a> {
     envelope: Envelope<'a>,
     version: Version,
     document: Bytes,
     came: Came<'a>,
     event: Event,
-    /// The status before, of an object that isn't there any more: journaled, never shown.
+    /// The former status of an object that no longer exists. It is journaled, never shown.
     past: Option<Past>,
 }
 
-/// What preceded a state that says nothing about now.
+/// What preceded a state that says nothing about the present.
 #[derive(Default)]
 struct Past {
     status: Option<Arc<Status>>,
 }
 
-/// A state before it has its id and its times.
+/// A state without its id and its times.
 struct Made {
     change: Change,
     object: Arc<ObjectRef>,
@@ -106,20 +106,20 @@ impl StateMaker {
         }
     }
 
-    /// An object that was listed or read back.
+    /// Takes an object that was listed or read back.
     pub fn item(&mut self, document: Bytes, event: Event) {
         let bytes = document.clone();
         match project::envelope(&bytes) {
             Ok(envelope) => {
-                // What was missed before it, if anything, has been looked for.
+                // Missed versions before it have been searched for already.
                 self.seen(&bytes, document, envelope, Came::Listed, event, None);
             }
             Err(error) => self.poison(document, &error.to_string()),
         }
     }
 
-    /// An object with its envelope; `raw` is what is kept should it be none of this kind. The
-    /// version, where there is one, is what a watch's checkpoint counts.
+    /// Takes an object with its envelope. If it is none of this kind, `raw` is kept. A watch's checkpoint
+    /// counts the version, if there is one.
     pub fn seen(
         &mut self,
         raw: &Bytes,
@@ -142,7 +142,7 @@ impl StateMaker {
         }
     }
 
-    /// Bytes that were not an object: kept as they are, and counted.
+    /// Keeps bytes that were not an object, as they are, and counts them.
     pub fn poison(&mut self, raw: Bytes, error: &str) {
         count(&self.parts.shared.counters.poison, 1);
         let mut cut = error.len().min(ERROR_TEXT);
@@ -150,12 +150,12 @@ impl StateMaker {
             cut -= 1;
         }
         let error = error[..cut].to_string();
-        tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "kept as poison: {error}");
+        tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "a poison message is kept: {error}");
         self.batch.poison.push(Poison { raw, error, observed_ms: self.parts.clock.now_ms() });
     }
 
-    /// `Some`: it was not taken, since it shows that something before it never came, or came in the
-    /// wrong order.
+    /// Returns `Some` if the event was not taken: it shows that an earlier one never came, or came out of
+    /// order.
     fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) -> Option<Moved> {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = self.batch.met(&self.parts.shared.read(), uid, namespace, name);
@@ -182,7 +182,8 @@ impl StateMaker {
             self.gone(&rival, Version::new(""));
         }
         let counters = &self.parts.shared.counters;
-        // Without a selector an object is seen from its beginning; what ends in one was in it.
+        // Without a selector a source sees an object from its beginning. With one, an object that ends in the
+        // selector was in it.
         let is_later = watched.is_some_and(|watched| {
             seen.event == Event::Deleted || watched.modifies && self.parts.spec.match_labels.is_empty()
         });
@@ -208,8 +209,7 @@ impl StateMaker {
         None
     }
 
-    /// An object of which something was missed below what came of it: its beginning may have been lost
-    /// on any watch.
+    /// An object of which earlier versions are missing. Any watch may have lost its beginning.
     fn missed(&self, seen: Object<'_>, rival: Option<(Arc<ObjectRef>, Since)>) -> Moved {
         let object = Arc::new(reference(&self.parts, &seen.envelope));
         let is_beginning =
@@ -227,7 +227,7 @@ impl StateMaker {
     fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
         let made;
         let outline = match seen.came {
-            // An envelope without a kind is of a document that was given one since.
+            // An envelope without a kind belongs to a document that was given one afterwards.
             Came::Watched(Watched { outline, .. })
                 if !outline.is_empty() && !seen.envelope.kind.is_empty() =>
             {
@@ -264,7 +264,7 @@ impl StateMaker {
         );
     }
 
-    /// Of an object whose deletion was not watched: there is no last content.
+    /// Takes the end of an object whose deletion was not watched. It has no last content.
     fn gone(&mut self, known: &Known, version: Version) {
         let made = Made {
             change: Change::Gone,

@@ -1,4 +1,5 @@
-//! What is told of the past: versions that came late, objects that are over, whole lives, and holes.
+//! Builds states for the past: late versions, objects that have ended, whole lives that a sweep found, and
+//! gaps.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::source::hole::Hole;
 use crate::source::life::Life;
 
 impl StateMaker {
-    /// A version that came behind the end of its object. The journal has each version once.
+    /// Takes a version that came after the end of its object. The journal stores each version once.
     pub fn late(&mut self, document: Bytes) {
         let bytes = document.clone();
         match project::envelope(&bytes) {
@@ -30,10 +31,10 @@ impl StateMaker {
         }
     }
 
-    /// An object that a comparison no longer found.
+    /// Takes an object that a comparison no longer found.
     pub fn vanished(&mut self, object: &ObjectRef, version: Option<Version>) {
         let known = self.batch.known(&self.parts.shared.read(), &object.uid);
-        // Its end may have been witnessed since: by a new uid under its name.
+        // A new uid under its name may have shown its end meanwhile.
         if let Some(known) = known {
             self.gone(&known, version.unwrap_or_else(|| Version::new("")));
         }
@@ -79,7 +80,7 @@ impl StateMaker {
         }
     }
 
-    /// An object of which nothing was witnessed, from its beginning to its end, in one batch.
+    /// Takes the whole life of an unknown object, in one batch.
     pub fn life(&mut self, life: Life) {
         let object = Arc::new(life.object);
         let mut shown = None;
@@ -115,7 +116,7 @@ impl StateMaker {
         self.push(made, None);
     }
 
-    /// One version of a life; `shown` is the status of the last one that was in the selector.
+    /// Takes one version of a life. `shown` is the status of the last version that was in the selector.
     fn lived(
         &mut self,
         shown: &mut Option<Arc<Status>>,

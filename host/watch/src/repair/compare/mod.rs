@@ -1,5 +1,5 @@
-//! A list compared with what was witnessed: what is new goes on at once; what differs, or is no
-//! longer there, becomes a job of a round. Asks the server nothing but whether an object is there.
+//! Compares a list with the witnessed states. New objects go on at once. Objects that differ, or that are
+//! missing from the list, become jobs of a round. It asks the server only whether an object exists.
 
 pub(crate) mod asked;
 mod new_history;
@@ -37,14 +37,14 @@ use new_history::Anew;
 /// Why a list ended early.
 pub(crate) enum Broken {
     Closed,
-    /// It showed an object older than it was witnessed; this is where the server is.
+    /// It showed an object older than the witnessed one. This is the server's version.
     OtherHistory(Version),
     Failed(Failure),
-    /// A page expired: all over again.
+    /// A page expired. The list begins again.
     Again,
-    /// What was there at the base says that it is none.
+    /// What was there at the base shows that it is none.
     Baseless,
-    /// The server doesn't stream lists.
+    /// The server does not stream lists.
     NotStreamed(String),
 }
 
@@ -60,7 +60,7 @@ impl From<Failure> for Broken {
     }
 }
 
-/// An object that was there before the list, found by its uid.
+/// An object that was known before the list. It is found by its uid.
 struct Unseen(Arc<ObjectRef>);
 
 impl Borrow<str> for Unseen {
@@ -79,18 +79,18 @@ impl Eq for Unseen {}
 
 impl Hash for Unseen {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // As a `str` does, so that it can be looked up by one.
+        // The hash equals that of a `str`, so that a `str` can look it up.
         self.0.uid.as_str().hash(state);
     }
 }
 
-/// What comes of a listed object.
+/// What a listed object becomes.
 enum Found {
     Item(Bytes),
     ReadBack(Moved),
 }
 
-/// From the first object of a list to its end.
+/// Compares one list, from its first object to its end.
 pub(crate) struct Comparison {
     parts: Arc<Parts>,
     inputs: mpsc::Sender<Input>,
@@ -98,22 +98,22 @@ pub(crate) struct Comparison {
     reason: ListReason,
     /// Everything up to here was witnessed.
     baseline: Option<Version>,
-    /// From where on a new history is read.
+    /// The version from which a new history is read.
     base: Option<Base>,
-    /// Listed under the name of another: first it is to be known what became of that one.
+    /// Objects listed under another object's name. They wait until the fate of that one is known.
     usurpers: Vec<Anew>,
     unseen: HashSet<Unseen>,
     /// Each object counts once, however often a stream repeats it.
     seen: Uids,
     begun: Instant,
-    /// Objects that the list showed, and how many of them went on at once.
+    /// The objects in the list, and those that went on at once.
     items: u64,
     at_once: u64,
-    /// An item that could not be read may be any of the unseen.
+    /// Items that could not be read. Any of the missing objects may be among them.
     unread: u32,
     jobs: Vec<Job>,
     known: Uids,
-    /// How many were there at the baseline; `None` where that isn't certain.
+    /// The number of objects at the baseline; `None` if it is not certain.
     expected: Option<u64>,
 }
 
@@ -149,23 +149,23 @@ impl Comparison {
         for held in cache.all() {
             self.known.insert(&held.object.uid);
             if self.baseline.as_ref().is_some_and(|baseline| held.resource_version.is_newer_than(baseline)) {
-                // Witnessed in a round that a kill ended: it may have been created since, too.
+                // It was witnessed in a round that a kill ended, so it may have been created since.
                 self.expected = None;
             }
         }
     }
 
-    /// Something was listed that could not be read: it may be any of those who are missing.
+    /// Notes an item that could not be read. Any of the missing objects may be this one.
     pub fn unread(&mut self) {
         self.unread += 1;
     }
 
-    /// Somebody who is not listed but whose story comes with the watch.
+    /// Notes an object that is not listed but whose story comes with the watch.
     pub fn know(&mut self, uid: &str) {
         self.known.insert(uid);
     }
 
-    /// One listed object. `watched` is from where the watch will bring everything.
+    /// Takes one listed object. From `watched` on the watch will bring everything.
     pub async fn item(&mut self, document: Bytes, watched: Option<&Version>) -> Result<(), Broken> {
         let bytes = document.clone();
         let readable = project::envelope(&bytes).ok().filter(|envelope| check(&self.parts, envelope).is_ok());
@@ -188,7 +188,7 @@ impl Comparison {
             found => found?,
         };
         match found {
-            // Taken now, what lies between would be refused as old.
+            // If it were taken now, the versions in between would be refused as old.
             Some(Found::Item(_)) if watched.is_some_and(|watched| version.is_newer_than(watched)) => {}
             Some(Found::Item(document)) if self.reason == ListReason::Replaced => {
                 let is_outside = !matches(&self.parts, &envelope)
@@ -224,8 +224,8 @@ impl Comparison {
         Ok(())
     }
 
-    /// Whether the list shows an object as it no longer is: of a server that lags behind another one, by which
-    /// newer versions of it were witnessed.
+    /// Whether the list shows an object as it no longer is. Such a list comes from a server that lags behind
+    /// another one, which had already sent newer versions.
     async fn is_late(&self, envelope: &Envelope<'_>) -> Result<bool, Broken> {
         let now = fetch(&self.parts, &self.resource, &reference(&self.parts, envelope)).await?;
         let now = now.as_ref().map(|now| project::envelope(now)).transpose();
@@ -237,12 +237,12 @@ impl Comparison {
         });
         if is_late {
             let (source, name) = (&self.parts.spec.name, &envelope.name);
-            tracing::info!(%source, %name, "the list shows what is over: the server lags behind another one");
+            tracing::info!(%source, %name, "the list is outdated, because the server lags behind another one");
         }
         Ok(is_late)
     }
 
-    /// What one listed object means; `None` where it was witnessed as it is.
+    /// What one listed object means; `None` if it was witnessed as it is.
     fn found(&self, envelope: &Envelope<'_>, document: Bytes) -> Result<Option<Found>, Broken> {
         let version = Version::new(&envelope.resource_version);
         let cache = self.parts.shared.read();
@@ -251,7 +251,7 @@ impl Comparison {
             .filter(|held| *held.object.uid != *envelope.uid)
             .map(|held| (held.object, self.since(&held.resource_version)));
         if self.reason == ListReason::Replaced {
-            // The histories may have given one version to two contents; only that tells.
+            // The two histories may have given one version to two contents. Only the content tells.
             let known = cache.by_uid(&envelope.uid);
             let is_news = match &known {
                 Some(known) if known.resource_version == version => {
@@ -269,8 +269,8 @@ impl Comparison {
             Compared::Behind => return Err(Broken::OtherHistory(version)),
             Compared::Moved => known.map(|known| self.since(&known.resource_version)),
             Compared::New if !matches(&self.parts, envelope) && rival.is_none() => None,
-            // It began after the last that was seen of its name's bearer before, or after the baseline;
-            // before the first list there is no story to be told whole.
+            // It began after the last version of its name's former object, or after the baseline. Before the
+            // first list there is no complete story to tell.
             Compared::New => match &rival {
                 Some((_, since)) => Some(since.clone()),
                 None => self.baseline.clone().map(Since::at),
@@ -283,15 +283,14 @@ impl Comparison {
         Ok(Some(Found::ReadBack(moved)))
     }
 
-    /// Of an object that was witnessed: nothing is missing up to the baseline, unless something in
-    /// between comes to light.
+    /// For a witnessed object: nothing is missing up to the baseline, unless something in between is found.
     fn since(&self, witnessed: &Version) -> Since {
         let baseline = self.baseline.as_ref().filter(|baseline| baseline.is_newer_than(witnessed));
         let floor = baseline.filter(|_| self.reason != ListReason::Doubted).unwrap_or(witnessed).clone();
         Since { floor, last: Some(witnessed.clone()) }
     }
 
-    /// Of an object that isn't known.
+    /// For an unknown object.
     fn beginning(&self, moved: &Moved, fate: &Fate) -> Since {
         let Moved { since, version, .. } = moved;
         let lowest = left_at(&self.parts, fate, version);
@@ -299,13 +298,14 @@ impl Comparison {
             return Since::at(lowest);
         }
         let floor = since.floor.clone();
-        // With a selector it may have been there without being in it.
+        // With a selector the object may have existed outside of it.
         let is_certain = self.parts.spec.match_labels.is_empty() || !version.is_newer_than(&floor);
         let last = is_certain.then_some(lowest);
         Since { floor, last }
     }
 
-    /// The list is complete at `listed`; what it didn't show was no longer there at `absent`.
+    /// Ends the list, which is complete at `listed`. Objects that it did not show no longer existed at
+    /// `absent`.
     pub async fn complete(
         mut self,
         listed: &Version,
@@ -372,7 +372,7 @@ impl Comparison {
     }
 }
 
-/// In whatever order the members are.
+/// Whether two documents have the same content in any order of members.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let read = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).ok();
     one == other || read(one).is_some_and(|one| Some(one) == read(other))

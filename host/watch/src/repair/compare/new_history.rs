@@ -1,4 +1,5 @@
-//! The list of a new history: what of it is told, and what became of those whom it doesn't show.
+//! Takes the list of a new history: which objects are told, and what became of the objects that it does not
+//! show.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use crate::source::hole::{Hole, reason};
 use crate::source::input::{Closed, Input, Step, Story};
 use crate::source::life::Life;
 
-/// Versions at which somebody is looked for whom nobody saw coming, and over all of them. So many again
-/// are looked through for those who had their names before.
+/// The versions at which one object is searched for whose creation nobody saw, and their sum over all
+/// objects. As many again are searched for former objects of its name.
 const LOOKED_FOR: u64 = 64;
 const LOOKED_FOR_ALL: u64 = 1024;
 
@@ -27,16 +28,17 @@ pub(super) struct Anew {
     pub object: ObjectRef,
     pub version: Version,
     pub document: Bytes,
-    /// Not in the source's selector, and it never was.
+    /// Whether it is outside the source's selector and always was.
     pub is_outside: bool,
 }
 
 impl Comparison {
-    /// Whoever has the name of another waits until it is known what became of that one.
+    /// Takes one object. If its name belonged to another object, it waits until the fate of that one is
+    /// known.
     pub(super) async fn anew(&mut self, found: Anew) -> Result<(), Broken> {
         self.at_once += 1;
         if self.base.is_some() && self.told_above(&found.version, &found.object.uid).await.is_some() {
-            // By a list that a kill ended, of what was there then: there is no way back behind it.
+            // A list that a kill ended told this object as it was then. The history before it can't be read.
             return Err(self.baseless(&found.object));
         }
         let bearer = self.parts.shared.read().brief_of_name(&found.object.namespace, &found.object.name);
@@ -56,7 +58,7 @@ impl Comparison {
         }
     }
 
-    /// Those who were there and are not in the list; then what is not known of all others.
+    /// Takes the objects that existed and are not in the list. Then it reports what is unknown of all others.
     pub(super) async fn all_anew(&mut self, listed: &Version) -> Result<(), Broken> {
         let base = self.base.clone();
         let newest = base.as_ref().and_then(|base| base.newest.number()).unwrap_or_default();
@@ -76,12 +78,12 @@ impl Comparison {
             }
             if !is_absent(&self.parts, &self.resource, &object).await? {
                 match base {
-                    // Where it came from is not known.
+                    // It is not known where the object came from.
                     Some(_) => return Err(self.baseless(&object)),
                     None => continue,
                 }
             }
-            // If the new history ever had it, that was before it can be read.
+            // If the new history ever had it, that was before the oldest readable version.
             self.at_once += 1;
             let hole = match &base {
                 Some(base) if !self.had_its_name(base, &object) => {
@@ -115,22 +117,22 @@ impl Comparison {
 
     fn baseless(&self, object: &ObjectRef) -> Broken {
         let (source, namespace, name) = (&self.parts.spec.name, &object.namespace, &object.name);
-        tracing::warn!(%source, %namespace, name, "it is there, but was not where both histories part: what is there now is listed");
+        tracing::warn!(%source, %namespace, name, "an object exists that did not exist where the histories parted: the present objects are listed instead");
         Broken::Baseless
     }
 
-    /// Somebody who was made before the two histories parted, as far as is known, and who was not
-    /// looked for at every version at which the new one may have had him.
+    /// The hole of an object that may have been created before the two histories parted, and was not searched
+    /// for at every version at which the new history may have had it.
     fn may_have_been(&self, base: &Base, versions: u64, object: &ObjectRef) -> Option<Hole> {
         let is_looked_through = base.edge.saturating_sub(base.at.number()?) <= versions;
         if is_looked_through || self.came_later(base, object) {
             return None;
         }
-        let why = "the new history may have had it, and where is not known";
+        let why = "the new history may have had the object, at an unknown version";
         between(&base.at, &version(base.edge + 1), reason::BUDGET, why)
     }
 
-    /// Whether an object was made when the old history was alone, by what both say of the time.
+    /// Whether an object was created after the histories parted, by the times that both record.
     fn came_later(&self, base: &Base, object: &ObjectRef) -> bool {
         let Some(parted) = &base.parted else { return false };
         let held = self.parts.shared.read().by_uid(&object.uid).and_then(|held| unpack(&held.packed).ok());
@@ -139,13 +141,13 @@ impl Comparison {
         made.is_some_and(|made| made > parted.as_str())
     }
 
-    /// Whether another had its name all the time in which the new history can't be read.
+    /// Whether another object had its name throughout the time that can't be read of the new history.
     fn had_its_name(&self, base: &Base, object: &ObjectRef) -> bool {
         let mut usurpers = self.usurpers.iter().filter(|found| has_name_of(&found.object, object));
         usurpers.any(|found| is_upto(&found.version, &base.common))
     }
 
-    /// What of one object can't be read any more below a version.
+    /// The part of an object's history below a version that can no longer be read.
     async fn missing_of(&self, object: &ObjectRef, version: &Version) -> Option<Hole> {
         let base = self.base.as_ref().filter(|base| base.at != base.common && !base.is_the_beginning())?;
         let told = self.told_above(&base.common, &object.uid).await;
@@ -156,12 +158,12 @@ impl Comparison {
         between(floor, version, reason::COMPACTED, "compaction has removed them")
     }
 
-    /// What is known of an object, if it is newer and was told in this epoch: by a list that a kill
-    /// ended, or compaction.
+    /// The known version of an object, if it is newer than the floor and was told in this epoch: by a list
+    /// that a kill ended, or before compaction.
     async fn told_above(&self, floor: &Version, uid: &str) -> Option<Version> {
         let (parts, epoch) = (&self.parts, self.parts.shared.live().epoch);
         let held = parts.shared.read().brief(uid)?.resource_version;
-        // The journal is asked for few.
+        // The journal is only asked about a few objects.
         let number = held.number().filter(|_| is_above(&held, floor))?;
         let told = parts.witness.former(&parts.spec.name, epoch, number..=number).await.ok().flatten()?;
         (told.object.uid == uid).then_some(held)
@@ -172,7 +174,7 @@ impl Comparison {
     }
 }
 
-/// Above nothing is everything.
+/// Every version is above an unknown floor.
 fn is_above(version: &Version, floor: &Version) -> bool {
     floor.as_str().is_empty() || version.is_newer_than(floor)
 }
@@ -181,9 +183,9 @@ fn has_name_of(one: &ObjectRef, other: &ObjectRef) -> bool {
     one.name == other.name && one.namespace == other.namespace
 }
 
-/// Nobody saw the making of some: of those who were there at the first list, who came into the selector
-/// later, or were made in an outage. Then the new history may have it, too, since before the two
-/// parted; who was made later was not there then.
+/// Searches for an object whose creation nobody saw. It existed at the first list, entered the selector
+/// later, or was created in an outage. Then the new history may have it, too, from before the two parted. An
+/// object that was created later did not exist then.
 async fn life_since(exact: &OldVersions, base: &Base, versions: u64, object: &ObjectRef) -> Option<Life> {
     let from = base.at.number()?.max(base.edge.saturating_sub(versions));
     for at in (from + 1..=base.edge).rev().map(version) {
@@ -198,7 +200,7 @@ async fn life_since(exact: &OldVersions, base: &Base, versions: u64, object: &Ob
     None
 }
 
-/// Who had the name of an object between the base and its beginning; `first` had it at the base.
+/// The objects that had a name between the base and this object's beginning. `first` had it at the base.
 async fn bearers(
     exact: &OldVersions,
     base: &Base,
@@ -216,7 +218,7 @@ async fn bearers(
     while at > lowest + 1 {
         if *left == 0 {
             let ObjectRef { namespace, name, .. } = &next.object;
-            tracing::warn!(%namespace, name, below = at, "who had this name before may be told after it");
+            tracing::warn!(%namespace, name, below = at, "former objects of this name may be told after it");
             break;
         }
         (at, *left) = (at - 1, *left - 1);
@@ -227,7 +229,7 @@ async fn bearers(
             if !is_known(&met.uid) {
                 let found = exact.lives(exact.errand(), met, span, &is_known).await;
                 lives.extend(found);
-                // Nobody else had it while one of them had it.
+                // No other object had the name while one of these had it.
                 let begins = lives.iter().filter_map(|life| u64::try_from(life.begins()).ok()).min();
                 at = at.min(begins.unwrap_or(at));
             }
@@ -256,12 +258,12 @@ fn steps(life: Life) -> Vec<Step> {
 }
 
 impl Base {
-    /// All of the new history can be read.
+    /// Whether all of the new history can be read.
     fn is_the_beginning(&self) -> bool {
         self.common.as_str().is_empty() && self.at == self.at.beginning()
     }
 
-    /// What of those who are not known can't be read.
+    /// The hole of unknown objects that can't be read.
     fn missing(&self) -> Option<Hole> {
         if self.at == self.common || self.is_the_beginning() {
             return None;
@@ -272,14 +274,14 @@ impl Base {
             before: after(at),
             reason: reason::COMPACTED,
             message: format!(
-                "the server's history was replaced, and can be read from version {at} on: who came and went in \
-                 it before that is not known"
+                "the server's history was replaced, and can be read from version {at} on: objects that came \
+                 and went before that are not known"
             ),
         })
     }
 }
 
-/// From where on both histories differ is not known: a version can be the same in both by chance.
+/// It is not known from which version the two histories differ: a version can be equal in both by chance.
 fn replaced(listed: &Version) -> Hole {
     Hole {
         after: String::new(),
@@ -287,7 +289,7 @@ fn replaced(listed: &Version) -> Hole {
         reason: reason::REPLACED,
         message: format!(
             "the server's history was replaced: its versions up to {listed} were not watched, and can't be \
-             told from those of the old one, or not be read"
+             read or can't be told from those of the old history"
         ),
     }
 }

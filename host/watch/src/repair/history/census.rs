@@ -1,18 +1,18 @@
-//! What is there at a checkpoint beyond everything that was witnessed.
+//! Takes a census: whether more objects exist at a checkpoint than were witnessed.
 //!
-//! Bookmarks move the checkpoint of a quiet source on, past its last [landmark](crate::repair::history::landmarks).
-//! A backup from between the two has all that was witnessed, and may have counted on beyond the
-//! checkpoint by the time it is asked: then what it did in between would never be seen. But the
-//! server can be asked what was there at the checkpoint, and that is known exactly: a bookmark says
-//! that everything up to there has come.
+//! Bookmarks move the checkpoint of a quiet source past its last
+//! [landmark](crate::repair::history::landmarks). A backup from between the two contains everything that was
+//! witnessed. A server that was restored from it may pass the checkpoint before it is asked, and what it
+//! wrote in between would never be seen. But the server can list what existed at the checkpoint, and a
+//! bookmark says that everything up to there has come. So the witnessed objects at that version are known
+//! exactly.
 //!
-//! Nothing that was witnessed is contradicted by more than that. Whether events were lost or the
-//! history was replaced by one that shares all of it can't be told apart, and makes no difference to
-//! what has to be done: what is there is read back.
+//! A difference shows either lost events or a history that shares everything witnessed. The two can't be told
+//! apart, and the repair is the same: what exists is read back.
 //!
-//! One page is compared, object by object: all there is of most quiet sources. Of a longer list the
-//! count is compared as well, and where that differs, the rest. Versions that changed behind the
-//! first page, and nothing else, are left to the audit.
+//! One page is compared object by object. Most quiet sources have no more. For a longer list the count is
+//! compared as well, and if it differs, the rest. If only versions behind the first page changed, the audit
+//! finds them.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) struct Census<'a> {
     pub epoch: u32,
     /// The checkpoint.
     pub at: &'a Version,
-    /// Where the server is.
+    /// The server's version.
     pub server: &'a Version,
 }
 
@@ -44,15 +44,15 @@ pub(crate) struct Census<'a> {
 #[derive(Default)]
 struct Listed {
     uids: Uids,
-    /// Something could not be read, and may be anybody.
+    /// Whether an item could not be read. It may be any object.
     has_poison: bool,
 }
 
-/// The server can't tell, or what it tells proves nothing.
+/// The server can't tell, or its answer proves nothing.
 struct Untold;
 
 impl Census<'_> {
-    /// Whether the server has something else there than what was witnessed up to there.
+    /// Whether the server has something else at the checkpoint than the witnessed states.
     pub async fn is_contradicted(&self) -> bool {
         self.compared().await.unwrap_or(false)
     }
@@ -83,15 +83,15 @@ impl Census<'_> {
         let exact = |address: Address| {
             address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact")
         };
-        // A token says what version it is of, and none may be named beside it.
+        // A continue token contains its version, and the request must not name one beside it.
         let address = if token.is_empty() { exact(address) } else { address.with("continue", token) };
         let bytes = ask(self.parts, &address, at).await.ok_or(Untold)?;
-        // A server that doesn't know the parameters answers with what is there now.
+        // A server that does not know the parameters answers with the present objects.
         let is_there = project::list_page(&bytes).is_ok_and(|page| page.resource_version == at.as_str());
         if is_there { Ok(bytes) } else { Err(Untold) }
     }
 
-    /// Whether an object can't have been there, by what was witnessed.
+    /// Whether the witnessed states rule out that the object existed there.
     async fn is_strange(&self, item: &[u8], listed: &mut Listed) -> bool {
         let Ok(envelope) = project::envelope(item) else {
             listed.has_poison = true;
@@ -105,14 +105,14 @@ impl Census<'_> {
         let version = Version::new(&envelope.resource_version);
         let known = self.parts.shared.read().brief(&envelope.uid).map(|held| held.resource_version);
         match known {
-            // What was witnessed beyond the checkpoint says nothing about what was there before.
+            // A state beyond the checkpoint says nothing about what existed before it.
             Some(known) => known != version && !known.is_newer_than(self.at),
             None => self.is_unheard_of(&envelope).await,
         }
     }
 
-    /// Nothing was witnessed of it, not even its end. With a selector that can't be told: it may
-    /// have left.
+    /// Whether nothing was witnessed of the object, not even its end. With a selector that can't be told: the
+    /// object may have left.
     async fn is_unheard_of(&self, envelope: &Envelope<'_>) -> bool {
         let spec = &self.parts.spec;
         if !spec.match_labels.is_empty() || !matches(self.parts, envelope) {
@@ -122,7 +122,7 @@ impl Census<'_> {
         matches!(fate, Ok(Fate::Unknown))
     }
 
-    /// Whether somebody who was there by what was witnessed was not listed.
+    /// Whether a witnessed object was not listed.
     fn is_any_missing(&self, uids: &Uids) -> bool {
         let cache = self.parts.shared.read();
         let is_missing = |object: &ObjectRef, version: &Version| {
@@ -131,10 +131,11 @@ impl Census<'_> {
         cache.all().any(|held| is_missing(&held.object, &held.resource_version))
     }
 
-    /// Whether as many are there as are known. A checkpoint can lie right below a deletion that was
-    /// witnessed: then it is as many above it.
+    /// Whether the count equals the known objects. A checkpoint can lie directly below a witnessed deletion.
+    /// Then the count above it must fit.
     async fn fits(&self, counted: Option<u64>) -> Result<bool, Untold> {
-        // With a selector the server counts others, too; one that doesn't count can't be compared.
+        // With a selector the server counts other objects, too. A server that does not count can't be
+        // compared.
         let Some(counted) = counted.filter(|_| self.parts.spec.match_labels.is_empty()) else {
             return Ok(true);
         };

@@ -1,16 +1,17 @@
-//! Whether the history is the one that its landmarks are of.
+//! Checks landmarks: whether the server's history is still the one that they belong to.
 //!
-//! A server that was restored from a backup counts on from where the backup was, and may have
-//! passed the checkpoint by the time it is asked: numbers alone don't tell. But what was witnessed
-//! at a version can be asked for by that version. Nobody there, or another content, is another
-//! history. What compaction removed, or a server can't read, proves nothing.
+//! A restored server counts on from the backup's version, and may have passed the checkpoint before it is
+//! asked. So numbers alone do not tell. But a witnessed version can be read back at that version. If no
+//! object or another content is there, the history is another one. An answer that compaction prevents, or
+//! that the server can't give, proves nothing.
 //!
-//! One landmark may be the same in both histories by chance, or because a controller writes the
-//! same again; so older ones are kept, too, each before a round number of versions.
+//! One landmark may be equal in both histories by chance, or because a controller repeats a write. So older
+//! ones are kept, too, each the last before a round number of versions.
 //!
-//! Nobody comes back: an object whose end was witnessed and that is there is another history, too.
+//! An object whose end was witnessed can't exist again. If it does, the history is another one, too.
 //!
-//! Where bookmarks have moved the checkpoint beyond the newest, the [census](crate::repair::history::census) tells.
+//! If bookmarks have moved the checkpoint beyond the newest landmark, the
+//! [census](crate::repair::history::census) decides.
 
 use bytes::Bytes;
 use kubewitness_core::Version;
@@ -24,20 +25,20 @@ use crate::connect::resource::Resource;
 use crate::source::landmarks::{Landmark, Landmarks};
 use crate::source::parts::Parts;
 
-/// A server that is busy for a moment is asked so often before the watch is resumed without an
-/// answer. One that never answers such questions must not keep a source from watching.
+/// How often a busy server is asked before the watch goes on without an answer. A server that never answers
+/// must not keep a source from watching.
 const TRIES: u32 = 4;
 
-/// What the server has at a landmark's place.
+/// What the server has in a landmark's place.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Same,
     Other,
-    /// It can't tell.
+    /// The server can't tell.
     Untold,
 }
 
-/// Whether the server has something else at the place of one of them.
+/// Whether the server has something else in the place of a landmark.
 pub(crate) async fn are_elsewhere(landmarks: &Landmarks, parts: &Parts, resource: &Resource) -> bool {
     if landmarks.contradicted {
         return true;
@@ -46,7 +47,7 @@ pub(crate) async fn are_elsewhere(landmarks: &Landmarks, parts: &Parts, resource
         match found(landmark, parts, resource).await {
             Found::Other => return true,
             Found::Same => {}
-            // Older ones are compacted, too, and a server that can't tell can't tell of them.
+            // Older versions are compacted, too, and a server that can't tell can't tell of them either.
             Found::Untold => return false,
         }
     }
@@ -61,10 +62,10 @@ async fn found(landmark: &Landmark, parts: &Parts, resource: &Resource) -> Found
     }
 }
 
-/// `api_version` is what was asked for.
+/// `api_version` is the version of the API that was asked for.
 fn compared(landmark: &Landmark, answer: &[u8], api_version: &str) -> Found {
     let Ok(page) = project::list_page(answer) else { return Found::Untold };
-    // A server that doesn't know the parameters answers with what is there now.
+    // A server that does not know the parameters answers with the present objects.
     if page.resource_version != landmark.version.as_str() {
         return Found::Untold;
     }
@@ -78,20 +79,20 @@ fn compared(landmark: &Landmark, answer: &[u8], api_version: &str) -> Found {
     }
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     let (Some(found), Some(held)) = (read(item), read(&landmark.document)) else { return Found::Untold };
-    // The items of a list may not say what they are; then they are what was asked for.
+    // The items of a list may leave their type out. Then they have the requested one.
     let held_as = held.get("apiVersion").and_then(Value::as_str).unwrap_or(api_version);
     if held_as != api_version {
-        // The same version of it, converted: the source asks for another version of the API now.
+        // It is the same version in another form, because the source now uses another version of the API.
         return Found::Same;
     }
-    // Maps without a schema: nothing adds defaults to them.
+    // These are maps without a schema, to which no server adds defaults.
     let marks = ["/metadata/labels", "/metadata/annotations", "/data", "/binaryData"];
     let is_other =
         marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held);
     if is_other { Found::Other } else { Found::Same }
 }
 
-/// What the server answers about an old version; `None` where it can't tell.
+/// The server's answer about an old version; `None` if it can't tell.
 pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> Option<Bytes> {
     let tuning = &parts.tuning;
     let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
@@ -117,8 +118,8 @@ pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> 
     }
 }
 
-/// Whether two documents say different things. A field that one of them lacks is no difference: an
-/// upgraded server adds defaults to versions of old.
+/// Whether two documents contradict each other. A field that one of them lacks is no difference: an upgraded
+/// server adds defaults to old versions.
 fn differ(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {
@@ -211,7 +212,7 @@ mod tests {
         upgraded["status"]["ready"] = json!(0);
         upgraded["metadata"]["managedFields"] = json!([]);
         assert!(!contradicted("7", &[upgraded]));
-        // The parameters were ignored.
+        // The server ignored the parameters.
         assert!(!contradicted("12", &[job("u", "12", "z", 3)]));
         assert!(!contradicted(
             "7",

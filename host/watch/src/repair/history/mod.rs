@@ -1,6 +1,7 @@
-//! Whether the server's history is still the one that was witnessed, and where another one parted from it.
+//! Checks whether the server's history is still the witnessed one, and finds where another history parted
+//! from it.
 //!
-//! Asks the server and the journal, and changes neither. What follows from an answer is decided in `read`.
+//! Asks the server and the journal, and changes neither. `read` decides what follows from an answer.
 
 pub(crate) mod census;
 pub(crate) mod landmarks;

@@ -1,15 +1,14 @@
-//! From where a history that took the place of another is read: from the newest write that both
-//! have. What was written to it since was never watched, but can still be read back.
+//! Finds the version from which a replaced history is read: the newest write that both histories have. The
+//! writes after it were never watched in the new history, but can still be read back.
 //!
-//! A version can be the same in both by chance: a server that was restored from a backup counts on
-//! from there, and controllers do again what they did. But nobody is given the uid of another, and
-//! a write says when it was made (in `managedFields`), which a restore takes longer than the second
-//! that it is told in. So the creation of an object counts, and a write that is the same in all and
-//! has moved such a time; one that only took something away has not. A store's versions are one
-//! counter, so that everything below a write that is the same is the same as well.
+//! A version can be equal in both by chance: a restored server counts on from the backup, and controllers
+//! repeat their writes. Two facts can't be equal by chance. No object gets another's uid. And a write records
+//! its time in `managedFields` to the second, while a restore takes longer than a second. So an object's
+//! creation counts, and so does an equal write that changed such a time. A write that only removed something
+//! does not count. A store's versions are one counter, so everything below an equal write is equal as well.
 //!
-//! Where compaction has been beyond it, the new history is read from there on, and what lies
-//! between is a gap.
+//! If compaction has passed that write, the new history is read from the compaction on, and the versions in
+//! between are a gap.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -29,50 +28,50 @@ use crate::repair::walk_back::compaction::Compaction;
 use crate::repair::walk_back::versions::Answer;
 use crate::source::parts::Parts;
 
-/// Histories that are looked through; a backup of an older one has nothing in common with them.
+/// The histories that are compared. A backup of an older one has nothing in common with them.
 const EPOCHS: usize = 8;
 
-/// Writes that say nothing are passed over, so many in a row.
+/// How many inconclusive writes in a row are skipped.
 const UNCLEAR: u32 = 16;
 
-/// Where a new history is known from on.
+/// The version from which a new history is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Base {
-    /// It is read from here on.
+    /// It is read from this version on.
     pub at: Version,
-    /// Up to here it is the same as the one before; empty where nothing of it is known to be.
+    /// It equals the former history up to here; empty if that is known of no version.
     pub common: Version,
-    /// Beyond this it is not, and when that was, where it is known.
+    /// It differs beyond this version; with the time of that, if it is known.
     pub edge: u64,
     pub parted: Option<String>,
-    /// Where the server was.
+    /// The server's version.
     pub newest: Version,
 }
 
-/// What the new history has where the one before had a version.
+/// What the new history has in the place of a former version.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Same,
     Other,
-    /// It may be the same by chance.
+    /// It may be equal by chance.
     Unclear,
-    /// Compaction has been there.
+    /// Compaction has removed it.
     Gone,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Untold {
-    /// The server can't be asked, or the journal.
+    /// The server or the journal can't be asked.
     Ever,
-    /// Compaction came while it was asked.
+    /// Compaction arrived during the search.
     Now,
 }
 
-/// Up to some version everything is in both, and nothing beyond it.
+/// Up to some version both histories are equal, and beyond it they differ.
 struct Halved {
-    /// The newest that is known to be.
+    /// The newest version that is known to be equal.
     common: Option<u64>,
-    /// The oldest that is not, and when it was written.
+    /// The oldest version that is not, and the time of its write.
     other: u64,
     time: Option<String>,
 }
@@ -80,20 +79,20 @@ struct Halved {
 pub(crate) struct NewestCommon {
     parts: Arc<Parts>,
     exact: OldVersions,
-    /// The new history's.
+    /// The epoch of the new history.
     epoch: u32,
     newest: u64,
 }
 
 impl NewestCommon {
-    /// `None` where versions have no order.
+    /// Returns `None` if versions have no order.
     pub fn new(parts: &Arc<Parts>, resource: &Resource, epoch: u32, server: &Version) -> Option<Self> {
         let newest = server.number()?;
         let exact = asking(parts, resource, newest);
         Some(Self { parts: Arc::clone(parts), exact, epoch, newest })
     }
 
-    /// A server that doesn't answer such questions must not keep a source from watching.
+    /// Finds the base. A server that never answers such questions must not keep a source from watching.
     pub async fn base(&self) -> Result<Base, Untold> {
         let within = self.parts.tuning.walk.time_per_object;
         let base = timeout(within, self.told()).await.unwrap_or(Err(Untold::Ever));
@@ -103,10 +102,10 @@ impl NewestCommon {
                 %source, %common, "the new history is read from version {at} on"
             ),
             Err(Untold::Now) => {
-                tracing::info!(%source, "the new history was compacted while it was asked for: it is asked again");
+                tracing::info!(%source, "the new history was compacted during the search: the search begins again");
             }
             Err(Untold::Ever) => {
-                tracing::info!(%source, "what the new history has in common with the one before can't be told");
+                tracing::info!(%source, "the newest version that both histories have can't be found");
             }
         }
         base
@@ -124,7 +123,7 @@ impl NewestCommon {
         if let Some(common) = best.common.map(version) {
             return Ok(Base { at: common.clone(), common, edge, parted, newest });
         }
-        // A history that has nothing in common with the one before is read from its beginning.
+        // A history without anything in common is read from its beginning.
         self.exact.is_compacted(&version(1)).await;
         let gone = u64::try_from(self.exact.gone()).map_err(|_| Untold::Ever)?;
         if gone >= self.newest {
@@ -135,12 +134,12 @@ impl NewestCommon {
         Ok(Base { common: common.map_or_else(|| Version::new(""), version), at, edge, parted, newest })
     }
 
-    /// The newest first: a backup can be of any of them.
+    /// The newest first; a backup can belong to any of them.
     fn former_epochs(&self) -> impl Iterator<Item = u32> {
         (0..self.epoch).rev().take(EPOCHS)
     }
 
-    /// Among the versions that were witnessed, as far as the new history can be read.
+    /// Searches the witnessed versions for the newest equal one, as far as the new history can be read.
     async fn newest_of_both(&self, epoch: u32) -> Result<Halved, Untold> {
         let (mut low, mut high, mut common, mut time) = (1, self.newest.saturating_add(1), None, None);
         while low < high {
@@ -157,7 +156,7 @@ impl NewestCommon {
         Ok(Halved { common, other: high, time })
     }
 
-    /// The newest version within two numbers that says something.
+    /// The newest conclusive version in a range of numbers.
     async fn clearest(
         &self,
         epoch: u32,
@@ -173,7 +172,7 @@ impl NewestCommon {
         Ok(None)
     }
 
-    /// Among those that are still there at a version, by when they were written.
+    /// Searches the objects that exist at a version, by the time of their writes.
     async fn newest_of_both_at(&self, at: &Version) -> Result<Option<u64>, Untold> {
         let mut written = self.versions_at(at).await?;
         written.sort_unstable();
@@ -190,12 +189,12 @@ impl NewestCommon {
         Ok(common)
     }
 
-    /// Whether a version of somebody who was there at another one is one that was witnessed.
+    /// Whether a version of an object that existed at another version was witnessed.
     async fn witnessed(&self, written: u64, at: &Version) -> Result<Found, Untold> {
         for epoch in self.former_epochs() {
             let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
             let found = match self.compared_at(&former, at).await? {
-                // What was there before it can't be read any more; the journal may have it.
+                // What was there before can't be read any more. The journal may have it.
                 (Found::Same, Some(now)) => {
                     let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
                     if is_dated && !times(&parsed(&now)).is_empty() { Found::Same } else { Found::Unclear }
@@ -209,18 +208,18 @@ impl NewestCommon {
         Ok(Found::Other)
     }
 
-    /// The newest version within two numbers that was witnessed in an epoch.
+    /// The newest version in a range of numbers that was witnessed in an epoch.
     async fn former(&self, epoch: u32, within: RangeInclusive<u64>) -> Result<Option<(u64, Former)>, Untold> {
         let former = self.parts.witness.former(&self.parts.spec.name, epoch, within).await;
         let former = former.map_err(|error| {
             let source = &self.parts.spec.name;
-            tracing::warn!(%source, "what the history before had can't be read: {error}");
+            tracing::warn!(%source, "the former history can't be read: {error}");
             Untold::Ever
         })?;
         Ok(former.and_then(|former| Some((former.version.number()?, former))))
     }
 
-    /// At its own version, and right before that.
+    /// Compares at the version itself and directly before it.
     async fn compared(&self, former: &Former) -> Result<Found, Untold> {
         let (found, now) = self.compared_at(former, &former.version).await?;
         let (Found::Same, Some(now), Some(before)) = (&found, &now, former.version.before()) else {
@@ -237,7 +236,7 @@ impl NewestCommon {
         }
     }
 
-    /// Whether the same is there, and what.
+    /// Whether the same content is there, and the content.
     async fn compared_at(&self, former: &Former, at: &Version) -> Result<(Found, Option<Bytes>), Untold> {
         match self.exact.at(&former.object, at).await {
             Some(Answer::Item { uid, version, document })
@@ -253,7 +252,7 @@ impl NewestCommon {
         }
     }
 
-    /// Of everybody who was there.
+    /// The versions of all objects that existed at a version.
     async fn versions_at(&self, at: &Version) -> Result<Vec<u64>, Untold> {
         let limit = self.parts.tuning.page.to_string();
         let (mut versions, mut token) = (Vec::new(), String::new());
@@ -285,7 +284,7 @@ impl NewestCommon {
     }
 }
 
-/// For what a source waits for.
+/// Asks for old versions while the source waits.
 pub(crate) fn asking(parts: &Arc<Parts>, resource: &Resource, newest: u64) -> OldVersions {
     let walk = &parts.tuning.walk;
     let budget = Budget::new(walk.requests, walk.time, walk.rate);
@@ -302,12 +301,12 @@ fn parsed(document: &[u8]) -> Value {
     serde_json::from_slice(document).unwrap_or_default()
 }
 
-/// Whether a write says that it was made at another time than the one before it.
+/// Whether a write records another time than the write before it.
 fn has_moved(before: &[u8], now: &[u8]) -> bool {
     times(&parsed(before)) != times(&parsed(now))
 }
 
-/// When its fields were written.
+/// The times at which its fields were written.
 fn times(document: &Value) -> Vec<&str> {
     let managed = document.pointer("/metadata/managedFields").and_then(Value::as_array);
     let times = managed.into_iter().flatten().filter_map(|fields| fields.get("time"));

@@ -1,4 +1,4 @@
-//! What the watch did not bring, said and kept.
+//! Describes what the watch did not bring: logs it, and makes the entry that the journal keeps.
 
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
@@ -6,7 +6,7 @@ use kubewitness_core::views::DiscrepancyView;
 
 use crate::source::parts::Parts;
 
-/// Says what was missed. `listed`: `None` where it was not listed, or came with its end.
+/// Logs a missed version or deletion. `listed` is `None` if the object was not listed, or arrived with its end.
 pub(crate) fn discrepancy(
     parts: &Parts,
     object: &ObjectRef,
@@ -19,7 +19,7 @@ pub(crate) fn discrepancy(
     let what = if is_end { "its deletion was missed" } else { "a version was missed" };
     let ObjectRef { namespace, name, uid, .. } = object;
     let source = &parts.spec.name;
-    tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the watch has not brought all: {what}");
+    tracing::warn!(%source, %namespace, %name, %uid, %witnessed, %listed, "the watch has lost something: {what}");
     let (object, found_ms) = (object.clone(), parts.clock.now_ms());
     DiscrepancyView { object, witnessed, listed, found_ms }
 }

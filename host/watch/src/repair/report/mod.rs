@@ -1,11 +1,10 @@
 //! Tells the writer what a round found, name by name and in each name's order.
 //!
-//! Under one name others may have come and gone that only the sweep finds. So what began in the
-//! outage waits until the sweep has come to its beginning, and the name of what has ended until
-//! the end of the sweep.
+//! Under one name other objects may have come and gone that only the sweep finds. So an object that began in
+//! the outage waits until the sweep has reached its beginning. A name whose object has ended waits until the
+//! end of the sweep.
 //!
-//! Holes come last where another witness of a shared journal may have seen what lies in them. It asks the
-//! server nothing.
+//! Holes that another witness of a shared journal may have seen come last. It asks the server nothing.
 
 pub(crate) mod discrepancy;
 pub(crate) mod other_witnesses;
@@ -22,15 +21,15 @@ use crate::source::life::Life;
 use crate::source::parts::Parts;
 use crate::source::round::RoundId;
 
-/// One name with what was missed of it.
+/// One name with its missed versions.
 pub(crate) struct NameReport {
     pub object: Arc<ObjectRef>,
-    /// Of the bearer before.
+    /// The end of the name's former object.
     pub before: Vec<Step>,
-    /// Whoever had the name in between.
+    /// Objects that had the name in between.
     pub between: Vec<Life>,
     pub after: Vec<Step>,
-    /// It waits until nobody unknown can have had the name before this version.
+    /// It waits until the sweep is complete up to this version.
     pub waits: Option<u128>,
 }
 
@@ -43,7 +42,7 @@ impl NameReport {
         steps
     }
 
-    /// Versions of it are not known, its end among them.
+    /// Whether versions are missing, the end among them.
     fn is_torn(&self) -> bool {
         let torn = |step: &Step| matches!(step, Step::Hole(..) | Step::Ended(_, None));
         self.before.iter().chain(&self.after).any(torn) || self.between.iter().any(Life::is_torn)
@@ -55,9 +54,9 @@ pub(crate) struct Reporter {
     inputs: mpsc::Sender<Input>,
     round: RoundId,
     waiting: Vec<NameReport>,
-    /// Who may have seen what lies in holes.
+    /// Other witnesses that may have seen what lies in holes.
     others: Option<OtherWitnesses>,
-    /// Names with holes, where others may.
+    /// Names with holes that other witnesses may have seen.
     torn: Vec<NameReport>,
     /// Names that are not told yet.
     left: usize,
@@ -84,20 +83,20 @@ impl Reporter {
         reporter
     }
 
-    /// A name was read back.
+    /// Takes a name that was read back.
     pub async fn read_back(&mut self, mut report: NameReport) -> Result<(), Closed> {
         if report.waits.is_none() {
             return self.tell(report).await;
         }
         if !report.before.is_empty() && !self.may_be_whole(&report) {
-            // How the bearer before ended is older than anybody who may be found.
+            // The end of the former object is older than any object that the sweep may still find.
             self.story(std::mem::take(&mut report.before), None).await?;
         }
         self.waiting.push(report);
         Ok(())
     }
 
-    /// Somebody was found of whom nothing was known.
+    /// Takes an unknown object that the sweep found.
     pub async fn found(&mut self, life: Life) -> Result<(), Closed> {
         let of_name = |report: &&mut NameReport| {
             report.object.name == life.object.name && report.object.namespace == life.object.namespace
@@ -118,7 +117,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// Nobody unknown is hidden up to this version.
+    /// Notes that the sweep is complete up to this version.
     pub async fn clean(&mut self, clean: u128) -> Result<(), Closed> {
         let waits =
             |report: &mut NameReport| report.waits.is_some_and(|until| until > clean.saturating_add(1));
@@ -129,12 +128,12 @@ impl Reporter {
         Ok(())
     }
 
-    /// Another witness may have seen what this one lacks of it.
+    /// Whether another witness may have seen what this one lacks.
     fn may_be_whole(&self, report: &NameReport) -> bool {
         self.others.is_some() && report.is_torn()
     }
 
-    /// Whoever was not found lies in these holes.
+    /// Ends the report. Objects that were not found lie in these holes.
     pub async fn end(mut self, mut holes: Vec<Hole>) -> Result<(), Closed> {
         self.clean(u128::MAX).await?;
         let is_whole = holes.is_empty() && self.torn.is_empty();
@@ -150,7 +149,7 @@ impl Reporter {
         self.send(Input::Settled(self.round)).await
     }
 
-    /// Whether another witness knows what this one does not. It ends where that one alone can go on.
+    /// Whether another witness knows what this one does not. The source ends if only that witness can go on.
     async fn is_seen_by(&mut self, others: &OtherWitnesses) -> Result<bool, Closed> {
         self.send(Input::Swept(self.round)).await?;
         loop {
@@ -159,7 +158,7 @@ impl Reporter {
                 Waited::Behind => self.tell_torn().await?,
                 Waited::Seen(_) if self.torn.is_empty() => return Ok(true),
                 Waited::Seen(why) => {
-                    // What is missing here is there by now.
+                    // The journal now holds what is missing here.
                     self.send(Input::Overtaken(why)).await?;
                     return Err(Closed);
                 }

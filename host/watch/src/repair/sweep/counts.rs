@@ -1,29 +1,28 @@
-//! The search for objects that were created and deleted while nobody looked. Pure: it says at
-//! which versions to count, when to look at all names, and what stays unknown.
+//! Searches for objects that were created and deleted while nobody watched. Pure: it says at which versions
+//! to count, when to list all names, and what stays unknown.
 //!
-//! Versions of the store are one counter. A version that is known to be a version of a known
-//! object hides nothing. At every other one the collection is counted (an exact list of one item
-//! gives the number of all): the count minus what the known story predicts grows at the very
-//! version at which an unknown object was created. Before it shrinks again, at which moment an
-//! unknown one may have ended, all names are listed at the version counted last: everyone who
-//! came since is still there. Deletions are counted, too, since several can share a version.
+//! The store's versions are one counter. A version that belongs to a known object hides nothing. At every
+//! other version the collection is counted; an exact list of one item gives the count. The count minus the
+//! known objects grows exactly at the version at which an unknown object was created. Before it shrinks
+//! again, an unknown object may end. So at the last counted version all names are listed: every object that
+//! came since still exists there. Deletions are counted, too, because several can share a version.
 
 use crate::source::hole::{Hole, reason};
 use crate::source::life::Life;
 use crate::version::number;
 
-const COMPACTED: &str = "compaction has removed what would tell";
+const COMPACTED: &str = "compaction has removed the versions that would show them";
 
 /// What is known of one object within the outage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
-    /// Versions at which it was written.
+    /// The versions at which it was written.
     pub versions: Vec<u128>,
-    /// The one among them at which it may have been created, where that isn't certain.
+    /// The version among them that may be its creation, if that is not certain.
     pub unsure: Option<u128>,
-    /// Of its creation, where it was in the outage and is certain.
+    /// The version of its creation, if it is certain and in the outage.
     pub born: Option<u128>,
-    /// Of its deletion, likewise.
+    /// The version of its deletion, if it is certain and in the outage.
     pub died: Option<u128>,
 }
 
@@ -41,8 +40,8 @@ impl From<&Life> for Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heed {
     Fine,
-    /// Before the count is taken, all names are listed at this version. At most so many are
-    /// unknown, where that is certain.
+    /// List all names at this version before the count is taken. At most this many objects are unknown, if
+    /// that is certain.
     Look(u128, Option<u64>),
 }
 
@@ -51,21 +50,21 @@ pub(crate) struct SweepCounts {
     after: u128,
     listed: u128,
     accounted: Vec<u128>,
-    /// Known versions that are counted at all the same: somebody may have been created there.
+    /// Known versions that are counted all the same, because an unknown object may have been created there.
     unsure: Vec<u128>,
     births: Vec<u128>,
     deaths: Vec<u128>,
     expected: Option<u64>,
-    /// The next version to be handed out, whether it is accounted for or not where that is said.
+    /// The next version to hand out. With `anyway` it is handed out even if a known object accounts for it.
     next: u128,
     anyway: bool,
-    /// Where it went on after what compaction took, until that is looked at.
+    /// The version from which the search went on after compaction, until it is listed.
     resumed: Option<u128>,
-    /// Up to here nothing is hidden.
+    /// Nothing is hidden up to here.
     clean: u128,
-    /// The version counted last, with its count.
+    /// The last counted version, with its count.
     last: Option<(u128, u64)>,
-    /// How far counts are from the known story for a known reason.
+    /// A known difference between the counts and the known objects.
     base: i128,
     holes: Vec<Hole>,
 }
@@ -99,7 +98,7 @@ impl SweepCounts {
         }
         self.accounted.dedup();
         self.unsure.dedup();
-        // One write creates one object; deletions can share a version.
+        // One write creates one object. Deletions can share a version.
         self.births.dedup();
     }
 
@@ -114,7 +113,7 @@ impl SweepCounts {
         self.tidy();
     }
 
-    /// Whether there is anything to look for.
+    /// Whether there is anything to search for.
     pub fn is_needed(&self) -> bool {
         self.hidden(self.after, self.listed + 1)
     }
@@ -152,7 +151,7 @@ impl SweepCounts {
         i128::from(count) - self.predicted(at)
     }
 
-    /// Takes the count at a version; counts come in the order in which they were asked for.
+    /// Takes the count at a version. Counts come in the order in which they were asked for.
     pub fn counted(&mut self, at: u128, count: u64) -> Heed {
         let excess = self.excess(at, count);
         match self.last {
@@ -178,12 +177,12 @@ impl SweepCounts {
         Heed::Fine
     }
 
-    /// Up to here everybody is known, but for what compaction took.
+    /// Every object up to here is known, apart from what compaction took.
     pub fn clean(&self) -> u128 {
         self.clean
     }
 
-    /// Everyone who was there at the version counted last is known now.
+    /// Notes that every object at the last counted version is known now.
     pub fn looked(&mut self) {
         if let Some((last, counted)) = self.last {
             self.base = self.excess(last, counted);
@@ -191,13 +190,13 @@ impl SweepCounts {
         }
     }
 
-    /// All names at a version were looked at, without a count.
+    /// Notes that all names at a version were listed, without a count.
     pub fn seen(&mut self, at: u128) {
         self.last = Some((at, 0));
         self.clean_to(at);
     }
 
-    /// All versions were counted: what is to be looked at still.
+    /// What must still be listed once all versions are counted.
     pub fn rest(&self) -> Heed {
         match self.last {
             Some((last, counted)) if self.excess(last, counted) > self.base => {
@@ -207,8 +206,8 @@ impl SweepCounts {
         }
     }
 
-    /// Compaction has been here; `first` is the oldest version that can still be read, `None`
-    /// where not even the list's can. It goes on there, with a look at all names.
+    /// Notes that compaction has passed. `first` is the oldest version that can still be read; `None` if not
+    /// even the list's version can. The search goes on there and lists all names.
     pub fn compacted(&mut self, first: Option<u128>) {
         let Some(first) = first.filter(|first| *first <= self.listed) else {
             return self.give_up(reason::COMPACTED, COMPACTED);
@@ -217,13 +216,14 @@ impl SweepCounts {
         (self.last, self.next, self.anyway) = (None, first, true);
     }
 
-    /// Up to here nothing is hidden, but for what compaction took below where it went on.
+    /// Nothing is hidden up to here, apart from what compaction took below the version where the search went
+    /// on.
     fn clean_to(&mut self, clean: u128) {
         if let Some(first) = self.resumed.take()
             && self.hidden(self.clean, first)
         {
-            // What was there at the first readable version is known by now. If that is no version
-            // of anyone, it may be that of a deletion.
+            // Everything at the first readable version is known by now. If no object has that version, it may
+            // be the version of a deletion.
             let somebodys =
                 [&self.accounted, &self.unsure].iter().any(|known| known.binary_search(&first).is_ok());
             let before = if somebodys { first } else { first + 1 };
@@ -232,7 +232,7 @@ impl SweepCounts {
         self.clean = clean;
     }
 
-    /// What has not been looked through stays unknown.
+    /// Gives up: what was not searched stays unknown.
     pub fn give_up(&mut self, reason: &'static str, why: &str) {
         self.resumed = None;
         self.hole(self.listed + 1, reason, why);

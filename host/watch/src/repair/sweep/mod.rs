@@ -1,5 +1,5 @@
-//! Carries the sweep out: counts the collection at old versions, lists all names where the
-//! counts say so, and reads back the life of whoever was not known.
+//! Carries the sweep out: it counts the collection at old versions, lists all names where the counts require
+//! it, and reads back the lives of unknown objects.
 
 pub(crate) mod counts;
 #[cfg(test)]
@@ -29,13 +29,13 @@ use crate::source::parts::Parts;
 use crate::source::round::Outage;
 use crate::version::number;
 
-/// Objects that a source with a selector may have: they are listed at every version.
+/// The most objects of a source with a selector. They are listed at every version.
 const NAMES: usize = 500;
 
-/// Why a request of the sweep gave nothing.
+/// Why a request of the sweep failed.
 enum Miss {
     Compacted,
-    /// For good: the reason's word, and why.
+    /// For good: the word of the reason, and the explanation.
     Over(&'static str, String),
     /// The writer has ended.
     Closed,
@@ -53,8 +53,8 @@ pub(crate) struct Sweep<'a> {
     outage: Outage,
     told: Vec<Told>,
     reporter: &'a mut Reporter,
-    /// With a selector the server counts nothing, and the source knows only what matches it: what
-    /// matches is listed at every version.
+    /// With a selector the server does not count, and the source knows only matching objects. So these are
+    /// listed at every version.
     by_names: bool,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Sweep<'a> {
         Self { by_names: !parts.spec.match_labels.is_empty(), parts, exact, outage, told, reporter }
     }
 
-    /// What stays unknown.
+    /// Returns the holes that stay unknown.
     pub async fn run(mut self) -> Result<Vec<Hole>, Closed> {
         let (Some(after), Some(listed)) = (number(&self.outage.after), number(&self.outage.listed)) else {
             let Outage { after, listed, .. } = &self.outage;
@@ -81,7 +81,7 @@ impl<'a> Sweep<'a> {
                 after: after.to_string(),
                 before: listed.to_string(),
                 reason: reason::UNREADABLE,
-                // No number follows it, which would be the bound.
+                // No number follows this version, which would be the bound.
                 message: format!(
                     "objects that were created and deleted after version {after} and up to {listed}, that one \
                      included, are not known: the server's versions have no order"
@@ -120,7 +120,7 @@ impl<'a> Sweep<'a> {
             let counts = join_all(wanted.iter().map(|at| self.count(*at))).await;
             for (at, count) in wanted.into_iter().zip(counts) {
                 if self.counted(sweep, at, count).await? == Flow::Compacted {
-                    // What was counted beyond it is counted again.
+                    // Counts beyond this version are repeated.
                     self.resume(sweep);
                     break;
                 }
@@ -158,7 +158,7 @@ impl<'a> Sweep<'a> {
         Ok(Flow::On)
     }
 
-    /// How many objects there were.
+    /// The number of objects at a version.
     async fn count(&self, at: u128) -> Result<u64, Miss> {
         let bytes = self.read(at, |address| address.with("limit", "1")).await?;
         let page = self.page(&bytes, at)?;
@@ -176,7 +176,7 @@ impl<'a> Sweep<'a> {
 
     // ---- names ---------------------------------------------------------------------------
 
-    /// At every version, what matches the selector.
+    /// Lists the objects that match the selector at every version.
     async fn by_names(&mut self, sweep: &mut SweepCounts) -> Result<(), Miss> {
         let held = self.parts.shared.read().len();
         if held > NAMES {
@@ -198,7 +198,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Lists all names at a version, and reads back whoever is not known.
+    /// Lists all names at a version, and reads back the unknown objects.
     async fn look(&mut self, sweep: &mut SweepCounts, at: u128, most: Option<u64>) -> Result<(), Miss> {
         let unknown = self.unknown(at, most).await?;
         self.live_on(sweep, unknown).await?;
@@ -222,7 +222,7 @@ impl<'a> Sweep<'a> {
         Err(Miss::Over(reason::UNREADABLE, "pages of old lists expire before they are read".to_string()))
     }
 
-    /// `None`: a page expired, although its version can be read.
+    /// Returns `None` if a page expired although its version can be read.
     async fn pages(
         &self,
         at: u128,
@@ -240,7 +240,7 @@ impl<'a> Sweep<'a> {
             }
             let next = narrowed(self.exact.collection()).with("continue", &page.continue_token);
             bytes = match self.request(&next).await {
-                // A token may be gone where its version is not.
+                // A token may have expired although its version can be read.
                 Err(Miss::Compacted) if !self.exact.is_compacted(&version(at)).await => return Ok(None),
                 read => read?,
             };
@@ -250,7 +250,7 @@ impl<'a> Sweep<'a> {
     fn unknown_of(&self, at: u128, bytes: &Bytes, item: &[u8]) -> Option<(ObjectRef, Met)> {
         let envelope = project::envelope(item).ok()?;
         let is_known = self.outage.known.contains(&envelope.uid);
-        // A server that doesn't know the selector lists everything.
+        // A server that does not know the selector lists everything.
         if is_known || check(&self.parts, &envelope).is_err() || !matches(&self.parts, &envelope) {
             return None;
         }
@@ -270,7 +270,7 @@ impl<'a> Sweep<'a> {
     ) -> Result<(), Closed> {
         let (after, listed) = (self.outage.after.clone(), self.outage.listed.clone());
         for (object, met) in unknown {
-            // Met under the name of another by now.
+            // It was met meanwhile under another object's name.
             if self.outage.known.contains(&met.uid) {
                 continue;
             }
@@ -279,11 +279,11 @@ impl<'a> Sweep<'a> {
                 continue;
             }
             let errand = self.exact.errand();
-            // One that was in the source's selector for a while may be there still, and so may one
-            // of a part that was listed later.
+            // An object that was in the source's selector for a while may still exist. So may one of a part
+            // that was listed later.
             let is_over = !self.by_names && self.outage.is_whole;
             let span = Span { like: &object, floor: &after, until: &listed, is_over };
-            // Whoever had the name after it is found in its turn.
+            // Later objects of the name are found in their turn.
             let lives = self.exact.lives(errand, met, span, &|_| true).await;
             sweep.learn(lives.iter().map(Told::from));
             for life in lives {
@@ -294,7 +294,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Told in a round that a kill ended: what compaction has removed since is no hole.
+    /// Whether a round that a kill ended has told the object. What compaction removed since is then no hole.
     async fn was_told(&self, uid: &str) -> bool {
         let epoch = self.parts.shared.live().epoch;
         fate(&self.parts, epoch, uid).await == Fate::Ended
@@ -302,12 +302,12 @@ impl<'a> Sweep<'a> {
 
     // ---- requests ------------------------------------------------------------------------
 
-    /// Goes on where compaction has not been.
+    /// Goes on at the oldest version that compaction has left.
     fn resume(&self, sweep: &mut SweepCounts) {
         sweep.compacted(Some(self.exact.gone().saturating_add(1)));
     }
 
-    /// A list at a version.
+    /// Reads a list at a version.
     async fn read(&self, at: u128, narrowed: impl Fn(Address) -> Address) -> Result<Bytes, Miss> {
         let version = version(at);
         for _ in 0..CONTRADICTED {
@@ -322,10 +322,7 @@ impl<'a> Sweep<'a> {
                 read => return read,
             }
         }
-        Err(Miss::Over(
-            reason::UNREADABLE,
-            format!("version {at} is said to be compacted, and can be read all the same"),
-        ))
+        Err(Miss::Over(reason::UNREADABLE, format!("version {at} is reported as compacted, but can be read")))
     }
 
     async fn request(&self, address: &Address) -> Result<Bytes, Miss> {

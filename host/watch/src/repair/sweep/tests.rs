@@ -1,4 +1,4 @@
-//! The sweep against a store that is counted by brute force.
+//! Compares the sweep with a store that is counted by brute force.
 
 use std::collections::BTreeSet;
 
@@ -36,8 +36,8 @@ struct Store {
 }
 
 impl Store {
-    /// Each step is one write: 0 creates, 1 updates, 2 deletes one, 3 deletes several at one
-    /// version, others write to another resource.
+    /// Each step is one write: 0 creates, 1 updates, 2 deletes one, 3 deletes several at one version, others
+    /// write to another resource.
     fn write(&mut self, step: u8, pick: usize) {
         self.version += 1;
         let living: Vec<usize> =
@@ -61,12 +61,12 @@ impl Store {
     }
 }
 
-/// Sweeps; gives the objects that were found, the holes, and how often all names were listed.
+/// Sweeps. Returns the objects found, the holes, and how often all names were listed.
 fn swept(store: &Store, after: u128, compacted: u128) -> (BTreeSet<usize>, Vec<(u128, u128)>, u32) {
     swept_with(store, after, compacted, |_| true)
 }
 
-/// `certain` says of whom it is known when it was created and deleted.
+/// `certain` says whose creation and deletion are known.
 fn swept_with(
     store: &Store,
     after: u128,
@@ -121,7 +121,7 @@ fn store(steps: &[(u8, usize)]) -> Store {
 
 #[test]
 fn an_object_that_lived_for_one_version_is_found() {
-    // One before the outage; then a brief one, and a write elsewhere.
+    // One object before the outage; then a short-lived one, and a write elsewhere.
     let store = store(&[(0, 0), (0, 0), (2, 1), (9, 0)]);
     assert_eq!(swept(&store, 1, 0), (BTreeSet::from([1]), vec![], 1));
 }
@@ -134,7 +134,7 @@ fn one_look_finds_all_who_live_at_the_same_time() {
 
 #[test]
 fn an_end_that_shares_its_version_with_a_known_one_hides_nobody() {
-    // At one version a known and an unknown object are deleted, at the next another is created.
+    // A known and an unknown object are deleted at one version, and another is created at the next.
     let store = store(&[(0, 0), (0, 0), (0, 0), (3, 1), (0, 0), (2, 0), (9, 0)]);
     let (found, holes, _) = swept(&store, 1, 0);
     let brief = (0..store.objects.len()).filter(|i| {
@@ -167,7 +167,7 @@ fn giving_up_is_one_hole_from_the_last_version_that_is_clean() {
 }
 
 proptest! {
-    /// Whoever came and went is found, or lies in a hole; holes cover nothing that can be read.
+    /// Every object that came and went is found or lies in a hole. Holes cover nothing that can be read.
     #[test]
     fn nobody_who_came_and_went_is_missed(
         steps in prop::collection::vec((0u8..6, 0usize..50), 2..120), after in 0usize..120, compacted in 0u128..140,
@@ -176,7 +176,7 @@ proptest! {
         let store = store(&steps);
         let after = (after % steps.len()) as u128;
         let compacted = if compacted > store.version { 0 } else { compacted };
-        // In a round that follows a kill it isn't known of all when they were created.
+        // In a round after a kill it is not known of every object when it was created.
         let certain = |i: usize| uncertain >> (i % 6) & 1 == 0;
         let (found, holes, _) = swept_with(&store, after, compacted, certain);
         prop_assert!(holes.len() <= 1);

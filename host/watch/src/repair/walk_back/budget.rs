@@ -1,5 +1,5 @@
-//! What reading old versions back may cost: requests, requests a second, and time in which the
-//! server was there.
+//! Limits what reading old versions back costs: requests, requests a second, and time in which the server was
+//! there.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Turns that were not used are given out later, up to this many at once.
+/// Unused turns are given out later, at most this many at once.
 const BURST: u32 = 8;
 
 pub(crate) struct Budget {
@@ -43,14 +43,14 @@ impl Budget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time since the beginning, without that in which the server was away.
+    /// The time since the beginning, without the time in which the server was away.
     pub fn spent(&self) -> Duration {
         let state = self.state();
         let away = state.away + state.away_since.map(|since| since.elapsed()).unwrap_or_default();
         self.since.elapsed().saturating_sub(away)
     }
 
-    /// Takes one request. `false`: nothing is left.
+    /// Takes one request. Returns `false` if none is left.
     pub fn take(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
         self.spent() < self.time
@@ -67,7 +67,7 @@ impl Budget {
             state.turn = at + self.step;
             at
         };
-        // A timer rings at the next millisecond, even one whose time has come.
+        // A timer rings at the next millisecond, also if its time has passed.
         if at > now {
             sleep_until(at).await;
         }

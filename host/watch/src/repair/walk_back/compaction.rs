@@ -1,9 +1,9 @@
-//! Up to where compaction has been. It removes the oldest versions first, so that one answer
-//! speaks for everything below it, and nobody has to ask for what lies there.
+//! Tracks how far compaction has been. It removes the oldest versions first, so one answer speaks for
+//! everything below it.
 //!
-//! But one answer alone is not believed: a gateway, an expired token or one server of several may
-//! say of a version that it is gone while it can still be read. Only what two questions were told
-//! counts, and only for the versions at or below it. Pure; [`OldVersions`](crate::repair::walk_back::OldVersions) asks.
+//! One answer alone is not believed. A gateway, an expired token or one server of several may call a version
+//! gone although it can still be read. So only an answer to two questions counts, and only for versions at or
+//! below it. Pure; [`OldVersions`](crate::repair::walk_back::OldVersions) asks.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,13 +11,13 @@ use kubewitness_core::Version;
 
 use crate::version::number;
 
-/// What is known of it in one round.
+/// What one round knows of compaction.
 pub(crate) struct Compaction {
     /// Everything up to here is gone.
     gone: Mutex<u128>,
-    /// The newest version that this round asks for: the server has it, if compaction hasn't.
+    /// The newest version that this round asks for. The server has it, unless compaction has passed it.
     newest: u128,
-    /// Held while it is looked for, so that those who meet it together look once.
+    /// Held during a search for it, so that callers who meet it together search once.
     pub looking: tokio::sync::Mutex<()>,
 }
 
@@ -30,7 +30,7 @@ impl Compaction {
         }
     }
 
-    /// Everything up to here is gone; 0 where nothing is known to be.
+    /// Everything up to here is gone; 0 if nothing is known to be.
     pub fn gone(&self) -> u128 {
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,19 +39,20 @@ impl Compaction {
         number(at).is_some_and(|at| at <= self.gone())
     }
 
-    /// Two questions were told so.
+    /// Notes that two questions got this answer.
     pub fn confirmed(&self, at: u128) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         *gone = at.max(*gone);
     }
 
-    /// The search for the oldest version that can still be read.
+    /// A search for the oldest version that can still be read.
     pub fn halving(&self) -> Halving {
         Halving { gone: self.gone(), there: self.newest.saturating_add(1) }
     }
 }
 
-/// Between a version that is gone and one that is there, or newer than all that are asked for.
+/// Halves the distance between a version that is gone and one that exists, or is newer than every version
+/// asked for.
 #[derive(Debug)]
 pub(crate) struct Halving {
     gone: u128,
@@ -59,7 +60,7 @@ pub(crate) struct Halving {
 }
 
 impl Halving {
-    /// The next version to ask for; `None` once they are neighbours.
+    /// The next version to ask for; `None` once the two are neighbours.
     pub fn next(&self) -> Option<u128> {
         let between = self.there.saturating_sub(self.gone);
         (between > 1).then(|| self.gone + between / 2)
@@ -102,8 +103,8 @@ mod tests {
     }
 
     proptest! {
-        /// It comes to the compaction with about as many questions as the distance has digits, and
-        /// asks for nothing newer than it was told of.
+        /// The search needs about as many questions as the distance has binary digits, and asks for nothing
+        /// newer than its bound.
         #[test]
         fn halving_comes_to_the_oldest_version_that_is_there(
             gone in 0u128..1_000_000, more in 0u128..1_000_000, known in 0u128..1_000_000,

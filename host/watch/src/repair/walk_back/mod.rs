@@ -1,7 +1,7 @@
-//! Asks the server for old versions of objects, within the budget of one round.
+//! Walks back: asks the server for old versions of objects, within the budget of one round.
 //!
-//! What to ask for is decided by [`Walk`] and [`Search`], which are pure, or by the sweep. It tells nobody what
-//! it found: that is for who asked.
+//! [`Walk`] and [`Search`], which are pure, or the sweep decide what to ask for. The caller tells the writer
+//! what was found.
 
 pub(crate) mod budget;
 pub(crate) mod compaction;
@@ -30,15 +30,14 @@ use crate::source::life::{Life, Walked};
 use crate::source::parts::Parts;
 use crate::source::round::Since;
 
-/// Versions of one object at most, whatever the budget says: so many are in memory at once.
+/// The most versions of one object, whatever the budget says. They are in memory at the same time.
 const STORY: u32 = 4096;
 
-/// A version that is refused as compacted, while the same server reads it for somebody else, is
-/// asked for so often.
+/// How often a version is asked for that is refused as compacted while the same server reads it for others.
 pub(crate) const CONTRADICTED: u32 = 3;
 
-/// A server that can't be reached at all sends no newer versions either, so that nobody waits in
-/// vain. Beyond this its history is compacted soon after it is back.
+/// The longest wait for a server that can't be reached. It sends no newer versions either, so no event waits
+/// for nothing. After this time its history is compacted soon after it is back.
 const AWAY: Duration = Duration::from_secs(900);
 
 const TOO_LONG: &str = "reading them back would have taken too long";
@@ -50,45 +49,46 @@ pub(crate) struct OldVersions {
     resource: Resource,
     budget: Budget,
     compaction: Arc<Compaction>,
-    /// How long a server that is busy is waited for, and one that is away.
+    /// How long to wait for a busy server, and for one that is away.
     busy: Duration,
     away: Duration,
-    /// The server can't be asked for old versions: said once, then not tried again in this round.
+    /// Whether the server can't be asked for old versions. It is logged once, and not tried again in this
+    /// round.
     refused: AtomicBool,
 }
 
-/// How an object that is no longer there came to its end.
+/// How an object that no longer exists ended.
 #[derive(Default)]
 pub(crate) struct Ended {
-    /// Of its deletion, where it could be found.
+    /// The version of its deletion, if it could be found.
     pub version: Option<Version>,
     /// Its last versions before that, and what is missing above them.
     pub walked: Vec<Walked>,
-    /// Others that were seen under its name.
+    /// Other objects that were seen under its name.
     pub met: Vec<Met>,
-    /// Something of it was lost where the watch was taken to be complete.
+    /// Whether a version was lost where the watch counted as complete.
     pub was_lost: bool,
 }
 
-/// Whether an object was there at its floor.
+/// Whether an object existed at its floor.
 enum Floor {
     Firm,
     Sunk,
     Untold(&'static str),
 }
 
-/// A name in a time in which nobody looked at it.
+/// A name, and a time in which nobody watched it.
 #[derive(Clone, Copy)]
 pub(crate) struct Span<'a> {
-    /// Somebody of this name.
+    /// Any object of this name.
     pub like: &'a ObjectRef,
     pub floor: &'a Version,
     pub until: &'a Version,
-    /// Nobody unknown has the name at its end. Otherwise that is asked.
+    /// Whether no unknown object has the name at the end. Otherwise the server is asked.
     pub is_over: bool,
 }
 
-/// Until when one object may be read back, in the round's own time.
+/// The time limit for reading one object back, in the round's own time.
 #[derive(Clone, Copy)]
 pub(crate) struct Errand {
     until: Duration,
@@ -100,7 +100,7 @@ impl OldVersions {
         Self { parts, resource, budget, compaction, busy, away: AWAY, refused: AtomicBool::new(false) }
     }
 
-    /// For what somebody waits for.
+    /// Sets the patience for a read that somebody waits for.
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { busy: patience, away: patience, ..self }
     }
@@ -121,7 +121,7 @@ impl OldVersions {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The versions of one object that are missing below one.
+    /// The versions of one object that are missing below a known one.
     pub async fn versions(
         &self,
         errand: Errand,
@@ -155,14 +155,14 @@ impl OldVersions {
         }
     }
 
-    /// The end of an object that was no longer there at `absent`.
+    /// The end of an object that no longer existed at `absent`.
     pub async fn end(&self, errand: Errand, object: &ObjectRef, since: Since, absent: &Version) -> Ended {
         let (since, floor) = self.checked(object, since).await;
         let mut ended = self.end_since(errand, object, &since, absent).await;
         let is_next = ended.version.as_ref().is_some_and(|end| end.before().as_ref() == Some(&since.floor));
         match floor {
             Floor::Sunk => ended.was_lost = true,
-            // It may as well have ended before the floor, and this be somebody else's version.
+            // It may have ended before the floor, and this may be another object's version.
             Floor::Untold(reason) if is_next && ended.walked.is_empty() => {
                 let last = since.last.as_ref().unwrap_or(&since.floor);
                 let before = Version::new(&after(ended.version.as_ref().unwrap_or(&since.floor)));
@@ -174,8 +174,8 @@ impl OldVersions {
         ended
     }
 
-    /// Whether an object was at the floor what was witnessed of it last. If the floor lies at or
-    /// above its end already, that end was lost.
+    /// Whether an object at the floor equals its last witnessed version. If its end lies at or below the
+    /// floor, that end was lost.
     async fn checked(&self, object: &ObjectRef, mut since: Since) -> (Since, Floor) {
         let Some(last) = since.last.clone().filter(|last| since.floor.is_newer_than(last)) else {
             return (since, Floor::Firm);
@@ -193,12 +193,12 @@ impl OldVersions {
         (since, floor)
     }
 
-    /// Whether an object is not there now.
+    /// Whether an object does not exist now.
     pub async fn is_absent(&self, object: &ObjectRef) -> Result<bool, Failure> {
         lookup::is_absent(&self.parts, &self.resource, object).await
     }
 
-    /// Who has a name at a version, if the budget has a question left.
+    /// The object that has a name at a version, if the budget has a question left.
     pub async fn at(&self, object: &ObjectRef, at: &Version) -> Option<Answer> {
         if self.take() { Some(self.ask(object, at).await) } else { None }
     }
@@ -206,7 +206,7 @@ impl OldVersions {
     async fn end_since(&self, errand: Errand, object: &ObjectRef, since: &Since, absent: &Version) -> Ended {
         let floor = &since.floor;
         let lost = |reason, why: &str, search: Search| {
-            // What could be asked for has shown that it had ended by then.
+            // The answers so far have shown that it had ended by then.
             let walked = missing(floor, &search.absent(), reason, why);
             Ended { walked: vec![walked], met: search.into_met(), ..Ended::default() }
         };
@@ -249,8 +249,8 @@ impl OldVersions {
         }
     }
 
-    /// The whole life, above a floor, of an object of which nothing was witnessed, and of those
-    /// unknown ones who had its name after it.
+    /// The whole life of an unknown object above a floor, and the lives of unknown objects that had its name
+    /// after it.
     pub async fn lives(
         &self,
         errand: Errand,
@@ -269,7 +269,7 @@ impl OldVersions {
         lives
     }
 
-    /// One life, and others that were seen under its name.
+    /// One life, and other objects that were seen under its name.
     async fn life(&self, errand: Errand, met: Met, span: Span<'_>) -> (Life, Vec<Met>) {
         let object = ObjectRef { uid: met.uid.clone(), ..span.like.clone() };
         let below = self.below(errand, &object, &met, span.floor).await;
@@ -283,9 +283,8 @@ impl OldVersions {
         (Life { object, walked, died: ended.version, survives: false }, ended.met)
     }
 
-    /// What became of an object since it was met, if it still is there. Where nobody can tell, it
-    /// is: an end that is made up would stand in the way of the real one, and an audit finds out
-    /// who is not there.
+    /// What became of an object since it was met, if it still exists. If nobody can tell, it exists: an
+    /// invented end would block the real one, and an audit finds objects that do not exist.
     async fn survived(
         &self,
         errand: Errand,
@@ -308,7 +307,7 @@ impl OldVersions {
         }
     }
 
-    /// What was met, and the versions below it.
+    /// The object that was met, and the versions below it.
     async fn below(&self, errand: Errand, object: &ObjectRef, met: &Met, floor: &Version) -> Walked {
         let mut below = self.versions(errand, object, Since::at(floor.clone()), &met.version).await;
         count(&self.parts.shared.counters.walked_back, 1);
@@ -320,13 +319,14 @@ impl OldVersions {
         self.budget.spent() < errand.until && self.budget.take()
     }
 
-    /// Whether compaction is known to have been there once nobody is finding that out any more.
+    /// Waits while another caller searches for compaction. Returns whether it is known to have passed this
+    /// version.
     async fn is_found_out(&self, at: &Version) -> bool {
         drop(self.compaction.looking.lock().await);
         self.compaction.hides(at)
     }
 
-    /// Takes one request from the budget, if there is one left.
+    /// Takes one request from the budget, if one is left.
     pub fn take(&self) -> bool {
         self.budget.take()
     }

@@ -1,5 +1,5 @@
-//! The requests themselves: one exact list at a time, with patience for a server that is busy, and
-//! with a second question before compaction is believed.
+//! Sends the requests of the walk-back: one exact list at a time. It waits for a busy server, and asks twice
+//! before it believes in compaction.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::source::handle::{Limit, count};
 use crate::version::number;
 
 impl OldVersions {
-    /// Who had this name at one version, and with what content.
+    /// The object that had this name at one version, with its content.
     pub async fn ask(&self, object: &ObjectRef, at: &Version) -> Answer {
         for _ in 0..CONTRADICTED {
             if self.compaction.hides(at) {
@@ -31,7 +31,7 @@ impl OldVersions {
                 answer => return answer,
             }
         }
-        Answer::Refused(format!("version {at} is said to be compacted, and can be read all the same"))
+        Answer::Refused(format!("version {at} is reported as compacted, but can be read"))
     }
 
     async fn ask_once(&self, object: &ObjectRef, at: &Version) -> Answer {
@@ -49,8 +49,8 @@ impl OldVersions {
         }
     }
 
-    /// One object could not be asked for. Where all of them together can't be either, nobody is
-    /// asked for any more.
+    /// One object could not be asked for. If the whole collection can't be either, no further object is asked
+    /// for.
     async fn refused_at(&self, at: &Version, why: String) -> String {
         let Some(number) = number(at).filter(|_| !self.is_refused()) else {
             return self.refuse(Limit::Exact, why);
@@ -66,8 +66,8 @@ impl OldVersions {
         self.compaction.gone()
     }
 
-    /// One question was told that compaction has been at this version. Whether another one is
-    /// told the same; then it is found out how far it has been, once for all who ask.
+    /// One answer says that compaction has passed this version. Returns whether a second one agrees. Then it
+    /// finds how far compaction has been, once for all callers.
     pub async fn is_compacted(&self, at: &Version) -> bool {
         // Nothing else can be asked about versions without order.
         let Some(number) = number(at) else { return true };
@@ -95,8 +95,8 @@ impl OldVersions {
         Ok(self.is_gone(at).await? && self.is_gone(at).await?)
     }
 
-    /// Whether anybody at all can be read at this version. It is counted, but not denied for want
-    /// of budget: it spares all the others.
+    /// Whether nothing can be read at this version any more. The request counts, but the budget does not deny it,
+    /// because it spares all the others.
     async fn is_gone(&self, at: u128) -> Result<bool, String> {
         self.budget.take();
         let at = Version::new(&at.to_string());
@@ -109,7 +109,7 @@ impl OldVersions {
         is_of(&page.resource_version, &at).map(|()| false)
     }
 
-    /// One exact list. `None`: compaction has been there. `Err`: it can't be had, and why.
+    /// Reads one exact list. `None`: compaction has removed it. `Err`: why it can't be read.
     pub async fn read(&self, address: &Address) -> Result<Option<Bytes>, String> {
         self.read_within(address, ANSWER_TIME).await
     }
@@ -132,7 +132,7 @@ impl OldVersions {
         why
     }
 
-    /// A server that is busy or away for a moment doesn't cost a version.
+    /// Repeats a request, so that a server that is busy or away for a moment does not cost a version.
     async fn patiently(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
         let tuning = &self.parts.tuning;
         let (mut backoff, mut dice) =
@@ -171,7 +171,7 @@ impl OldVersions {
         is_of(&page.resource_version, at)?;
         let Some(item) = page.items.first() else { return Ok(Answer::Nobody) };
         let envelope = project::envelope(item).map_err(|error| error.to_string())?;
-        // One that doesn't know the selector answers with others.
+        // A server that does not know the selector answers with other objects.
         if envelope.name != *object.name || envelope.namespace != *object.namespace {
             return Err(format!("a list of `{}` was answered with `{}`", object.name, envelope.name));
         }
@@ -187,7 +187,8 @@ impl OldVersions {
     }
 }
 
-/// A server that doesn't know the parameter answers with what is there now.
+/// Checks the version of an answer. A server that does not know the parameter answers with the present
+/// objects.
 pub(crate) fn is_of(answered: &str, asked: &Version) -> Result<(), String> {
     if answered == asked.as_str() {
         return Ok(());
@@ -195,7 +196,7 @@ pub(crate) fn is_of(answered: &str, asked: &Version) -> Result<(), String> {
     Err(format!("an exact list at {asked} was answered for {answered}"))
 }
 
-/// Whether the same question can be answered later: rights come back, too.
+/// Whether the same question may be answered later. Rights may come back, too.
 pub(crate) fn may_pass(failure: &Failure) -> bool {
     failure.is_passing() && failure.code() != Some(501) || matches!(failure.code(), Some(401 | 403 | 404))
 }

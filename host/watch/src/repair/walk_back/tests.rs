@@ -1,3 +1,5 @@
+//! Tests of walks, searches and compaction without a server.
+
 use bytes::Bytes;
 use kubewitness_core::Version;
 use proptest::prelude::*;
@@ -10,7 +12,7 @@ fn v(number: u64) -> Version {
     Version::new(&number.to_string())
 }
 
-/// Walks over a history of one object, of which nothing below `compacted` can be read.
+/// Walks over a history of one object. Nothing below `compacted` can be read.
 fn walked(
     history: &[u64],
     floor: u64,
@@ -21,7 +23,7 @@ fn walked(
     walked_knowing(history, floor, newest, compacted, budget, 0)
 }
 
-/// The same where it is known that everything up to `gone` can't be read.
+/// Does the same where everything up to `gone` is known to be compacted.
 fn walked_knowing(
     history: &[u64],
     floor: u64,

@@ -1,9 +1,9 @@
-//! Which versions of one object were missed, read back one by one. Pure: it says what to ask for
-//! next and takes the answer; the relist carries the requests.
+//! Walks one object back, version by version. Pure: it says which version to ask for next and takes the
+//! answer; the caller sends the requests.
 //!
-//! An exact list at version N shows the object as it was then, by whatever version it had. So
-//! from a known version, N is the one before it; the answer's version is the next known one, and
-//! so on down to the last version that was witnessed, or to where compaction has been.
+//! An exact list at version N shows the object as it was then, with the version that it had. So below a known
+//! version the walk asks for the number before it. The answer's version is the next known one. It goes on
+//! down to the last witnessed version, or to compaction.
 
 use std::cmp::Ordering;
 
@@ -25,10 +25,10 @@ pub(crate) enum Answer {
         version: Version,
         document: Bytes,
     },
-    /// Nobody had this name then.
+    /// No object had this name then.
     Nobody,
     Compacted,
-    /// The server doesn't read old versions, or the request failed for good.
+    /// The server does not read old versions, or the request failed for good.
     Refused(String),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Walk {
     uid: String,
     since: Since,
     lost: bool,
-    /// The oldest version that is known above the floor.
+    /// The oldest known version above the floor.
     oldest: Version,
     found: Vec<(Version, Bytes)>,
     budget: u32,
@@ -59,7 +59,7 @@ impl Walk {
         walk
     }
 
-    /// What came to light may show that the floor is none.
+    /// Doubts the floor if what was found contradicts it.
     fn doubt(&mut self) {
         if self.since.lost(&self.oldest) {
             self.since.sink();
@@ -67,15 +67,15 @@ impl Walk {
         }
     }
 
-    /// Everything up to `gone` is known to be compacted, and isn't asked for.
+    /// Everything up to `gone` is known to be compacted and is not asked for.
     pub fn next(&mut self, gone: u128) -> Next {
         let Some(ask) = self.oldest.before() else {
-            // Versions without order can't be counted back; version 1 has none before it.
+            // Versions without order can't be counted back, and nothing lies before version 1.
             let ordered = self.oldest.is_comparable() && self.since.floor.is_comparable();
             return self
                 .done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
         };
-        // Right above the floor, what was there at the floor itself still tells whether it is one.
+        // Directly above the floor, the content at the floor still tells whether the floor is right.
         let is_doubtful = ask == self.since.floor && self.since.last.is_some();
         if !is_doubtful && ask.compare(&self.since.floor).is_none_or(Ordering::is_le) {
             return self.done(None);
@@ -93,7 +93,7 @@ impl Walk {
     pub fn answered(&mut self, answer: Answer) -> Option<Walked> {
         match answer {
             Answer::Item { uid, version, document } if uid == self.uid => {
-                // An answer that doesn't go back would be asked for for ever.
+                // An answer that does not go back would be asked for without end.
                 if version.compare(&self.oldest) != Some(Ordering::Less) {
                     return Some(
                         self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))),
@@ -118,7 +118,7 @@ impl Walk {
         Next::Done(self.end(hole))
     }
 
-    /// Gives up for a reason of its own.
+    /// Gives up for a reason of the caller.
     pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> Walked {
         let mut found = std::mem::take(&mut self.found);
         found.reverse();
@@ -127,23 +127,23 @@ impl Walk {
     }
 }
 
-/// The search for the end of an object that was there at one version and no longer at another.
-/// A uid lives once, without a break, so that halving finds the version at which it was deleted.
+/// Searches for the end of an object that existed at one version and not at a later one. A uid lives once and
+/// without a break, so halving finds the version of the deletion.
 #[derive(Debug)]
 pub(crate) struct Search {
     uid: String,
-    /// It was there, or nobody can tell any more.
+    /// It existed here, or nobody can tell any more.
     there: u128,
-    /// It was not.
+    /// It did not exist here.
     absent: u128,
     last: Option<(Version, Bytes)>,
     /// Whether `there` is where compaction has been.
     compacted: bool,
-    /// Others that had its name in between.
+    /// Other objects that had its name in between.
     met: Vec<Met>,
 }
 
-/// Another bearer of a name, as it was at one version.
+/// Another object of a name, as it was at one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Met {
     pub uid: String,
@@ -152,12 +152,12 @@ pub(crate) struct Met {
     pub document: Bytes,
 }
 
-/// Where the search is.
+/// The state of the search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sought {
     Ask(Version),
-    /// The version of the deletion, `None` where compaction hides it, and the last content that
-    /// was found above the floor; both where compaction came while it was looked for.
+    /// The version of the deletion (`None` if compaction hides it), and the last content that was found above
+    /// the floor. Both are `None` if compaction came during the search.
     Ended {
         version: Option<Version>,
         last: Option<(Version, Bytes)>,
@@ -165,13 +165,13 @@ pub(crate) enum Sought {
 }
 
 impl Search {
-    /// `None` where versions can't be halved.
+    /// Returns `None` if the versions can't be halved.
     pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
         let (there, absent) = (number(there)?, number(absent)?);
         Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
     }
 
-    /// Everything up to `gone` is known to be compacted, and isn't asked for.
+    /// Everything up to `gone` is known to be compacted and is not asked for.
     pub fn next(&mut self, gone: u128) -> Sought {
         let hidden = gone.min(self.absent.saturating_sub(1));
         if self.there < hidden {
@@ -185,7 +185,7 @@ impl Search {
         Sought::Ended { version, last: self.last.clone() }
     }
 
-    /// `Err`: the server can't be asked.
+    /// Returns an error if the server can't be asked.
     pub fn answered(&mut self, at: &Version, answer: Answer) -> Result<(), String> {
         let at: u128 = at.as_str().parse().map_err(|_| format!("`{at}` is not a number"))?;
         match answer {
@@ -206,18 +206,18 @@ impl Search {
         Ok(())
     }
 
-    /// Here, or before, it was no longer there.
+    /// It no longer existed here.
     pub fn absent(&self) -> Version {
         Version::new(&self.absent.to_string())
     }
 
-    /// Those who were met on the way, each once.
+    /// The objects that were met, each once.
     pub fn into_met(self) -> Vec<Met> {
         self.met
     }
 }
 
-/// The hole strictly between two versions; `None` where there can be nothing.
+/// The hole strictly between two versions; `None` if nothing can lie there.
 pub(crate) fn between(after: &Version, before: &Version, reason: &'static str, why: &str) -> Option<Hole> {
     if before.before().is_some_and(|last| last.compare(after).is_some_and(Ordering::is_le)) {
         return None;
@@ -232,8 +232,8 @@ pub(crate) fn between(after: &Version, before: &Version, reason: &'static str, w
     Some(Hole { after: after.to_string(), before: before.to_string(), reason, message })
 }
 
-/// The number after a version: the bound of a hole that includes it. One without order has none,
-/// which reads as "until now".
+/// The number after a version: the bound of a hole that includes it. A version without order has none, and
+/// the bound is empty, which means "until now".
 pub(crate) fn after(version: &Version) -> String {
     if !version.is_comparable() {
         return String::new();

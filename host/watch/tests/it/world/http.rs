@@ -1,4 +1,4 @@
-//! How the small API server answers.
+//! Answers the small API server's HTTP requests.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// Spoilers may change the world, so that they are not called under its lock.
+    /// A test's answer may change the world, so it is not called under the world's lock.
     fn spoiled(&self, target: &str) -> Option<Reply> {
         let _one_at_a_time = self.spoiling.lock().unwrap();
         let mut spoilers = self.with(|state| {
@@ -117,7 +117,7 @@ impl World {
         loop {
             let signal = tokio::select! {
                 signal = signals.recv() => signal,
-                // The client has left.
+                // The client has closed the connection.
                 _ = socket.read(&mut gone) => return,
             };
             match signal {
@@ -156,7 +156,7 @@ impl World {
         let labels = query.get("labelSelector").and_then(|selector| selector.split_once('='));
         let limit: usize = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
         let (skip, pinned) = match query.get("continue").and_then(|token| token.split_once('-')) {
-            // One that isn't pinned goes on with what is there now.
+            // A page that is not pinned goes on with the present objects.
             Some((skip, pinned)) => (skip.parse().unwrap(), pinned.parse::<u64>().ok()),
             None => (0, None),
         };
@@ -209,7 +209,7 @@ pub fn bookmark(version: u64, ends_list: bool) -> String {
 }
 
 async fn chunk(socket: &mut TcpStream, text: &str) -> std::io::Result<()> {
-    // Larger lines go out in many chunks.
+    // A larger line goes out in many chunks.
     for part in text.as_bytes().chunks(50_000) {
         socket.write_all(format!("{:x}\r\n", part.len()).as_bytes()).await?;
         socket.write_all(part).await?;

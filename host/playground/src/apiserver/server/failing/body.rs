@@ -1,4 +1,4 @@
-//! Faults of bodies: bytes that come slowly, in small pieces, not at all, or not to their end.
+//! Applies faults of bodies: bytes that come slowly, in small pieces, not at all, or not completely.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,16 +13,16 @@ use crate::apiserver::cluster::front::Front;
 use crate::apiserver::faults::What;
 use crate::apiserver::server::failing::frames::{Frames, Next};
 
-/// Long enough for a connection to send what it holds, before it breaks.
+/// Long enough for a connection to send its buffer before it breaks.
 const FLUSH: Duration = Duration::from_millis(5);
 
-/// A slow body comes in this many pieces a second.
+/// The pieces a second of a slow body.
 const PIECES_A_SECOND: u64 = 50;
 
-/// What begins the items of a list.
+/// The bytes before the items of a list.
 const ITEMS: &[u8] = b"\"items\":[";
 
-/// How a body ends that does not reach its end.
+/// How an incomplete body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Clean,
@@ -34,18 +34,18 @@ struct Faulty {
     front: Arc<Front>,
     inner: BodyDataStream,
     frames: Option<Frames>,
-    /// What stands before the first item of a list, until it was put there.
+    /// What is inserted before the first item of a list, until it is inserted.
     item: Option<String>,
     piece: usize,
     pause: Option<Duration>,
-    /// Bytes that may still go out, and what happens then.
+    /// The bytes that may still be sent, and what happens then.
     limit: Option<(u64, End)>,
     waiting: VecDeque<Bytes>,
     begun: bool,
     ended: bool,
 }
 
-/// The body as the faults leave it.
+/// The body with the faults applied.
 pub fn shaped(front: &Arc<Front>, body: Body, faults: &[What]) -> Body {
     let mut faulty = Faulty {
         front: Arc::clone(front),
@@ -151,7 +151,7 @@ impl Faulty {
         }
         match self.pause {
             Some(pause) => tokio::time::sleep(pause).await,
-            // Pieces that are ready at once would leave together.
+            // Pieces that are ready at the same time would be sent together.
             None if self.piece != usize::MAX => tokio::task::yield_now().await,
             None => {}
         }

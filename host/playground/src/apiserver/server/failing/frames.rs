@@ -1,20 +1,21 @@
-//! Faults of single events: a watch's lines go in one by one, and come out as a faulty server would send them.
+//! Applies faults of single events: the lines of a watch go in one by one, and come out as a faulty server
+//! would send them.
 
 use crate::apiserver::faults::What;
 use crate::apiserver::objects::watch::error_frame;
 use crate::apiserver::wire::error::ApiError;
 
-/// What follows from a line.
+/// What follows a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Goes,
     Ends,
 }
 
-/// The faults of one watch, and how far it is.
+/// The faults of one watch, and its progress.
 pub struct Frames {
     plan: Vec<What>,
-    /// Events that came in.
+    /// The number of events that came in.
     events: u64,
     /// An event that waits for the next one.
     held: Option<Vec<u8>>,
@@ -23,18 +24,18 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// None if no fault is one of events.
+    /// Returns `None` if no fault concerns events.
     pub fn new(faults: &[What]) -> Option<Self> {
         let plan: Vec<What> = faults.iter().filter(|what| is_of_events(what)).cloned().collect();
         (!plan.is_empty()).then(|| Frames { plan, events: 0, held: None, rest: Vec::new() })
     }
 
-    /// What is sent before anything else.
+    /// What is sent before everything else.
     pub fn begin(&mut self, out: &mut Vec<u8>) -> Next {
         self.before(0, out)
     }
 
-    /// Takes a part of the stream in.
+    /// Takes a part of the stream.
     pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Next {
         self.rest.extend_from_slice(bytes);
         while let Some(end) = self.rest.iter().position(|b| *b == b'\n') {
@@ -90,14 +91,14 @@ impl Frames {
 
     fn bookmark(&mut self, line: &[u8], out: &mut Vec<u8>) {
         let text = String::from_utf8_lossy(line);
-        // Nothing may be ahead of an event that only waits for the next one.
+        // Nothing may overtake an event that only waits for the next one.
         out.extend(self.held.take().into_iter().flatten());
         if !self.plan.contains(&What::NoBookmarks) || text.contains("initial-events-end") {
             out.extend_from_slice(line);
         }
     }
 
-    /// What comes before an event.
+    /// What is sent before an event.
     fn before(&self, event: u64, out: &mut Vec<u8>) -> Next {
         for what in &self.plan {
             match what {
@@ -117,7 +118,7 @@ impl Frames {
     }
 }
 
-/// The type of a frame stands first or last.
+/// The type of a frame comes first or last.
 fn is_type(line: &[u8], name: &str) -> bool {
     let member = format!("\"type\":\"{name}\"");
     line.starts_with(format!("{{{member}").as_bytes()) || line.ends_with(format!("{member}}}\n").as_bytes())
@@ -144,7 +145,7 @@ mod tests {
     const STREAM: &str = "{\"type\":\"ADDED\",1}\n{\"type\":\"ADDED\",2}\n{\"type\":\"BOOKMARK\"}\n\
         {\"type\":\"ADDED\",3}\n";
 
-    /// What comes of the stream, however it is cut: `1`, `2` and `3` for events, `B` for a bookmark.
+    /// The output for a stream that is cut anywhere: `1`, `2` and `3` for events, `B` for a bookmark.
     fn through(what: &What) -> (String, Next) {
         let mut seen: Option<(String, Next)> = None;
         for size in [1, 7, 1000] {

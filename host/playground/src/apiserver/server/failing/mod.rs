@@ -1,4 +1,4 @@
-//! Faults of requests: refused, misread, or never answered.
+//! Applies faults of requests: refused, misread, or never answered.
 
 mod body;
 mod frames;
@@ -16,12 +16,12 @@ use crate::apiserver::wire::incoming::Incoming;
 use crate::apiserver::wire::query::Continue;
 use crate::apiserver::wire::respond;
 
-/// Marks an answer in whose place the connection ends.
+/// Marks an answer for which the connection ends instead.
 #[derive(Debug, Clone, Copy)]
 pub struct HangUp;
 
 impl Drawn {
-    /// What happens before the request is looked at: an answer in its stead, or a request that is misread.
+    /// Applies faults before the request is handled. They answer in its place, or change how it is read.
     pub async fn before(
         &self,
         front: &Front,
@@ -68,7 +68,7 @@ impl Drawn {
         Ok(None)
     }
 
-    /// The answer with what happens to its body.
+    /// Applies faults to the body of an answer.
     pub fn after(&self, front: &Arc<Front>, response: Response<Body>) -> Response<Body> {
         if self.0.is_empty() || !response.status().is_success() {
             return response;

@@ -1,18 +1,19 @@
-//! Server-side apply: what a manager applies is merged, what it applied before and no longer does is removed.
+//! Server-side apply: merges what a manager applies, and removes what it applied before and no longer does.
 //!
-//! A manager's fields are recorded; fields of others are not, so that there are no conflicts to force.
+//! It records the fields of managers only, so there are no conflicts to force.
 
 use serde_json::{Map, Value, json};
 
 use super::strategic::strategic;
 use crate::apiserver::values::ident;
 
-/// Members that identify an object and are nobody's fields.
+/// Members that identify an object and belong to no manager.
 const IDENTITY: &[&str] = &["apiVersion", "kind"];
 const IDENTITY_METADATA: &[&str] =
     &["name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"];
 
-/// The object after `manager` applied `applied`, a whole configuration. `status` is the part that is applied.
+/// The object after `manager` applied `applied`, a whole configuration. `status` names the part that is
+/// applied.
 pub fn apply(
     old: &Value,
     applied: &Value,
@@ -46,7 +47,7 @@ pub fn apply(
     if let Some(before) = before.filter(|b| b["fieldsV1"] == entry["fieldsV1"])
         && without_entries(&new) == without_entries(old)
     {
-        // Nothing changed: the time of the entry stays too, so that the version does.
+        // Nothing changed, so the time of the entry stays, and with it the version.
         entry["time"] = before["time"].clone();
     }
     let mut entries: Vec<Value> = entries.iter().filter(|e| !ours(e)).cloned().collect();
@@ -63,7 +64,7 @@ fn without_entries(object: &Value) -> Value {
     object
 }
 
-/// The set of fields of a configuration, in the form of `fieldsV1`.
+/// The fields of a configuration in the form of `fieldsV1`.
 fn owned_fields(applied: &Value) -> Value {
     let Some(object) = applied.as_object() else { return json!({}) };
     let mut fields = Map::new();
@@ -92,7 +93,7 @@ fn set_of(value: &Value) -> Value {
     }
 }
 
-/// Removes the leaves that were applied before and are no longer.
+/// Removes the leaves that were applied before and no longer are.
 fn remove_dropped(target: &mut Value, before: &Value, now: &Value) {
     let Some(before) = before.as_object() else { return };
     for (field, inner) in before {

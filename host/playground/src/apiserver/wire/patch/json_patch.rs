@@ -1,11 +1,11 @@
-//! JSON Patch (RFC 6902).
+//! Applies a JSON Patch (RFC 6902).
 
 use serde_json::Value;
 
-/// Operations in one patch; the real server has the same bound.
+/// The most operations in one patch. The real server has the same bound.
 const MAX_OPERATIONS: usize = 10_000;
 
-/// Applies a list of operations, all or none.
+/// Applies all operations or none.
 pub fn json_patch(target: &Value, patch: &Value) -> Result<Value, String> {
     let operations = patch.as_array().ok_or("json patch must be a list of operations")?;
     if operations.len() > MAX_OPERATIONS {

@@ -1,4 +1,4 @@
-//! The four ways to change an object by a patch. Pure functions of documents.
+//! The four kinds of patches. Pure functions of documents.
 
 mod apply;
 mod json_patch;
@@ -10,7 +10,7 @@ pub use apply::apply;
 pub use json_patch::json_patch;
 pub use strategic::strategic;
 
-/// What a patch is, by its content type.
+/// The kind of a patch, by its content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchType {
     Json,
@@ -31,7 +31,7 @@ impl PatchType {
     }
 }
 
-/// RFC 7386.
+/// A merge patch (RFC 7386).
 pub fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();

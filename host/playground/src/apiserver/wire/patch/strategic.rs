@@ -1,5 +1,5 @@
-//! Strategic merge patches: lists of objects are merged by a key, with directives to delete, replace and
-//! order. The keys of the lists stand in a table, since there are no types here to look them up in.
+//! Strategic merge patches: they merge lists of objects by a key, with directives to delete, replace and
+//! order. A table holds the keys of the lists, because there are no types here.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ const RETAIN: &str = "$retainKeys";
 const ORDER: &str = "$setElementOrder/";
 const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 
-/// Lists whose elements are told apart by a member. Any other list is replaced as a whole.
+/// Lists whose elements a member identifies. Any other list is replaced as a whole.
 const MERGE_KEYS: &[(&str, &str)] = &[
     ("addresses", "type"),
     ("conditions", "type"),
@@ -43,7 +43,7 @@ pub fn strategic(kind: &str, target: &Value, patch: &Value) -> Result<Value, Str
 
 fn merge_key(kind: &str, field: &str, elements: &[Value]) -> Option<&'static str> {
     if field == "ports" {
-        // A Service tells its ports apart by their number, a container by the number in it.
+        // A Service identifies its ports by `port`, a container by `containerPort`.
         let container = elements.iter().any(|e| e.get("containerPort").is_some());
         return Some(if kind == "Service" || !container { "port" } else { "containerPort" });
     }
@@ -151,7 +151,7 @@ fn merge_list(kind: &str, field: &str, target: &mut Value, patch: &[Value]) -> R
     Ok(())
 }
 
-/// Sorts what the order names as it says; what it does not name keeps its place among its neighbours, last.
+/// Sorts the elements that the order names. The others come last and keep their order.
 fn order(list: &mut [Value], wanted: &[Value], key: Option<&str>) {
     let id = |value: &Value| match key {
         Some(key) => value.get(key).cloned(),

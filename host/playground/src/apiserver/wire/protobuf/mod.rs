@@ -1,7 +1,7 @@
-//! Protobuf bodies of the few commands of `kubectl` that send nothing else (`create job`, `create namespace`,
-//! `auth can-i` and their like), as the documents that they mean. Answers are JSON, which those commands take.
+//! Decodes the protobuf bodies of a few `kubectl` commands that send nothing else (`create job`, `create
+//! namespace`, `auth can-i` and the like) into documents. These commands accept JSON answers.
 //!
-//! What is sent and not in the tables of `schema` is refused, never dropped.
+//! A field that is not in the tables of `schema` is refused, never dropped.
 
 mod schema;
 
@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 use crate::apiserver::values::base64;
 use schema::{Field, Type};
 
-/// In front of every body.
+/// The first bytes of every body.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Messages within messages; none of the tables goes deeper.
+/// The deepest nesting of messages. No table goes deeper.
 const MAX_DEPTH: u32 = 16;
 
-/// The document, or why it cannot be told.
+/// Returns the document, or why it can't be decoded.
 pub fn decode(body: &[u8]) -> Result<Value, String> {
     let body = body.strip_prefix(MAGIC).ok_or("the body does not begin as protobuf of Kubernetes does")?;
     let (mut kind, mut raw) = (Value::Null, None);
@@ -119,7 +119,7 @@ fn insert(
                 values.push(value);
             }
         }
-        // Kubernetes writes most of what is not set, too.
+        // Kubernetes also writes most fields that are not set.
         _ if value == "" || value == json!({}) => {}
         _ => drop(object.insert(name.to_owned(), value)),
     }

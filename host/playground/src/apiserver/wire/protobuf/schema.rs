@@ -1,19 +1,19 @@
 //! Numbers and names of fields, from the `generated.proto` files of Kubernetes, as far as commands send them.
 
-/// How a field is written, and what it becomes.
+/// How a field is encoded, and what it becomes.
 pub enum Type {
     Text,
     Texts,
-    /// Written only where it is set, so that zero is kept.
+    /// Written only if it is set, so zero is kept.
     Number,
     Flag,
-    /// Texts by texts.
+    /// A map of strings.
     Map,
-    /// Bytes by texts, which become base64.
+    /// A map of bytes, which become base64.
     ByteMap,
     One(&'static [Field]),
     Many(&'static [Field]),
-    /// The server's to say.
+    /// A field that only the server sets.
     Ignored,
 }
 
@@ -23,7 +23,7 @@ use Type::{ByteMap, Flag, Ignored, Many, Map, Number, One, Text, Texts};
 
 pub const TYPE: &[Field] = &[(1, "apiVersion", Text), (2, "kind", Text)];
 
-/// The fields of a kind; names are unique among those that are known.
+/// The fields of a kind. The names of known kinds are unique.
 pub fn of(kind: &str) -> Option<&'static [Field]> {
     Some(match kind {
         "ConfigMap" => CONFIG_MAP,
@@ -137,7 +137,7 @@ const POD_SPEC: &[Field] = &[
     (8, "serviceAccountName", Text),
     (9, "serviceAccount", Text),
     (10, "nodeName", Text),
-    // What a server fills in, and `create job --from` sends back.
+    // A server fills this in, and `create job --from` sends it back.
     (14, "securityContext", One(&[])),
     (19, "schedulerName", Text),
     (20, "initContainers", Many(CONTAINER)),

@@ -1,13 +1,14 @@
-//! Who holds the Lease, and what to ask next. Pure: it is told the monotonic time, what was read
-//! and what was written.
+//! Decides who holds the Lease and which request comes next. Pure: the caller passes the monotonic time, what
+//! was read and what was written.
 //!
-//! Wall clocks are never compared. Another's hold is over once its record has not changed for as
-//! long as the record says, counted from when it was first seen here. Our own is counted from
-//! before the request that proved it, and for less: when others may take it, we have stopped.
+//! Wall clocks are never compared. Another replica's hold is over when its record has not changed for the
+//! time that the record names, counted from when this replica first saw it. Our own hold counts from before
+//! the request that proved it and lasts shorter. So this replica has stopped by the time when another may
+//! take the Lease.
 //!
-//! A Lease that was never seen and isn't there is made at once. If somebody deletes a held one
-//! and a replica that never saw it starts before its holder has made it again, two may believe
-//! for a moment; a Lease is no fence, and the store has one.
+//! A Lease that was never seen and does not exist is made at once. Suppose somebody deletes a held Lease, and
+//! a replica that never saw it starts before the holder has made it again. Then two replicas may believe for
+//! a moment that they lead. A Lease is no fence; the store has one.
 
 use tokio::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Several replicas and one Lease in simulated time: requests and answers that take any time or
-//! are lost, processes that are stopped, crash or release, and wall clocks that are wrong.
+//! Simulates several replicas and one Lease in virtual time. Requests and answers take any time or are lost,
+//! processes are stopped, crash or release, and wall clocks are wrong.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

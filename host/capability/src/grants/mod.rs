@@ -1,0 +1,235 @@
+//! Opens everything that plugins can be granted, once, from the host's settings, and hands it out. It performs no
+//! effect: that is for the capabilities.
+
+mod open;
+mod places;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use kubewitness_core::Seq;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::{DatabaseSpec, Fault, HostSpec, PluginSpec};
+use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
+use thiserror::Error;
+
+use crate::http::Destination;
+use crate::ledger::{Databases, Ledger};
+use crate::secrets::signing_keys::Key;
+use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
+use crate::{kv, lister, log, sql};
+use open::{load_keys, open_all, open_database, open_destinations, open_ledgers};
+
+/// Everything that plugins can be granted, opened once and shared by them.
+#[derive(Clone)]
+pub struct Capabilities {
+    databases: Arc<Vec<(DatabaseSpec, sql::Shared)>>,
+    /// The same, by name.
+    deciders: Databases,
+    destinations: Arc<HashMap<String, Arc<Destination>>>,
+    ledgers: Arc<HashMap<String, Arc<Ledger>>>,
+    keys: Arc<HashMap<String, Arc<Key>>>,
+    plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
+    reader: Option<Arc<str>>,
+}
+
+/// What the host lends to the grants of one plugin.
+pub struct Backing {
+    pub documents: Arc<dyn Documents>,
+    pub lister: Arc<dyn Lister>,
+    pub clock: Arc<dyn Clock>,
+    /// What the plugin has stored.
+    pub kv: Vec<(String, Vec<u8>)>,
+    /// Receipts above it are loaded.
+    pub cursor: Seq,
+    /// The newest position of the journal.
+    pub newest: Seq,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CapabilityError {
+    /// Fix the manifest: [`PluginSpec::check`] finds the same.
+    #[error("{}: {}", .0.field, .0.message)]
+    Manifest(Fault),
+    /// Try again later: a database or a ledger does not answer.
+    #[error("{0}")]
+    Store(#[from] GrantError),
+}
+
+fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
+    Fault { field: field.into(), message: message.into() }
+}
+
+impl Capabilities {
+    /// Opens what the host's settings name. Relative paths lie in `data`.
+    pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
+        Self::build(None, host, data, None).await
+    }
+
+    /// The same for one of several processes that may hand states to the same plugins: each has a name of
+    /// its own, at most 32 characters long.
+    pub async fn open_as(host: &HostSpec, data: &Path, reader: &str) -> Result<Self, Vec<Fault>> {
+        Self::build(None, host, data, Some(reader.into())).await
+    }
+
+    /// For changed settings: what did not change stays open and is shared with the old ones, so
+    /// that calls in progress are not disturbed. Drop the old ones once their plugins are drained.
+    pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
+        Self::build(Some(self), host, data, self.reader.clone()).await
+    }
+
+    async fn build<'a>(
+        old: Option<&'a Self>,
+        host: &'a HostSpec,
+        data: &'a Path,
+        reader: Option<Arc<str>>,
+    ) -> Result<Self, Vec<Fault>> {
+        let mut faults = host.check();
+        claim_places(host, data, &mut faults).await;
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let open = |spec: &'a DatabaseSpec| {
+            let reader = reader.clone();
+            let opening = async move {
+                let engine = open_database(old, spec, data, reader).await;
+                let placed = |(field, message): (&str, _)| (field.to_owned(), message);
+                engine.map(|engine| (spec.clone(), engine)).map_err(placed)
+            };
+            opening.boxed()
+        };
+        let databases = open_all("databases", host.databases.iter().map(open), &mut faults).await;
+        let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
+        let deciders: Databases = Arc::new(by_name.collect());
+        let ledgers = open_ledgers(old, host, data, &deciders, &mut faults).await;
+        let destinations = open_destinations(old, host, &mut faults).await;
+        let keys = load_keys(old, host, &mut faults).await;
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        Ok(Self {
+            databases: Arc::new(databases),
+            deciders,
+            destinations: Arc::new(destinations),
+            ledgers: Arc::new(ledgers),
+            keys: Arc::new(keys),
+            plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
+            reader,
+        })
+    }
+
+    /// What this plugin may reach. Reads the receipts of what it has applied above its cursor.
+    pub async fn grants(
+        &self,
+        plugin: &str,
+        spec: &PluginSpec,
+        backing: Backing,
+    ) -> Result<Arc<dyn Grants>, CapabilityError> {
+        let mut granted = self.resolve(plugin, spec, &backing)?;
+        granted.kv = spec.grants.kv.then(|| kv::Kv::new(backing.kv));
+        let stores = Stores {
+            databases: granted.sql.values().map(|database| database.engine.clone()).collect(),
+            ledgers: granted.ledgers.values().cloned().collect(),
+            deciders: self.deciders.clone(),
+        };
+        granted.standing.load(plugin, stores, backing.cursor, backing.newest).await?;
+        Ok(Arc::new(PluginGrants(Arc::new(granted))))
+    }
+
+    pub(crate) fn resolve(
+        &self,
+        plugin: &str,
+        spec: &PluginSpec,
+        backing: &Backing,
+    ) -> Result<Granted, CapabilityError> {
+        let grants = &spec.grants;
+        let missing = |list: &str, index: usize, name: &str| {
+            let field = format!("spec.grants.{list}[{index}]");
+            CapabilityError::Manifest(fault(field, format!("the host has no `{name}`")))
+        };
+        for (list, count) in [("sql", grants.sql.len()), ("ledger", grants.ledger.len())] {
+            if count > 1 {
+                let message =
+                    "has more than one: what a call writes and its receipt commit together in one only";
+                return Err(CapabilityError::Manifest(fault(format!("spec.grants.{list}"), message)));
+            }
+        }
+        let mut granted = Granted {
+            plugin: plugin.to_owned(),
+            config: serde_json::Value::Object(spec.config.clone()).to_string(),
+            standing: self.standing(plugin),
+            sql: Default::default(),
+            http: Default::default(),
+            ledgers: Default::default(),
+            keys: Default::default(),
+            kv: None,
+            deciders: self.deciders.clone(),
+            lister: lister::Granted::new(backing.lister.clone(), &grants.lister),
+            documents: backing.documents.clone(),
+            clock: backing.clock.clone(),
+            log: log::Log::new(plugin),
+        };
+        for (index, grant) in grants.sql.iter().enumerate() {
+            let engine =
+                self.deciders.get(&grant.database).ok_or_else(|| missing("sql", index, &grant.database))?;
+            let database = Database { name: grant.database.clone(), engine: engine.clone() };
+            granted.sql.insert(grant.name.clone(), database);
+        }
+        for (index, grant) in grants.http.iter().enumerate() {
+            let found = self.destinations.get(&grant.destination);
+            let found = found.ok_or_else(|| missing("http", index, &grant.destination))?;
+            granted.http.insert(grant.name.clone(), found.clone());
+        }
+        for (index, grant) in grants.ledger.iter().enumerate() {
+            let found =
+                self.ledgers.get(&grant.ledger).ok_or_else(|| missing("ledger", index, &grant.ledger))?;
+            granted.ledgers.insert(grant.name.clone(), found.clone());
+        }
+        for (index, grant) in grants.keys.iter().enumerate() {
+            let found = self.keys.get(&grant.key).ok_or_else(|| missing("keys", index, &grant.key))?;
+            granted.keys.insert(grant.name.clone(), found.clone());
+        }
+        Ok(granted)
+    }
+
+    /// Two versions of one plugin share it while the old one drains.
+    fn standing(&self, plugin: &str) -> Arc<Standing> {
+        let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
+        plugins.entry(plugin.to_owned()).or_default().clone()
+    }
+
+    /// Drops receipts that lie at or below the cursor, once that cursor is on disk.
+    pub async fn prune(&self, plugin: &str, cursor: Seq) -> Result<(), CapabilityError> {
+        let standing = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin).cloned();
+        match standing {
+            Some(standing) => Ok(standing.prune(plugin, cursor).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// With which the signatures of a key are checked.
+    pub fn public_key(&self, key: &str) -> Option<Vec<u8>> {
+        self.keys.get(key).map(|key| key.public())
+    }
+}
+
+/// Before anything is opened: opening makes files.
+async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
+    let mut places = match places::Places::new(data).await {
+        Ok(places) => places,
+        Err(error) => return faults.push(fault("spec", format!("the data folder: {error}"))),
+    };
+    for (index, spec) in host.databases.iter().enumerate() {
+        let Some(sqlite) = &spec.sqlite else { continue };
+        if let Err(message) = places.claim(&sqlite.path, format!("the database `{}`", spec.name)).await {
+            faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message));
+        }
+    }
+    for (index, spec) in host.ledgers.iter().enumerate() {
+        if let Err(message) = places.claim(&spec.path, format!("the ledger `{}`", spec.name)).await {
+            faults.push(fault(format!("spec.ledgers[{index}].path"), message));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Opens the databases, ledgers, destinations and keys of the settings, some at a time. An entry that did not change
+//! stays open.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use kubewitness_core::config::{
+    DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec,
+};
+
+use super::{Capabilities, fault};
+use crate::http::Destination;
+use crate::ledger::{Databases, Ledger};
+use crate::secrets::signing_keys::Key;
+use crate::sql;
+
+/// How many of a list are opened at a time. Opening one takes milliseconds, or as long as its disk is silent.
+const AT_A_TIME: usize = 8;
+
+/// What is wrong is told with the field that it belongs to.
+type Opening<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
+
+/// Opens each of a list of the settings, some of them at a time: one that its disk holds up holds up few
+/// others. What can't be opened is a fault of its field.
+pub async fn open_all<'a, T>(
+    list: &str,
+    opening: impl Iterator<Item = Opening<'a, T>>,
+    faults: &mut Vec<Fault>,
+) -> Vec<T> {
+    let opening: Vec<_> = opening.collect();
+    let opened: Vec<_> = futures::stream::iter(opening).buffered(AT_A_TIME).collect().await;
+    let placed = opened.into_iter().enumerate().filter_map(|(index, opened)| {
+        let at = |(field, message)| faults.push(fault(format!("spec.{list}[{index}].{field}"), message));
+        opened.map_err(at).ok()
+    });
+    placed.collect()
+}
+
+/// A server is not connected here: one that is away holds up nothing but the plugins that need it.
+pub async fn open_database(
+    old: Option<&Capabilities>,
+    spec: &DatabaseSpec,
+    data: &Path,
+    reader: Option<Arc<str>>,
+) -> Result<sql::Shared, (&'static str, String)> {
+    let same = old.and_then(|old| old.databases.iter().find(|(before, _)| before == spec));
+    if let Some((_, engine)) = same {
+        return Ok(engine.clone());
+    }
+    let name = &spec.name;
+    match spec.kind() {
+        Some(DatabaseKind::Sqlite(sqlite)) => {
+            let at = |message| ("sqlite.path", message);
+            if sqlite.path.is_empty() || sqlite.path.starts_with(':') {
+                return Err(at("names no file".into()));
+            }
+            let opened = sql::sqlite::Sqlite::open(&data.join(&sqlite.path)).await;
+            Ok(Arc::new(opened.map_err(at)?))
+        }
+        Some(DatabaseKind::Postgres(server)) => {
+            let at = |message| ("postgres.urlFrom", message);
+            let remote = sql::remote::Remote::<sql::postgres::Postgres>::new(name, server).await;
+            Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
+        }
+        Some(DatabaseKind::Mysql(server)) => {
+            let at = |message| ("mysql.urlFrom", message);
+            let remote = sql::remote::Remote::<sql::mysql::Mysql>::new(name, server).await;
+            Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
+        }
+        None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),
+    }
+}
+
+pub async fn open_ledgers<'a>(
+    old: Option<&'a Capabilities>,
+    host: &'a HostSpec,
+    data: &'a Path,
+    deciders: &'a Databases,
+    faults: &mut Vec<Fault>,
+) -> HashMap<String, Arc<Ledger>> {
+    let open = |spec: &'a LedgerSpec| {
+        let opening = async move {
+            let same = old.and_then(|old| old.ledgers.get(&spec.name)).filter(|ledger| ledger.spec == *spec);
+            let opened = match same {
+                Some(ledger) => Ok(ledger.clone()),
+                None => Ledger::open(spec, data, deciders).await.map(Arc::new),
+            };
+            opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
+        };
+        opening.boxed()
+    };
+    open_all("ledgers", host.ledgers.iter().map(open), faults).await.into_iter().collect()
+}
+
+pub async fn open_destinations<'a>(
+    old: Option<&'a Capabilities>,
+    host: &'a HostSpec,
+    faults: &mut Vec<Fault>,
+) -> HashMap<String, Arc<Destination>> {
+    let open = |spec: &'a DestinationSpec| {
+        let opening = async move {
+            let same = old.and_then(|old| old.destinations.get(&spec.name));
+            let opened = match same.filter(|before| before.spec == *spec) {
+                Some(destination) => Ok(destination.clone()),
+                None => Destination::open(spec).await.map(Arc::new),
+            };
+            opened.map(|destination| (spec.name.clone(), destination))
+        };
+        opening.boxed()
+    };
+    open_all("destinations", host.destinations.iter().map(open), faults).await.into_iter().collect()
+}
+
+pub async fn load_keys<'a>(
+    old: Option<&'a Capabilities>,
+    host: &'a HostSpec,
+    faults: &mut Vec<Fault>,
+) -> HashMap<String, Arc<Key>> {
+    let load = |spec: &'a KeySpec| {
+        let loading = async move {
+            let same = old.and_then(|old| old.keys.get(&spec.name)).filter(|before| before.spec == *spec);
+            let loaded = match same {
+                Some(key) => Ok(key.clone()),
+                None => Key::load(spec).await.map(Arc::new),
+            };
+            loaded.map(|key| (spec.name.clone(), key)).map_err(|message| ("valueFrom".to_owned(), message))
+        };
+        loading.boxed()
+    };
+    open_all("keys", host.keys.iter().map(load), faults).await.into_iter().collect()
+}

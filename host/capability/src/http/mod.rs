@@ -1,0 +1,257 @@
+//! `http`: sends requests to destinations that an operator named. The address, its secrets and its rate
+//! stay here. A plugin names a path below the address, and no answer names the address or a secret.
+//!
+//! The client is reqwest beside kube's hyper: without it the host has 398 crates and not 400 (`cargo tree`), and
+//! pools, timeouts and their errors would have to be written here.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::StateId;
+use kubewitness_core::bucket::Bucket;
+use kubewitness_core::config::{DestinationSpec, RateSpec};
+use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Method, Url, redirect};
+use tokio::time::Instant;
+
+use crate::secrets;
+
+const REQUEST_BYTES: usize = 4 * 1024 * 1024;
+const RESPONSE_BYTES: usize = 1024 * 1024;
+const PATH_BYTES: usize = 8 * 1024;
+const HEADERS: usize = 64;
+const HEADER_BYTES: usize = 8 * 1024;
+const CONNECT: Duration = Duration::from_secs(5);
+const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Headers that a plugin may send, besides those that begin with one of [`SENT_PREFIXES`].
+const SENT: [&str; 13] = [
+    "accept",
+    "accept-language",
+    "content-encoding",
+    "content-language",
+    "content-type",
+    IDEMPOTENCY_KEY,
+    "if-match",
+    "if-none-match",
+    "if-unmodified-since",
+    "prefer",
+    "traceparent",
+    "tracestate",
+    "baggage",
+];
+const SENT_PREFIXES: [&str; 2] = ["x-", "ce-"];
+/// Headers by which a server may be told who asks, or where the request really goes.
+const REFUSED_PREFIXES: [&str; 9] = [
+    "x-forwarded",
+    "x-real-ip",
+    "x-original",
+    "x-rewrite",
+    "x-http-method",
+    "x-method-override",
+    "x-remote",
+    "x-auth",
+    "x-api-key",
+];
+/// Headers of a response that a plugin sees.
+const SEEN: [&str; 6] = ["content-type", "retry-after", "etag", "last-modified", "date", "x-request-id"];
+const SEEN_PREFIX: &str = "x-ratelimit-";
+
+pub struct Destination {
+    pub spec: DestinationSpec,
+    base: Url,
+    /// The names of the headers with secrets; the values are read for each request.
+    secret_headers: Vec<HeaderName>,
+    client: Client,
+    rate: Option<Mutex<Bucket>>,
+    opened: Instant,
+}
+
+/// A field of the specification, below the destination's own, and what is wrong with it.
+pub type Wrong = (String, String);
+
+impl Destination {
+    pub async fn open(spec: &DestinationSpec) -> Result<Self, Wrong> {
+        let wrong = |field: &str, message: String| (field.to_owned(), message);
+        let base =
+            Url::parse(&spec.url).map_err(|error| wrong("url", format!("is not an address: {error}")))?;
+        if !base.username().is_empty() || base.password().is_some() {
+            return Err(wrong("url", "holds a name or password: give it as a header with valueFrom".into()));
+        }
+        if base.fragment().is_some() || base.host_str().is_none() {
+            return Err(wrong("url", "has no host, or has a fragment".into()));
+        }
+        let mut secret_headers = Vec::new();
+        for (index, header) in spec.headers.iter().enumerate() {
+            let name = HeaderName::try_from(&header.name);
+            let name =
+                name.map_err(|_| wrong(&format!("headers[{index}].name"), "is not a header's name".into()))?;
+            let field = format!("headers[{index}].valueFrom");
+            let secret =
+                secrets::resolve(&header.value_from).await.map_err(|message| wrong(&field, message))?;
+            let value = HeaderValue::try_from(secret.expose());
+            value.map_err(|_| wrong(&field, "the secret can't be sent as a header's value".into()))?;
+            secret_headers.push(name);
+        }
+        let client =
+            client(spec.timeout.0).map_err(|error| wrong("url", format!("has no usable client: {error}")))?;
+        let rate = spec.rate.map(|per_second| Mutex::new(Bucket::new(RateSpec { per_second, burst: None })));
+        Ok(Self { spec: spec.clone(), base, secret_headers, client, rate, opened: Instant::now() })
+    }
+
+    /// `id` is sent as the idempotency key where the plugin sends none.
+    pub async fn send(&self, request: HttpRequest, id: Option<&StateId>) -> Result<HttpResponse, GrantError> {
+        let Some(method) = METHODS.iter().find(|method| **method == request.method) else {
+            return Err(GrantError::Invalid(format!("a method is one of {}", METHODS.join(", "))));
+        };
+        let method = Method::try_from(*method).map_err(|_| GrantError::Invalid("the method".into()))?;
+        if request.body.len() > REQUEST_BYTES {
+            return Err(GrantError::TooLarge(format!("a request has at most {REQUEST_BYTES} bytes")));
+        }
+        let url = below(&self.base, &request.path)?;
+        let headers = self.headers(&request.headers, id).await?;
+        self.take()?;
+        let sent = self.client.request(method, url).headers(headers).body(request.body).send().await;
+        receive(sent.map_err(|error| refusal(&error))?).await
+    }
+
+    fn take(&self) -> Result<(), GrantError> {
+        let Some(rate) = &self.rate else { return Ok(()) };
+        let taken = rate.lock().unwrap_or_else(PoisonError::into_inner).take(self.opened.elapsed());
+        // Rounded up: a plugin that waits so long finds a token.
+        taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
+    }
+
+    async fn headers(
+        &self,
+        sent: &[(String, String)],
+        id: Option<&StateId>,
+    ) -> Result<HeaderMap, GrantError> {
+        if sent.len() > HEADERS {
+            return Err(GrantError::TooLarge(format!("a request has at most {HEADERS} headers")));
+        }
+        let mut headers = HeaderMap::new();
+        for (name, value) in sent {
+            let name =
+                HeaderName::try_from(name).map_err(|_| GrantError::Invalid("a header's name".into()))?;
+            if !may_send(name.as_str()) || self.secret_headers.contains(&name) {
+                return Err(GrantError::Denied(format!("a plugin can't send the header {name}")));
+            }
+            let value = HeaderValue::try_from(value).ok().filter(|value| value.len() <= HEADER_BYTES);
+            headers.append(&name, value.ok_or_else(|| GrantError::Invalid(format!("the value of {name}")))?);
+        }
+        if let Some(id) = id.filter(|_| !headers.contains_key(IDEMPOTENCY_KEY))
+            && let Ok(value) = HeaderValue::try_from(id.as_str())
+        {
+            headers.insert(IDEMPOTENCY_KEY, value);
+        }
+        for (name, header) in self.secret_headers.iter().zip(&self.spec.headers) {
+            let unreadable = |message: String| {
+                tracing::warn!(destination = self.spec.name, header = %name, message, "a secret can't be read");
+                GrantError::Unavailable("a secret of the destination can't be read".into())
+            };
+            let secret = secrets::resolve(&header.value_from).await.map_err(unreadable)?;
+            let value = HeaderValue::try_from(secret.expose());
+            let mut value = value.map_err(|_| unreadable("it is no header's value".into()))?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        Ok(headers)
+    }
+}
+
+fn client(timeout: Duration) -> Result<Client, reqwest::Error> {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Another thread may have been first; either way there is one now.
+        rustls::crypto::ring::default_provider().install_default().ok();
+    }
+    Client::builder()
+        .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
+        // A redirect could lead the secrets elsewhere: the plugin sees it as what it is.
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .referer(false)
+        .timeout(timeout)
+        .connect_timeout(CONNECT.min(timeout))
+        .build()
+}
+
+fn may_send(name: &str) -> bool {
+    SENT.contains(&name)
+        || SENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            && !REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The address with the plugin's path and query behind it. Whatever could lead elsewhere on the
+/// way through this or another parser is refused rather than repaired.
+fn below(base: &Url, path: &str) -> Result<Url, GrantError> {
+    let refused = |why: &str| Err(GrantError::Invalid(format!("the path {why}")));
+    if path.len() > PATH_BYTES {
+        return refused("is too long");
+    }
+    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let odd = |c: char| c.is_control() || c.is_whitespace() || c == '\\' || c == '#';
+    if path.contains(odd) || query.is_some_and(|query| query.contains(odd)) {
+        return refused("has spaces, control characters, a backslash or a fragment");
+    }
+    let lower = path.to_ascii_lowercase();
+    if lower.contains("%2f") || lower.contains("%5c") || lower.contains("%00") {
+        return refused("hides a slash, a backslash or a NUL");
+    }
+    let dots = |segment: &str| matches!(segment.replace("%2e", ".").as_str(), "." | "..");
+    if path.starts_with('/') || path.contains("//") || lower.split('/').any(dots) {
+        return refused("leaves the destination");
+    }
+    let mut url = base.clone();
+    if !path.is_empty() {
+        url.set_path(&format!("{}/{path}", base.path().trim_end_matches('/')));
+    }
+    match (base.query(), query) {
+        (Some(own), Some(query)) => url.set_query(Some(&format!("{own}&{query}"))),
+        (None, Some(query)) => url.set_query(Some(query)),
+        (_, None) => {}
+    }
+    let same = (url.scheme(), url.host_str(), url.port()) == (base.scheme(), base.host_str(), base.port());
+    if !same || !url.path().starts_with(base.path().trim_end_matches('/')) {
+        return refused("leaves the destination");
+    }
+    Ok(url)
+}
+
+async fn receive(mut response: reqwest::Response) -> Result<HttpResponse, GrantError> {
+    let too_large = || GrantError::TooLarge(format!("the response has more than {RESPONSE_BYTES} bytes"));
+    if response.content_length().is_some_and(|length| length > RESPONSE_BYTES as u64) {
+        return Err(too_large());
+    }
+    let seen = |name: &HeaderName| SEEN.contains(&name.as_str()) || name.as_str().starts_with(SEEN_PREFIX);
+    let headers = response.headers().iter().filter(|(name, _)| seen(name)).take(HEADERS);
+    let headers =
+        headers.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
+    let headers = headers.collect();
+    let status = response.status().as_u16();
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| refusal(&error))? {
+        if body.len() + chunk.len() > RESPONSE_BYTES {
+            return Err(too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(HttpResponse { status, headers, body })
+}
+
+/// The client's own messages name the address; these do not.
+fn refusal(error: &reqwest::Error) -> GrantError {
+    if error.is_timeout() {
+        return GrantError::Timeout("the destination did not answer in time".into());
+    }
+    GrantError::Unavailable(match error.is_connect() {
+        true => "the destination can't be reached".into(),
+        false => "the connection to the destination broke".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

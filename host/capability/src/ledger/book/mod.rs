@@ -1,0 +1,384 @@
+//! The files of one ledger, and how they are brought in order after a crash.
+//!
+//! `NAME.jsonl` (whatever the operator calls it) holds records, one line each, and is only ever
+//! appended to. Beside it `NAME.receipts` holds one JSON line an event:
+//!
+//! ```text
+//! {"intent":{"offset":0,"bytes":512,"records":2,"sha256":"…","plugin":"audit","states":[[1,77],[2,78]]}}
+//! {"settled":{"bytes":512,"records":2}}
+//! {"receipt":{"plugin":"audit","states":[[1,77]]}}        (an intent of old, kept by a compaction)
+//! ```
+//!
+//! An append is: intent, sync; records, sync; settled. After a crash the last intent tells what to
+//! do. Its records are all there: applied, and its states are never handed over again. They are
+//! there in part: cut back to its offset, and its states come again. After a power cut the file may be
+//! as long as it was to be, with zeros where a part never came to the disk: that is in part, too. Where
+//! the same call also wrote to a database, the intent names that transaction, and the database decides.
+//!
+//! What can't have been left by a crash (settled records that are missing or changed, bytes that
+//! nobody announced) is refused, never repaired: somebody may have to look at it.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use kubewitness_core::{Seq, files};
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+use crate::receipts::Mark;
+
+/// One record: a line of an audit trail, not a document store.
+pub const RECORD_BYTES: usize = 256 * 1024;
+/// What a disk writes as a whole.
+const SECTOR: u64 = 512;
+/// Lines of receipts before they are compacted: some megabytes, read in milliseconds.
+const COMPACT_LINES: usize = 4096;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Intent(Intent),
+    Settled { bytes: u64, records: u64 },
+    Receipt { plugin: String, states: Vec<(Seq, u32)> },
+}
+
+/// What one append is about to write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    pub offset: u64,
+    pub bytes: u64,
+    pub records: u64,
+    pub sha256: String,
+    pub plugin: String,
+    pub states: Vec<(Seq, u32)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<Decider>,
+}
+
+/// The transaction whose commit decides whether an append counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decider {
+    pub database: String,
+    pub token: String,
+}
+
+impl Intent {
+    fn end(&self) -> u64 {
+        self.offset + self.bytes
+    }
+}
+
+/// An open ledger. Its data file is locked against other processes while it lives.
+pub struct Book {
+    data: File,
+    sidecar: File,
+    sidecar_path: PathBuf,
+    pub bytes: u64,
+    pub records: u64,
+    pub last: Option<Vec<u8>>,
+    receipts: Vec<(String, Vec<(Seq, u32)>)>,
+    lines: usize,
+    /// Written in full, but its transaction has yet to be asked for.
+    pub doubt: Option<Intent>,
+}
+
+fn damaged<T>(message: impl Into<String>) -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::InvalidData, message.into()))
+}
+
+fn hash(data: &[u8]) -> String {
+    hex::encode(digest(&SHA256, data))
+}
+
+impl Drop for Book {
+    /// By name, not by closing: a child process that another thread is just starting has the file
+    /// open as well, and would keep it locked until its program begins.
+    fn drop(&mut self) {
+        if let Err(error) = self.data.unlock() {
+            tracing::debug!(%error, "a ledger's lock is let go of by closing the file");
+        }
+    }
+}
+
+impl Book {
+    /// `cut` undoes an append whose sync failed: what the file shows then may never reach the disk.
+    pub fn open(path: &Path, cut: Option<u64>) -> io::Result<Self> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let open = |path: &Path| {
+            files::open(path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))
+        };
+        let data = open(path)?;
+        data.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => {
+                io::Error::new(io::ErrorKind::WouldBlock, "another process writes this ledger")
+            }
+            TryLockError::Error(error) => error,
+        })?;
+        if let Some(offset) = cut {
+            data.set_len(offset)?;
+            data.sync_all()?;
+        }
+        let sidecar_path = path.with_extension("receipts");
+        let sidecar = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{} beside it: {error}", sidecar_path.display()))
+        };
+        let adopted = files::look(&sidecar_path).map_err(sidecar)?.is_none();
+        let mut book = Self {
+            data,
+            sidecar: open(&sidecar_path).map_err(sidecar)?,
+            sidecar_path,
+            bytes: 0,
+            records: 0,
+            last: None,
+            receipts: Vec::new(),
+            lines: 0,
+            doubt: None,
+        };
+        File::open(folder)?.sync_all()?;
+        if adopted {
+            book.adopt()?;
+        } else {
+            book.recover()?;
+        }
+        book.last = book.read_last()?;
+        Ok(book)
+    }
+
+    /// A file that was there before its receipts is taken as it is, whole lines only.
+    fn adopt(&mut self) -> io::Result<()> {
+        let mut reader = BufReader::new(&self.data);
+        let mut line = Vec::new();
+        while reader.by_ref().take(RECORD_BYTES as u64 + 1).read_until(b'\n', &mut line)? > 0 {
+            if line.last() != Some(&b'\n') {
+                return damaged("the file is not made of whole lines: complete or remove the last one");
+            }
+            self.bytes += line.len() as u64;
+            self.records += 1;
+            line.clear();
+        }
+        self.settle()?;
+        self.sidecar.sync_all()
+    }
+
+    fn recover(&mut self) -> io::Result<()> {
+        let pending = self.replay()?;
+        let there = self.data.metadata()?.len();
+        let Some(intent) = pending else { return self.expect_length(there) };
+        if there >= intent.end() && !self.is_torn(&intent)? {
+            self.count(&intent);
+            self.expect_length(there)?;
+            if intent.decided_by.is_some() {
+                self.doubt = Some(intent);
+                return Ok(());
+            }
+            self.receipts.push((intent.plugin, intent.states));
+            return self.settle();
+        }
+        if there < self.bytes {
+            return self.expect_length(there);
+        }
+        tracing::warn!(bytes = there - self.bytes, "an append that a crash cut off is undone");
+        self.data.set_len(self.bytes)?;
+        self.data.sync_all()
+    }
+
+    /// Reads the receipts; gives the last intent if nothing has settled it.
+    fn replay(&mut self) -> io::Result<Option<Intent>> {
+        let mut reader = BufReader::new(self.sidecar.try_clone()?);
+        reader.seek(SeekFrom::Start(0))?;
+        let mut whole = 0;
+        let mut pending: Option<Intent> = None;
+        let mut text = Vec::new();
+        while reader.read_until(b'\n', &mut text)? > 0 {
+            // The last lines can be torn: their sync had not ended, and no append had begun behind it.
+            let Some(line) = text.strip_suffix(b"\n").filter(|line| !line.contains(&0)) else { break };
+            let number = self.lines + 1;
+            let Ok(line) = serde_json::from_slice::<Line>(line) else {
+                return damaged(format!("line {number} of {} can't be read", self.sidecar_path.display()));
+            };
+            if !self.apply(line, &mut pending) {
+                return damaged(format!(
+                    "line {number} of {} does not fit those before",
+                    self.sidecar_path.display()
+                ));
+            }
+            whole += text.len() as u64;
+            self.lines = number;
+            text.clear();
+        }
+        if whole < self.sidecar.metadata()?.len() {
+            self.sidecar.set_len(whole)?;
+            self.sidecar.sync_all()?;
+        }
+        Ok(pending)
+    }
+
+    fn apply(&mut self, line: Line, pending: &mut Option<Intent>) -> bool {
+        match line {
+            Line::Receipt { plugin, states } => self.receipts.push((plugin, states)),
+            Line::Intent(intent) => {
+                // An intent that begins where the intent before it began comes after an undo.
+                if let Some(before) = pending.take().filter(|before| before.offset != intent.offset) {
+                    self.count(&before);
+                    self.receipts.push((before.plugin, before.states));
+                }
+                if intent.offset != self.bytes {
+                    return false;
+                }
+                *pending = Some(intent);
+            }
+            Line::Settled { bytes, records } => {
+                if let Some(before) = pending.take() {
+                    self.count(&before);
+                    self.receipts.push((before.plugin, before.states));
+                    return (self.bytes, self.records) == (bytes, records);
+                }
+                (self.bytes, self.records) = (bytes, records);
+            }
+        }
+        true
+    }
+
+    fn count(&mut self, intent: &Intent) {
+        self.bytes += intent.bytes;
+        self.records += intent.records;
+    }
+
+    fn expect_length(&self, there: u64) -> io::Result<()> {
+        match there.cmp(&self.bytes) {
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Less => damaged(format!(
+                "the file has {there} bytes and {} were acknowledged: records were removed",
+                self.bytes
+            )),
+            std::cmp::Ordering::Greater => damaged(format!(
+                "the file has {there} bytes and {} were written here: another program appended",
+                self.bytes
+            )),
+        }
+    }
+
+    /// Whether a part of the append never reached the disk. Other bytes in its place are damage.
+    fn is_torn(&self, intent: &Intent) -> io::Result<bool> {
+        let mut bytes = Vec::new();
+        let mut file = &self.data;
+        file.seek(SeekFrom::Start(intent.offset))?;
+        file.take(intent.bytes).read_to_end(&mut bytes)?;
+        if hash(&bytes) == intent.sha256 {
+            return Ok(false);
+        }
+        let first = (SECTOR - intent.offset % SECTOR) as usize;
+        let (first, rest) = bytes.split_at(first.min(bytes.len()));
+        let mut sectors = std::iter::once(first).chain(rest.chunks(SECTOR as usize));
+        if sectors.any(|sector| !sector.is_empty() && sector.iter().all(|byte| *byte == 0)) {
+            return Ok(true);
+        }
+        damaged(format!("the records from byte {} on are not those that were written", intent.offset))
+    }
+
+    fn read_last(&self) -> io::Result<Option<Vec<u8>>> {
+        if self.bytes == 0 {
+            return Ok(None);
+        }
+        let from = self.bytes.saturating_sub(RECORD_BYTES as u64 + 2);
+        let mut tail = Vec::new();
+        let mut file = &self.data;
+        file.seek(SeekFrom::Start(from))?;
+        file.take(self.bytes - from).read_to_end(&mut tail)?;
+        let Some(line) = tail.strip_suffix(b"\n") else { return damaged("the last record has no end") };
+        let start = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |found| found + 1);
+        Ok(Some(line[start..].to_vec()))
+    }
+
+    fn note(&mut self, line: &Line) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.lines += 1;
+        self.sidecar.write_all(&text)
+    }
+
+    /// Durable when it returns. After an error the book can't be trusted: open it anew, with a cut.
+    pub fn append(
+        &mut self,
+        plugin: &str,
+        marks: &[Mark],
+        data: &[u8],
+        records: u64,
+        decided_by: Option<Decider>,
+    ) -> io::Result<Intent> {
+        let intent = Intent {
+            offset: self.bytes,
+            bytes: data.len() as u64,
+            records,
+            sha256: hash(data),
+            plugin: plugin.to_owned(),
+            states: marks.iter().map(|mark| (mark.seq, mark.print)).collect(),
+            decided_by,
+        };
+        self.note(&Line::Intent(intent.clone()))?;
+        self.sidecar.sync_data()?;
+        self.data.write_all(data)?;
+        self.data.sync_data()?;
+        Ok(intent)
+    }
+
+    /// The append counts. The line needs no sync: without it the append is found complete.
+    pub fn keep(&mut self, intent: Intent, last: Vec<u8>) -> io::Result<()> {
+        self.count(&intent);
+        self.last = Some(last);
+        self.receipts.push((intent.plugin, intent.states));
+        self.settle()
+    }
+
+    /// A recovered append whose transaction was committed. It is counted already.
+    pub fn keep_doubted(&mut self, intent: Intent) -> io::Result<()> {
+        self.receipts.push((intent.plugin, intent.states));
+        self.settle()
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        self.note(&Line::Settled { bytes: self.bytes, records: self.records })
+    }
+
+    pub fn receipts(&self, plugin: &str, above: Seq) -> Vec<Mark> {
+        let own = self.receipts.iter().filter(|(of, _)| of == plugin);
+        let marks = own.flat_map(|(_, states)| states).map(|(seq, print)| Mark { seq: *seq, print: *print });
+        marks.filter(|mark| mark.seq > above).collect()
+    }
+
+    /// Drops what lies at or below the position. Everything settled is on disk when it returns, so
+    /// that no other store's receipt is needed for it any more.
+    pub fn forget(&mut self, plugin: &str, through: Seq) -> io::Result<()> {
+        self.receipts.retain(|(of, states)| of != plugin || states.iter().any(|(seq, _)| *seq > through));
+        if self.lines < COMPACT_LINES.max(2 * self.receipts.len()) {
+            return self.sidecar.sync_data();
+        }
+        let path = self.sidecar_path.with_extension("receipts.new");
+        let mut text = serde_json::to_vec(&Line::Settled { bytes: self.bytes, records: self.records })?;
+        text.push(b'\n');
+        for (plugin, states) in &self.receipts {
+            serde_json::to_writer(
+                &mut text,
+                &Line::Receipt { plugin: plugin.clone(), states: states.clone() },
+            )?;
+            text.push(b'\n');
+        }
+        let mut options = OpenOptions::new();
+        let mut file = files::open(&path, options.write(true).create(true).truncate(true).mode(0o600))?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        std::fs::rename(&path, &self.sidecar_path)?;
+        if let Some(folder) = self.sidecar_path.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        self.sidecar = files::open(&self.sidecar_path, OpenOptions::new().read(true).append(true))?;
+        self.lines = self.receipts.len() + 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Resolves secrets. The configuration holds references; a value is here only, for the moment of its use. A value is
+//! never logged, never part of an error, and never handed to a plugin.
+
+pub(crate) mod signing_keys;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use kubewitness_core::config::SecretRef;
+use kubewitness_core::files;
+
+/// Keys and tokens are small; a larger file is a mistake.
+const SECRET_BYTES: u64 = 64 * 1024;
+
+/// A resolved secret. It has no `Display`, and its `Debug` says nothing.
+pub struct Secret(String);
+
+impl Secret {
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Reads the value behind a reference. Mounted files are replaced when a secret is rotated, so
+/// those who send it read it each time, and wait for it no longer than [`files::ANSWER`]. Trailing line
+/// ends belong to the editor, not the secret.
+pub async fn resolve(reference: &SecretRef) -> Result<Secret, String> {
+    let value = match reference {
+        SecretRef::Env(name) => {
+            std::env::var(name).map_err(|_| format!("the environment has no readable variable `{name}`"))?
+        }
+        SecretRef::File(path) => {
+            read(path).await.map_err(|error| format!("the file `{path}` can't be read: {error}"))?
+        }
+    };
+    let value = value.trim_end_matches(['\r', '\n']);
+    if value.is_empty() {
+        return Err("the secret is empty".into());
+    }
+    Ok(Secret(value.to_owned()))
+}
+
+async fn read(path: &str) -> std::io::Result<String> {
+    let path = PathBuf::from(path);
+    files::within(&path.clone(), files::ANSWER, move || files::text(&path, SECRET_BYTES)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_is_read_without_its_last_line_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "hush\n").unwrap();
+        let secret = resolve(&SecretRef::File(path.to_str().unwrap().into())).await.unwrap();
+        assert_eq!(secret.expose(), "hush");
+        assert_eq!(format!("{secret:?}"), "Secret(…)");
+    }
+
+    async fn refusal(reference: SecretRef) -> String {
+        resolve(&reference).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_resolved_is_named_without_a_value() {
+        let error = refusal(SecretRef::Env("KUBEWITNESS_TEST_NO_SUCH".into())).await;
+        assert!(error.contains("KUBEWITNESS_TEST_NO_SUCH"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("empty");
+        let of_path = || SecretRef::File(path.to_str().unwrap().into());
+        std::fs::write(&path, "\n").unwrap();
+        assert!(refusal(of_path()).await.contains("empty"));
+        std::fs::write(&path, "x".repeat(SECRET_BYTES as usize + 1)).unwrap();
+        assert!(refusal(of_path()).await.contains("larger than 64 KiB"));
+    }
+
+    #[tokio::test]
+    async fn a_pipe_or_a_device_is_no_secret_and_nobody_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let told = refusal(SecretRef::File(path.to_str().unwrap().into())).await;
+        assert!(told.contains("pipe` can't be read: it is a pipe"), "{told}");
+        assert!(refusal(SecretRef::File("/dev/zero".into())).await.contains("it is a device"));
+    }
+}

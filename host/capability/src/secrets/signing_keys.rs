@@ -1,0 +1,95 @@
+//! Signs with Ed25519 keys that an operator named. A plugin sees signatures and never the key.
+
+use kubewitness_core::config::KeySpec;
+use kubewitness_core::ports::GrantError;
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::resolve;
+
+/// What is signed is a line of a ledger or a hash, not a file.
+const MESSAGE_BYTES: usize = 64 * 1024;
+
+pub struct Key {
+    pub spec: KeySpec,
+    pair: Ed25519KeyPair,
+}
+
+impl Key {
+    /// Read once: a rotated key is another key, and gets another name.
+    pub async fn load(spec: &KeySpec) -> Result<Self, String> {
+        let secret = resolve(&spec.value_from).await?;
+        let text = secret.expose().trim();
+        let pem = match text.starts_with("-----BEGIN") {
+            true => text.to_owned(),
+            false => format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"),
+        };
+        let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes())
+            .map_err(|_| "is neither PEM nor base64 of a PKCS#8 key".to_owned())?;
+        // Keys of other tools often come without their public half; it is derived then.
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der())
+            .map_err(|_| "is not an Ed25519 key".to_owned())?;
+        Ok(Self { spec: spec.clone(), pair })
+    }
+
+    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, GrantError> {
+        if message.len() > MESSAGE_BYTES {
+            return Err(GrantError::TooLarge(format!("a message to sign has at most {MESSAGE_BYTES} bytes")));
+        }
+        Ok(self.pair.sign(message).as_ref().to_vec())
+    }
+
+    /// With which others check the signatures.
+    pub fn public(&self) -> Vec<u8> {
+        self.pair.public_key().as_ref().to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubewitness_core::config::SecretRef;
+    use ring::signature::{ED25519, UnparsedPublicKey};
+
+    /// The example key of RFC 8410.
+    const KEY: &str = "MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC";
+
+    async fn load(text: &str) -> Result<Key, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, text).unwrap();
+        let value_from = SecretRef::File(path.to_str().unwrap().into());
+        Key::load(&KeySpec { name: "audit".into(), value_from }).await
+    }
+
+    #[tokio::test]
+    async fn a_signature_verifies_with_the_public_half() {
+        for text in
+            [KEY.to_owned(), format!("-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")]
+        {
+            let key = load(&text).await.unwrap();
+            let signature = key.sign(b"line").unwrap();
+            UnparsedPublicKey::new(&ED25519, key.public()).verify(b"line", &signature).unwrap();
+        }
+    }
+
+    /// The pair is made here and not read from a file, so that nothing else is looked at.
+    #[test]
+    fn a_message_to_sign_has_no_more_bytes_than_its_bound() {
+        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
+        let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
+        let value_from = SecretRef::File("unused".into());
+        let key = Key { spec: KeySpec { name: "audit".into(), value_from }, pair };
+        assert!(key.sign(&vec![7; MESSAGE_BYTES]).is_ok());
+        assert!(matches!(key.sign(&vec![7; MESSAGE_BYTES + 1]), Err(GrantError::TooLarge(_))));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_key_is_refused_without_its_text() {
+        for text in ["hush-hush", "aHVzaC1odXNo"] {
+            let error = load(text).await.err().unwrap();
+            assert!(!error.contains("hush") && !error.contains("aHVz"), "{error}");
+        }
+    }
+}

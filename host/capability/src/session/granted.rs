@@ -1,0 +1,195 @@
+//! One plugin: what it was granted, and the receipts of the states that it has applied.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
+
+use super::CallSession;
+use crate::http::Destination;
+use crate::kv::Kv;
+use crate::ledger::{Databases, Ledger};
+use crate::receipts::{Applied, Mark};
+use crate::secrets::signing_keys::Key;
+use crate::{lister, log, sql};
+
+/// Receipts behind the cursor are harmless, and deleting them costs a transaction.
+const FORGET_EVERY: Seq = 4096;
+
+/// Positions count from 1 in each journal, and a row that is newer there looks newer here too.
+const ELSEWHERE: &str = "its database has receipts of states that this journal has not got to: another journal \
+    is or was handed to a plugin of this name there. What the newest state of an object replaces \
+    (`object_status`) may stay as the other one left it: give each journal a database of its own, or, where \
+    the other is gone, empty that table and the plugin's rows of `kubewitness_receipts`";
+
+/// What outlives a change of the plugin's configuration: its receipts.
+#[derive(Default)]
+pub struct Standing {
+    pub applied: Applied,
+    /// The receipts have to be read before the next call: a commit ended in doubt, or a server was
+    /// not asked yet.
+    doubts: AtomicU64,
+    /// So many of them are settled.
+    settled: AtomicU64,
+    /// One call reads the receipts; calls that come meanwhile wait for its result.
+    reading: tokio::sync::Mutex<()>,
+    cursor: AtomicU64,
+    /// The newest position that the journal had or the plugin was handed: its own receipts go no further.
+    newest: AtomicU64,
+    /// Receipts of another journal were told of.
+    told: AtomicBool,
+    forgotten: AtomicU64,
+    stores: Mutex<Stores>,
+}
+
+/// Where the plugin's receipts are.
+#[derive(Clone, Default)]
+pub struct Stores {
+    pub databases: Vec<sql::Shared>,
+    pub ledgers: Vec<Arc<Ledger>>,
+    /// All of the host's, for ledgers that ask one of them.
+    pub deciders: Databases,
+}
+
+impl Standing {
+    pub fn mark_stale(&self) {
+        self.doubts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    #[cfg(test)]
+    pub fn met_another_journal(&self) -> bool {
+        self.told.load(Ordering::Acquire)
+    }
+
+    fn stores(&self) -> Stores {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the receipts above the cursor from everywhere that the plugin may write to.
+    pub async fn load(
+        &self,
+        plugin: &str,
+        stores: Stores,
+        cursor: Seq,
+        newest: Seq,
+    ) -> Result<(), GrantError> {
+        self.cursor.fetch_max(cursor, Ordering::AcqRel);
+        self.newest.fetch_max(newest, Ordering::AcqRel);
+        let remote = stores.databases.iter().any(|database| database.is_remote());
+        *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
+        if remote {
+            // A server may be away: then the plugin waits, and nothing else does.
+            self.mark_stale();
+            return Ok(());
+        }
+        self.read(plugin).await
+    }
+
+    async fn read(&self, plugin: &str) -> Result<(), GrantError> {
+        let (stores, cursor) = (self.stores(), self.cursor.load(Ordering::Acquire));
+        for database in &stores.databases {
+            let marks = database.receipts(plugin, cursor).await?;
+            let newest = self.newest.load(Ordering::Acquire);
+            if marks.iter().any(|mark| mark.seq > newest) && !self.told.swap(true, Ordering::AcqRel) {
+                tracing::warn!(plugin, "{ELSEWHERE}");
+            }
+            self.applied.add(&marks);
+        }
+        for ledger in &stores.ledgers {
+            self.applied.add(&ledger.receipts(plugin, cursor, &stores.deciders).await?);
+        }
+        Ok(())
+    }
+
+    async fn refresh(&self, plugin: &str) -> Result<(), GrantError> {
+        let is_settled = |doubts| doubts == self.settled.load(Ordering::Acquire);
+        if is_settled(self.doubts.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        let _reading = self.reading.lock().await;
+        // Doubts that arise while it is read are not settled by what is found.
+        let doubts = self.doubts.load(Ordering::Acquire);
+        if !is_settled(doubts) {
+            self.read(plugin).await?;
+            self.settled.store(doubts, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Ledgers first: they may still need a database's receipt until theirs is on disk.
+    pub async fn prune(&self, plugin: &str, cursor: Seq) -> Result<(), GrantError> {
+        self.cursor.fetch_max(cursor, Ordering::AcqRel);
+        self.applied.prune(cursor);
+        if cursor < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
+            return Ok(());
+        }
+        let stores = self.stores();
+        for ledger in &stores.ledgers {
+            ledger.forget(plugin, cursor, &stores.deciders).await?;
+        }
+        for database in &stores.databases {
+            database.forget(plugin, cursor).await?;
+        }
+        self.forgotten.store(cursor, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// What one plugin may reach, by the names that it uses itself.
+pub struct Granted {
+    pub plugin: String,
+    pub config: String,
+    pub standing: Arc<Standing>,
+    pub sql: BTreeMap<String, Database>,
+    pub http: BTreeMap<String, Arc<Destination>>,
+    pub ledgers: BTreeMap<String, Arc<Ledger>>,
+    pub keys: BTreeMap<String, Arc<Key>>,
+    pub kv: Option<Kv>,
+    pub deciders: Databases,
+    pub lister: lister::Granted,
+    pub documents: Arc<dyn Documents>,
+    pub clock: Arc<dyn Clock>,
+    pub log: log::Log,
+}
+
+pub struct Database {
+    /// What the host calls it.
+    pub name: String,
+    pub engine: sql::Shared,
+}
+
+/// The grants, as the sandbox holds them.
+pub struct PluginGrants(pub Arc<Granted>);
+
+#[async_trait]
+impl Grants for PluginGrants {
+    fn config(&self) -> &str {
+        &self.0.config
+    }
+
+    async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
+        let standing = &self.0.standing;
+        if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {
+            standing.newest.fetch_max(newest, Ordering::AcqRel);
+        }
+        standing.refresh(&self.0.plugin).await?;
+        if standing.applied.is_full() {
+            let message = "too many states are finished above the plugin's cursor: a lane holds it";
+            return Err(GrantError::Unavailable(message.into()));
+        }
+        self.0.lister.shows(batch).await?;
+        let marks: HashMap<Seq, Mark> =
+            batch.iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect();
+        let applied =
+            marks.values().filter(|mark| standing.applied.contains(**mark)).map(|mark| mark.seq).collect();
+        let only = match batch {
+            [one] => Some(one.state.id.clone()),
+            _ => None,
+        };
+        Ok(Box::new(CallSession::new(self.0.clone(), marks, applied, only)))
+    }
+}

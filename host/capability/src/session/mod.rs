@@ -1,0 +1,313 @@
+//! The effects of one call, over all capabilities, and how they are kept together.
+//!
+//! What is committed, in this order: the ledger's records, the rows with their receipt, then the
+//! in-memory view of `kv`. Where a call wrote rows, the database's commit decides for the ledger
+//! too: the ledger's intent names the transaction, and an append whose transaction is not there is
+//! cut off. Where it wrote to a ledger alone, the append that is whole on disk decides. A call that
+//! wrote to neither needs no receipt: it has nothing that a repeat could do twice, except requests,
+//! which carry the id.
+
+pub mod granted;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use kubewitness_core::ports::{
+    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, SqlValue, TableCopy,
+    TableWrite,
+};
+use kubewitness_core::{ObjectRef, Seq, StateId};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::documents::{self, Batch};
+use crate::ledger::book::Decider;
+use crate::ledger::{Held, Written};
+use crate::receipts::Mark;
+use crate::sql::guard::{self, Purpose};
+use crate::sql::receipt::Receipt;
+use crate::sql::receipt::claims::{Claim, Claims};
+use crate::sql::{CommitError, Transaction};
+use crate::{denied, kv};
+use granted::{Database, Granted, Standing};
+
+pub struct CallSession {
+    granted: Arc<Granted>,
+    batch: Batch,
+    applied: HashSet<Seq>,
+    /// The id of the only state of the batch, for requests that carry none.
+    only: Option<StateId>,
+    sql: Option<Box<dyn Transaction>>,
+    claims: Claims,
+    /// The database could not be had. Whatever the plugin makes of that, the call can't count as
+    /// made: its states are to blame for nothing, and use up no tries.
+    unreachable: Option<GrantError>,
+    ledger: Option<Held>,
+    kv: Option<kv::Overlay>,
+}
+
+/// Unless it is told that all went well, the receipts are read again before the next call.
+struct Doubt<'a>(Option<&'a Standing>);
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(standing) = self.0 {
+            standing.mark_stale();
+        }
+    }
+}
+
+impl CallSession {
+    pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
+        let kv = granted.kv.as_ref().map(kv::Kv::open);
+        let claims = Claims::default();
+        Self { granted, batch, applied, only, sql: None, claims, unreachable: None, ledger: None, kv }
+    }
+
+    fn database(&self, name: &str) -> Result<&Database, GrantError> {
+        self.granted.sql.get(name).ok_or_else(|| denied("database", name, "spec.grants.sql"))
+    }
+
+    /// The call's transaction, begun when it is first needed.
+    async fn transaction(&mut self, database: &str) -> Result<&mut Box<dyn Transaction>, GrantError> {
+        let engine = self.database(database)?.engine.clone();
+        if self.sql.is_none() {
+            if let Some(error) = &self.unreachable {
+                return Err(error.clone());
+            }
+            let begun = engine.begin(&self.granted.plugin).await;
+            self.sql = Some(begun.inspect_err(|error| {
+                self.unreachable = Some(error.clone());
+                // Another process may have committed meanwhile.
+                self.granted.standing.mark_stale();
+            })?);
+        }
+        self.sql.as_mut().ok_or_else(|| GrantError::Other("the transaction is gone".into()))
+    }
+
+    async fn ledger(&mut self, name: &str) -> Result<&mut Held, GrantError> {
+        let granted = self.granted.clone();
+        let ledger = granted.ledgers.get(name).ok_or_else(|| denied("ledger", name, "spec.grants.ledger"))?;
+        if self.ledger.is_none() {
+            self.ledger = Some(ledger.hold(&granted.deciders).await?);
+        }
+        self.ledger.as_mut().ok_or_else(|| GrantError::Other("the ledger is gone".into()))
+    }
+
+    fn kv(&mut self) -> Result<&mut kv::Overlay, GrantError> {
+        self.kv
+            .as_mut()
+            .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
+    }
+
+    /// What was done, in order of position.
+    fn marks(&self, done: &[Seq]) -> Result<Vec<Mark>, GrantError> {
+        let mark = |seq: &Seq| match self.batch.get(seq) {
+            Some(mark) => Ok(*mark),
+            None => Err(GrantError::Other(format!("state {seq} is not one of this call's"))),
+        };
+        let mut marks = done.iter().map(mark).collect::<Result<Vec<_>, _>>()?;
+        marks.sort_unstable_by_key(|mark| mark.seq);
+        marks.dedup();
+        Ok(marks)
+    }
+
+    fn receipt(&self, marks: Vec<Mark>) -> Result<Receipt, GrantError> {
+        let mut random = [0; 16];
+        let filled = SystemRandom::new().fill(&mut random);
+        filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
+        let token = format!("{}.{}", self.granted.plugin, hex::encode(random));
+        let (plugin, claims) = (self.granted.plugin.clone(), self.claims.clone());
+        Ok(Receipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
+    }
+
+    /// Puts the ledger's records on disk; they count once the database, if there is one, agrees.
+    async fn write_ledger(&mut self, receipt: &Receipt) -> Result<Option<Written>, GrantError> {
+        let Some(held) = self.ledger.take().filter(Held::has_records) else { return Ok(None) };
+        let decider = match (&self.sql, self.granted.sql.values().next()) {
+            // Without a receipt there is nothing that could be asked for.
+            (Some(_), Some(database)) if !receipt.marks.is_empty() => {
+                Some(Decider { database: database.name.clone(), token: receipt.token.clone() })
+            }
+            _ => None,
+        };
+        held.write(&receipt.plugin, &receipt.marks, decider).await.map(Some)
+    }
+}
+
+/// Commits the rows; the ledger follows what becomes of them.
+async fn settle(
+    transaction: Option<Box<dyn Transaction>>,
+    written: Option<Written>,
+    receipt: &Receipt,
+) -> Result<(), GrantError> {
+    if let Some(transaction) = transaction {
+        transaction.commit(receipt).await.map_err(|error| match error {
+            CommitError::RolledBack(error) => error,
+            CommitError::InDoubt(error) => {
+                GrantError::Unavailable(format!("the commit is in doubt: {error}"))
+            }
+        })?;
+    }
+    match written {
+        Some(written) => written.keep().await,
+        None => Ok(()),
+    }
+}
+
+#[async_trait]
+impl Session for CallSession {
+    fn applied(&self) -> &HashSet<Seq> {
+        &self.applied
+    }
+
+    fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError> {
+        Ok(self.database(database)?.engine.dialect())
+    }
+
+    async fn sql_execute(
+        &mut self,
+        database: &str,
+        statement: &str,
+        rows: Vec<Vec<SqlValue>>,
+    ) -> Result<u64, GrantError> {
+        let dialect = self.sql_dialect(database)?;
+        let done = self.transaction(database).await?.execute(statement, rows).await?;
+        self.claims.ran(&guard::check(statement, Purpose::Execute, dialect)?);
+        Ok(done)
+    }
+
+    async fn sql_write(
+        &mut self,
+        database: &str,
+        write: TableWrite,
+        copy: Option<TableCopy>,
+    ) -> Result<u64, GrantError> {
+        let claims = [Some(Claim::of(&write)), copy.as_ref().map(|copy| Claim::of_copy(copy, &write))];
+        let done = self.transaction(database).await?.write(write, copy).await?;
+        claims.into_iter().flatten().for_each(|claim| self.claims.wrote(claim));
+        Ok(done)
+    }
+
+    async fn sql_query(
+        &mut self,
+        database: &str,
+        statement: &str,
+        params: Vec<SqlValue>,
+    ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
+        let dialect = self.sql_dialect(database)?;
+        let rows = self.transaction(database).await?.query(statement, params).await?;
+        let checked = guard::check(statement, Purpose::Query, dialect)?;
+        // A WITH may also write.
+        if !checked.reads_only() {
+            self.claims.ran(&checked);
+        }
+        Ok(rows)
+    }
+
+    async fn http_send(
+        &mut self,
+        destination: &str,
+        request: HttpRequest,
+    ) -> Result<HttpResponse, GrantError> {
+        let granted = self.granted.http.get(destination);
+        let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
+        granted.send(request, self.only.as_ref()).await
+    }
+
+    fn kv_get(&self, key: &str) -> Option<Vec<u8>> {
+        self.kv.as_ref()?.get(key)
+    }
+
+    fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
+        self.kv()?.set(key, value)
+    }
+
+    fn kv_delete(&mut self, key: &str) -> Result<(), GrantError> {
+        self.kv()?.delete(key);
+        Ok(())
+    }
+
+    fn kv_keys(&self, prefix: &str, limit: usize) -> Vec<String> {
+        self.kv.as_ref().map(|kv| kv.keys(prefix, limit)).unwrap_or_default()
+    }
+
+    async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
+        self.ledger(ledger).await?.append(records)
+    }
+
+    async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError> {
+        Ok(self.ledger(ledger).await?.last())
+    }
+
+    fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError> {
+        let granted = self.granted.keys.get(key).ok_or_else(|| denied("key", key, "spec.grants.keys"))?;
+        granted.sign(message)
+    }
+
+    async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        documents::document(&self.granted.documents, &self.batch, seq).await
+    }
+
+    async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        documents::before(&self.granted.documents, &self.batch, seq).await
+    }
+
+    fn lister_get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
+        self.granted.lister.get(source, namespace, name)
+    }
+
+    fn lister_list(
+        &self,
+        source: &str,
+        index: &str,
+        key: &str,
+        limit: usize,
+    ) -> Result<Vec<ObjectRef>, GrantError> {
+        self.granted.lister.list(source, index, key, limit)
+    }
+
+    fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
+        self.granted.log.write(level, message, fields);
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.granted.clock.now_ms()
+    }
+
+    async fn commit(mut self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+        if let Some(error) = self.unreachable.take() {
+            return Err(error);
+        }
+        let receipt = self.receipt(self.marks(done)?)?;
+        if let Some(kv) = &self.kv {
+            kv.fits()?;
+        }
+        if let Some(idle) = self.sql.take_if(|transaction| !transaction.wrote()) {
+            idle.rollback().await;
+        }
+        if let Some(transaction) = &self.sql {
+            transaction.intact()?;
+        }
+        let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(Held::has_records);
+        let granted = self.granted.clone();
+        if wrote {
+            let mut doubt = Doubt(Some(&granted.standing));
+            let written = self.write_ledger(&receipt).await?;
+            settle(self.sql.take(), written, &receipt).await?;
+            granted.standing.applied.add(&receipt.marks);
+            doubt.0 = None;
+        }
+        Ok(self.kv.take().map(kv::Overlay::commit).unwrap_or_default())
+    }
+
+    async fn rollback(mut self: Box<Self>) {
+        if let Some(transaction) = self.sql.take() {
+            transaction.rollback().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Checks whether a plugin's values fit the columns of a server's table. A server converts some values that do not fit
+//! without a word, and refuses others without naming their place.
+
+use std::collections::HashMap;
+
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Boolean,
+    Integer(i64, i64),
+    Float,
+    Text,
+    Blob,
+    /// Whatever the server reads from a text, such as a date.
+    Other,
+}
+
+#[derive(Clone, Debug)]
+pub struct Column {
+    pub kind: Kind,
+    /// As the server writes it.
+    pub of: String,
+}
+
+/// A table's columns by name; MySQL's names have no case.
+pub type Columns = HashMap<String, Column>;
+
+/// The columns of a write in its order; every value fits its own.
+pub fn check<'a>(
+    write: &TableWrite,
+    columns: &'a Columns,
+    dialect: Dialect,
+) -> Result<Vec<&'a Column>, GrantError> {
+    let find = |name: &String| {
+        let key = if dialect == Dialect::Mysql { name.to_ascii_lowercase() } else { name.clone() };
+        let missing = || GrantError::Invalid(format!("the table `{}` has no column `{name}`", write.table));
+        columns.get(&key).ok_or_else(missing)
+    };
+    let found = write.columns.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    for (row, values) in write.rows.iter().enumerate() {
+        for ((value, column), name) in values.iter().zip(&found).zip(&write.columns) {
+            if let Err(why) = fits(value, column.kind, dialect) {
+                let of = &column.of;
+                return Err(GrantError::Invalid(format!("row {row}, column `{name}` ({of}): {why}")));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Why a value can't be kept as what it is.
+pub fn fits(value: &SqlValue, kind: Kind, dialect: Dialect) -> Result<(), String> {
+    match (value, kind) {
+        (SqlValue::Text(text), _) if dialect == Dialect::Postgres && text.contains('\0') => {
+            Err("the text has a NUL, which this database can't keep".into())
+        }
+        (SqlValue::Float(float), _) if dialect == Dialect::Mysql && !float.is_finite() => {
+            Err(format!("{float} is no number that this database can keep"))
+        }
+        (SqlValue::Integer(value), Kind::Integer(least, most)) if !(least..=most).contains(value) => {
+            Err(format!("{value} is out of range"))
+        }
+        (SqlValue::Null, _)
+        | (SqlValue::Boolean(_) | SqlValue::Integer(0 | 1), Kind::Boolean)
+        | (SqlValue::Boolean(_) | SqlValue::Integer(_), Kind::Integer(..))
+        | (SqlValue::Float(_) | SqlValue::Integer(_), Kind::Float)
+        | (SqlValue::Text(_), Kind::Text | Kind::Other)
+        | (SqlValue::Blob(_), Kind::Blob)
+        | (SqlValue::Boolean(_) | SqlValue::Integer(_) | SqlValue::Float(_), Kind::Other) => Ok(()),
+        (value, kind) => Err(format!("{} was given, and it holds {}", given(value), holds(kind))),
+    }
+}
+
+fn given(value: &SqlValue) -> &'static str {
+    match value {
+        SqlValue::Null => "null",
+        SqlValue::Boolean(_) => "a boolean",
+        SqlValue::Integer(_) => "an integer",
+        SqlValue::Float(_) => "a float",
+        SqlValue::Text(_) => "a text",
+        SqlValue::Blob(_) => "a blob",
+    }
+}
+
+fn holds(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Boolean => "booleans",
+        Kind::Integer(..) => "integers",
+        Kind::Float => "floats",
+        Kind::Text => "texts",
+        Kind::Blob => "blobs",
+        Kind::Other => "what is written as a text",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_does_not_fit_is_told_with_its_row_and_column() {
+        let columns: Columns = [("n", Kind::Integer(-128, 127), "tinyint"), ("s", Kind::Text, "text")]
+            .map(|(name, kind, of)| (name.to_owned(), Column { kind, of: of.to_owned() }))
+            .into();
+        let write = |rows: Vec<Vec<SqlValue>>| TableWrite {
+            table: "t".into(),
+            columns: vec!["n".into(), "s".into()],
+            key: vec!["n".into()],
+            on_conflict: kubewitness_core::ports::OnConflict::Ignore,
+            rows,
+        };
+        let text = |text: &str| SqlValue::Text(text.into());
+        let why = |last: Vec<SqlValue>, dialect| {
+            let rows = vec![vec![SqlValue::Integer(1), text("a")], last];
+            check(&write(rows), &columns, dialect).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(why(vec![SqlValue::Boolean(true), SqlValue::Null], Dialect::Postgres), Ok(()));
+        let wide = why(vec![SqlValue::Integer(128), SqlValue::Null], Dialect::Mysql).unwrap_err();
+        assert_eq!(wide, "invalid: row 1, column `n` (tinyint): 128 is out of range");
+        let other = why(vec![text("7"), SqlValue::Null], Dialect::Mysql).unwrap_err();
+        assert_eq!(other, "invalid: row 1, column `n` (tinyint): a text was given, and it holds integers");
+        let nul = vec![SqlValue::Null, text("a\0b")];
+        assert!(why(nul.clone(), Dialect::Postgres).unwrap_err().contains("has a NUL"));
+        assert_eq!(why(nul, Dialect::Mysql), Ok(()));
+    }
+}

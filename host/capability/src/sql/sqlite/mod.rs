@@ -1,0 +1,269 @@
+//! SQLite: one writer connection for each database, shared by the plugins that were granted it. A call
+//! holds the writer from its first statement to its commit, waits a bounded time for it, and may keep it
+//! for a bounded time only. WAL lets people read beside it; every commit is synced.
+//!
+//! The work of a call runs as a whole, with the writer, on a thread that may block. A call that is dropped leaves
+//! both there: the running statement is stopped, and the next call rolls back the open transaction.
+//!
+//! A statement that fails leaves the rest of the call's transaction as it was, unless SQLite says
+//! otherwise; then the whole call is undone.
+
+mod convert;
+mod deadline;
+mod each;
+mod writer;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWrite};
+use kubewitness_core::{Seq, files};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use self::convert::unanswered;
+pub(super) use self::convert::{bind, said};
+use self::deadline::{Deadline, Limits, PATIENCE, Patience};
+use self::each::Each;
+use self::writer::Writer;
+use super::guard::{self, Purpose};
+use super::receipt::Receipt;
+use super::values::{QUERY_ROWS, Rows, VALUE_BYTES, check_size, fits_arity};
+use super::{CommitError, Engine, Fault, Transaction, write};
+use crate::receipts::Mark;
+
+/// Opening a file and preparing its connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+pub struct Sqlite {
+    writer: Arc<Mutex<Writer>>,
+    patience: Patience,
+}
+
+type Held = OwnedMutexGuard<Writer>;
+
+/// Dropped before the work has ended, it marks the work as given up.
+struct Waiting(Option<Arc<Deadline>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(deadline) = &self.0 {
+            deadline.give_up();
+        }
+    }
+}
+
+/// Work with the writer, on a thread that may block. Where the caller goes away, the work panics, or the
+/// disk does not answer, the writer is free once the work has ended.
+async fn hop<T: Send + 'static>(
+    patience: Patience,
+    mut writer: Held,
+    work: impl FnOnce(&mut Writer) -> T + Send + 'static,
+) -> Result<(Held, T), GrantError> {
+    let deadline = writer.deadline.clone();
+    let mut working = tokio::task::spawn_blocking(move || {
+        let done = work(&mut writer);
+        (writer, done)
+    });
+    // Dropped before `working`, which may have the writer: the writer's next call is not stopped.
+    let mut waiting = Waiting(Some(deadline));
+    let ended = tokio::time::timeout(patience.disk, &mut working).await;
+    let Ok(ended) = ended else {
+        tracing::error!("a database's disk has not answered for {} s", patience.disk.as_secs());
+        return Err(unanswered());
+    };
+    waiting.0 = None;
+    ended.map_err(|error| {
+        tracing::error!(%error, "work with the database broke off");
+        unanswered()
+    })
+}
+
+async fn make_ready(writer: Held) -> Result<Held, GrantError> {
+    if writer.is_ready() {
+        return Ok(writer);
+    }
+    let made = tokio::time::timeout(CONNECT, hop(PATIENCE, writer, Writer::make_ready)).await;
+    let (writer, made) = made.map_err(|_| unanswered())??;
+    made.map(|()| writer)
+}
+
+impl Sqlite {
+    /// Opens the file, and creates it and its folder if they are missing. A thread that may hang asks its
+    /// disk first: a disk that hangs is asked again until it is back.
+    pub async fn open(path: &Path) -> Result<Self, String> {
+        let file = path.to_owned();
+        let looked = files::within(path, files::ANSWER, move || {
+            let made = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+            made.map_err(|error| io::Error::new(error.kind(), format!("its folder can't be made: {error}")))?;
+            files::look(&file)
+        });
+        looked.await.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
+        let writer = Arc::new(Mutex::new(Writer::new(path.to_owned())));
+        let opened = make_ready(writer.clone().lock_owned().await).await;
+        opened.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
+        Ok(Self { writer, patience: PATIENCE })
+    }
+
+    async fn writer(&self) -> Result<Held, GrantError> {
+        let waited = tokio::time::timeout(self.patience.wait, self.writer.clone().lock_owned()).await;
+        let writer =
+            waited.map_err(|_| GrantError::Unavailable("the database is busy with other calls".into()))?;
+        writer.deadline.renew();
+        make_ready(writer).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Writer) -> Result<T, GrantError> + Send + 'static,
+    ) -> Result<T, GrantError> {
+        hop(self.patience, self.writer().await?, work).await?.1
+    }
+}
+
+/// Closing a file moves its WAL into it, which waits for the disk.
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let writer = self.writer.clone();
+            runtime.spawn_blocking(move || drop(writer));
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for Sqlite {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    async fn begin(&self, _plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
+        let (writer, begun) = hop(self.patience, self.writer().await?, Writer::begin).await?;
+        begun?;
+        let limits = Limits { patience: self.patience, began: Instant::now() };
+        Ok(Box::new(Open { writer: Some(writer), limits, wrote: false, broken: None }))
+    }
+
+    async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
+        let plugin = plugin.to_owned();
+        self.ask(move |writer| writer.receipts(&plugin, above)).await
+    }
+
+    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        let plugin = plugin.to_owned();
+        self.ask(move |writer| writer.forget(&plugin, through)).await
+    }
+
+    async fn committed(&self, token: &str) -> Result<bool, GrantError> {
+        let token = token.to_owned();
+        self.ask(move |writer| writer.committed(&token)).await
+    }
+}
+
+/// The transaction of one call. Dropped without an end, it is rolled back by the next call.
+struct Open {
+    /// Away while a thread works with it, and for good where the call did not wait for that.
+    writer: Option<Held>,
+    limits: Limits,
+    wrote: bool,
+    broken: Option<GrantError>,
+}
+
+impl Open {
+    async fn work<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Writer) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, GrantError> {
+        let writer = self.writer.take().ok_or_else(unanswered)?;
+        let (writer, done) = hop(self.limits.patience, writer, work).await?;
+        self.writer = Some(writer);
+        done.map_err(|fault| {
+            if let Fault::Lost(error) = &fault {
+                self.broken = Some(error.clone());
+            }
+            fault.into_error()
+        })
+    }
+
+    async fn run(&mut self, each: Vec<Each>, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        self.intact()?;
+        self.wrote = true;
+        let limits = self.limits;
+        self.work(move |writer| writer.execute(&each, &rows, &limits)).await
+    }
+}
+
+#[async_trait]
+impl Transaction for Open {
+    async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
+        let checked = guard::check(statement, Purpose::Execute, Dialect::Sqlite)?;
+        for row in &rows {
+            fits_arity(checked.arity, row)?;
+        }
+        check_size(&rows)?;
+        self.run(vec![Each::of(checked.text.to_owned())], rows).await
+    }
+
+    async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
+        let second = copy.map(|copy| Each::of_copy(copy, &write)).transpose()?;
+        let plan = write::plan(write, Dialect::Sqlite)?;
+        check_size(&plan.rows)?;
+        let each = [Some(Each::of(plan.for_one_row())), second].into_iter().flatten().collect();
+        self.run(each, plan.rows).await
+    }
+
+    async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<Rows, GrantError> {
+        let checked = guard::check(statement, Purpose::Query, Dialect::Sqlite)?;
+        fits_arity(checked.arity, &params)?;
+        self.intact()?;
+        // A WITH may also write.
+        self.wrote |= !checked.reads_only();
+        let (text, limits) = (checked.text.to_owned(), self.limits);
+        let rows = self.work(move |writer| writer.query(&text, &params, &limits)).await?;
+        let most = || format!("a query gives at most {QUERY_ROWS} rows and {VALUE_BYTES} bytes");
+        rows.ok_or_else(|| GrantError::TooLarge(most()))
+    }
+
+    fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    fn intact(&self) -> Result<(), GrantError> {
+        let undone = |why: &str| format!("the writes of this call were undone: {why}");
+        Err(match (&self.broken, &self.writer) {
+            // A trigger may refuse a row for its values: that is an invalid write, not an outage.
+            (Some(GrantError::Invalid(why)), _) => GrantError::Invalid(undone(why)),
+            (Some(error), _) => GrantError::Unavailable(undone(&error.to_string())),
+            (None, None) => GrantError::Unavailable(undone("the call left one of its statements unfinished")),
+            (None, Some(_)) => return Ok(()),
+        })
+    }
+
+    async fn commit(mut self: Box<Self>, receipt: &Receipt) -> Result<(), CommitError> {
+        if let Err(error) = self.intact() {
+            self.rollback().await;
+            return Err(CommitError::RolledBack(error));
+        }
+        let writer = self.writer.take().ok_or_else(|| CommitError::RolledBack(unanswered()))?;
+        let receipt = receipt.clone();
+        match hop(self.limits.patience, writer, move |writer| writer.commit(&receipt)).await {
+            Ok((_, done)) => done,
+            Err(error) => Err(CommitError::InDoubt(error)),
+        }
+    }
+
+    async fn rollback(mut self: Box<Self>) {
+        let Some(writer) = self.writer.take() else { return };
+        if let Err(error) = hop(self.limits.patience, writer, Writer::roll_back).await {
+            tracing::debug!(%error, "the next call rolls back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,501 @@
+//! Group commit under every order of its callers: shuttle chooses which task goes on wherever one
+//! waits. The store of these tests is in memory. Like a database, it finishes a transaction whose
+//! caller is gone, and its answer may be lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use futures::future::{Either, select};
+use kubewitness_core::ports::{Save, Witnessed};
+use kubewitness_core::{Change, ObjectRef, StateId, Version};
+use shuttle::future::{block_on, spawn, yield_now};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner};
+
+use super::*;
+use crate::store::memory::tails::Tail;
+use crate::store::memory::{Found, Identity, Memory, Next};
+use crate::store::rows::{Answer as Answered, Key, Known, ObjectRow, Replay, Rows};
+
+/// Orders that are tried. Each takes one or two milliseconds.
+const ORDERS: usize = 1500;
+const SOURCES: u64 = 2;
+const APPENDS: u64 = 3;
+
+/// Faults of the store that the judge has to find.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Planted {
+    /// What becomes of an abandoned transaction is not waited for.
+    is_hasty: bool,
+    /// A transaction is answered before it is there.
+    is_early: bool,
+    /// What another process wrote is not told.
+    is_forgetful: bool,
+    /// A session that was ended for its silence still commits.
+    is_undead: bool,
+}
+
+/// Looks in vain for the journal before whoever holds it is taken for stopped.
+const PATIENCE: usize = 2;
+
+#[derive(Default)]
+struct Disk {
+    streams: BTreeMap<i64, (String, u32)>,
+    objects: BTreeMap<i64, ObjectRow>,
+    states: BTreeMap<Seq, (i64, Key)>,
+    kinds: hashbrown::HashMap<(String, String, String), i64>,
+    saves: Vec<Seq>,
+    under_way: usize,
+    /// Grows with what another process has to learn.
+    epoch: u64,
+    /// The session in whose transaction it is: of a process, which counts its own.
+    held: Option<(usize, u64)>,
+}
+
+impl Disk {
+    fn apply(&mut self, rows: Option<Rows>, saves: Vec<Seq>) {
+        self.saves.extend(saves);
+        let Some(rows) = rows else { return };
+        self.streams.extend(rows.streams.into_iter().map(|row| (row.id, (row.source, row.epoch))));
+        self.kinds
+            .extend(rows.kinds.into_iter().map(|(id, group, version, kind)| ((group, version, kind), id)));
+        for row in rows.objects {
+            assert!(self.objects.insert(row.id, row).is_none(), "an object's number was given twice");
+        }
+        for row in rows.states {
+            let envelope = row.envelope;
+            let before = self.states.insert(envelope.seq, (envelope.object, envelope.key));
+            assert!(before.is_none(), "position {} was given twice", envelope.seq);
+        }
+    }
+
+    /// Every state as `source/uid/version`.
+    fn ids(&self) -> Vec<String> {
+        let id = |(object, key): &(i64, Key)| {
+            let object = &self.objects[object];
+            let version = key.version().expect("of a present object");
+            format!("{}/{}/{version}", self.streams[&object.stream].0, object.uid)
+        };
+        self.states.values().map(id).collect()
+    }
+
+    fn object_of(&self, identity: &Identity) -> Option<&ObjectRow> {
+        self.objects
+            .values()
+            .find(|row| row.uid == identity.object.uid && self.streams[&row.stream].0 == *identity.source)
+    }
+}
+
+struct Store {
+    disk: Arc<Mutex<Disk>>,
+    planted: Planted,
+    /// Where several processes share the disk, its number and its session's.
+    replica: Option<usize>,
+    session: u64,
+    /// Of which it knows what was written, and as the transaction under way found it.
+    epoch: u64,
+    found: u64,
+}
+
+impl Store {
+    fn of(disk: &Arc<Mutex<Disk>>, planted: Planted, replica: Option<usize>) -> Self {
+        Self { disk: Arc::clone(disk), planted, replica, session: 0, epoch: 0, found: 0 }
+    }
+
+    fn own(&self) -> Option<(usize, u64)> {
+        self.replica.map(|replica| (replica, self.session))
+    }
+
+    /// Nothing more is told to a session that was ended.
+    fn is_there(&self) -> Answered<()> {
+        match self.replica.is_some() && self.with(|disk| disk.held) != self.own() {
+            true => Err(JournalError::Unavailable("the session was ended".into())),
+            false => Ok(()),
+        }
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Disk) -> T) -> T {
+        look(&mut self.disk.lock().unwrap())
+    }
+
+    /// Begins a transaction, which goes on by itself. Answered once it is decided.
+    fn transact(&self, rows: Option<Rows>, saves: Vec<Seq>) -> oneshot::Receiver<bool> {
+        let (tell, told) = oneshot::channel();
+        let (disk, fails) = (Arc::clone(&self.disk), thread_rng().gen_range(0..8) == 0);
+        self.with(|disk| disk.under_way += 1);
+        let (own, is_undead) = (self.own(), self.planted.is_undead);
+        spawn(async move {
+            yield_now().await;
+            let mut disk = disk.lock().unwrap();
+            let is_ended = disk.held != own && !is_undead;
+            let fails = fails || is_ended;
+            if !fails {
+                disk.epoch += u64::from(rows.is_some());
+                disk.apply(rows, saves);
+            }
+            if !is_ended {
+                disk.held = None;
+            }
+            disk.under_way -= 1;
+            // Whoever waited may be gone.
+            tell.send(!fails).ok();
+        });
+        told
+    }
+}
+
+#[async_trait]
+impl Writes for Store {
+    async fn reconnect(&mut self) -> Answered<()> {
+        let own = self.own();
+        // Of several processes each waits for its own alone.
+        let is_undecided = |disk: &mut Disk| match own {
+            Some(_) => disk.held == own && disk.under_way > 0,
+            None => disk.under_way > 0,
+        };
+        while !self.planted.is_hasty && self.with(is_undecided) {
+            yield_now().await;
+        }
+        self.with(|disk| disk.held.take_if(|held| Some(*held) == own));
+        self.session += 1;
+        Ok(())
+    }
+
+    async fn memory(&mut self) -> Answered<Memory> {
+        yield_now().await;
+        self.is_there()?;
+        let mut memory = self.with(|disk| {
+            let next = Next {
+                seq: disk.states.keys().max().unwrap_or(&0) + 1,
+                object: disk.objects.keys().max().unwrap_or(&0) + 1,
+                status: 1,
+                stream: disk.streams.keys().max().map_or(1, |id| *id as u32 + 1),
+                kind: disk.kinds.len() as i64 + 1,
+                anchor: 1,
+            };
+            let mut memory = Memory { next, kinds: disk.kinds.clone(), ..Memory::default() };
+            for (id, (source, epoch)) in &disk.streams {
+                memory.sources.entry(source.as_str().into()).or_default().streams.push((*epoch, *id as u32));
+            }
+            memory
+        });
+        memory.shrink();
+        self.epoch = self.found;
+        Ok(memory)
+    }
+
+    async fn tails(&mut self, _memory: &Memory, strangers: Vec<Identity>) -> Answered<Vec<Found>> {
+        yield_now().await;
+        self.is_there()?;
+        Ok(self.with(|disk| {
+            let found = |identity: Identity| {
+                let row = disk.object_of(&identity)?;
+                let mut tail = Tail::of(row.id, row.stream as u32, 0);
+                let (seq, (_, key)) = disk.states.iter().rfind(|(_, (object, _))| *object == row.id)?;
+                (tail.seq, tail.live) = (*seq, true);
+                tail.set_newest(key.version().as_ref(), *seq);
+                Some(Found { identity, epoch: disk.streams[&row.stream].1, tail })
+            };
+            strangers.into_iter().filter_map(found).collect()
+        }))
+    }
+
+    async fn begin(&mut self) -> Answered<Turn> {
+        let Some(own) = self.own() else { return Ok(Turn::ALONE) };
+        let mut looks = 0;
+        while self.with(|disk| disk.held.is_some()) {
+            looks += 1;
+            // Seldom, so that two don't end each other for ever.
+            if looks > PATIENCE && thread_rng().gen_range(0..12) == 0 {
+                self.with(|disk| disk.held = None);
+            }
+            yield_now().await;
+        }
+        let newest = self.with(|disk| {
+            disk.held = Some(own);
+            disk.states.keys().max().copied()
+        });
+        self.found = self.with(|disk| disk.epoch);
+        let is_stale = self.found != self.epoch && !self.planted.is_forgetful;
+        Ok(Turn { is_stale, newest, ..Turn::ALONE })
+    }
+
+    async fn lead(&mut self, _: bool) -> Answered<()> {
+        Ok(())
+    }
+
+    async fn mark(&mut self, _: bool) -> Answered<()> {
+        Ok(())
+    }
+
+    async fn elect_by(&mut self, _: &str) -> Answered<()> {
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Answered<()> {
+        let own = self.own();
+        self.with(|disk| disk.held.take_if(|held| Some(*held) == own));
+        Ok(())
+    }
+
+    async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answered<Known> {
+        self.is_there()?;
+        Ok(self.with(|disk| {
+            let there = disk.states.iter().map(|(seq, place)| (place.clone(), *seq));
+            there.filter(|(place, _)| questions.contains(place)).collect()
+        }))
+    }
+
+    async fn commit(
+        &mut self,
+        rows: Option<Rows>,
+        saves: &[(&str, &Save)],
+        _replays: &[Replay],
+    ) -> Answered<()> {
+        let news = u64::from(rows.is_some());
+        let decided = self.transact(rows, saves.iter().map(|(_, save)| save.progress.cursor).collect());
+        if self.planted.is_early {
+            return Ok(());
+        }
+        let unavailable = |text: &str| JournalError::Unavailable(text.into());
+        match decided.await {
+            Ok(true) if thread_rng().gen_range(0..8) == 0 => Err(unavailable("the answer was lost")),
+            Ok(true) => {
+                self.epoch += if self.epoch == self.found { news } else { 0 };
+                Ok(())
+            }
+            _ => Err(unavailable("it was not committed")),
+        }
+    }
+
+    fn rows(&mut self) -> &mut dyn crate::store::Fetch {
+        panic!("nothing here reads")
+    }
+
+    async fn remove(&mut self, _: &crate::store::rows::removal::Removal) -> Answered<()> {
+        Err(JournalError::Invalid("nothing here is about retention".into()))
+    }
+
+    async fn sweep(&mut self, _: &crate::store::rows::removal::Sweep) -> Answered<()> {
+        Err(JournalError::Invalid("nothing here is about retention".into()))
+    }
+
+    async fn tend(&mut self) {
+        yield_now().await;
+    }
+
+    async fn close(self: Box<Self>) -> Answered<()> {
+        Ok(())
+    }
+
+    fn abandon(self: Box<Self>) {}
+
+    async fn limit_pages(&mut self, _more: Option<i64>) -> Answered<()> {
+        Ok(())
+    }
+}
+
+/// Of a source, its object and this version of it.
+fn state(source: u64, version: u64) -> Append {
+    let name: Arc<str> = format!("s{source}").into();
+    let object =
+        Arc::new(ObjectRef { kind: "Job".into(), uid: format!("u{source}"), ..ObjectRef::default() });
+    let resource_version = Version::new(&version.to_string());
+    let state = Witnessed {
+        id: StateId::of(&name, 0, &object, Change::Present, &resource_version, None),
+        change: Change::Present,
+        object,
+        owner: None,
+        controller: None,
+        resource_version,
+        status: Arc::default(),
+        previous: None,
+        observed_ms: 1,
+        document: format!("{{\"v\":{version}}}").into_bytes().into(),
+        base: None,
+    };
+    Append { source: name, states: vec![state], ..Append::default() }
+}
+
+/// Some turns of the others.
+async fn turns() {
+    for _ in 0..thread_rng().gen_range(0..12) {
+        yield_now().await;
+    }
+}
+
+/// As the watch does it: until it is durable. Now and then whoever appends is stopped, and a
+/// successor does it again.
+async fn append(group: &Group, append: Append) {
+    loop {
+        let given = append.clone();
+        let submitted = Box::pin(group.submit(|answer| Work::Append(given, answer)));
+        if thread_rng().gen_range(0..3) > 0 {
+            match submitted.await {
+                Ok(_) => return,
+                Err(JournalError::Unavailable(_)) => continue,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        match select(submitted, Box::pin(turns())).await {
+            Either::Left((Ok(_), _)) => return,
+            Either::Left((Err(_), _)) | Either::Right(_) => {}
+        }
+    }
+}
+
+/// As the journal reads for a dispatcher: what is not remembered, from the disk.
+fn read(group: &Group, disk: &Mutex<Disk>, after: Seq) -> Vec<Seq> {
+    let recent = group.recent.read().unwrap().after(after, usize::MAX);
+    match recent {
+        Some(states) => states.iter().map(|state| state.seq).collect(),
+        None => disk.lock().unwrap().states.range(after + 1..).map(|(seq, _)| *seq).collect(),
+    }
+}
+
+/// Reads on whenever it is told that there is more, and skips what is not there for good.
+async fn follow(group: Arc<Group>, disk: Arc<Mutex<Disk>>, states: u64) {
+    let (mut newest, mut after, mut seen) = (group.newest(), 0, BTreeSet::new());
+    while (seen.len() as u64) < states {
+        let told = *newest.borrow_and_update();
+        if told > after {
+            let read = read(&group, &disk, after);
+            after = read.last().copied().unwrap_or_default().max(told);
+            seen.extend(read);
+            assert_eq!(seen.len() as u64, after, "a position was skipped: {seen:?} of {after}");
+        }
+        if (seen.len() as u64) < states {
+            newest.changed().await.unwrap();
+        }
+    }
+}
+
+async fn work(planted: Planted) {
+    let disk = Arc::new(Mutex::new(Disk::default()));
+    let mut store = Store::of(&disk, planted, None);
+    let memory = store.memory().await.unwrap();
+    let recent = Arc::new(RwLock::new(Recent::new(4, usize::MAX)));
+    let group = Arc::new(Group::new(Box::new(store), memory, recent));
+    let following = spawn(follow(Arc::clone(&group), Arc::clone(&disk), SOURCES * APPENDS));
+    let mut working = Vec::new();
+    for source in 0..SOURCES {
+        let (group, disk) = (Arc::clone(&group), Arc::clone(&disk));
+        working.push(spawn(async move {
+            for version in 1..=APPENDS {
+                append(&group, state(source, version)).await;
+                let id = format!("s{source}/u{source}/{version}");
+                assert!(disk.lock().unwrap().ids().contains(&id), "{id} was answered and is not there");
+            }
+        }));
+    }
+    let (saver, saved) = (Arc::clone(&group), Arc::clone(&disk));
+    working.push(spawn(async move {
+        for cursor in 1..=APPENDS {
+            let mut save = Save::default();
+            save.progress.cursor = cursor;
+            turns().await;
+            if saver.submit(|answer| Work::Save("p".into(), save, answer)).await.is_ok() {
+                assert!(
+                    saved.lock().unwrap().saves.contains(&cursor),
+                    "a save was answered and is not there"
+                );
+            }
+        }
+    }));
+    for worker in working {
+        worker.await.unwrap();
+    }
+    following.await.unwrap();
+    group.close().await.unwrap();
+    let refused = group.submit(|answer| Work::Append(state(0, 99), answer)).await;
+    assert!(refused.is_err(), "it is closed");
+    let disk = disk.lock().unwrap();
+    let mut ids = disk.ids();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len() as u64, SOURCES * APPENDS);
+    assert!(disk.states.keys().copied().eq(1..=SOURCES * APPENDS), "each once, without a hole");
+}
+
+/// Two processes witness the same into one journal, and each something of its own.
+async fn share(planted: Planted) {
+    let disk = Arc::new(Mutex::new(Disk::default()));
+    let mut working = Vec::new();
+    for replica in 0..2 {
+        let store = Store::of(&disk, planted, Some(replica));
+        // As it was before anything was written.
+        let next = Next { seq: 1, object: 1, status: 1, stream: 1, kind: 1, anchor: 1 };
+        let memory = Memory { next, ..Memory::default() };
+        let group =
+            Arc::new(Group::new(Box::new(store), memory, Arc::new(RwLock::new(Recent::new(4, usize::MAX)))));
+        let disk = Arc::clone(&disk);
+        working.push(spawn(async move {
+            for version in 1..=APPENDS {
+                for source in [9, replica as u64] {
+                    append(&group, state(source, version)).await;
+                    let id = format!("s{source}/u{source}/{version}");
+                    assert!(disk.lock().unwrap().ids().contains(&id), "{id} was answered and is not there");
+                }
+            }
+            group.close().await.unwrap();
+        }));
+    }
+    for worker in working {
+        worker.await.unwrap();
+    }
+    let disk = disk.lock().unwrap();
+    let mut ids = disk.ids();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len() as u64, 3 * APPENDS);
+    assert!(disk.states.keys().copied().eq(1..=3 * APPENDS), "each once, without a hole");
+}
+
+/// The usual stack is for less than a whole transaction.
+fn config() -> Config {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    config
+}
+
+fn try_orders(planted: Planted) -> bool {
+    let tried = std::panic::catch_unwind(|| {
+        Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(work(planted)));
+        Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(work(planted)));
+    });
+    tried.is_ok()
+}
+
+fn try_orders_of_two(planted: Planted) -> bool {
+    let tried = std::panic::catch_unwind(|| {
+        Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(share(planted)));
+        Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(share(planted)));
+    });
+    tried.is_ok()
+}
+
+#[test]
+fn in_every_order_what_two_processes_witness_is_there_once() {
+    assert!(try_orders_of_two(Planted::default()), "shuttle prints the order above");
+}
+
+#[test]
+fn faults_of_a_shared_store_are_found() {
+    assert!(!try_orders_of_two(Planted { is_forgetful: true, ..Planted::default() }), "stale memory");
+    assert!(
+        !try_orders_of_two(Planted { is_undead: true, ..Planted::default() }),
+        "a session that was ended"
+    );
+}
+
+#[test]
+fn in_every_order_what_is_answered_is_there_once_and_readers_miss_none() {
+    assert!(try_orders(Planted::default()), "shuttle prints the order above");
+}
+
+#[test]
+fn faults_of_the_store_are_found() {
+    assert!(!try_orders(Planted { is_hasty: true, ..Planted::default() }), "an abandoned transaction");
+    assert!(!try_orders(Planted { is_early: true, ..Planted::default() }), "an answer that is too early");
+}

@@ -1,0 +1,382 @@
+//! Group commit without a task of its own. Callers queue their work, and the caller that gets the
+//! writer commits for all that wait. An idle journal commits at once: the only thing that a caller ever
+//! waits for is the transaction before its own.
+//!
+//! A caller may be dropped at any point, also while it commits for others. Its work then stays
+//! with the writer, and the next caller commits it again: everything here may be done twice.
+
+#[cfg(test)]
+mod interleavings;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use futures::future::BoxFuture;
+use hashbrown::HashMap;
+use kubewitness_core::ports::{Append, Appended, JournalError};
+use kubewitness_core::{Seq, State};
+use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
+
+use crate::append::plan::{self, Marked, Placed, Plan};
+use crate::append::recent::Recent;
+use crate::store::memory::Memory;
+use crate::store::rows::Rows;
+use crate::store::rows::removal::{Removal, Sweep};
+use crate::store::{Fetch, Turn, Writes};
+use work::{Answer, Done, answer, not_mine};
+pub(crate) use work::{StillSo, Work};
+
+/// States of one transaction at most. Two full batches of the watch: more gain little, and the
+/// first of them would wait longer.
+const STATES: usize = 2 * kubewitness_core::limits::APPEND_BATCH;
+
+/// Saves of one transaction at most; a plugin has one at a time.
+const WORKS: usize = 256;
+
+/// States that may have come between the look for unused rows and their removal.
+const SINCE: usize = 16 * 1024;
+
+/// What only the leader may touch.
+pub(crate) struct Lead {
+    /// `None` once the journal is closed.
+    pub writer: Option<Box<dyn Writes>>,
+    /// Taken out while a transaction is under way: where it is missing, the last one has failed
+    /// or was abandoned, and what the disk holds is asked anew.
+    pub memory: Option<Memory>,
+    /// The work of the transaction that is under way.
+    under_way: Vec<Work>,
+}
+
+pub(crate) struct Group {
+    queue: Mutex<VecDeque<Work>>,
+    lead: AsyncMutex<Lead>,
+    newest: watch::Sender<Seq>,
+    pub recent: Arc<RwLock<Recent>>,
+    /// Set by the first error that leaves a write in doubt; the handle is not used again.
+    fatal: OnceLock<String>,
+}
+
+impl Group {
+    pub fn new(writer: Box<dyn Writes>, memory: Memory, recent: Arc<RwLock<Recent>>) -> Self {
+        let (newest, _) = watch::channel(memory.next.seq - 1);
+        let lead = Lead { writer: Some(writer), memory: Some(memory), under_way: Vec::new() };
+        let (queue, lead) = (Mutex::default(), AsyncMutex::new(lead));
+        Self { queue, lead, newest, recent, fatal: OnceLock::new() }
+    }
+
+    pub fn newest(&self) -> watch::Receiver<Seq> {
+        self.newest.subscribe()
+    }
+
+    pub fn newest_now(&self) -> Seq {
+        *self.newest.borrow()
+    }
+
+    /// If the journal still ends at this position, no reader at its end needs what is in memory.
+    pub fn let_go_of_recent(&self, newest: Seq) {
+        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        if self.newest_now() == newest {
+            recent.forget(newest);
+        }
+    }
+
+    fn doubt(&self) -> Option<JournalError> {
+        self.fatal.get().map(|reason| JournalError::Fatal(reason.clone()))
+    }
+
+    /// Returns once the work is durable.
+    pub async fn submit<T>(&self, work: impl FnOnce(Answer<T>) -> Work) -> Result<T, JournalError> {
+        if let Some(error) = self.doubt() {
+            return Err(error);
+        }
+        let (answer, mut answered) = oneshot::channel();
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(work(answer));
+        let mut lead = tokio::select! {
+            biased;
+            answer = &mut answered => return answer.unwrap_or_else(|_| Err(closed())),
+            lead = self.lead.lock() => lead,
+        };
+        loop {
+            match answered.try_recv() {
+                Ok(answer) => return answer,
+                Err(oneshot::error::TryRecvError::Closed) => return Err(closed()),
+                Err(oneshot::error::TryRecvError::Empty) => self.round(&mut lead).await,
+            }
+        }
+    }
+
+    /// Waits for what is under way, then lets go of the file. What comes later is refused.
+    pub async fn close(&self) -> Result<(), JournalError> {
+        let mut lead = self.lead.lock().await;
+        if !lead.under_way.is_empty() || !self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        {
+            self.round(&mut lead).await;
+        }
+        match lead.writer.take() {
+            // A file whose last write is in doubt is not synced, written or tidied once more.
+            Some(writer) if self.doubt().is_some() => {
+                writer.abandon();
+                Ok(())
+            }
+            Some(writer) => writer.close().await,
+            None => Ok(()),
+        }
+    }
+
+    /// What a plugin left, once everything before is durable, and read where it is written: a copy that
+    /// lags would have states handed over again.
+    pub async fn ask<T>(
+        &self,
+        plugin: &str,
+        question: impl for<'a> FnOnce(&'a mut dyn Fetch, &'a str) -> BoxFuture<'a, Result<T, JournalError>>,
+    ) -> Result<T, JournalError> {
+        self.submit(Work::Settle).await?;
+        let mut lead = self.lead.lock().await;
+        let Lead { writer, memory: kept, .. } = &mut *lead;
+        let writer = writer.as_mut().ok_or_else(closed)?;
+        let memory = match kept.take() {
+            Some(memory) => memory,
+            None => {
+                writer.reconnect().await?;
+                writer.memory().await?
+            }
+        };
+        let told = question(writer.rows(), plugin).await?;
+        *kept = Some(memory);
+        Ok(told)
+    }
+
+    /// One transaction.
+    async fn round(&self, lead: &mut Lead) {
+        if lead.under_way.is_empty() {
+            lead.under_way = self.take();
+        }
+        let result = match self.doubt() {
+            Some(error) => Err(error),
+            None => self.commit(lead).await,
+        };
+        let works = std::mem::take(&mut lead.under_way);
+        match result {
+            Ok(done) => answer(works, done),
+            Err(error) => {
+                if let JournalError::Fatal(reason) = &error {
+                    self.fatal.get_or_init(|| reason.clone());
+                }
+                for work in works {
+                    work.answer_error(copy(&error));
+                }
+            }
+        }
+    }
+
+    fn take(&self) -> Vec<Work> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut works = Vec::new();
+        let mut weight = 0;
+        // The first is always taken, however large it is.
+        while let Some(next) = queue.front()
+            && (works.is_empty() || weight + next.weight() <= STATES)
+            && works.len() < WORKS
+            && !works.last().is_some_and(Work::is_alone)
+            && (works.is_empty() || !next.is_alone())
+        {
+            weight += next.weight();
+            works.extend(queue.pop_front());
+        }
+        works
+    }
+
+    async fn commit(&self, lead: &mut Lead) -> Result<Done, JournalError> {
+        let Lead { writer, memory: kept, under_way } = lead;
+        let writer = &mut **writer.as_mut().ok_or_else(closed)?;
+        // Taken out until what is under way has succeeded; read anew where the last has not.
+        let remembered = kept.take();
+        if remembered.is_none() {
+            writer.reconnect().await?;
+        }
+        let said = match &under_way[..] {
+            [Work::Lead(leads, _)] => Some(writer.lead(*leads).await?),
+            [Work::ElectBy(lease, _)] => Some(writer.elect_by(lease).await?),
+            [Work::Mark(unfinished, _)] => Some(writer.mark(*unfinished).await?),
+            _ => None,
+        };
+        if said.is_some() {
+            *kept = remembered;
+            return Ok(Done::Said);
+        }
+        let turn = writer.begin().await?;
+        let plans = under_way.iter().any(Work::plans);
+        let mut memory = match remembered {
+            // What is not planned with may wait to be learned.
+            Some(memory) if !turn.is_stale || !plans => memory,
+            _ => writer.memory().await?,
+        };
+        let done = match &under_way[..] {
+            [Work::Remove(..) | Work::Sweep(..)] if !turn.dispatches => return Err(not_mine()),
+            [Work::Remove(removal, still_so, _)] => {
+                Done::Removed(self.remove(writer, removal, *still_so).await?)
+            }
+            [Work::Sweep(sweep, _)] => Done::Removed(swept(writer, &mut memory, sweep).await?),
+            works => self.write(writer, &mut memory, turn, works).await?,
+        };
+        *kept = Some(memory);
+        writer.tend().await;
+        Ok(done)
+    }
+
+    async fn write(
+        &self,
+        writer: &mut dyn Writes,
+        memory: &mut Memory,
+        turn: Turn,
+        works: &[Work],
+    ) -> Result<Done, JournalError> {
+        let planned = plan_all(writer, memory, works).await?;
+        let mine = works.iter().filter(|_| turn.dispatches);
+        let saves: Vec<_> = mine
+            .clone()
+            .filter_map(|work| match work {
+                Work::Save(plugin, save, _) => Some((plugin.as_str(), save)),
+                _ => None,
+            })
+            .collect();
+        let replays: Vec<_> = mine
+            .filter_map(|work| match work {
+                Work::Replay(replay, _) => Some(replay.clone()),
+                _ => None,
+            })
+            .collect();
+        if planned.rows.is_some() || !saves.is_empty() || !replays.is_empty() {
+            writer.commit(planned.rows, &saves, &replays).await?;
+        } else {
+            writer.end().await?;
+        }
+        // What others wrote and this process has not learned yet is there as well.
+        let newest = turn.newest.unwrap_or_default().max(memory.next.seq - 1);
+        self.publish(planned.states, newest);
+        let told = |answer: Result<Placed, _>| {
+            answer.map(|Placed { seqs, through }| Appended { seqs, through, newest })
+        };
+        let appended = planned.answers.into_iter().map(told).collect();
+        Ok(Done::Written { appended, dispatches: turn.dispatches })
+    }
+
+    /// What retention decided, if all that it was decided on is still so. Nothing that the writer
+    /// remembers changes by it: only what has ended goes as a whole, and that is not remembered.
+    async fn remove(
+        &self,
+        writer: &mut dyn Writes,
+        removal: &Removal,
+        still_so: StillSo,
+    ) -> Result<bool, JournalError> {
+        if !still_so(writer.rows().past(), removal).await? {
+            writer.end().await?;
+            return Ok(false);
+        }
+        writer.remove(removal).await?;
+        if let Some(last) = removal.taken.iter().map(|link| link.seq).max() {
+            self.recent.write().unwrap_or_else(PoisonError::into_inner).forget(last);
+        }
+        Ok(true)
+    }
+
+    fn publish(&self, states: Vec<Arc<State>>, newest: Seq) {
+        self.recent.write().unwrap_or_else(PoisonError::into_inner).extend(states, newest);
+        self.newest.send_if_modified(|known| {
+            let moved = *known != newest;
+            *known = newest;
+            moved
+        });
+    }
+}
+
+struct Planned {
+    /// `None` where nothing of the batch is new.
+    rows: Option<Rows>,
+    states: Vec<Arc<State>>,
+    answers: Vec<Result<Placed, JournalError>>,
+}
+
+/// Forgets rows before they go. What came since they were found to be unused keeps its own.
+async fn swept(writer: &mut dyn Writes, memory: &mut Memory, sweep: &Sweep) -> Result<bool, JournalError> {
+    let mut sweep = sweep.clone();
+    let since = writer.rows().past().references(sweep.through, SINCE).await?;
+    if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
+        writer.end().await?;
+        return Ok(false);
+    }
+    sweep.statuses.retain(|id| since.statuses.binary_search(id).is_err());
+    sweep.anchors.retain(|id| since.anchors.binary_search(id).is_err());
+    memory.statuses.retain(|_, id| !sweep.statuses.contains(id));
+    memory.owners.retain(|_, id| !sweep.owners.contains(id));
+    writer.sweep(&sweep).await?;
+    Ok(true)
+}
+
+/// A wrong append is refused alone; the others of its batch go on.
+async fn plan_all(
+    writer: &mut dyn Writes,
+    memory: &mut Memory,
+    works: &[Work],
+) -> Result<Planned, JournalError> {
+    memory.shrink();
+    let appends: Vec<&Append> = works
+        .iter()
+        .filter_map(|work| match work {
+            Work::Append(append, _) => Some(append),
+            _ => None,
+        })
+        .collect();
+    let mut epochs: HashMap<&str, u32> = HashMap::new();
+    let mut checks = Vec::with_capacity(appends.len());
+    for append in &appends {
+        // Also against those before it in the same batch.
+        let epoch = epochs.entry(&append.source).or_insert(append.epoch);
+        let check = match append.epoch < *epoch {
+            true => Err(plan::epoch_is_over(append, *epoch)),
+            false => plan::check(memory, append),
+        };
+        if check.is_ok() {
+            *epoch = append.epoch;
+        }
+        checks.push(check);
+    }
+    let good: Vec<Marked<'_>> = appends
+        .iter()
+        .zip(&checks)
+        .filter(|(_, check)| check.is_ok())
+        .map(|(append, _)| Marked::of(memory, append))
+        .collect();
+    if good.is_empty() {
+        let answers = checks.into_iter().map(|check| check.map(|()| Placed::default())).collect();
+        return Ok(Planned { rows: None, states: Vec::new(), answers });
+    }
+    let found = writer.tails(memory, plan::strangers(memory, &good)).await?;
+    memory.learn(found)?;
+    let known = writer.keys(plan::questions(memory, &good)).await?;
+    let mut plan = Plan::new(memory, &known);
+    let mut good = good.iter();
+    let mut answers = Vec::with_capacity(checks.len());
+    for check in checks {
+        answers.push(check.map(|()| good.next().map(|append| plan.append(append)).unwrap_or_default()));
+    }
+    let Plan { rows, states, ended, .. } = plan;
+    memory.forget_ended(&ended);
+    Ok(Planned { rows: Some(rows).filter(|rows| !rows.is_empty()), states, answers })
+}
+
+fn closed() -> JournalError {
+    JournalError::Unavailable("the journal is closed".into())
+}
+
+fn copy(error: &JournalError) -> JournalError {
+    match error {
+        JournalError::Unavailable(text) => JournalError::Unavailable(text.clone()),
+        JournalError::Fatal(text) => JournalError::Fatal(text.clone()),
+        JournalError::Invalid(text) => JournalError::Invalid(text.clone()),
+        JournalError::Overtaken(text) => JournalError::Overtaken(text.clone()),
+    }
+}

@@ -1,0 +1,131 @@
+//! Group commit on a disk that is full or fails.
+
+use std::path::Path;
+
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::ports::Witnessed;
+use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
+
+use super::*;
+use crate::store::Store;
+use crate::store::place::Place;
+
+struct Desk {
+    folder: tempfile::TempDir,
+    group: Group,
+    store: Box<dyn Store>,
+}
+
+impl Desk {
+    async fn open(folder: tempfile::TempDir) -> Self {
+        let path = folder.path().join("journal.db");
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let opened = Place::file(&path).open(1, &clock, None, false).await;
+        let (store, mut writer, _) = opened.map_err(|error| error.to_string()).unwrap();
+        let memory = writer.memory().await.unwrap();
+        let recent = Arc::new(RwLock::new(Recent::new(10, usize::MAX)));
+        Self { folder, group: Group::new(writer, memory, recent), store }
+    }
+
+    async fn append(&self, version: u64) -> Result<Appended, JournalError> {
+        let states = vec![present(version)];
+        let checkpoint = Some(Version::new(&version.to_string()));
+        let append = Append { source: "jobs".into(), states, checkpoint, ..Append::default() };
+        self.group.submit(|answer| Work::Append(append, answer)).await
+    }
+
+    async fn limit_pages(&self, more: Option<i64>) {
+        self.group.lead.lock().await.writer.as_mut().unwrap().limit_pages(more).await.unwrap();
+    }
+
+    async fn close(self) -> tempfile::TempDir {
+        self.group.close().await.unwrap();
+        self.store.close().await.unwrap();
+        self.folder
+    }
+}
+
+/// Of an object of its own, with 4 KB that nothing makes shorter.
+fn present(version: u64) -> Witnessed {
+    let uid = format!("u{version}");
+    let object = Arc::new(ObjectRef { kind: "Job".into(), name: uid.clone(), uid, ..ObjectRef::default() });
+    let mut number = version;
+    let noise = |_| {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (number >> 40) as u8
+    };
+    let document: Vec<u8> = (0..4096).map(noise).collect();
+    let resource_version = Version::new(&version.to_string());
+    Witnessed {
+        id: StateId::of("jobs", 0, &object, Change::Present, &resource_version, None),
+        change: Change::Present,
+        object,
+        owner: None,
+        controller: None,
+        resource_version,
+        status: Arc::new(Status { phase: "Running".into(), ..Status::default() }),
+        previous: None,
+        observed_ms: 1,
+        document: document.into(),
+        base: None,
+    }
+}
+
+async fn assert_sound(path: &Path, states: u64) {
+    let report = crate::verify(path).await.unwrap();
+    assert!(report.ok, "{:#?}", report.problems);
+    assert_eq!(report.states_checked, states);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_unavailable_and_it_goes_on_where_it_was_once_there_is_room() {
+    let desk = Desk::open(tempfile::tempdir().unwrap()).await;
+    desk.append(1).await.unwrap();
+    desk.limit_pages(Some(20)).await;
+    let mut version = 1;
+    let error = loop {
+        version += 1;
+        match desk.append(version).await {
+            Ok(appended) => assert_eq!(appended.newest, version),
+            Err(error) => break error,
+        }
+        assert!(version < 100, "it never filled up");
+    };
+    assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
+    assert_eq!(*desk.group.newest().borrow(), version - 1);
+    // Again and again, and nothing is half there.
+    for _ in 0..3 {
+        let error = desk.append(version).await.unwrap_err();
+        assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
+    }
+    assert_sound(&desk.folder.path().join("journal.db"), version - 1).await;
+
+    desk.limit_pages(None).await;
+    assert_eq!(desk.append(version).await.unwrap().seqs, [Some(version)]);
+    assert_eq!(desk.append(version + 1).await.unwrap().newest, version + 1);
+    assert_sound(&desk.folder.path().join("journal.db"), version + 1).await;
+}
+
+#[tokio::test]
+async fn a_handle_whose_write_is_in_doubt_is_not_used_again() {
+    let desk = Desk::open(tempfile::tempdir().unwrap()).await;
+    desk.append(1).await.unwrap();
+    // Somebody else wrote at the position that comes next: what the writer knows isn't so.
+    let path = desk.folder.path().join("journal.db");
+    let other = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
+    let mut other = sqlx::ConnectOptions::connect(&other).await.unwrap();
+    let text = "INSERT INTO states SELECT 2, object, 99, flags, back, status, previous, owner, observed_ms, at, \
+                anchor, sums, document FROM states WHERE seq = 1";
+    sqlx::raw_sql(text).execute(&mut other).await.unwrap();
+    let error = desk.append(2).await.unwrap_err();
+    assert!(matches!(error, JournalError::Fatal(_)), "{error}");
+    // Also when the cause has passed.
+    sqlx::raw_sql("DELETE FROM states WHERE seq = 2").execute(&mut other).await.unwrap();
+    sqlx::Connection::close(other).await.unwrap();
+    let error = desk.append(3).await.unwrap_err();
+    assert!(matches!(error, JournalError::Fatal(_)), "{error}");
+
+    let desk = Desk::open(desk.close().await).await;
+    assert_eq!(desk.append(2).await.unwrap().newest, 2);
+    assert_sound(&desk.folder.path().join("journal.db"), 2).await;
+}

@@ -1,0 +1,156 @@
+//! What a plan needs to know first: whether the journal accepts an append, which objects of a batch
+//! have to be looked up, and which of its keys may be in the journal already.
+
+use std::collections::HashSet;
+
+use kubewitness_core::limits::VERSION_BYTES;
+use kubewitness_core::ports::{Append, JournalError, Witnessed};
+use kubewitness_core::{Change, Version};
+
+use crate::store::memory::tails::Mark;
+use crate::store::memory::{Identity, Memory};
+use crate::store::rows::Key;
+
+pub(super) fn is_version(change: Change) -> bool {
+    matches!(change, Change::Present | Change::Left)
+}
+
+/// What an id says after source, epoch, group, kind and uid; `None` where it isn't this state's.
+pub(super) fn id_rest<'a>(prefix: &str, state: &'a Witnessed) -> Option<&'a str> {
+    let object = &state.object;
+    let rest =
+        state.id.as_str().strip_prefix(prefix)?.strip_prefix(object.group.as_str())?.strip_prefix('/')?;
+    let rest = rest.strip_prefix(object.kind.as_str())?.strip_prefix('/')?;
+    let rest = rest.strip_prefix(object.uid.as_str())?.strip_prefix('/')?;
+    let fits = match state.change {
+        Change::Present | Change::Left => rest == state.resource_version.as_str(),
+        Change::Gone => rest == "gone",
+        Change::Gap => rest.starts_with("gap:"),
+    };
+    fits.then_some(rest)
+}
+
+pub(super) fn prefix(append: &Append) -> String {
+    format!("{}/{}/", append.source, append.epoch)
+}
+
+pub(super) fn key_of(state: &Witnessed, rest: &str) -> Key {
+    match state.change {
+        Change::Present | Change::Left => Key::of_version(&state.resource_version),
+        Change::Gone => Key::GONE,
+        Change::Gap => Key::of_gap(rest.strip_prefix("gap:").unwrap_or(rest)),
+    }
+}
+
+pub(crate) fn epoch_is_over(append: &Append, epoch: u32) -> JournalError {
+    let Append { source, epoch: old, .. } = append;
+    JournalError::Overtaken(format!("epoch {old} of source {source} is over: the journal has {epoch}"))
+}
+
+/// Refuses what could not be read back under the same id.
+pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError> {
+    if append.source.is_empty() {
+        return Err(JournalError::Invalid("a source has no name".into()));
+    }
+    let epoch = memory.sources.get(&append.source).and_then(|source| source.epoch());
+    if let Some(epoch) = epoch.filter(|epoch| *epoch > append.epoch) {
+        return Err(epoch_is_over(append, epoch));
+    }
+    overtaken(memory, append)?;
+    let prefix = prefix(append);
+    for state in &append.states {
+        if state.object.uid.is_empty() {
+            let object = &state.object;
+            let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
+            return Err(JournalError::Invalid(format!(
+                "{name} has no uid: its states could not be told apart"
+            )));
+        }
+        if state.resource_version.as_str().len() > VERSION_BYTES {
+            return Err(JournalError::Invalid(format!(
+                "a version of {} has more than {VERSION_BYTES} bytes: no index would hold it",
+                state.object.uid
+            )));
+        }
+        if id_rest(&prefix, state).is_none() {
+            return Err(JournalError::Invalid(format!(
+                "the id {} does not name the state it came with",
+                state.id
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A gap of what another witness has seen would be none.
+fn overtaken(memory: &Memory, append: &Append) -> Result<(), JournalError> {
+    let Some(since) = &append.since else { return Ok(()) };
+    let source = memory.sources.get(&append.source).filter(|source| source.epoch() == Some(append.epoch));
+    let held = source.and_then(|source| source.checkpoint.as_deref()).map(Version::new);
+    let tells_gaps = !append.gaps.is_empty() || append.states.iter().any(|state| state.change == Change::Gap);
+    match held {
+        Some(held) if tells_gaps && held.is_newer_than(since) => Err(JournalError::Overtaken(format!(
+            "what was read back of {} since version {since} is told by another witness, up to {held}",
+            append.source
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// An append with the marks of its states' objects, which are dear and needed again and again.
+pub(crate) struct Marked<'a> {
+    pub append: &'a Append,
+    pub marks: Vec<Mark>,
+}
+
+impl<'a> Marked<'a> {
+    pub fn of(memory: &Memory, append: &'a Append) -> Self {
+        let mark = |state: &Witnessed| memory.marks.of(&append.source, &state.object);
+        Self { append, marks: append.states.iter().map(mark).collect() }
+    }
+
+    pub fn states(&self) -> impl Iterator<Item = (&'a Witnessed, Mark)> {
+        self.append.states.iter().zip(self.marks.iter().copied())
+    }
+}
+
+/// Objects and owners of a batch that are not in memory.
+pub(crate) fn strangers(memory: &Memory, appends: &[Marked<'_>]) -> Vec<Identity> {
+    let mut strangers = HashSet::new();
+    for marked in appends {
+        let append = marked.append;
+        for (state, mark) in marked.states() {
+            if memory.objects.get(mark).is_none() {
+                strangers.insert(Identity { source: append.source.clone(), object: state.object.clone() });
+            }
+            if let Some(owner) = state.owner.as_ref().map(Identity::owner)
+                && !memory.owners.contains_key(&owner)
+            {
+                strangers.insert(owner);
+            }
+        }
+    }
+    strangers.into_iter().collect()
+}
+
+/// Keys of a batch that may be in the journal already: a version that is newer than any of its
+/// object can't be.
+pub(crate) fn questions(memory: &Memory, appends: &[Marked<'_>]) -> Vec<(i64, Key)> {
+    let mut questions = Vec::new();
+    for marked in appends {
+        let append = marked.append;
+        let prefix = prefix(append);
+        let stream = memory.sources.get(&append.source).and_then(|source| source.streams.last());
+        for (state, mark) in marked.states() {
+            let Some(tail) = memory.objects.get(mark) else { continue };
+            let this_epoch = stream.is_some_and(|(epoch, id)| *epoch == append.epoch && *id == tail.stream);
+            if !this_epoch || (is_version(state.change) && tail.is_older_than(&state.resource_version)) {
+                continue;
+            }
+            if let Some(rest) = id_rest(&prefix, state) {
+                questions.push((tail.object, key_of(state, rest)));
+            }
+        }
+    }
+    questions
+}

@@ -1,0 +1,34 @@
+//! The positions that the states of an append got.
+
+use kubewitness_core::Seq;
+
+/// What became of the states of one append.
+#[derive(Debug, Default)]
+pub(crate) struct Placed {
+    /// `None` for a state that the journal had already.
+    pub seqs: Vec<Option<Seq>>,
+    /// The newest position of any of them.
+    pub through: Seq,
+}
+
+/// Where a state is.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    Fresh(Seq),
+    /// Before this batch, or this place in it.
+    Known(Seq),
+}
+
+impl Place {
+    pub fn seq(self) -> Seq {
+        let (Self::Fresh(seq) | Self::Known(seq)) = self;
+        seq
+    }
+
+    pub fn fresh(self) -> Option<Seq> {
+        match self {
+            Self::Fresh(seq) => Some(seq),
+            Self::Known(_) => None,
+        }
+    }
+}

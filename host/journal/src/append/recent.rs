@@ -1,0 +1,171 @@
+//! The newest states, in memory, so that a dispatcher at the end of the journal never reads the disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kubewitness_core::{ObjectRef, Seq, State, Status};
+
+/// What a state takes beside its texts.
+const STATE: usize = 300;
+
+/// The last states, without a hole between them: so many at most, and of so many bytes.
+pub(crate) struct Recent {
+    states: VecDeque<Arc<State>>,
+    bytes: usize,
+    most: usize,
+    most_bytes: usize,
+}
+
+/// As if it shared nothing with others: an object may have a message of any length.
+fn weight(state: &State) -> usize {
+    let of = |object: &ObjectRef| {
+        let ObjectRef { group, version, kind, namespace, name, uid } = object;
+        [group, version, kind, namespace, name, uid].into_iter().map(String::len).sum::<usize>()
+    };
+    let told = |status: &Status| status.phase.len() + status.reason.len() + status.message.len();
+    let names = of(&state.object) + state.owner.as_deref().map_or(0, of);
+    let statuses = told(&state.status) + state.previous.as_deref().map_or(0, told);
+    STATE + state.id.as_str().len() + state.resource_version.as_str().len() + names + statuses
+}
+
+impl Recent {
+    pub fn new(most: usize, most_bytes: usize) -> Self {
+        Self { states: VecDeque::new(), bytes: 0, most, most_bytes }
+    }
+
+    /// Takes in what was committed, which follows what is here; `newest` is the end of the journal.
+    pub fn extend(&mut self, states: Vec<Arc<State>>, newest: Seq) {
+        for state in states {
+            // After a lost batch (committed, but its caller was gone) the new ones begin elsewhere.
+            if self.states.back().is_some_and(|last| last.seq + 1 != state.seq) {
+                self.states.clear();
+                self.bytes = 0;
+            }
+            self.bytes += weight(&state);
+            self.states.push_back(state);
+            while self.states.len() > self.most || self.bytes > self.most_bytes {
+                self.drop_first();
+            }
+        }
+        // Of a lost batch that was found to be there when it was tried again, the states are not given:
+        // who reads on from here would take them for positions that nobody has.
+        if self.states.back().is_some_and(|last| last.seq != newest) {
+            self.states.clear();
+            self.bytes = 0;
+        }
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(state) = self.states.pop_front() {
+            self.bytes -= weight(&state);
+        }
+    }
+
+    /// After states of these positions are gone: what is here begins behind them.
+    pub fn forget(&mut self, through: Seq) {
+        while self.states.front().is_some_and(|state| state.seq <= through) {
+            self.drop_first();
+        }
+        if self.states.is_empty() {
+            self.states.shrink_to_fit();
+        }
+    }
+
+    /// States after a position, or `None` where some of them aren't here.
+    pub fn after(&self, after: Seq, limit: usize) -> Option<Vec<Arc<State>>> {
+        let start = self.index(after)?;
+        Some(self.states.iter().skip(start).take(limit).cloned().collect())
+    }
+
+    /// States of these sources in `(after, through]`, likewise.
+    pub fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Option<u64> {
+        let start = self.index(after)?;
+        let range = self.states.iter().skip(start).take_while(|state| state.seq <= through);
+        Some(range.filter(|state| sources.contains(&state.source)).count() as u64)
+    }
+
+    fn index(&self, after: Seq) -> Option<usize> {
+        let first = self.states.front()?.seq;
+        usize::try_from(after.checked_add(1)?.checked_sub(first)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubewitness_core::{Change, StateId, Version};
+
+    fn state(seq: Seq) -> Arc<State> {
+        Arc::new(State {
+            id: StateId::parse("id"),
+            seq,
+            source: Arc::from(if seq.is_multiple_of(2) { "even" } else { "odd" }),
+            epoch: 0,
+            change: Change::Present,
+            object: Arc::default(),
+            owner: None,
+            resource_version: Version::new("1"),
+            status: Arc::default(),
+            previous: None,
+            observed_ms: 0,
+            late: false,
+        })
+    }
+
+    fn seqs(states: Option<Vec<Arc<State>>>) -> Option<Vec<Seq>> {
+        states.map(|states| states.iter().map(|state| state.seq).collect())
+    }
+
+    #[test]
+    fn it_answers_for_what_it_holds_and_admits_what_it_lost() {
+        let mut recent = Recent::new(3, usize::MAX);
+        assert_eq!(seqs(recent.after(0, 10)), None);
+        recent.extend((1..=5).map(state).collect(), 5);
+        assert_eq!(seqs(recent.after(1, 10)), None);
+        assert_eq!(seqs(recent.after(2, 10)), Some(vec![3, 4, 5]));
+        assert_eq!(seqs(recent.after(3, 1)), Some(vec![4]));
+        assert_eq!(seqs(recent.after(5, 10)), Some(vec![]));
+        assert_eq!(recent.count(&["odd".into()], 2, 5), Some(2));
+        assert_eq!(recent.count(&["odd".into()], 1, 5), None);
+    }
+
+    #[test]
+    fn states_with_long_texts_are_fewer() {
+        let mut recent = Recent::new(100, 20_000);
+        recent.extend((1..=50).map(state).collect(), 50);
+        assert_eq!(recent.after(0, 100).map(|states| states.len()), Some(50));
+        let long = |seq| {
+            let status = Arc::new(Status { message: "x".repeat(5_000), ..Status::default() });
+            Arc::new(State { status, ..State::clone(&state(seq)) })
+        };
+        recent.extend((51..=60).map(long).collect(), 60);
+        assert_eq!(seqs(recent.after(57, 100)), Some(vec![58, 59, 60]));
+        assert_eq!(recent.after(56, 100), None);
+        recent.forget(60);
+        assert_eq!((recent.bytes, recent.states.len()), (0, 0));
+        // One that is larger than all is allowed is read from the disk.
+        let status = Arc::new(Status { message: "x".repeat(50_000), ..Status::default() });
+        recent.extend(vec![Arc::new(State { status, ..State::clone(&state(61)) })], 61);
+        assert_eq!(seqs(recent.after(60, 100)), None);
+    }
+
+    #[test]
+    fn a_hole_starts_it_over() {
+        let mut recent = Recent::new(10, usize::MAX);
+        recent.extend(vec![state(1), state(2)], 2);
+        recent.extend(vec![state(5)], 5);
+        assert_eq!(seqs(recent.after(1, 10)), None);
+        assert_eq!(seqs(recent.after(4, 10)), Some(vec![5]));
+    }
+
+    #[test]
+    fn what_is_there_and_was_not_given_is_read_from_the_disk() {
+        let mut recent = Recent::new(10, usize::MAX);
+        recent.extend(vec![state(1), state(2)], 2);
+        recent.extend(Vec::new(), 2);
+        assert_eq!(seqs(recent.after(2, 10)), Some(vec![]));
+        recent.extend(Vec::new(), 4);
+        assert_eq!(seqs(recent.after(2, 10)), None);
+        assert_eq!(recent.count(&["odd".into()], 2, 4), None);
+    }
+}

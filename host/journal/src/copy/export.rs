@@ -1,0 +1,153 @@
+//! Writes a journal as lines of JSON; [`format`](super::format) describes them. Reads one snapshot, and
+//! may run beside the process that writes the journal.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use kubewitness_core::document::checksum;
+use kubewitness_core::kinds::is_kind;
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::{Change, Seq, State};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::format::{End, Exported, FORMAT, Header, Resumed};
+use crate::read::{Names, documents};
+use crate::report::OpenError;
+use crate::store::place::Place;
+use crate::store::{Connection, Opened};
+
+/// States of one reading.
+const PAGE: i64 = 256;
+
+/// Which states. Everything that is given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportQuery {
+    pub source: Option<String>,
+    pub namespace: Option<String>,
+    /// As people write it.
+    pub kind: Option<String>,
+    pub name: Option<String>,
+    pub uid: Option<String>,
+    /// Observed at this moment or later; before this one.
+    pub since_ms: Option<u64>,
+    pub until_ms: Option<u64>,
+    /// Positions behind the one and up to the other.
+    pub after: Option<Seq>,
+    pub through: Option<Seq>,
+    /// Whether the documents are wanted too.
+    #[serde(default)]
+    pub documents: bool,
+}
+
+impl ExportQuery {
+    fn is_everything(&self) -> bool {
+        Self { documents: self.documents, ..Self::default() } == *self
+    }
+
+    fn fits(&self, state: &State) -> bool {
+        fn is<'a>(wanted: &Option<String>, found: impl Into<&'a str>) -> bool {
+            wanted.as_deref().is_none_or(|wanted| wanted == found.into())
+        }
+        let object = &state.object;
+        is(&self.source, &*state.source)
+            && is(&self.namespace, object.namespace.as_str())
+            && self.kind.as_deref().is_none_or(|kind| is_kind(&object.group, &object.kind, kind))
+            && is(&self.name, object.name.as_str())
+            && is(&self.uid, object.uid.as_str())
+            && self.since_ms.is_none_or(|since| state.observed_ms >= since)
+            && self.until_ms.is_none_or(|until| state.observed_ms < until)
+    }
+}
+
+#[derive(Debug, Error)]
+pub enum ExportError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("writing: {0}")]
+    Write(#[from] std::io::Error),
+}
+
+fn text<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("strings and numbers always serialize")
+}
+
+/// Writes a journal as lines of JSON, one snapshot of it.
+/// May run beside the process that writes.
+pub async fn export(
+    place: &Place,
+    query: &ExportQuery,
+    out: &mut (dyn Write + Send),
+) -> Result<Exported, ExportError> {
+    let Opened { mut connection, unfinished, .. } = place.open_to_read().await?;
+    // Its end would say that it is all.
+    if unfinished {
+        return Err(OpenError::Unfinished { place: place.to_string() }.into());
+    }
+    write(&mut *connection, query, out).await
+}
+
+/// One snapshot, a page at a time.
+async fn write(
+    connection: &mut dyn Connection,
+    query: &ExportQuery,
+    out: &mut (dyn Write + Send),
+) -> Result<Exported, ExportError> {
+    connection.begin().await?;
+    let rows = connection.rows();
+    let header =
+        Header { format: FORMAT.into(), documents: query.documents, selected: !query.is_everything() };
+    writeln!(out, "{}", text(&header))?;
+    let names = Names::default();
+    let mut states = 0;
+    let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
+    loop {
+        let envelopes = rows.after(after, PAGE).await?;
+        let Some(last) = envelopes.last() else { break };
+        after = last.seq as i64;
+        for state in names.states(rows, &envelopes).await? {
+            if query.through.is_some_and(|through| state.seq > through) {
+                after = i64::MAX;
+                break;
+            }
+            if query.fits(&state) {
+                let has_document = query.documents || state.change == Change::Gap;
+                let document = match has_document {
+                    true => documents::document(rows, &names, state.seq).await?,
+                    false => None,
+                };
+                writeln!(out, "{}", line(&state, document.as_deref()))?;
+                states += 1;
+            }
+        }
+    }
+    let mut sources = Vec::new();
+    if query.is_everything() {
+        // By source and epoch: the last of a source is what it is at.
+        let streams: BTreeMap<_, _> =
+            rows.streams().await?.into_iter().map(|stream| (stream.source.clone(), stream)).collect();
+        for stream in streams.into_values() {
+            stream.check()?;
+            let (source, epoch) = (stream.source, stream.epoch);
+            sources.extend(stream.checkpoint.map(|checkpoint| Resumed { source, epoch, checkpoint }));
+        }
+    }
+    writeln!(out, "{}", sealed(&format!("\"end\":{}}}", text(&End { states, sources }))))?;
+    out.flush()?;
+    connection.end().await?;
+    Ok(Exported { states })
+}
+
+fn line(state: &State, document: Option<&[u8]>) -> String {
+    let document = document.map(|bytes| match std::str::from_utf8(bytes) {
+        Ok(document) => format!(",\"document\":{}", text(&document)),
+        Err(_) => format!(",\"document_hex\":\"{}\"", hex::encode(bytes)),
+    });
+    sealed(&format!("\"state\":{}{}}}", text(state), document.unwrap_or_default()))
+}
+
+fn sealed(rest: &str) -> String {
+    format!("{{\"sum\":{},{rest}", checksum(rest.as_bytes()))
+}

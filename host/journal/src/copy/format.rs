@@ -1,0 +1,45 @@
+//! The format of an exported journal: lines of JSON.
+//!
+//! | line | what |
+//! |---|---|
+//! | first | `{"format": "kubewitness.dev/journal/v1", "documents": …, "selected": …}` |
+//! | each state, in order | `{"sum": …, "state": {…}, "document": "…"}` |
+//! | last | `{"sum": …, "end": {"states": …, "sources": [{"source", "epoch", "checkpoint"}]}}` |
+//!
+//! `sum` is the CRC-32 of everything behind its comma, as it stands there, so that a changed byte is
+//! found at its line. The document is a text, byte for byte what was witnessed; one that is no text
+//! comes as `document_hex`. A gap's document tells its bounds and is always there. Checkpoints are
+//! told where nothing was left out by a selection: only then does a watch go on from them. Fields
+//! may be added; a reader passes over those that it does not know.
+
+use serde::{Deserialize, Serialize};
+
+pub const FORMAT: &str = "kubewitness.dev/journal/v1";
+
+/// What was written or taken in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exported {
+    pub states: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Header {
+    pub format: String,
+    pub documents: bool,
+    pub selected: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct End {
+    pub states: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Resumed>,
+}
+
+/// From where a source's watch would go on.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Resumed {
+    pub source: String,
+    pub epoch: u32,
+    pub checkpoint: String,
+}

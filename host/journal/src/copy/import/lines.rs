@@ -1,0 +1,116 @@
+//! Reads the lines of an export. Each line has a bound and a number, and its checksum must match.
+
+use std::io::{BufRead, Read as _};
+
+use bytes::Bytes;
+use kubewitness_core::State;
+use kubewitness_core::document::checksum;
+use serde::Deserialize;
+
+use super::fault::{AGAIN, ImportError};
+use crate::copy::format::End;
+
+/// The longest line: the largest document, each byte of it escaped, and what stands around it.
+const LINE: u64 = 6 * kubewitness_core::limits::FRAME_BYTES as u64 + (1 << 20);
+
+#[derive(Deserialize)]
+struct Line {
+    state: State,
+    document: Option<String>,
+    document_hex: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Last {
+    end: End,
+}
+
+pub(super) enum Parsed {
+    State(Box<State>, Bytes),
+    End(End),
+}
+
+/// Reads lines, counts them, and says which one is wrong.
+pub(super) struct Lines<'a> {
+    input: &'a mut (dyn BufRead + Send),
+    number: u64,
+    buffer: Vec<u8>,
+    most: u64,
+}
+
+impl<'a> Lines<'a> {
+    pub fn of(input: &'a mut (dyn BufRead + Send)) -> Self {
+        Self { input, number: 0, buffer: Vec::new(), most: LINE }
+    }
+
+    /// Of the line that was read last; the first has 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub fn wrong(&self, reason: impl Into<String>, hint: &'static str) -> ImportError {
+        ImportError::Line { line: self.number, reason: reason.into(), hint }
+    }
+
+    /// `None` at the end.
+    pub fn next(&mut self) -> Result<Option<&str>, ImportError> {
+        self.number += 1;
+        self.buffer.clear();
+        let mut limited = (&mut *self.input).take(self.most);
+        let read = limited.read_until(b'\n', &mut self.buffer);
+        let read = read.map_err(|error| ImportError::Read { line: self.number, error })?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if self.buffer.pop_if(|byte| *byte == b'\n').is_none() {
+            let reason = match read as u64 == self.most {
+                true => format!("it is longer than any line of an export ({} bytes)", self.most),
+                false => "it has no line break at its end".into(),
+            };
+            return Err(self.wrong(reason, AGAIN));
+        }
+        match std::str::from_utf8(&self.buffer) {
+            Ok(line) => Ok(Some(line)),
+            Err(_) => {
+                Err(ImportError::Line { line: self.number, reason: "it is not UTF-8".into(), hint: AGAIN })
+            }
+        }
+    }
+}
+
+pub(super) fn parse(line: &str) -> Result<Parsed, String> {
+    let split = line.strip_prefix("{\"sum\":").and_then(|rest| rest.split_once(','));
+    let (sum, rest) = split.ok_or("it is neither a state nor the end of the export")?;
+    if sum.parse() != Ok(checksum(rest.as_bytes())) {
+        return Err("its checksum does not match: it was changed after the export".into());
+    }
+    let rest = format!("{{{rest}");
+    let failed = |error| format!("it does not decode: {error}");
+    if rest.starts_with("{\"end\":") {
+        return serde_json::from_str(&rest).map(|Last { end }| Parsed::End(end)).map_err(failed);
+    }
+    let parsed: Line = serde_json::from_str(&rest).map_err(failed)?;
+    let document = match (parsed.document, parsed.document_hex) {
+        (Some(document), _) => document.into_bytes(),
+        (None, Some(hex)) => hex::decode(&hex).map_err(|_| "its document does not decode")?,
+        (None, None) => return Err("it has no document".into()),
+    };
+    Ok(Parsed::State(Box::new(parsed.state), document.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_end_is_refused_before_it_fills_the_memory() {
+        let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
+        let mut lines = Lines { most: 64 << 10, ..Lines::of(&mut endless) };
+        let refused = lines.next().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("line 1: it is longer than any line of an export (65536 bytes)"),
+            "{refused}"
+        );
+        assert!(lines.buffer.len() <= 64 << 10);
+    }
+}

@@ -1,0 +1,227 @@
+//! Reads the lines of an export into an empty journal: the same ids, versions and documents in the same
+//! order, at new positions.
+//!
+//! From the first append until the last line, the journal is marked [`UNFINISHED`]: `run` and `export`
+//! refuse it, and `verify` reports it. An import that failed or was killed leaves the states up to some
+//! line. When it goes on, each of these states is compared with its line.
+//!
+//! [`UNFINISHED`]: crate::store::format::UNFINISHED
+
+mod fault;
+mod lines;
+mod stories;
+
+use std::collections::VecDeque;
+use std::io::BufRead;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::document::checksum;
+use kubewitness_core::ports::{Append, Witness, Witnessed};
+use kubewitness_core::{Seq, State, Version};
+
+pub use self::fault::ImportError;
+use self::fault::{AGAIN, DOCUMENTS, OTHER, SAME};
+use self::lines::{Lines, Parsed, parse};
+use self::stories::Stories;
+use crate::copy::format::{End, Exported, FORMAT, Header, Resumed};
+use crate::journal::Journal;
+
+/// States of one append, and of one reading of what is there.
+const PAGE: usize = 256;
+
+/// Sources that the end of an export tells checkpoints of. Each is an append of its own; nobody
+/// watches as many.
+const SOURCES: usize = 10_000;
+
+/// What is collected for one append: states of one source and epoch that follow each other.
+#[derive(Default)]
+struct Batch {
+    append: Append,
+    first_line: u64,
+    /// Only the store knows whether the last of them is new, so none follows it in this batch.
+    is_closed: bool,
+}
+
+impl Batch {
+    fn takes(&self, state: &State) -> bool {
+        let Append { source, epoch, states, .. } = &self.append;
+        let fits = *source == state.source && *epoch == state.epoch && states.len() < PAGE;
+        states.is_empty() || (fits && !self.is_closed)
+    }
+
+    fn push(&mut self, state: State, document: Bytes, line: u64) {
+        if self.append.states.is_empty() {
+            self.append = Append { source: state.source.clone(), epoch: state.epoch, ..Append::default() };
+            self.first_line = line;
+        }
+        self.append.states.push(Witnessed::elsewhere(state, document));
+    }
+}
+
+/// The states that an earlier run of the import has left, read page by page and compared with the lines.
+struct There {
+    page: VecDeque<(Arc<State>, u32)>,
+    after: Seq,
+    states: u64,
+}
+
+struct Import<'a> {
+    journal: &'a Journal,
+    lines: Lines<'a>,
+    stories: Stories,
+    there: There,
+    batch: Batch,
+    is_marked: bool,
+}
+
+impl Journal {
+    /// Takes in what [`export`](crate::export) wrote. Where the journal was opened to continue an
+    /// import, the lines are compared with what is there as long as there is any.
+    pub async fn import(&self, input: &mut (dyn BufRead + Send)) -> Result<Exported, ImportError> {
+        let failed = |error| ImportError::Journal { line: 0, error };
+        let states = self.stats().await.map_err(failed)?.states;
+        let is_marked = self.is_unfinished();
+        if states > 0 && !is_marked {
+            return Err(ImportError::NotEmpty(states));
+        }
+        let mut lines = Lines::of(input);
+        let header = header(&mut lines)?;
+        let stories = Stories::new(header.selected);
+        let there = There { page: VecDeque::new(), after: 0, states };
+        let import = Import { journal: self, lines, stories, there, batch: Batch::default(), is_marked };
+        import.run().await
+    }
+}
+
+fn header(lines: &mut Lines<'_>) -> Result<Header, ImportError> {
+    let header = lines.next()?.and_then(|line| serde_json::from_str::<Header>(line).ok());
+    match header {
+        None => Err(lines.wrong("it is not the beginning of an export", OTHER)),
+        Some(header) if header.format != FORMAT => {
+            let reason = format!("its format is {}, and this program reads {FORMAT}", header.format);
+            Err(lines.wrong(reason, "use the program that wrote it"))
+        }
+        Some(header) if !header.documents => Err(lines.wrong("the export has no documents", DOCUMENTS)),
+        Some(header) => Ok(header),
+    }
+}
+
+impl Import<'_> {
+    async fn run(mut self) -> Result<Exported, ImportError> {
+        loop {
+            let Some(line) = self.lines.next()? else {
+                return Err(self.lines.wrong("the file ends here, before the end of the export", AGAIN));
+            };
+            let parsed = parse(line);
+            match parsed.map_err(|reason| self.lines.wrong(reason, AGAIN))? {
+                Parsed::State(state, document) => self.state(*state, document).await?,
+                Parsed::End(end) => return self.finish(end).await,
+            }
+        }
+    }
+
+    async fn state(&mut self, state: State, document: Bytes) -> Result<(), ImportError> {
+        let fits = self.stories.next(&state, &document);
+        let may_be_told = fits.map_err(|contradiction| {
+            let reason = format!("its state contradicts the lines before: {}", contradiction.text);
+            self.lines.wrong(reason, AGAIN)
+        })?;
+        if self.is_there(&state, &document).await? {
+            return Ok(());
+        }
+        if !self.batch.takes(&state) {
+            self.append().await?;
+        }
+        self.batch.push(state, document, self.lines.number());
+        self.batch.is_closed = may_be_told;
+        Ok(())
+    }
+
+    /// Whether the state was taken in before. It must be the very one.
+    async fn is_there(&mut self, state: &State, document: &[u8]) -> Result<bool, ImportError> {
+        let There { page, after, states } = &mut self.there;
+        if self.stories.states() > *states {
+            return Ok(false);
+        }
+        if page.is_empty() {
+            let failed = |error| ImportError::Journal { line: self.lines.number(), error };
+            *page = self.journal.told(*after, PAGE).await.map_err(failed)?.into();
+        }
+        let Some((there, sum)) = page.pop_front() else {
+            let reason =
+                format!("the journal lacks states after position {after} that the import had stored");
+            return Err(self.lines.wrong(reason, SAME));
+        };
+        *after = there.seq;
+        // Positions are each journal's own; where the beginning is missing, so is what a state was late for.
+        let is_it = State { seq: state.seq, late: state.late, ..(*there).clone() } == *state;
+        match is_it && sum == checksum(document) {
+            true => Ok(true),
+            false => {
+                let reason = format!("its state is not the one that the journal has at position {after}");
+                Err(self.lines.wrong(reason, SAME))
+            }
+        }
+    }
+
+    async fn append(&mut self) -> Result<(), ImportError> {
+        let batch = std::mem::take(&mut self.batch);
+        if batch.append.states.is_empty() {
+            return Ok(());
+        }
+        self.mark().await?;
+        let failed = |error| ImportError::Journal { line: batch.first_line, error };
+        let appended = self.journal.append(batch.append).await.map_err(failed)?;
+        match appended.seqs.iter().position(Option::is_none) {
+            None => Ok(()),
+            Some(place) => Err(ImportError::Line {
+                line: batch.first_line + place as u64,
+                reason: "the journal has a state with its id already".into(),
+                hint: AGAIN,
+            }),
+        }
+    }
+
+    /// Before anything is taken in.
+    async fn mark(&mut self) -> Result<(), ImportError> {
+        if !self.is_marked {
+            let failed = |error| ImportError::Journal { line: self.lines.number(), error };
+            self.journal.mark_unfinished(true).await.map_err(failed)?;
+            self.is_marked = true;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self, end: End) -> Result<Exported, ImportError> {
+        let states = self.stories.states();
+        if end.states != states {
+            let reason = format!("it counts {} states, and {states} came", end.states);
+            return Err(self.lines.wrong(reason, AGAIN));
+        }
+        if self.there.states > states {
+            let reason = format!("the journal has {} states already", self.there.states);
+            return Err(self.lines.wrong(reason, SAME));
+        }
+        if end.sources.len() > SOURCES {
+            let reason = format!("it names more than {SOURCES} sources");
+            return Err(self.lines.wrong(reason, AGAIN));
+        }
+        let number = self.lines.number();
+        if self.lines.next()?.is_some() {
+            return Err(self.lines.wrong("the file goes on after the end of the export", AGAIN));
+        }
+        self.append().await?;
+        let failed = |error| ImportError::Journal { line: number, error };
+        for Resumed { source, epoch, checkpoint } in end.sources {
+            self.mark().await?;
+            let checkpoint = Some(Version::new(&checkpoint));
+            let append = Append { source: source.into(), epoch, checkpoint, ..Append::default() };
+            self.journal.append(append).await.map_err(failed)?;
+        }
+        if self.is_marked {
+            self.journal.mark_unfinished(false).await.map_err(failed)?;
+        }
+        Ok(Exported { states })
+    }
+}

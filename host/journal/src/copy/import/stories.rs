@@ -1,0 +1,111 @@
+//! Checks that the lines of an export fit each other: positions grow, ids name their states, and each
+//! state fits the earlier states of its object. Does no I/O; keeps about 100 bytes for each object.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kubewitness_core::document::checksum;
+use kubewitness_core::limits::VERSION_BYTES;
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId};
+
+use crate::report::code;
+use crate::store::memory::tails::{Mark, Marks};
+use crate::verify::story::{self, Contradiction, Life};
+
+/// Of the name of a source. Every store's index holds so much.
+const SOURCE_BYTES: usize = 1024;
+
+/// One object in the newest epoch that was told of it.
+struct Told {
+    epoch: u32,
+    life: Life,
+    /// Of its namespace, name and version of its API: an export names an object as the journal does.
+    name: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Stories {
+    marks: Marks,
+    objects: HashMap<Mark, Told>,
+    epochs: HashMap<Arc<str>, u32>,
+    states: u64,
+    last: Seq,
+    /// Something was left out: by a selection, or since retention had taken it.
+    has_holes: bool,
+}
+
+impl Stories {
+    /// `has_holes`: as the header says.
+    pub fn new(has_holes: bool) -> Self {
+        Self { has_holes, ..Self::default() }
+    }
+
+    /// Of the states that fit.
+    pub fn states(&self) -> u64 {
+        self.states
+    }
+
+    /// The next line. Whether only the store can say that it was not told before.
+    pub fn next(&mut self, state: &State, document: &[u8]) -> Result<bool, Contradiction> {
+        if state.seq <= self.last {
+            let text = format!(
+                "its position, {}, is not after {}, the position of the line before",
+                state.seq, self.last
+            );
+            return Err(Contradiction::new(code::SEQUENCE, text));
+        }
+        (self.last, self.states) = (state.seq, self.states + 1);
+        self.has_holes |= state.seq != self.states;
+        named(state, document)?;
+        let epoch = self.epochs.entry(state.source.clone()).or_insert(state.epoch);
+        if state.epoch < *epoch {
+            let text = format!("epoch {} of {} follows epoch {epoch}", state.epoch, state.source);
+            return Err(Contradiction::new(code::ORDER, text));
+        }
+        *epoch = state.epoch;
+        let fresh = || Told { epoch: state.epoch, life: Life::default(), name: name(&state.object) };
+        let told = self.objects.entry(self.marks.of(&state.source, &state.object)).or_insert_with(fresh);
+        if told.epoch != state.epoch {
+            *told = fresh();
+        }
+        if told.name != name(&state.object) {
+            let object = &state.object;
+            let text = format!("{} was not called {}/{} before", object.uid, object.namespace, object.name);
+            return Err(Contradiction::new(code::ID, text));
+        }
+        let may_be_told = told.life.may_be_told(state);
+        told.life.next(state, !self.has_holes)?;
+        Ok(may_be_told)
+    }
+}
+
+fn name(object: &ObjectRef) -> u32 {
+    let ObjectRef { version, namespace, name, .. } = object;
+    checksum(format!("{}/{}/{version}{namespace}{name}", version.len(), namespace.len()).as_bytes())
+}
+
+/// Whether the id is that of the state, and no store refuses it.
+fn named(state: &State, document: &[u8]) -> Result<(), Contradiction> {
+    let wrong = |text: String| Err(Contradiction::new(code::ID, text));
+    let State { id, source, epoch, change, object, resource_version: version, .. } = state;
+    if source.is_empty() || source.len() > SOURCE_BYTES {
+        return wrong(format!("its source has no name, or one of more than {SOURCE_BYTES} bytes"));
+    }
+    if object.uid.is_empty() {
+        return wrong("its object has no uid".into());
+    }
+    if version.as_str().len() > VERSION_BYTES {
+        return wrong(format!("its version has more than {VERSION_BYTES} bytes"));
+    }
+    if *change == Change::Gap {
+        let gap = story::gap(state, document)?;
+        return match gap.after.len().max(gap.before.len()) > VERSION_BYTES {
+            true => wrong(format!("a bound of its gap has more than {VERSION_BYTES} bytes")),
+            false => Ok(()),
+        };
+    }
+    match *id == StateId::of(source, *epoch, object, *change, version, None) {
+        true => Ok(()),
+        false => wrong(format!("its id, {id}, is not that of its version")),
+    }
+}

@@ -1,0 +1,289 @@
+//! The handle of an open journal, which the rest of the program holds: it opens a store and joins
+//! appending and reading. Decides nothing about states or rows.
+
+mod ports;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock};
+
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Progress, Save};
+use kubewitness_core::views::{
+    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
+};
+use kubewitness_core::{Gap, Seq, State};
+
+use crate::append::group::{Group, StillSo, Work};
+use crate::append::recent::Recent;
+use crate::read::{Names, Reader};
+use crate::report::{OpenError, PoisonRecord, ReplayRecord, Replica, SourceCounters};
+use crate::store::place::Place;
+use crate::store::rows::removal::{Removal, Sweep};
+use crate::store::rows::{Act, Replay};
+use crate::store::{Sharing, Store};
+
+#[derive(Clone)]
+pub struct JournalOptions {
+    pub clock: Arc<dyn Clock>,
+    /// Connections that read, beside the one that writes.
+    pub readers: u32,
+    /// States kept in memory, so that dispatchers at the head don't touch the disk: so many, and so
+    /// many bytes of them.
+    pub recent: usize,
+    pub recent_bytes: usize,
+    /// With other processes that witness the same cluster; only a server's journal can be shared.
+    pub sharing: Option<Sharing>,
+    /// Also where an import has not come to its end, to go on with it.
+    pub continues_import: bool,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(SystemClock::default()),
+            readers: 4,
+            recent: 16 * 1024,
+            recent_bytes: 16 << 20,
+            sharing: None,
+            continues_import: false,
+        }
+    }
+}
+
+/// The journal. Clones share one.
+#[derive(Clone)]
+pub struct Journal {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    group: Group,
+    store: Box<dyn Store>,
+    names: Names,
+    recent: Arc<RwLock<Recent>>,
+    clock: Arc<dyn Clock>,
+    place: Place,
+    is_shared: bool,
+    /// An import has not come to its end.
+    is_unfinished: AtomicBool,
+}
+
+impl Journal {
+    /// Creates the embedded journal where there is none. One process at a time may have it open.
+    pub async fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
+        Self::open_at(&Place::file(path), options).await
+    }
+
+    /// The same, wherever it is.
+    pub async fn open_at(place: &Place, options: JournalOptions) -> Result<Self, OpenError> {
+        let JournalOptions { clock, sharing, readers, continues_import, .. } = options;
+        let is_shared = sharing.is_some();
+        let (store, mut writer, is_unfinished) =
+            place.open(readers, &clock, sharing, continues_import).await?;
+        let path = || place.to_string().into();
+        let fail = |error| match error {
+            JournalError::Fatal(reason) => OpenError::Damaged { path: path(), reason },
+            JournalError::Unavailable(reason) if place.is_server() => {
+                OpenError::Away { place: place.to_string(), reason }
+            }
+            error => OpenError::Unavailable { path: path(), reason: error.to_string() },
+        };
+        let memory = writer.memory().await.map_err(fail)?;
+        let recent = Arc::new(RwLock::new(Recent::new(options.recent, options.recent_bytes)));
+        let group = Group::new(writer, memory, recent.clone());
+        let (names, place) = (Names::default(), place.clone());
+        let is_unfinished = is_unfinished.into();
+        let inner = Inner { group, store, names, recent, clock, place, is_shared, is_unfinished };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Finishes what is under way and lets go of the store; later calls on any clone are refused.
+    /// Not needed for durability.
+    pub async fn close(&self) -> Result<(), JournalError> {
+        let closed = self.inner.group.close().await;
+        let let_go = self.inner.store.close().await;
+        closed.and(let_go)
+    }
+
+    /// Makes this process the leader, or ends that: only the leader writes what plugins save. The leader before
+    /// writes nothing of it once this returns. A process that shares the journal with nobody always leads.
+    pub async fn lead(&self, leads: bool) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Lead(leads, answer)).await
+    }
+
+    /// Names the Lease by which the replicas elect their leader, after it was made anew. A replica that comes
+    /// later has to use this one.
+    pub async fn elect_by(&self, lease: String) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::ElectBy(lease, answer)).await
+    }
+
+    /// What the processes that share the journal mean by a name: the first text that one of them gives is
+    /// returned to all. A process that has the journal for itself decides alone.
+    pub async fn agree(&self, name: &str, text: &str) -> Result<String, JournalError> {
+        match self.inner.is_shared {
+            true => self.inner.store.agree(name, text).await,
+            false => Ok(text.to_owned()),
+        }
+    }
+
+    /// The processes that share it; none where one alone has it.
+    pub async fn replicas(&self) -> Result<Vec<Replica>, JournalError> {
+        self.inner.store.replicas().await
+    }
+
+    /// Forgets the newest states in memory if the journal still ends at this position: no reader at the end
+    /// needs them, and other readers read the disk.
+    pub fn let_go_of_recent(&self, newest: Seq) {
+        self.inner.group.let_go_of_recent(newest);
+    }
+
+    pub(crate) async fn reader(&self) -> Result<Reader<'_>, JournalError> {
+        Reader::new(&*self.inner.store, &self.inner.names).await
+    }
+
+    /// Whether it holds an import that has not come to its end.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.inner.is_unfinished.load(Ordering::Relaxed)
+    }
+
+    /// Durable once this returns.
+    pub(crate) async fn mark_unfinished(&self, unfinished: bool) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Mark(unfinished, answer)).await?;
+        self.inner.is_unfinished.store(unfinished, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// States after a position, each with the checksum of its document.
+    pub(crate) async fn told(
+        &self,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(Arc<State>, u32)>, JournalError> {
+        self.reader().await?.told(after, limit).await
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.inner.clock.now_ms()
+    }
+
+    /// What retention decided; `false` where that is not as it was any more.
+    pub(crate) async fn remove(&self, removal: Removal, still_so: StillSo) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| Work::Remove(Box::new(removal), still_so, answer)).await
+    }
+
+    /// Rows that nothing refers to; `false` where too much came since that was known.
+    pub(crate) async fn sweep(&self, sweep: Sweep) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| Work::Sweep(Box::new(sweep), answer)).await
+    }
+
+    /// Of each plugin, the states that retention took before it was handed them.
+    pub async fn untold(&self) -> Result<BTreeMap<String, u64>, JournalError> {
+        let mut reader = self.reader().await?;
+        Ok(reader.past().taken().await?.into_iter().map(|(plugin, taken)| (plugin, taken.untold)).collect())
+    }
+
+    /// What each plugin that ever was has saved, and how much of what it finished retention took.
+    pub async fn all_progress(&self) -> Result<BTreeMap<String, (Progress, u64)>, JournalError> {
+        let mut reader = self.reader().await?;
+        let taken = reader.past().taken().await?;
+        let finished = |plugin: &str| taken.get(plugin).map_or(0, |taken| taken.finished);
+        let all = reader.past().progress_of_all().await?.into_iter();
+        Ok(all.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())
+    }
+
+    /// Remembers when plugins that left something here were found to be taken out: all but these.
+    pub async fn retire_all_but(&self, kept: &BTreeSet<String>) -> Result<(), JournalError> {
+        let plugins = self.reader().await?.past().progress_of_all().await?;
+        for (name, progress) in plugins {
+            if !kept.contains(&name) && progress.retired_ms.is_none() {
+                let progress = Progress { retired_ms: Some(self.now_ms()), ..progress };
+                self.save(&name, Save { progress, ..Save::default() }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One object's states, and those of the objects that it owns.
+    pub async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, JournalError> {
+        self.reader().await?.timeline(query).await
+    }
+
+    pub async fn stats(&self) -> Result<JournalView, JournalError> {
+        let bytes = self.inner.store.bytes().await?;
+        let place = &self.inner.place;
+        let (store, place) = (place.kind().to_owned(), place.to_string());
+        let view = self.reader().await?.stats(bytes).await?;
+        Ok(JournalView { store, place, ..view })
+    }
+
+    /// Of whole sources and of single objects, in the order in which they were recorded.
+    pub async fn gaps(&self) -> Result<Vec<Gap>, JournalError> {
+        self.reader().await?.gaps().await
+    }
+
+    /// The gaps that a query selects, newest first.
+    pub async fn gaps_of(&self, query: &GapQuery) -> Result<Vec<Gap>, JournalError> {
+        self.reader().await?.gaps_of(query).await
+    }
+
+    /// Without their bytes, newest first.
+    pub async fn poison_of(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, JournalError> {
+        self.reader().await?.poison_of(query).await
+    }
+
+    pub async fn poison_raw(&self, number: u64) -> Result<Option<Vec<u8>>, JournalError> {
+        self.reader().await?.poison_raw(number).await
+    }
+
+    /// Each source's histories, oldest first.
+    pub async fn epochs(&self) -> Result<Vec<(String, EpochView)>, JournalError> {
+        self.reader().await?.epochs().await
+    }
+
+    pub async fn source_counters(&self) -> Result<Vec<SourceCounters>, JournalError> {
+        self.reader().await?.source_counters().await
+    }
+
+    /// Dead letters with the states that they are about; of all plugins where none is named.
+    pub async fn letters_with_states(
+        &self,
+        plugin: Option<&str>,
+    ) -> Result<Vec<(DeadLetter, Arc<State>)>, JournalError> {
+        self.reader().await?.letters_with_states(plugin).await
+    }
+
+    /// Newest first.
+    pub async fn poison(
+        &self,
+        source: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<PoisonRecord>, JournalError> {
+        self.reader().await?.poison(source, limit).await
+    }
+
+    async fn act(
+        &self,
+        act: Act,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        let replay = Replay {
+            act,
+            plugin: plugin.to_owned(),
+            seqs: seqs.to_vec(),
+            who: who.to_owned(),
+            why: why.to_owned(),
+            at_ms: self.inner.clock.now_ms(),
+        };
+        self.inner.group.submit(|answer| Work::Replay(replay, answer)).await
+    }
+
+    /// Who took dead letters back or dropped them, oldest first.
+    pub async fn replays(&self, plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
+        self.reader().await?.replays(plugin).await
+    }
+}

@@ -1,0 +1,198 @@
+//! The journal as the watch, the dispatcher and the portal see it: the traits of `core::ports`.
+
+use std::ops::RangeInclusive;
+use std::sync::{Arc, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use kubewitness_core::ports::{
+    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
+    Outside, Present, Progress, Save, Warm, Witness,
+};
+use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::{Seq, State, Version};
+use tokio::sync::{mpsc, watch};
+
+use super::Journal;
+use crate::append::group::Work;
+use crate::store::rows::Act;
+
+#[async_trait]
+impl Witness for Journal {
+    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+        self.inner.group.submit(|answer| Work::Append(append, answer)).await
+    }
+
+    async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
+        let (parts, mut given) = mpsc::channel(1);
+        let collect = async {
+            let mut objects = Vec::new();
+            while let Some(part) = given.recv().await {
+                objects.extend(part);
+            }
+            objects
+        };
+        let (warm, objects) = tokio::join!(self.warm_by_parts(source, parts), collect);
+        Ok(Warm { objects, ..warm? })
+    }
+
+    async fn warm_by_parts(
+        &self,
+        source: &str,
+        parts: mpsc::Sender<Vec<Current>>,
+    ) -> Result<Warm, JournalError> {
+        // Another witness of a shared journal may write of it meanwhile.
+        let through = self.inner.group.newest_now();
+        let warm = self.reader().await?.warm(source, parts).await?;
+        Ok(Warm { through, ..warm })
+    }
+
+    async fn standing(&self, source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
+        if !self.inner.is_shared {
+            return Ok(None);
+        }
+        let newest = self.reader().await?.newest_stream(source).await?;
+        Ok(newest.map(|stream| (stream.epoch, stream.checkpoint.as_deref().map(Version::new))))
+    }
+
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared
+    }
+
+    fn watches(&self, source: &str, since: Option<(u32, Version)>) {
+        self.inner.store.watches(source, since);
+    }
+
+    async fn watched_elsewhere(
+        &self,
+        source: &str,
+        epoch: u32,
+        before: &Version,
+    ) -> Result<Option<String>, JournalError> {
+        self.inner.store.watched_elsewhere(source, epoch, before).await
+    }
+
+    async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {
+        self.reader().await?.discrepancies(source).await
+    }
+
+    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
+        let query = TimelineQuery { uid: Some(uid.to_string()), ..TimelineQuery::default() };
+        let story = self.timeline(&query).await?.states;
+        let of_epoch = story.iter().filter(|state| *state.source == *source && state.epoch == epoch);
+        Ok(Fate::of(of_epoch.map(|state| (state.change, &state.resource_version))))
+    }
+
+    async fn former(
+        &self,
+        source: &str,
+        epoch: u32,
+        within: RangeInclusive<u64>,
+    ) -> Result<Option<Former>, JournalError> {
+        self.reader().await?.former(source, epoch, &within).await
+    }
+}
+
+#[async_trait]
+impl Backlog for Journal {
+    fn newest(&self) -> watch::Receiver<Seq> {
+        self.inner.group.newest()
+    }
+
+    async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError> {
+        let newest = self.inner.group.newest_now();
+        if after >= newest {
+            return Ok(Vec::new());
+        }
+        let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
+        match recent {
+            Some(states) => Ok(states),
+            None => self.reader().await?.after(after, limit, newest).await,
+        }
+    }
+
+    async fn read_outside(
+        &self,
+        after: Seq,
+        through: Seq,
+        limit: usize,
+        namespaces: &[String],
+    ) -> Result<Outside, JournalError> {
+        let newest = self.inner.group.newest_now();
+        let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
+        match recent {
+            Some(states) => Ok(Outside::of(states, through, limit, namespaces)),
+            None => self.reader().await?.outside((after, through), limit, namespaces, newest).await,
+        }
+    }
+
+    async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError> {
+        let newest = self.inner.group.newest_now();
+        self.reader().await?.at(seqs, newest).await
+    }
+
+    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {
+        self.reader().await?.present(source, from, limit, self.inner.group.newest_now()).await
+    }
+
+    async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {
+        let newest = self.inner.group.newest_now();
+        let recent =
+            self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).count(sources, after, through);
+        match recent {
+            Some(count) => Ok(count),
+            None => self.reader().await?.count(sources, after, through, newest).await,
+        }
+    }
+
+    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError> {
+        self.inner.group.ask(plugin, |rows, plugin| rows.progress(plugin)).await
+    }
+
+    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Save(plugin.to_owned(), save, answer)).await
+    }
+
+    async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
+        self.inner.group.ask(plugin, |rows, plugin| rows.letters(Some(plugin))).await
+    }
+
+    async fn mark_replaying(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        self.act(Act::Replay, plugin, seqs, who, why).await
+    }
+
+    async fn mark_dropped(
+        &self,
+        plugin: &str,
+        seqs: &[Seq],
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        self.act(Act::Drop, plugin, seqs, who, why).await
+    }
+
+    async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+        self.inner.group.ask(plugin, |rows, plugin| rows.kv(plugin)).await
+    }
+
+    async fn settle(&self) -> Result<(), JournalError> {
+        self.inner.group.submit(Work::Settle).await
+    }
+}
+
+#[async_trait]
+impl Documents for Journal {
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.reader().await?.document(seq, self.inner.group.newest_now()).await
+    }
+
+    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.reader().await?.document_before(seq, self.inner.group.newest_now()).await
+    }
+}

@@ -1,0 +1,296 @@
+//! Decides which states of a source may go. Pure: no I/O, no SQL, no clock.
+//!
+//! **Which states.** A state is expired once it is beyond the age, the count or the size that the
+//! operator set. It goes if nothing holds it: no plugin that has yet to finish it, no dead letter
+//! that could be replayed, no watch that could be resumed before it.
+//!
+//! **From the front of each chain.** Of one object, a state goes only after all that were
+//! journaled before it: what is kept of an object has no hole, and only one state of it, the
+//! first that stays, has to be stored anew.
+//!
+//! **Past cursors** the states that a plugin may have in its hands stay, and those behind them go: the
+//! first that stays behind such a hole follows the last before it, and the hole is recorded as a gap.
+//!
+//! **Never the newest.** The newest state of an object that is there stays, and what came behind
+//! it. An object that has ended goes on to be known as long as its newest state is kept, so that
+//! state goes together with all behind it, and the object with them.
+
+#[cfg(test)]
+mod model_tests;
+
+use std::collections::{HashMap, HashSet};
+
+use kubewitness_core::Seq;
+use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::limits;
+use kubewitness_core::ports::Progress;
+
+use crate::store::rows::SEGMENT;
+use crate::store::rows::removal::{End, Link, Tally};
+
+/// States behind those that a plugin saved as finished that it may have read: what its lanes hold,
+/// what it may read before it saves, and the reading on its way. It has never seen what is further.
+pub(crate) const IN_HAND: u64 =
+    (limits::LANE_WINDOW + limits::LANE_DEFERRED + limits::READ_AHEAD + 1024) as u64;
+
+/// States of one transaction. A commit of so many takes a few milliseconds, for which appends wait.
+pub(crate) const BATCH: usize = 256;
+
+/// A source's bounds at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bounds {
+    pub before_ms: Option<u64>,
+    pub count: Option<u64>,
+    pub bytes: Option<u64>,
+}
+
+impl Bounds {
+    pub fn of(spec: &RetentionSpec, now_ms: u64) -> Self {
+        let age = spec.age.map(|age| u64::try_from(age.0.as_millis()).unwrap_or(u64::MAX));
+        Self {
+            before_ms: age.map(|age| now_ms.saturating_sub(age)),
+            count: spec.count,
+            bytes: spec.size.map(|size| size.0),
+        }
+    }
+}
+
+/// In this segment only so much of the newest stays; below it, nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Edge {
+    segment: u64,
+    left: u64,
+}
+
+/// Where a source's bounds lie.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cut {
+    before_ms: Option<u64>,
+    count: Option<Edge>,
+    bytes: Option<Edge>,
+}
+
+impl Cut {
+    /// `tallies` in order.
+    pub fn of(bounds: Bounds, tallies: &[Tally]) -> Self {
+        let edge = |bound: Option<u64>, figure: fn(&Tally) -> u64| {
+            let mut left = bound?;
+            for tally in tallies.iter().rev() {
+                match left.checked_sub(figure(tally)) {
+                    Some(rest) => left = rest,
+                    None => return Some(Edge { segment: tally.segment, left }),
+                }
+            }
+            None
+        };
+        Self {
+            before_ms: bounds.before_ms,
+            count: edge(bounds.count, |tally| tally.states),
+            bytes: edge(bounds.bytes, |tally| tally.bytes),
+        }
+    }
+
+    /// The last segment in which something can be beyond the count or the size.
+    fn through(&self) -> Option<u64> {
+        self.count.iter().chain(&self.bytes).map(|edge| edge.segment).max()
+    }
+
+    /// Which of a segment's states of the source are expired; `states` are all of them, in order.
+    pub fn expired(&self, segment: u64, states: &[Link]) -> Vec<bool> {
+        let old = |link: &Link| self.before_ms.is_some_and(|before| link.observed_ms < before);
+        let mut expired: Vec<bool> = states.iter().map(old).collect();
+        for (edge, is_count) in [(self.count, true), (self.bytes, false)] {
+            let Some(edge) = edge.filter(|edge| segment <= edge.segment) else { continue };
+            let mut left = if segment == edge.segment { edge.left } else { 0 };
+            for (link, expired) in states.iter().zip(&mut expired).rev() {
+                let figure = if is_count { 1 } else { link.bytes };
+                match left.checked_sub(figure) {
+                    Some(rest) => left = rest,
+                    None => {
+                        left = 0;
+                        *expired = true;
+                    }
+                }
+            }
+        }
+        expired
+    }
+
+    /// Whether a state is expired whatever else lies in its segment.
+    pub fn is_certain(&self, segment: u64, link: &Link) -> bool {
+        let mut edges = self.count.iter().chain(&self.bytes);
+        self.before_ms.is_some_and(|before| link.observed_ms < before)
+            || edges.any(|edge| segment < edge.segment)
+    }
+
+    /// Whether a later segment than this one, of which these states are expired, has to be looked
+    /// at. States are observed nearly in the order of their positions.
+    pub fn goes_on(&self, segment: u64, expired: &[bool]) -> bool {
+        let by_figure = self.through().is_some_and(|through| segment < through);
+        by_figure || (self.before_ms.is_some() && expired.iter().any(|expired| *expired))
+    }
+}
+
+/// Positions of one source that a plugin has yet to finish, or may have in its hands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub plugin: String,
+    pub after: Seq,
+    pub through: Seq,
+}
+
+impl Hold {
+    pub fn covers(&self, seq: Seq) -> bool {
+        seq > self.after && seq <= self.through
+    }
+}
+
+/// A plugin that was taken out holds what it has not finished for so long, so that what was taken out
+/// by mistake goes on without a hole; after that, nothing.
+pub(crate) const RETIRED_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// What a plugin holds of a source. `in_hand` is given where states may go that it has not
+/// finished: then it holds only what it may have read.
+pub(crate) fn holds(
+    plugin: &str,
+    progress: &Progress,
+    source: &str,
+    tallies: &[Tally],
+    in_hand: Option<u64>,
+    now_ms: u64,
+) -> Vec<Hold> {
+    // It has nothing in its hands, and takes up nothing without taking this back.
+    if progress.retired_ms.is_some_and(|retired| retired.saturating_add(RETIRED_MS) <= now_ms) {
+        return Vec::new();
+    }
+    let read = progress.above.last().map_or(progress.cursor, |last| last.1.max(progress.cursor));
+    let most = in_hand.map_or(Seq::MAX, |in_hand| after_so_many(read, tallies, in_hand));
+    // One without named starts is of the time before they were kept: it may want anything.
+    let all = [(progress.start, Seq::MAX)];
+    let named = progress.sources.iter().filter(|start| &*start.source == source);
+    let named: Vec<_> = named.map(|start| (start.after, start.until.unwrap_or(Seq::MAX))).collect();
+    let ranges = if progress.sources.is_empty() { &all[..] } else { &named };
+    ranges
+        .iter()
+        .map(|(after, until)| Hold {
+            plugin: plugin.to_owned(),
+            after: progress.cursor.max(*after),
+            through: most.min(*until),
+        })
+        .filter(|hold| hold.after < hold.through)
+        .collect()
+}
+
+/// A position after which lie all but so many of the states behind `read`, or later.
+fn after_so_many(read: Seq, tallies: &[Tally], many: u64) -> Seq {
+    let mut left = many;
+    // The segment of `read` itself may lie before it: it does not count.
+    for tally in tallies.iter().filter(|tally| tally.segment > read / SEGMENT) {
+        match left.checked_sub(tally.states) {
+            Some(rest) => left = rest,
+            None => return (tally.segment + 1) * SEGMENT - 1,
+        }
+    }
+    Seq::MAX
+}
+
+/// The states that go of one object: the first of what is kept of it, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub links: Vec<Link>,
+    /// The state before them, which stays; 0 where there is none.
+    pub root: Seq,
+    /// From here on they go together or not at all.
+    whole_from: usize,
+}
+
+impl Run {
+    /// Whether the object goes with them.
+    pub fn is_all(&self) -> bool {
+        self.whole_from < self.links.len()
+    }
+
+    /// Leaves no more than so many, unless they go together.
+    fn shorten(&mut self, most: usize) {
+        if self.links.len() > most && self.whole_from > 0 {
+            self.links.truncate(most.min(self.whole_from));
+            self.whole_from = self.links.len();
+        }
+    }
+}
+
+/// What goes of these states, which are in order. Of an object that has ended they hold all or
+/// none behind its newest state. `passes` says of a state that stays whether those behind it may go.
+pub(crate) fn select(states: &[Link], may_go: &[bool], passes: impl Fn(Seq) -> bool) -> Vec<Run> {
+    let rest = |first: &Link| -> Option<Vec<usize>> {
+        // All of the object's from here on, without a hole and up to its end.
+        let of_it = (0..states.len()).filter(|at| {
+            let link = &states[*at];
+            link.object == first.object && link.seq >= first.seq
+        });
+        let of_it: Vec<usize> = of_it.collect();
+        let is_whole = of_it.windows(2).all(|pair| states[pair[1]].before == states[pair[0]].seq)
+            && of_it.last().is_some_and(|last| states[*last].seq == first.end.tail)
+            && of_it.iter().all(|at| may_go[*at]);
+        is_whole.then_some(of_it)
+    };
+    let mut runs: Vec<Run> = Vec::new();
+    let mut by_end: HashMap<Seq, usize> = HashMap::new();
+    let mut taken: HashSet<Seq> = HashSet::new();
+    for (at, link) in states.iter().enumerate() {
+        let follows = link.before == 0 || taken.contains(&link.before);
+        if !may_go[at] || taken.contains(&link.seq) || !(follows || passes(link.before)) {
+            continue;
+        }
+        let run = by_end.remove(&link.before).filter(|run| !runs[*run].is_all());
+        let root = match run {
+            Some(run) => runs[run].root,
+            None if follows => 0,
+            None => link.before,
+        };
+        let End { live, newest, .. } = link.end;
+        let (links, is_whole) = match live || (newest != 0 && link.seq < newest) {
+            true if link.seq < newest => (vec![link.clone()], false),
+            true => continue,
+            // What it follows stays, and the object with it.
+            false if root != 0 => continue,
+            false => match rest(link) {
+                Some(rest) => (rest.into_iter().map(|at| states[at].clone()).collect(), true),
+                None => continue,
+            },
+        };
+        taken.extend(links.iter().map(|link| link.seq));
+        // An object that goes ends its run: what follows it is of a later epoch.
+        let run = match run {
+            Some(run) => run,
+            None => {
+                runs.push(Run { links: Vec::new(), root, whole_from: 0 });
+                runs.len() - 1
+            }
+        };
+        if let Some(last) = links.last() {
+            by_end.insert(last.seq, run);
+        }
+        let run = &mut runs[run];
+        if !is_whole {
+            run.whole_from += links.len();
+        }
+        run.links.extend(links);
+    }
+    runs
+}
+
+/// As many of the runs as one transaction may take; the others are found again.
+pub(crate) fn batch(runs: Vec<Run>, most: usize) -> Vec<Run> {
+    let mut left = most;
+    let mut chosen = Vec::new();
+    for mut run in runs {
+        run.shorten(left.max(1));
+        left = left.saturating_sub(run.links.len());
+        chosen.push(run);
+        if left == 0 {
+            break;
+        }
+    }
+    chosen
+}

@@ -1,0 +1,11 @@
+//! Takes old states away, as far as the settings of a source and its plugins allow. `decide` chooses,
+//! `pass` asks the journal's writer to remove. Knows no SQL, and removes nothing itself.
+
+mod decide;
+mod pass;
+mod rebase;
+mod scene;
+mod stats;
+
+pub use pass::Retention;
+pub use stats::stats;

@@ -1,0 +1,143 @@
+//! Figures of a journal, source by source: what it holds, what retention may take of it, and what keeps
+//! the rest. Only reads, and may run beside the process that writes.
+
+use std::collections::{BTreeMap, HashSet};
+
+use kubewitness_core::calendar;
+use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::ports::JournalError;
+
+use crate::report::{JournalStats, OpenError, RetentionStats, SourceStats, TakenStats};
+use crate::retention::decide::{self, Bounds, Cut, IN_HAND};
+use crate::retention::scene::{Scene, look};
+use crate::store::place::Place;
+use crate::store::rows::removal::LinkRow;
+use crate::store::rows::{ROW_BYTES, SEGMENT};
+use crate::store::{Connection, Opened, Past};
+
+/// Segments that are looked at for what retention may take; beyond, the figures are said to be
+/// of these alone. A question must end, however much has piled up.
+const SEGMENTS: usize = 16 * 1024;
+
+/// Figures of a journal, source by source, and what retention may take of each by its settings.
+/// Writes nothing, and may run beside the process that writes.
+pub async fn stats(
+    place: &Place,
+    retention: &BTreeMap<String, RetentionSpec>,
+    now_ms: u64,
+) -> Result<JournalStats, OpenError> {
+    let Opened { mut connection, bytes, wal_bytes, unfinished } = place.open_to_read().await?;
+    let stats = figures(&mut *connection, retention, now_ms).await;
+    let path = || place.to_string().into();
+    let stats = stats.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })?;
+    Ok(JournalStats { bytes, wal_bytes, unfinished, ..stats })
+}
+
+/// `retention` is what the sources' settings say, by name.
+async fn figures(
+    connection: &mut dyn Connection,
+    retention: &BTreeMap<String, RetentionSpec>,
+    now_ms: u64,
+) -> Result<JournalStats, JournalError> {
+    connection.begin().await?;
+    let rows = connection.rows();
+    let whole = rows.stats(0).await?;
+    let names: Vec<String> =
+        rows.source_counters().await?.into_iter().map(|counters| counters.source).collect();
+    let past = rows.past();
+    let mut stats = JournalStats {
+        states: whole.states,
+        oldest_seq: whole.oldest_seq,
+        newest_seq: whole.newest_seq,
+        free_bytes: past.free_bytes().await?,
+        ..JournalStats::default()
+    };
+    let taken = past.taken_of_streams().await?;
+    for name in names {
+        let spec = retention.get(&name);
+        let in_hand = spec.filter(|spec| spec.past_cursors).map(|_| IN_HAND);
+        let scene = Scene::of(past, &name, in_hand, whole.newest_seq, now_ms).await?;
+        let mut source = source(past, name, &scene).await?;
+        source.taken = scene.streams.iter().filter_map(|stream| taken.get(stream)).sum();
+        if let Some(spec) = spec {
+            source.retention = Some(outlook(past, &scene, spec).await?);
+        }
+        stats.sources.push(source);
+    }
+    let plugins = past.taken().await?.into_iter();
+    let plugin = |(plugin, taken): (String, crate::store::rows::removal::Taken)| TakenStats {
+        plugin,
+        finished: taken.finished,
+        untold: taken.untold,
+    };
+    stats.plugins = plugins.map(plugin).collect();
+    connection.end().await?;
+    Ok(stats)
+}
+
+async fn source(past: &mut dyn Past, source: String, scene: &Scene) -> Result<SourceStats, JournalError> {
+    let (objects, live_objects, anchor_bytes) = past.objects_of(&scene.streams).await?;
+    let states: u64 = scene.tallies.iter().map(|tally| tally.states).sum();
+    let bytes: u64 = scene.tallies.iter().map(|tally| tally.bytes).sum();
+    let mut stats = SourceStats {
+        source,
+        states,
+        objects,
+        live_objects,
+        bytes,
+        document_bytes: bytes.saturating_sub(states * ROW_BYTES),
+        anchor_bytes,
+        bytes_per_state: if states == 0 { 0.0 } else { bytes as f64 / states as f64 },
+        ..SourceStats::default()
+    };
+    let observed = |row: &LinkRow| calendar::rfc3339(row.observed_ms);
+    if let (Some(first), Some(last)) = (scene.tallies.first(), scene.tallies.last()) {
+        let oldest = states_of(past, scene, first.segment).await?;
+        let newest = states_of(past, scene, last.segment).await?;
+        stats.oldest_seq = oldest.first().map_or(0, |row| row.seq);
+        stats.newest_seq = newest.last().map_or(0, |row| row.seq);
+        stats.oldest_at = oldest.first().map(observed);
+        stats.newest_at = newest.last().map(observed);
+    }
+    Ok(stats)
+}
+
+async fn states_of(past: &mut dyn Past, scene: &Scene, segment: u64) -> Result<Vec<LinkRow>, JournalError> {
+    past.links(&scene.streams, segment * SEGMENT, (segment + 1) * SEGMENT - 1).await
+}
+
+/// What of a source is beyond its bounds, and why it is there still.
+async fn outlook(
+    past: &mut dyn Past,
+    scene: &Scene,
+    spec: &RetentionSpec,
+) -> Result<RetentionStats, JournalError> {
+    let cut = Cut::of(Bounds::of(spec, scene.now_ms), &scene.tallies);
+    let mut stats = RetentionStats { spec: *spec, ..RetentionStats::default() };
+    let mut held: BTreeMap<String, u64> = BTreeMap::new();
+    for (looks, tally) in scene.tallies.iter().enumerate() {
+        if looks >= SEGMENTS {
+            stats.more = true;
+            break;
+        }
+        let found = look(past, scene, &cut, tally.segment).await?;
+        let runs = decide::select(&found.states, &found.may_go, |seq| scene.passes(seq));
+        let goes: HashSet<_> = runs.iter().flat_map(|run| &run.links).map(|link| link.seq).collect();
+        for (link, expired) in found.states.iter().zip(&found.expired).filter(|(_, expired)| **expired) {
+            debug_assert!(expired);
+            stats.beyond += 1;
+            match goes.contains(&link.seq) {
+                true => {
+                    stats.may_go += 1;
+                    stats.may_go_bytes += link.bytes;
+                }
+                false => *held.entry(scene.holder(&found, link).to_string()).or_default() += 1,
+            }
+        }
+        if !cut.goes_on(tally.segment, &found.expired) {
+            break;
+        }
+    }
+    stats.held = held;
+    Ok(stats)
+}

@@ -1,0 +1,223 @@
+//! Decides how a document is stored. Versions of one object are alike, and so are objects of one
+//! source. So a delta may use the version before and also the source's anchor: the document that was
+//! hardest to compress lately.
+
+use bytes::Bytes;
+use kubewitness_core::Change;
+use kubewitness_core::document;
+use kubewitness_core::limits::DELTA_CHAIN;
+use kubewitness_core::ports::Witnessed;
+
+use crate::store::rows::{Encoding, both};
+
+/// A delta on the version before that is this short isn't worth a second try.
+const SHORT: usize = 112;
+
+/// An anchor stays in memory, one a source; a delta on it costs time with its length.
+const ANCHOR_BYTES: usize = 16 * 1024;
+
+/// Documents between two anchors of one source, at first and at most. An anchor is a few hundred
+/// bytes: the first ones are soon replaced by better ones, and then they must not add up.
+const FIRST_WINDOW: u32 = 256;
+const LAST_WINDOW: u32 = 16 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    pub encoding: Encoding,
+    pub depth: u32,
+    pub anchor: Option<i64>,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct Anchor {
+    id: i64,
+    document: Bytes,
+}
+
+/// The anchor of a source, and the search for a better one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Anchors {
+    anchor: Option<Anchor>,
+    window: u32,
+    /// In this window: documents, the bytes they took, and the one that took the most.
+    documents: u32,
+    bytes: usize,
+    hardest: Option<(usize, Bytes)>,
+}
+
+impl Anchors {
+    pub fn set(&mut self, id: i64, document: Bytes) {
+        self.window = (self.window * 2).clamp(FIRST_WINDOW, LAST_WINDOW);
+        self.anchor = Some(Anchor { id, document });
+    }
+
+    /// Takes in a row. A damaged one must not be built upon: a new one is made.
+    pub fn resume(&mut self, id: i64, sum: i64, packed: &[u8]) {
+        let document = document::unpack(packed).ok();
+        if let Some(document) = document.filter(|document| i64::from(document::checksum(document)) == sum) {
+            self.set(id, document);
+        }
+    }
+
+    /// `before`: the version before and how many deltas it is away from a full one. Also returns
+    /// a document that is to be the anchor from now on.
+    pub fn encode(&mut self, before: Option<(&Bytes, u32)>, state: &Witnessed) -> (Encoded, Option<Bytes>) {
+        let document = &state.document;
+        if document.is_empty() {
+            return (Encoded { encoding: Encoding::Empty, depth: 0, anchor: None, bytes: Vec::new() }, None);
+        }
+        let on_before = before.filter(|(_, depth)| *depth < DELTA_CHAIN);
+        let encoded = on_before.and_then(|(before, depth)| self.on_before(before, depth, document));
+        let encoded = encoded.unwrap_or_else(|| self.alone(document));
+        // A hole's description or a last content is no model for others.
+        let anchor = match state.change {
+            Change::Present => self.learn(encoded.bytes.len(), document),
+            _ => None,
+        };
+        (encoded, anchor)
+    }
+
+    fn on_before(&self, before: &Bytes, depth: u32, document: &Bytes) -> Option<Encoded> {
+        let depth = depth + 1;
+        let bytes = document::delta(before, document);
+        if bytes.len() > SHORT
+            && let Some(anchor) = &self.anchor
+            && before.len() <= 4 * ANCHOR_BYTES
+        {
+            let shorter = document::delta(&both(&anchor.document, before), document);
+            // The number of the anchor takes two bytes.
+            if shorter.len() + 2 < bytes.len() {
+                return Some(Encoded {
+                    encoding: Encoding::Delta,
+                    depth,
+                    anchor: Some(anchor.id),
+                    bytes: shorter,
+                });
+            }
+        }
+        // An object that changed beyond recognition starts over.
+        let alike = bytes.len() * 2 <= document.len();
+        alike.then_some(Encoded { encoding: Encoding::Delta, depth, anchor: None, bytes })
+    }
+
+    fn alone(&self, document: &Bytes) -> Encoded {
+        let anchored = self.anchor.as_ref().map(|anchor| Encoded {
+            encoding: Encoding::Anchored,
+            depth: 1,
+            anchor: Some(anchor.id),
+            bytes: document::delta(&anchor.document, document),
+        });
+        // Packing is dear, and can't beat this.
+        match anchored {
+            Some(anchored) if anchored.bytes.len() * 4 <= document.len() => anchored,
+            anchored => {
+                let bytes = document::pack(document).to_vec();
+                let full = Encoded { encoding: Encoding::Full, depth: 0, anchor: None, bytes };
+                // To depend on another document must be worth a quarter.
+                let worth = |anchored: &Encoded| anchored.bytes.len() * 4 < full.bytes.len() * 3;
+                anchored.filter(worth).unwrap_or(full)
+            }
+        }
+    }
+
+    fn learn(&mut self, taken: usize, document: &Bytes) -> Option<Bytes> {
+        if document.len() > ANCHOR_BYTES {
+            return None;
+        }
+        if self.anchor.is_none() {
+            return Some(document.clone());
+        }
+        self.documents += 1;
+        self.bytes += taken;
+        if self.hardest.as_ref().is_none_or(|(most, _)| *most < taken) {
+            self.hardest = Some((taken, document.clone()));
+        }
+        if self.documents < self.window {
+            return None;
+        }
+        let average = self.bytes / self.documents as usize;
+        (self.documents, self.bytes) = (0, 0);
+        let (most, hardest) = self.hardest.take()?;
+        (most > average + average / 2).then_some(hardest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::Arc;
+
+    use kubewitness_core::{StateId, Version};
+
+    fn state(change: Change, document: &str) -> Witnessed {
+        Witnessed {
+            id: StateId::parse("id"),
+            change,
+            object: Arc::default(),
+            owner: None,
+            controller: None,
+            resource_version: Version::new("1"),
+            status: Arc::default(),
+            previous: None,
+            observed_ms: 0,
+            document: document.to_owned().into(),
+            base: None,
+        }
+    }
+
+    /// Of letters in no order, so that only a base makes it shorter.
+    fn text(seed: u64, words: u64) -> String {
+        let mut number = seed;
+        let letter = |_| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from(b'!' + (number >> 40) as u8 % 90)
+        };
+        (0..8 * words).map(letter).collect()
+    }
+
+    fn encode(anchors: &mut Anchors, before: Option<(&Bytes, u32)>, document: &str) -> Encoded {
+        let (encoded, anchor) = anchors.encode(before, &state(Change::Present, document));
+        if let Some(document) = anchor {
+            anchors.set(anchors.anchor.as_ref().map_or(1, |anchor| anchor.id + 1), document);
+        }
+        encoded
+    }
+
+    #[test]
+    fn a_chain_ends_at_its_limit_and_starts_over() {
+        let mut anchors = Anchors::default();
+        let document: Bytes = text(1, 100).into();
+        encode(&mut anchors, None, &text(1, 100));
+        let last = encode(&mut anchors, Some((&document, DELTA_CHAIN - 1)), &text(1, 100));
+        assert_eq!((last.encoding, last.depth), (Encoding::Delta, DELTA_CHAIN));
+        let over = encode(&mut anchors, Some((&document, DELTA_CHAIN)), &text(1, 100));
+        assert_eq!((over.encoding, over.depth), (Encoding::Anchored, 1));
+    }
+
+    #[test]
+    fn what_resembles_nothing_is_kept_on_its_own() {
+        let mut anchors = Anchors::default();
+        encode(&mut anchors, None, &text(1, 100));
+        let before: Bytes = text(2_000, 100).into();
+        let other = encode(&mut anchors, Some((&before, 3)), &text(9_000, 100));
+        assert_eq!((other.encoding, other.depth), (Encoding::Full, 0));
+        assert_eq!(document::unpack(&other.bytes).unwrap(), text(9_000, 100));
+    }
+
+    #[test]
+    fn a_change_that_many_objects_go_through_is_soon_stored_against_one_of_them() {
+        let mut anchors = Anchors::default();
+        let mut taken = Vec::new();
+        for object in 0..2 * u64::from(FIRST_WINDOW) {
+            let young = format!("{{\"uid\":\"{object}\",{}}}", text(1, 80));
+            encode(&mut anchors, None, &young);
+            let grown = format!("{young}{}", text(5_000, 60));
+            let encoded = encode(&mut anchors, Some((&young.clone().into(), 1)), &grown);
+            taken.push(encoded.bytes.len());
+        }
+        let (first, last) = (taken[0], taken[taken.len() - 1]);
+        assert!(last * 4 < first, "{first} bytes at first, {last} in the end");
+    }
+}

@@ -1,0 +1,191 @@
+//! What the writer remembers between batches: the next free numbers and, for each live object, the end
+//! of its chain. All of it is also on disk. The writer looks up again what it forgot, and after a
+//! failed transaction it reads everything anew.
+
+pub(crate) mod anchors;
+pub(crate) mod tails;
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use kubewitness_core::ports::Append;
+use kubewitness_core::{ObjectRef, Seq, Status, Version};
+
+use crate::store::memory::anchors::Anchors;
+use crate::store::memory::tails::{Mark, Marks, Tail, Tails};
+use crate::store::rows::{Answer, Stream, damaged, parse_status, seal};
+
+/// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
+/// that still change are looked up again, one query a batch.
+const OBJECTS: usize = 256 * 1024;
+
+/// Owners that are known by number.
+const OWNERS: usize = 64 * 1024;
+
+/// Statuses that are known by number. Most states share one of a few dozen; what is beyond is
+/// stored again.
+const STATUSES: usize = 8 * 1024;
+
+/// The object that an id means: within one source, whatever its epoch. Owners have no source.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub source: Arc<str>,
+    pub object: Arc<ObjectRef>,
+}
+
+impl Identity {
+    pub fn owner(object: &Arc<ObjectRef>) -> Self {
+        Self { source: Arc::from(""), object: object.clone() }
+    }
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&*self.object, &*other.object);
+        // Of an owner nobody has checked anything: who writes another's uid must not give it a name.
+        let named = !self.source.is_empty()
+            || (&a.namespace, &a.name, &a.version) == (&b.namespace, &b.name, &b.version);
+        a.uid == b.uid && a.kind == b.kind && a.group == b.group && named && self.source == other.source
+    }
+}
+
+impl Eq for Identity {}
+
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.object.uid.hash(state);
+        // Thousands of owners may be given one uid.
+        if self.source.is_empty() {
+            self.object.name.hash(state);
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Source {
+    /// Epochs and the numbers of their streams, ascending.
+    pub streams: Vec<(u32, u32)>,
+    /// Of the newest of them, as its row has them.
+    pub checkpoint: Option<String>,
+    pub last_event_ms: Option<i64>,
+    pub anchors: Anchors,
+    /// Its newest epoch begins with the batch that is being made.
+    pub is_new: bool,
+}
+
+impl Source {
+    /// Takes in the row of a newer epoch. One that nobody wrote must not be written on: the next
+    /// append would give it a sum that is right.
+    pub fn resume(&mut self, stream: Stream) -> Answer<()> {
+        stream.check()?;
+        self.streams.push((stream.epoch, stream.id as u32));
+        (self.checkpoint, self.last_event_ms) = (stream.checkpoint, stream.last_event_ms);
+        Ok(())
+    }
+
+    /// Whether an append moves the checkpoint to this version: a witness that lags behind another must
+    /// not take back how far that one is.
+    pub fn goes_to(&self, version: &Version, append: &Append) -> bool {
+        let held = self.checkpoint.as_deref().map(Version::new);
+        append.rewinds || held.is_none_or(|held| !held.is_newer_than(version))
+    }
+
+    pub fn epoch(&self) -> Option<u32> {
+        self.streams.last().map(|(epoch, _)| *epoch)
+    }
+}
+
+/// The next unused number of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Next {
+    pub seq: Seq,
+    pub object: i64,
+    pub status: i64,
+    pub stream: u32,
+    pub kind: i64,
+    pub anchor: i64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub next: Next,
+    pub sources: HashMap<Arc<str>, Source>,
+    pub kinds: HashMap<(String, String, String), i64>,
+    pub objects: Tails,
+    pub marks: Marks,
+    pub owners: HashMap<Identity, i64>,
+    pub statuses: HashMap<Arc<Status>, i64>,
+}
+
+/// A row of an object as it was looked up, with the end of its chain.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub identity: Identity,
+    pub epoch: u32,
+    pub tail: Tail,
+}
+
+impl Memory {
+    /// Between batches only: within one, what was planned must stay.
+    pub fn shrink(&mut self) {
+        if self.objects.len() > OBJECTS {
+            self.objects.clear();
+        }
+        if self.owners.len() > OWNERS {
+            self.owners.clear();
+        }
+        if self.statuses.len() > STATUSES {
+            self.statuses.clear();
+        }
+    }
+
+    /// Takes in a row of a status. A damaged one must not be referred to: a new one is made.
+    pub fn learn_status(&mut self, id: i64, body: &str, sum: i64) {
+        if let Some(status) = parse_status(body).ok().filter(|_| seal::status(id, body) == sum) {
+            self.statuses.insert(Arc::new(status), id);
+        }
+    }
+
+    /// The source and epoch of each stream, by its number.
+    pub fn streams(&self) -> HashMap<i64, (Arc<str>, u32)> {
+        let of = |(name, source): (&Arc<str>, &Source)| {
+            let name = name.clone();
+            source.streams.clone().into_iter().map(move |(epoch, id)| (i64::from(id), (name.clone(), epoch)))
+        };
+        self.sources.iter().flat_map(of).collect()
+    }
+
+    /// Takes in what was looked up: the newest epoch of an object is the object, and an older
+    /// one that is still current is remembered with it. What comes after an object's newest state
+    /// must not be written before it.
+    pub fn learn(&mut self, mut found: Vec<Found>) -> Answer<()> {
+        if let Some(beyond) = found.iter().map(|found| found.tail.seq).find(|seq| *seq >= self.next.seq) {
+            let text =
+                format!("an object's newest state lies behind the journal's end, {}", self.next.seq - 1);
+            return Err(damaged(beyond, text));
+        }
+        found.sort_by_key(|found| found.epoch);
+        for Found { identity, mut tail, .. } in found {
+            if identity.source.is_empty() {
+                self.owners.insert(identity, tail.object);
+                continue;
+            }
+            let mark = self.marks.of(&identity.source, &identity.object);
+            if let Some(before) = self.objects.take(mark) {
+                tail.set_older(before.as_older());
+            }
+            self.objects.insert(mark, tail);
+        }
+        Ok(())
+    }
+
+    /// The dead are looked up should they stir again.
+    pub fn forget_ended(&mut self, ended: &[Mark]) {
+        for mark in ended {
+            if self.objects.get(*mark).is_some_and(|tail| !tail.live && tail.older().is_none()) {
+                self.objects.remove(*mark);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Where a journal lies: in a file or in a database of a server. Opens the store that belongs to the
+//! place.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kubewitness_core::clock::Clock;
+
+use super::server::{self, Server, Sharing};
+use super::{Opened, Store, Writes, sqlite};
+use crate::report::OpenError;
+
+/// A file, or a database of a server. Shows no password.
+#[derive(Clone)]
+pub struct Place(Inner);
+
+#[derive(Clone)]
+enum Inner {
+    File(PathBuf),
+    Server(Box<Server>),
+}
+
+impl Place {
+    pub fn file(path: &Path) -> Self {
+        Self(Inner::File(path.to_path_buf()))
+    }
+
+    /// `postgres://…` or `mysql://…`. Nothing of the address is told in an error.
+    pub fn server(address: &str) -> Result<Self, String> {
+        let server = match address.split_once("://") {
+            Some(("postgres" | "postgresql", _)) => Server::postgres(address)?,
+            Some(("mysql" | "mariadb", rest)) => Server::mysql(&format!("mysql://{rest}"))?,
+            _ => return Err("an address of a journal begins with postgres:// or mysql://".into()),
+        };
+        Ok(Self(Inner::Server(Box::new(server))))
+    }
+
+    /// `sqlite`, `postgres` or `mysql`.
+    pub fn kind(&self) -> &'static str {
+        match &self.0 {
+            Inner::File(_) => "sqlite",
+            Inner::Server(server) => server.kind(),
+        }
+    }
+
+    pub(crate) fn is_server(&self) -> bool {
+        matches!(self.0, Inner::Server(_))
+    }
+
+    /// Opens the journal to be written, and makes it where there is none. `unfinished`: also one with an
+    /// import that has not come to its end; whether it is one comes back.
+    pub(crate) async fn open(
+        &self,
+        readers: u32,
+        clock: &Arc<dyn Clock>,
+        sharing: Option<Sharing>,
+        unfinished: bool,
+    ) -> Result<(Box<dyn Store>, Box<dyn Writes>, bool), OpenError> {
+        match &self.0 {
+            Inner::File(path) if sharing.is_some() => {
+                let reason = "replicas can't share a file: name a database of a server as the journal";
+                Err(OpenError::Unavailable { path: path.clone(), reason: reason.into() })
+            }
+            Inner::File(path) => {
+                let (store, writer, marked) = sqlite::Store::open(path, readers, unfinished).await?;
+                Ok((Box::new(store), Box::new(writer), marked))
+            }
+            Inner::Server(server) => {
+                let opened =
+                    server::Store::open((**server).clone(), readers, clock.clone(), sharing, unfinished);
+                let (store, writer, marked) = opened.await?;
+                Ok((Box::new(store), Box::new(writer), marked))
+            }
+        }
+    }
+
+    pub(crate) async fn open_to_read(&self) -> Result<Opened, OpenError> {
+        match &self.0 {
+            Inner::File(path) => sqlite::open_to_read(path).await,
+            Inner::Server(server) => server::open_to_read(server).await,
+        }
+    }
+}
+
+/// Throws away a journal that holds an import that has not come to its end. No other is touched.
+pub async fn discard(place: &Place) -> Result<(), OpenError> {
+    match &place.0 {
+        Inner::File(path) => sqlite::discard(path).await,
+        Inner::Server(server) => server::discard(server).await,
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Inner::File(path) => write!(f, "{}", path.display()),
+            Inner::Server(server) => server.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_tells_the_kind_and_never_the_password() {
+        for (address, kind) in [
+            ("postgres://ann:hush@db/journal", "postgres"),
+            ("postgresql://ann:hush@db/journal", "postgres"),
+            ("mysql://ann:hush@db/journal", "mysql"),
+            ("mariadb://ann:hush@db/journal", "mysql"),
+        ] {
+            let place = Place::server(address).unwrap();
+            assert_eq!(place.kind(), kind);
+            assert!(!format!("{place} {place:?}").contains("hush"));
+        }
+        assert!(Place::server("ann:hush@db").is_err_and(|error| !error.contains("hush")));
+    }
+}

@@ -1,0 +1,207 @@
+//! The rows that one transaction of appends writes.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use kubewitness_core::document::{Packed, checksum};
+use kubewitness_core::{Seq, Status};
+
+use super::discrepancies::Found;
+use super::envelope::StateRow;
+use super::key::Key;
+use super::seal;
+
+/// Positions that share one row of counts, so that counting a range reads counts and not states.
+pub(crate) const SEGMENT: u64 = 1024;
+
+/// What a row costs beside its document: its columns and its place in the index.
+pub(crate) const ROW_BYTES: u64 = 100;
+
+/// Where keys that were asked for are.
+pub(crate) type Known = HashMap<(i64, Key), Seq>;
+
+/// Rows that one transaction writes.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub streams: Vec<StreamRow>,
+    pub kinds: Vec<(i64, String, String, String)>,
+    pub objects: Vec<ObjectRow>,
+    /// Owner and owned.
+    pub owned: Vec<(i64, i64)>,
+    pub statuses: Vec<(i64, String)>,
+    pub anchors: Vec<AnchorRow>,
+    pub states: Vec<StateRow>,
+    pub outcomes: HashMap<i64, Outcome>,
+    /// By object: one that ends has none.
+    pub snapshots: HashMap<i64, SnapshotRow>,
+    pub tallies: BTreeMap<(u64, i64), u64>,
+    /// Bytes of the states that `tallies` counts, as retention counts them.
+    pub sizes: BTreeMap<(u64, i64), u64>,
+    pub gaps: Vec<GapRow>,
+    pub poison: Vec<PoisonRow>,
+    pub differences: Vec<Found>,
+}
+
+impl Rows {
+    /// The newest state.
+    pub fn newest(&self) -> Option<Seq> {
+        self.states.last().map(|state| state.envelope.seq)
+    }
+
+    /// Nothing that another process would have to learn.
+    pub fn is_empty(&self) -> bool {
+        let Self { streams, objects, owned, states, outcomes, snapshots, gaps, poison, differences, .. } =
+            self;
+        // The others are written with one of these.
+        streams.is_empty()
+            && objects.is_empty()
+            && owned.is_empty()
+            && states.is_empty()
+            && outcomes.is_empty()
+            && snapshots.is_empty()
+            && gaps.is_empty()
+            && poison.is_empty()
+            && differences.is_empty()
+    }
+}
+
+/// An object, or one that is only referred to as an owner (`stream` is 0).
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectRow {
+    pub id: i64,
+    pub stream: i64,
+    pub kind: i64,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub owner: i64,
+}
+
+impl ObjectRow {
+    /// Covers every column.
+    pub fn sum(&self) -> u32 {
+        let Self { id, stream, kind, namespace, name, uid, owner } = self;
+        checksum(format!("{id}/{stream}/{kind}/{namespace}/{name}/{uid}/{owner}").as_bytes())
+    }
+}
+
+/// What becomes of an object's row at the end of a batch.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    Live {
+        newest: Seq,
+        tail: Seq,
+    },
+    /// 0 where there is none.
+    Ended {
+        newest: Seq,
+        tail: Seq,
+    },
+}
+
+/// The whole document of a live object's state.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotRow {
+    pub object: i64,
+    pub seq: Seq,
+    pub packed: Packed,
+}
+
+/// A stream as it is from now on.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamRow {
+    pub id: i64,
+    pub source: String,
+    pub epoch: u32,
+    pub checkpoint: Option<String>,
+    /// What this batch adds.
+    pub states: u64,
+    pub last_event_ms: Option<i64>,
+}
+
+impl StreamRow {
+    pub fn sum(&self) -> i64 {
+        let Self { id, source, epoch, checkpoint, last_event_ms, .. } = self;
+        seal::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct GapRow {
+    pub stream: i64,
+    /// 0: of the whole source.
+    pub seq: Seq,
+    pub key: String,
+    pub body: String,
+}
+
+impl GapRow {
+    pub fn sum(&self) -> i64 {
+        seal::gap(self.stream, self.seq as i64, &self.key, &self.body)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PoisonRow {
+    pub stream: i64,
+    pub digest: i64,
+    pub checksum: u32,
+    pub raw: Vec<u8>,
+    pub error: String,
+    pub observed_ms: i64,
+}
+
+impl PoisonRow {
+    pub fn sum(&self) -> i64 {
+        let Self { stream, digest, checksum, observed_ms, error, .. } = self;
+        seal::poison(*stream, *digest, i64::from(*checksum), *observed_ms, error)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct AnchorRow {
+    pub id: i64,
+    pub stream: i64,
+    pub checksum: u32,
+    pub packed: Packed,
+}
+
+impl AnchorRow {
+    pub fn sum(&self) -> i64 {
+        seal::anchor(self.id, self.stream, i64::from(self.checksum))
+    }
+}
+
+/// A status as it is stored: positions instead of names, since it is there for each phase.
+pub(crate) fn status_text(status: &Status) -> String {
+    let Status { phase, reason, message, attempt, ready, total, exit_code, terminal } = status;
+    let parts = (phase, reason, message, attempt, ready, total, exit_code, u8::from(*terminal));
+    serde_json::to_string(&parts).expect("strings and numbers always serialize")
+}
+
+pub(crate) fn parse_status(text: &str) -> Result<Status, serde_json::Error> {
+    type Parts = (String, String, String, u32, u32, u32, Option<i32>, u8);
+    let (phase, reason, message, attempt, ready, total, exit_code, terminal): Parts =
+        serde_json::from_str(text)?;
+    Ok(Status { phase, reason, message, attempt, ready, total, exit_code, terminal: terminal != 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_comes_back_whole() {
+        let status = Status {
+            phase: "Failed".into(),
+            reason: "BackoffLimitExceeded".into(),
+            message: "a \"quoted\" word".into(),
+            attempt: 3,
+            ready: 1,
+            total: 2,
+            exit_code: Some(-9),
+            terminal: true,
+        };
+        assert_eq!(parse_status(&status_text(&status)).unwrap(), status);
+    }
+}

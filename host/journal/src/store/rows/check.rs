@@ -1,0 +1,57 @@
+//! Makes rows of columns, and compares each row with the checksum that was written with it.
+
+use std::sync::Arc;
+
+use kubewitness_core::ObjectRef;
+use kubewitness_core::ports::{JournalError, Progress};
+
+use crate::store::rows::{Answer, Envelope, Flags, Key, Named, ObjectRow, damaged, decoded, seal};
+
+/// seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums.
+pub(crate) type EnvelopeColumns =
+    (i64, i64, Key, i64, i64, i64, Option<i64>, Option<i64>, i64, Option<Key>, Option<i64>, i64);
+
+pub(crate) fn envelope(columns: EnvelopeColumns) -> Answer<Envelope> {
+    let (seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums) =
+        columns;
+    let seq = seq as u64;
+    let flags = Flags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+    let (back, checksum) = (back as u64, sums as u32);
+    let envelope = Envelope {
+        seq,
+        object,
+        key,
+        flags,
+        back,
+        status,
+        previous,
+        owner,
+        observed_ms,
+        version,
+        anchor,
+        checksum,
+    };
+    match envelope.sums() == sums {
+        true => Ok(envelope),
+        false => Err(damaged(seq, "its envelope differs from what was written")),
+    }
+}
+
+/// `kind`: group, version, name.
+pub(crate) fn object(row: ObjectRow, sum: i64, kind: (String, String, String)) -> Answer<(i64, Named)> {
+    if i64::from(row.sum()) != sum {
+        return Err(JournalError::Fatal(format!("object {}: its row differs from what was written", row.id)));
+    }
+    let ObjectRow { id, stream, namespace, name, uid, owner, .. } = row;
+    let (group, version, kind) = kind;
+    let object = Arc::new(ObjectRef { group, version, kind, namespace, name, uid });
+    Ok((id, Named { object, stream, owner }))
+}
+
+/// What a plugin saved.
+pub(crate) fn progress(plugin: &str, body: &str, sum: i64) -> Answer<Progress> {
+    if seal::plugin(plugin, body) != sum {
+        return Err(JournalError::Fatal(format!("the progress of {plugin} differs from what was written")));
+    }
+    decoded(body, || format!("the progress of {plugin}"))
+}

@@ -1,0 +1,17 @@
+//! The answers of a store, and the errors for a damaged state and for JSON that does not decode.
+
+use kubewitness_core::Seq;
+use kubewitness_core::ports::JournalError;
+use serde::de::DeserializeOwned;
+
+pub(crate) type Answer<T> = Result<T, JournalError>;
+
+pub(crate) fn damaged(seq: Seq, what: impl std::fmt::Display) -> JournalError {
+    JournalError::Fatal(format!("state {seq}: {what}"))
+}
+
+/// What a column of JSON says; `what` names it for a message.
+pub(crate) fn decoded<T: DeserializeOwned>(body: &str, what: impl FnOnce() -> String) -> Answer<T> {
+    serde_json::from_str(body)
+        .map_err(|error| JournalError::Fatal(format!("{} does not decode: {error}", what())))
+}

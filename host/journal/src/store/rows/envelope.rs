@@ -1,0 +1,151 @@
+//! The row of one state: its columns, and how its document is stored.
+
+use kubewitness_core::document::checksum;
+use kubewitness_core::{Change, Seq, Version};
+
+use super::key::Key;
+
+/// How a row's document is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// There is none.
+    Empty,
+    /// On its own.
+    Full,
+    /// Against the state before of the same object.
+    Delta,
+    /// Against an anchor: a full document of the same source that many objects begin from.
+    Anchored,
+}
+
+/// Change, lateness, encoding and steps of a document, in one small number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags {
+    pub change: Change,
+    pub late: bool,
+    pub encoding: Encoding,
+    /// Deltas to be applied to get from a full document to this one.
+    pub depth: u32,
+}
+
+impl Flags {
+    pub fn pack(self) -> i64 {
+        let change = match self.change {
+            Change::Present => 0,
+            Change::Gone => 1,
+            Change::Left => 2,
+            Change::Gap => 3,
+        };
+        let encoding = match self.encoding {
+            Encoding::Empty => 0,
+            Encoding::Full => 1,
+            Encoding::Delta => 2,
+            Encoding::Anchored => 3,
+        };
+        change | i64::from(self.late) << 2 | encoding << 3 | i64::from(self.depth) << 5
+    }
+
+    pub fn unpack(bits: i64) -> Option<Self> {
+        let change = match bits & 3 {
+            0 => Change::Present,
+            1 => Change::Gone,
+            2 => Change::Left,
+            _ => Change::Gap,
+        };
+        let encoding = match bits >> 3 & 3 {
+            0 => Encoding::Empty,
+            1 => Encoding::Full,
+            2 => Encoding::Delta,
+            _ => Encoding::Anchored,
+        };
+        let depth = u32::try_from(bits >> 5).ok()?;
+        Some(Self { change, late: bits & 4 != 0, encoding, depth })
+    }
+}
+
+/// One state without its document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    pub seq: Seq,
+    pub object: i64,
+    pub key: Key,
+    pub flags: Flags,
+    /// How many positions back the state before of this object is; 0 where there is none.
+    pub back: u64,
+    pub status: i64,
+    pub previous: Option<i64>,
+    /// `None`: the object's own owner; 0: none although the object has one.
+    pub owner: Option<i64>,
+    pub observed_ms: i64,
+    /// The version, where the key isn't it.
+    pub version: Option<Key>,
+    pub anchor: Option<i64>,
+    /// Of the document.
+    pub checksum: u32,
+}
+
+impl Envelope {
+    /// Covers every column, so that a changed byte is found in the envelope as in the document.
+    pub fn seal(&self) -> u32 {
+        let mut bytes = Vec::with_capacity(112);
+        for number in [
+            self.seq as i64,
+            self.object,
+            self.flags.pack(),
+            self.back as i64,
+            self.status,
+            self.previous.unwrap_or(-1),
+            self.owner.unwrap_or(-1),
+            self.observed_ms,
+            self.anchor.unwrap_or(-1),
+            i64::from(self.checksum),
+        ] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        self.key.write(&mut bytes);
+        if let Some(version) = &self.version {
+            version.write(&mut bytes);
+        }
+        checksum(&bytes)
+    }
+
+    /// Seal and checksum in one column.
+    pub fn sums(&self) -> i64 {
+        (u64::from(self.seal()) << 32 | u64::from(self.checksum)) as i64
+    }
+
+    pub fn version(&self) -> Option<Version> {
+        match self.flags.change {
+            Change::Present | Change::Left => self.key.version(),
+            Change::Gone | Change::Gap => self.version.as_ref()?.version(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct StateRow {
+    pub envelope: Envelope,
+    pub document: Vec<u8>,
+}
+
+/// What a delta on both is made against.
+pub(crate) fn both(anchor: &[u8], before: &[u8]) -> Vec<u8> {
+    [anchor, before].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_come_back() {
+        for depth in [0, 1, 32] {
+            for change in [Change::Present, Change::Gone, Change::Left, Change::Gap] {
+                for encoding in [Encoding::Empty, Encoding::Full, Encoding::Delta, Encoding::Anchored] {
+                    let flags = Flags { change, late: depth == 1, encoding, depth };
+                    assert_eq!(Flags::unpack(flags.pack()), Some(flags));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Rows as a store returns them.
+
+use std::sync::Arc;
+
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::{Change, ObjectRef, Seq, Version};
+
+use super::batch::SnapshotRow;
+use super::damage::Answer;
+use super::envelope::{Encoding, Envelope, Flags};
+use super::key::Key;
+use super::seal;
+
+/// An object as it was first seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub object: Arc<ObjectRef>,
+    pub stream: i64,
+    /// 0: none.
+    pub owner: i64,
+}
+
+/// Which objects; several can share what the indexes hold of a uid or a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Which<'a> {
+    Numbers(&'a [i64]),
+    /// [`uid::key`](crate::store::rows::uid::key) of it.
+    Uid(u32),
+    Name(u32),
+}
+
+/// An epoch of a source.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    pub id: i64,
+    pub source: String,
+    pub epoch: u32,
+    pub checkpoint: Option<String>,
+    pub states: u64,
+    pub last_event_ms: Option<i64>,
+    /// As it was written with the row.
+    pub sum: i64,
+}
+
+impl Stream {
+    /// A checkpoint that nobody wrote must not be resumed from.
+    pub fn check(&self) -> Answer<()> {
+        let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
+        let written = seal::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
+        match written == *sum {
+            true => Ok(()),
+            false => Err(JournalError::Fatal(format!("{source}: its row differs from what was written"))),
+        }
+    }
+}
+
+/// An object that is kept as current, with what its newest state says.
+#[derive(Debug)]
+pub(crate) struct LiveRow {
+    pub object: i64,
+    pub tail: Seq,
+    pub newest: Seq,
+    /// Of the state that `newest` points to.
+    pub version: Option<Key>,
+    pub newest_object: Option<i64>,
+}
+
+/// An object of a source, and how it stands where it has ended.
+#[derive(Debug)]
+pub(crate) struct EndRow {
+    pub object: i64,
+    pub tail: Option<i64>,
+    pub newest: Option<i64>,
+    /// Of the state that `newest` points to.
+    pub newest_object: Option<i64>,
+    pub version: Option<Version>,
+}
+
+impl EndRow {
+    /// From the columns of the state.
+    pub fn version_of(flags: Option<i64>, key: Option<Key>, at: Option<Key>) -> Option<Version> {
+        match Flags::unpack(flags?)?.change {
+            Change::Present | Change::Left => key?.version(),
+            Change::Gone | Change::Gap => at?.version(),
+        }
+    }
+}
+
+/// A snapshot, with what the state that it is of says.
+#[derive(Debug)]
+pub(crate) struct KeptSnapshot {
+    pub snapshot: SnapshotRow,
+    pub state_object: Option<i64>,
+    pub checksum: Option<u32>,
+    pub is_current: bool,
+}
+
+/// A live object as a start reads it.
+#[derive(Debug)]
+pub(crate) struct CurrentRow {
+    pub object: i64,
+    pub newest: Envelope,
+    /// What is stored of the newest state's document.
+    pub stored: Vec<u8>,
+    pub snapshot: Option<(Seq, Vec<u8>)>,
+}
+
+/// What is stored of one state's document, and where the state before it is.
+#[derive(Debug)]
+pub(crate) struct StoredDocument {
+    pub kept: Kept,
+    pub before: Seq,
+    pub stored: Vec<u8>,
+}
+
+/// A row of states as it lies there; the envelope may turn out to be damaged.
+pub(crate) type StoredRow = (i64, Answer<Envelope>, Vec<u8>);
+
+/// How a document is kept, and what it must be once it is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub seq: Seq,
+    pub encoding: Encoding,
+    pub anchor: Option<i64>,
+    pub checksum: u32,
+}
+
+impl From<&Envelope> for Kept {
+    fn from(envelope: &Envelope) -> Self {
+        let Envelope { seq, flags, anchor, checksum, .. } = envelope;
+        Self { seq: *seq, encoding: flags.encoding, anchor: *anchor, checksum: *checksum }
+    }
+}

@@ -1,0 +1,120 @@
+//! The key of a state, which is unique within its object.
+
+use std::fmt;
+
+use kubewitness_core::Version;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// What makes a state unique within its object, and the leading column of the one unique index:
+/// versions arrive ascending, so new entries go to the end of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    /// A decimal version that fits, or [`Key::GONE`].
+    Number(i64),
+    /// `=` and any other version, or `~` and the bounds of a gap.
+    Text(Box<str>),
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = Key;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a text")
+            }
+            fn visit_i64<E>(self, number: i64) -> Result<Key, E> {
+                Ok(Key::Number(number))
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Key, E> {
+                i64::try_from(number).map(Key::Number).map_err(E::custom)
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(Key::Text(text.into()))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl Key {
+    /// A uid dies once. Below every version, so that these stay out of the way of the newest.
+    pub const GONE: Self = Self::Number(-1);
+
+    pub fn of_version(version: &Version) -> Self {
+        // 18 digits always fit.
+        if version.is_comparable()
+            && version.as_str().len() <= 18
+            && let Ok(number) = version.as_str().parse()
+        {
+            return Self::Number(number);
+        }
+        Self::Text(format!("={version}").into())
+    }
+
+    pub fn of_gap(bounds: &str) -> Self {
+        Self::Text(format!("~{bounds}").into())
+    }
+
+    /// The version that [`of_version`](Self::of_version) was given.
+    pub fn version(&self) -> Option<Version> {
+        match self {
+            Self::Number(number) if *number > 0 => Some(Version::new(&number.to_string())),
+            Self::Number(_) => None,
+            Self::Text(text) => text.strip_prefix('=').map(Version::new),
+        }
+    }
+
+    pub fn gap_bounds(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => text.strip_prefix('~'),
+            Self::Number(_) => None,
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Number(number) => {
+                out.push(0);
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            Self::Text(text) => {
+                out.push(1);
+                out.extend_from_slice(&(text.len() as u64).to_le_bytes());
+                out.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_any_kind_come_back_exactly() {
+        for text in [
+            "1",
+            "1070",
+            "999999999999999999",
+            "1000000000000000000",
+            "18446744073709551616",
+            "",
+            "0",
+            "007",
+            "x",
+        ] {
+            let version = Version::new(text);
+            assert_eq!(Key::of_version(&version).version(), Some(version), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_gap_a_deletion_and_a_version_never_share_a_key() {
+        let version = Key::of_version(&Version::new("~5-7"));
+        assert_ne!(version, Key::of_gap("5-7"));
+        assert_eq!(version.gap_bounds(), None);
+        assert_eq!(Key::GONE.version(), None);
+    }
+}

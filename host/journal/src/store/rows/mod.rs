@@ -1,0 +1,26 @@
+//! The rows of a journal, whatever store they lie in: their columns, encodings and checksums. Knows no
+//! SQL, no connection and no clock.
+
+mod batch;
+pub(crate) mod check;
+mod damage;
+pub(crate) mod discrepancies;
+mod envelope;
+mod found;
+mod key;
+pub(crate) mod removal;
+mod replay;
+pub(crate) mod seal;
+pub(crate) mod uid;
+
+pub(crate) use batch::{
+    AnchorRow, GapRow, Known, ObjectRow, Outcome, PoisonRow, ROW_BYTES, Rows, SEGMENT, SnapshotRow,
+    StreamRow, parse_status, status_text,
+};
+pub(crate) use damage::{Answer, damaged, decoded};
+pub(crate) use envelope::{Encoding, Envelope, Flags, StateRow, both};
+pub(crate) use found::{
+    CurrentRow, EndRow, Kept, KeptSnapshot, LiveRow, Named, StoredDocument, StoredRow, Stream, Which,
+};
+pub(crate) use key::Key;
+pub(crate) use replay::{Act, Replay};

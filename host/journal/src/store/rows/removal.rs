@@ -1,0 +1,192 @@
+//! What one transaction of retention removes, and what it changes in the rows that stay.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::{Change, Seq, Version};
+
+use crate::store::rows::{Flags, GapRow, Key, ROW_BYTES, SEGMENT, StateRow};
+
+/// A source's states in one segment of positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub segment: u64,
+    pub states: u64,
+    pub bytes: u64,
+}
+
+/// One state, as far as retention needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub seq: Seq,
+    /// The state before of the same object; 0 for the first that is kept.
+    pub before: Seq,
+    pub object: i64,
+    pub stream: i64,
+    pub observed_ms: u64,
+    pub bytes: u64,
+    /// Its version lies behind that from which its source's watch would be resumed.
+    pub settled: bool,
+    pub end: End,
+}
+
+/// How an object stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    pub live: bool,
+    /// 0 where it has none.
+    pub newest: Seq,
+    /// Its last state, where it has ended.
+    pub tail: Seq,
+}
+
+/// A state as it was found, before it is known whether its watch could be resumed before it.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkRow {
+    pub seq: Seq,
+    pub before: Seq,
+    pub object: i64,
+    pub stream: i64,
+    pub observed_ms: u64,
+    pub document_bytes: u64,
+    pub flags: i64,
+    pub key: Option<Key>,
+    /// The version of those whose key isn't one.
+    pub version: Option<Key>,
+    pub end: End,
+}
+
+impl LinkRow {
+    pub fn version(&self) -> Option<Version> {
+        match Flags::unpack(self.flags)?.change {
+            Change::Present | Change::Left => self.key.as_ref()?.version(),
+            Change::Gone | Change::Gap => self.version.as_ref()?.version(),
+        }
+    }
+
+    pub fn link(&self, settled: bool) -> Link {
+        let Self { seq, before, object, stream, observed_ms, end, .. } = *self;
+        Link {
+            seq,
+            before,
+            object,
+            stream,
+            observed_ms,
+            bytes: self.document_bytes + ROW_BYTES,
+            settled,
+            end,
+        }
+    }
+}
+
+/// What was taken of one plugin's states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// It had finished them.
+    pub finished: u64,
+    /// It never saw them.
+    pub untold: u64,
+}
+
+/// Rows that nothing kept refers to any more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sweep {
+    /// What was referred to is known up to here; what came since is asked for again.
+    pub through: Seq,
+    pub statuses: Vec<i64>,
+    pub anchors: Vec<i64>,
+    /// Owners and objects that are gone.
+    pub owned: Vec<(i64, i64)>,
+    /// Owners that own nothing.
+    pub owners: Vec<i64>,
+    pub poison: Vec<i64>,
+}
+
+/// What states refer to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct References {
+    /// The position of the last of them.
+    pub last: Option<Seq>,
+    pub statuses: Vec<i64>,
+    pub anchors: Vec<i64>,
+}
+
+/// Position, status, the status before, anchor.
+pub(crate) type Reference = (i64, i64, Option<i64>, Option<i64>);
+
+impl References {
+    /// `rows` in order of their positions.
+    pub fn of(rows: Vec<Reference>) -> Self {
+        let mut found = Self { last: rows.last().map(|(seq, ..)| *seq as Seq), ..Self::default() };
+        for (_, status, previous, anchor) in rows {
+            found.statuses.push(status);
+            found.statuses.extend(previous);
+            found.anchors.extend(anchor);
+        }
+        for numbers in [&mut found.statuses, &mut found.anchors] {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
+        found
+    }
+}
+
+/// Which rows are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedRows {
+    Statuses,
+    /// But for the newest of each stream, which the next states are stored against.
+    Anchors,
+    /// Owners that own nothing.
+    Owners,
+}
+
+/// What one transaction of retention does, and under which conditions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Removal {
+    pub source: String,
+    pub streams: Vec<i64>,
+    /// Given where states may go that plugins have not finished.
+    pub in_hand: Option<u64>,
+    /// When it was decided.
+    pub now_ms: u64,
+    pub taken: Vec<Link>,
+    /// Objects of which nothing stays, their last states, and whether an object of a later epoch
+    /// is known to go on from there.
+    pub ends: Vec<(i64, Seq, bool)>,
+    pub objects: Vec<i64>,
+    /// The first states that stay of their objects, as they are to lie there from now on, and by how
+    /// many bytes each grows.
+    pub rebased: Vec<StateRow>,
+    pub growth: Vec<(Seq, i64, i64)>,
+    /// What is taken of each plugin's states.
+    pub plugins: BTreeMap<String, Taken>,
+    pub gaps: Vec<GapRow>,
+}
+
+impl Removal {
+    /// By how much the tallies of segments and streams fall.
+    pub fn tallies(&self) -> BTreeMap<(u64, i64), (u64, i64)> {
+        let mut tallies: BTreeMap<(u64, i64), (u64, i64)> = BTreeMap::new();
+        for link in &self.taken {
+            let tally = tallies.entry((link.seq / SEGMENT, link.stream)).or_default();
+            tally.0 += 1;
+            tally.1 += link.bytes as i64;
+        }
+        for (seq, stream, bytes) in &self.growth {
+            tallies.entry((seq / SEGMENT, *stream)).or_default().1 -= bytes;
+        }
+        tallies
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.taken.iter().map(|link| link.bytes).sum()
+    }
+
+    pub fn by_stream(&self) -> BTreeMap<i64, u64> {
+        let mut streams = BTreeMap::new();
+        for link in &self.taken {
+            *streams.entry(link.stream).or_default() += 1;
+        }
+        streams
+    }
+}

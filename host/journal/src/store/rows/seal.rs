@@ -1,0 +1,373 @@
+//! The checksums of rows. The writer makes them, and `journal verify` makes them again: a row that
+//! somebody or something changed no longer matches its checksum.
+//!
+//! Each covers every column of its row, the number by which others refer to it included, but for
+//! numbers that the store itself gives. Figures that a store adds up have sums that add up with them.
+
+use kubewitness_core::document::checksum;
+use kubewitness_core::ports::DeadLetter;
+
+use crate::report::code;
+
+/// Parts that cannot run into each other: each text is preceded by its length.
+#[derive(Default)]
+struct Parts(Vec<u8>);
+
+impl Parts {
+    fn int(mut self, number: i64) -> Self {
+        self.0.extend_from_slice(&number.to_le_bytes());
+        self
+    }
+
+    fn text(mut self, text: impl AsRef<[u8]>) -> Self {
+        let text = text.as_ref();
+        self = self.int(text.len() as i64);
+        self.0.extend_from_slice(text);
+        self
+    }
+
+    /// What is not there is no number and no text.
+    fn optional<T>(self, value: Option<T>, part: impl FnOnce(Self, T) -> Self) -> Self {
+        match value {
+            None => self.int(-1),
+            Some(value) => part(self.int(1), value),
+        }
+    }
+
+    fn sum(self) -> i64 {
+        i64::from(checksum(&self.0))
+    }
+}
+
+pub(crate) fn kind(id: i64, group: &str, version: &str, kind: &str) -> i64 {
+    Parts::default().int(id).text(group).text(version).text(kind).sum()
+}
+
+pub(crate) fn status(id: i64, body: &str) -> i64 {
+    Parts::default().int(id).text(body).sum()
+}
+
+/// Up to format 4 of the file and 1 of a server, which did not cover the number.
+fn status_before(body: &str) -> i64 {
+    i64::from(checksum(body.as_bytes()))
+}
+
+/// `checksum` is the document's.
+pub(crate) fn anchor(id: i64, stream: i64, checksum: i64) -> i64 {
+    Parts::default().int(id).int(stream).int(checksum).sum()
+}
+
+/// Without what is counted anew: states, and those of them that retention took.
+pub(crate) fn stream(
+    id: i64,
+    source: &str,
+    epoch: i64,
+    checkpoint: Option<&str>,
+    last_event_ms: Option<i64>,
+) -> i64 {
+    let parts = Parts::default().int(id).text(source).int(epoch);
+    parts.optional(checkpoint, Parts::text).optional(last_event_ms, Parts::int).sum()
+}
+
+/// A number stays small in every store: 31 times an object's.
+pub(crate) fn owned(owner: i64, object: i64) -> i64 {
+    31i64.wrapping_mul(owner).wrapping_add(17i64.wrapping_mul(object))
+}
+
+pub(crate) fn gap(stream: i64, seq: i64, key: &str, body: &str) -> i64 {
+    Parts::default().int(stream).int(seq).text(key).text(body).sum()
+}
+
+/// What an audit found.
+pub(crate) fn discrepancy(stream: i64, number: i64, body: &str) -> i64 {
+    Parts::default().int(stream).int(number).text(body).sum()
+}
+
+/// `checksum` is that of the bytes as they came.
+pub(crate) fn poison(stream: i64, digest: i64, checksum: i64, observed_ms: i64, error: &str) -> i64 {
+    Parts::default().int(stream).int(digest).int(checksum).int(observed_ms).text(error).sum()
+}
+
+pub(crate) fn plugin(name: &str, progress: &str) -> i64 {
+    Parts::default().text(name).text(progress).sum()
+}
+
+/// A dead letter but for what was done with it.
+pub(crate) struct Letter<'a> {
+    pub plugin: &'a str,
+    pub seq: i64,
+    pub id: &'a str,
+    pub attempts: i64,
+    pub error: &'a str,
+    pub first_ms: i64,
+    pub last_ms: i64,
+    pub tries: &'a str,
+}
+
+impl<'a> Letter<'a> {
+    pub fn of(plugin: &'a str, letter: &'a DeadLetter, tries: &'a str) -> Self {
+        Self {
+            plugin,
+            seq: letter.seq as i64,
+            id: letter.id.as_str(),
+            attempts: i64::from(letter.attempts),
+            error: &letter.error,
+            first_ms: letter.first_ms as i64,
+            last_ms: letter.last_ms as i64,
+            tries,
+        }
+    }
+}
+
+impl Letter<'_> {
+    /// What was done with it lies above the sum of the rest, so that it can be changed alone.
+    pub fn sum(&self, mark: i64) -> i64 {
+        let Self { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = self;
+        let parts = Parts::default().text(plugin).int(*seq).text(id).int(*attempts).text(error);
+        parts.int(*first_ms).int(*last_ms).text(tries).sum() | mark << 32
+    }
+}
+
+pub(crate) fn key_value(plugin: &str, key: &str, value: &[u8]) -> i64 {
+    Parts::default().text(plugin).text(key).text(value).sum()
+}
+
+pub(crate) fn replay(plugin: &str, what: &str, who: &str, why: &str, seqs: &str, at_ms: i64) -> i64 {
+    Parts::default().text(plugin).text(what).text(who).text(why).text(seqs).int(at_ms).sum()
+}
+
+/// Of two figures, so that the sums of two rows are the sum of both.
+pub(crate) fn taken(finished: i64, untold: i64) -> i64 {
+    3i64.wrapping_mul(finished).wrapping_add(5i64.wrapping_mul(untold))
+}
+
+/// A column of a row as it lies in whatever store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cell {
+    Null,
+    Int(i64),
+    Bytes(Vec<u8>),
+}
+
+impl Cell {
+    pub fn int(&self) -> Option<i64> {
+        match self {
+            Self::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    fn optional<T>(&self, value: Option<T>) -> Option<Option<T>> {
+        match self {
+            Self::Null => Some(None),
+            _ => value.map(Some),
+        }
+    }
+}
+
+/// A table whose rows have a column `sum`.
+pub(crate) struct Table {
+    pub name: &'static str,
+    /// What a row that is not as it was is found as.
+    pub code: &'static str,
+    /// The first of them, one or two, are its key.
+    pub columns: &'static [&'static str],
+    pub keys: usize,
+    /// Of the columns, in their order; `None` where one of them is not of its type.
+    sum: fn(&[Cell]) -> Option<i64>,
+}
+
+impl Table {
+    /// Whether its key is a number that ascends.
+    pub fn is_numbered(&self) -> bool {
+        self.keys == 1 && self.columns[0] == "id"
+    }
+
+    /// What its sum has to be.
+    pub fn sum(&self, cells: &[Cell]) -> Option<i64> {
+        if cells.len() < self.columns.len() { None } else { (self.sum)(&cells[..self.columns.len()]) }
+    }
+
+    /// Whether it is the row that was written; its sum follows its columns.
+    pub fn is_sound(&self, cells: &[Cell]) -> bool {
+        let stored = cells.get(self.columns.len()).and_then(Cell::int);
+        stored.is_some() && stored == self.sum(cells)
+    }
+
+    /// The sum that a row of an older format is given; `None` where it has it, or where its old one
+    /// says that it is not what was written.
+    pub fn refill(&self, cells: &[Cell]) -> Option<i64> {
+        let stored = cells.get(self.columns.len()).and_then(Cell::int);
+        let is_damaged = self.name == STATUSES.name && stored != cells[1].text().map(status_before);
+        self.sum(cells).filter(|sum| !is_damaged && stored != Some(*sum))
+    }
+
+    /// For a message.
+    pub fn place(&self, cells: &[Cell]) -> String {
+        let part = |cell: &Cell| match cell {
+            Cell::Null => "-".to_owned(),
+            Cell::Int(number) => number.to_string(),
+            Cell::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        };
+        let key: Vec<_> = cells.iter().take(self.keys).map(part).collect();
+        format!("{} of `{}`", key.join(" "), self.name)
+    }
+}
+
+pub(crate) const STATUSES: Table = Table {
+    name: "statuses",
+    code: code::ENVELOPE,
+    columns: &["id", "body"],
+    keys: 1,
+    sum: |c| Some(status(c[0].int()?, c[1].text()?)),
+};
+
+pub(crate) const GAPS: Table = Table {
+    name: "gaps",
+    code: code::GAP,
+    columns: &["id", "stream", "seq", "key", "body"],
+    keys: 1,
+    sum: |c| Some(gap(c[1].int()?, c[2].int()?, c[3].text()?, c[4].text()?)),
+};
+
+pub(crate) const POISON: Table = Table {
+    name: "poison",
+    code: code::POISON,
+    columns: &["id", "stream", "digest", "checksum", "observed_ms", "error"],
+    keys: 1,
+    sum: |c| Some(poison(c[1].int()?, c[2].int()?, c[3].int()?, c[4].int()?, c[5].text()?)),
+};
+
+pub(crate) const REPLAYS: Table = Table {
+    name: "replays",
+    code: code::RECORD,
+    columns: &["id", "plugin", "what", "who", "why", "seqs", "at_ms"],
+    keys: 1,
+    sum: |c| Some(replay(c[1].text()?, c[2].text()?, c[3].text()?, c[4].text()?, c[5].text()?, c[6].int()?)),
+};
+
+/// All of them. What states, objects and their documents carry is compared as they are read, and
+/// figures are counted anew.
+pub(crate) const TABLES: [Table; 12] = [
+    Table {
+        name: "streams",
+        code: code::CHECKPOINT,
+        columns: &["id", "source", "epoch", "checkpoint", "last_event_ms"],
+        keys: 1,
+        sum: |c| {
+            let (checkpoint, last) = (c[3].optional(c[3].text())?, c[4].optional(c[4].int())?);
+            Some(stream(c[0].int()?, c[1].text()?, c[2].int()?, checkpoint, last))
+        },
+    },
+    Table {
+        name: "kinds",
+        code: code::ENVELOPE,
+        columns: &["id", "api_group", "version", "kind"],
+        keys: 1,
+        sum: |c| Some(kind(c[0].int()?, c[1].text()?, c[2].text()?, c[3].text()?)),
+    },
+    STATUSES,
+    Table {
+        name: "anchors",
+        code: code::DOCUMENT,
+        columns: &["id", "stream", "checksum"],
+        keys: 1,
+        sum: |c| Some(anchor(c[0].int()?, c[1].int()?, c[2].int()?)),
+    },
+    GAPS,
+    POISON,
+    Table {
+        name: "discrepancies",
+        code: code::RECORD,
+        columns: &["stream", "number", "body"],
+        keys: 2,
+        sum: |c| Some(discrepancy(c[0].int()?, c[1].int()?, c[2].text()?)),
+    },
+    Table {
+        name: "plugins",
+        code: code::CURSOR,
+        columns: &["name", "progress"],
+        keys: 1,
+        sum: |c| Some(plugin(c[0].text()?, c[1].text()?)),
+    },
+    Table {
+        name: "letters",
+        code: code::LETTER,
+        columns: &["plugin", "seq", "id", "attempts", "error", "first_ms", "last_ms", "tries", "replaying"],
+        keys: 2,
+        sum: |c| {
+            let letter = Letter {
+                plugin: c[0].text()?,
+                seq: c[1].int()?,
+                id: c[2].text()?,
+                attempts: c[3].int()?,
+                error: c[4].text()?,
+                first_ms: c[5].int()?,
+                last_ms: c[6].int()?,
+                tries: c[7].text()?,
+            };
+            Some(letter.sum(c[8].int()?))
+        },
+    },
+    Table {
+        name: "kv",
+        code: code::KEY,
+        columns: &["plugin", "key", "value"],
+        keys: 2,
+        sum: |c| Some(key_value(c[0].text()?, c[1].text()?, c[2].bytes()?)),
+    },
+    REPLAYS,
+    Table {
+        name: "taken",
+        code: code::COMPLETENESS,
+        columns: &["plugin", "finished", "untold"],
+        keys: 1,
+        sum: |c| Some(taken(c[1].int()?, c[2].int()?)),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_do_not_run_into_each_other_and_nothing_is_not_empty() {
+        assert_ne!(kind(1, "ab", "c", "d"), kind(1, "a", "bc", "d"));
+        assert_ne!(stream(1, "jobs", 0, None, None), stream(1, "jobs", 0, Some(""), None));
+        assert_ne!(stream(1, "jobs", 0, None, Some(-1)), stream(1, "jobs", 0, None, None));
+    }
+
+    #[test]
+    fn what_was_done_with_a_letter_is_changed_without_knowing_the_rest() {
+        let letter = Letter {
+            plugin: "p",
+            seq: 1,
+            id: "x",
+            attempts: 2,
+            error: "no",
+            first_ms: 3,
+            last_ms: 4,
+            tries: "[]",
+        };
+        assert_eq!(letter.sum(0) & 0xFFFF_FFFF | 2 << 32, letter.sum(2));
+    }
+
+    #[test]
+    fn figures_that_are_added_up_have_sums_that_are() {
+        assert_eq!(taken(3, 4) + taken(10, 20), taken(13, 24));
+    }
+}

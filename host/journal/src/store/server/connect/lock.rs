@@ -1,0 +1,172 @@
+//! Advisory locks, which a session holds on the server as long as it lives: the journal's own, and one
+//! for each replica.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::session::Session;
+use crate::store::rows::Answer;
+use crate::store::server::engine::dialect::Dialect;
+
+/// A process that was killed a moment ago has let go of the lock by then.
+const LOCK: Duration = Duration::from_secs(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// A right that a lock stands for. A process that has the journal for itself holds the journal's own lock.
+/// A replica holds that one only while it comes in, and then one of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seat {
+    Whole,
+    Replica(u8),
+}
+
+impl Seat {
+    fn number(self) -> i64 {
+        match self {
+            Self::Whole => 0,
+            Self::Replica(number) => i64::from(number) + 1,
+        }
+    }
+
+    /// Expressions that name it.
+    fn name(self, dialect: Dialect) -> String {
+        match (dialect, self.number()) {
+            // The second number is the schema's: each may have a journal of its own.
+            (Dialect::Postgres, number) => format!("{}, hashtext(current_schema())", CLASS + number),
+            // A name has room for 64 characters. SHA-1 is no longer there in newer versions of MySQL.
+            (Dialect::Mysql, 0) => "concat('kubewitness ', left(sha2(database(), 256), 40))".into(),
+            (Dialect::Mysql, number) => {
+                format!("concat('kubewitness {number} ', left(sha2(database(), 256), 40))")
+            }
+        }
+    }
+
+    fn lock(self, dialect: Dialect) -> String {
+        let name = self.name(dialect);
+        match dialect {
+            Dialect::Postgres => format!("SELECT CASE WHEN pg_try_advisory_lock({name}) THEN 1 ELSE 0 END"),
+            Dialect::Mysql => format!("SELECT get_lock({name}, 0)"),
+        }
+    }
+
+    fn unlock(self, dialect: Dialect) -> String {
+        let name = self.name(dialect);
+        match dialect {
+            Dialect::Postgres => format!("SELECT CASE WHEN pg_advisory_unlock({name}) THEN 1 ELSE 0 END"),
+            Dialect::Mysql => format!("SELECT release_lock({name})"),
+        }
+    }
+
+    fn holder(self, dialect: Dialect) -> String {
+        match dialect {
+            Dialect::Postgres => format!(
+                "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = {} AND objsubid = 2 \
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                 AND CAST(objid AS bigint) = (CAST(hashtext(current_schema()) AS bigint) & 4294967295)",
+                CLASS + self.number()
+            ),
+            Dialect::Mysql => format!("SELECT CAST(is_used_lock({}) AS SIGNED)", self.name(dialect)),
+        }
+    }
+}
+
+/// Of our locks on PostgreSQL.
+const CLASS: i64 = 1_263_291_953;
+
+/// Who holds the lock, as far as the server tells.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    pub name: String,
+    /// The server's number of its session; `None` where it has just ended.
+    pub session: Option<i64>,
+}
+
+/// What came of asking for the lock.
+pub(crate) enum Lock {
+    Mine,
+    Others(Holder),
+}
+
+/// For the row that says who writes.
+pub(crate) fn myself() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
+    format!("process {} on {host}", std::process::id())
+}
+
+async fn number(session: &mut Session, text: &str) -> Answer<Option<i64>> {
+    let rows = session.fetch(text, Vec::new()).await?;
+    Ok(rows.first().map(|row| row.optional_int(0)).transpose()?.flatten())
+}
+
+/// Asks once.
+pub(crate) async fn try_lock(session: &mut Session, seat: Seat) -> Answer<bool> {
+    let text = seat.lock(session.dialect());
+    Ok(number(session, &text).await? == Some(1))
+}
+
+pub(crate) async fn unlock(session: &mut Session, seat: Seat) -> Answer<()> {
+    let text = seat.unlock(session.dialect());
+    number(session, &text).await.map(drop)
+}
+
+/// The server's number of the session that holds it.
+pub(crate) async fn holding_session(session: &mut Session, seat: Seat) -> Answer<Option<i64>> {
+    let text = seat.holder(session.dialect());
+    number(session, &text).await
+}
+
+pub(crate) async fn own_number(session: &mut Session) -> Answer<i64> {
+    let text = match session.dialect() {
+        Dialect::Postgres => "SELECT pg_backend_pid()",
+        Dialect::Mysql => "SELECT CAST(connection_id() AS SIGNED)",
+    };
+    Ok(number(session, text).await?.unwrap_or_default())
+}
+
+/// Asks until this session has the lock, or the time is over.
+pub(crate) async fn lock(session: &mut Session, seat: Seat) -> Answer<Lock> {
+    let deadline = Instant::now() + LOCK;
+    loop {
+        if try_lock(session, seat).await? {
+            return Ok(Lock::Mine);
+        }
+        if Instant::now() >= deadline {
+            let number = holding_session(session, seat).await?;
+            let rows = session.fetch("SELECT holder FROM kw_journal WHERE id = 1", Vec::new()).await;
+            let name = rows?.into_iter().next().map(|mut row| row.text(0)).transpose()?;
+            let name = name.unwrap_or_else(|| "a process that has just begun".into());
+            return Ok(Lock::Others(Holder { name, session: number }));
+        }
+        sleep(LOCK_PAUSE).await;
+    }
+}
+
+/// Ends a session of our own that the server still keeps: until it is over, it is not decided what
+/// became of its transaction. It must hold the lock, so it can be nobody else's by now.
+pub(crate) async fn end_own(session: &mut Session, seat: Seat, number: i64) -> Answer<()> {
+    if holding_session(session, seat).await? != Some(number) {
+        return Ok(());
+    }
+    tracing::warn!("the server still has the lost session of this process: ending it");
+    end_session(session, number).await
+}
+
+pub(crate) async fn end_session(session: &mut Session, number: i64) -> Answer<()> {
+    match session.dialect() {
+        Dialect::Postgres => {
+            let text = "SELECT CASE WHEN pg_terminate_backend(CAST(? AS int)) THEN 1 ELSE 0 END";
+            session.fetch(text, vec![number.into()]).await.map(drop)
+        }
+        Dialect::Mysql => session.script(&format!("KILL {number}")).await,
+    }
+}
+
+/// The statement by which an operator ends a session.
+pub(crate) fn how_to_end(dialect: Dialect, number: i64) -> String {
+    match dialect {
+        Dialect::Postgres => format!("SELECT pg_terminate_backend({number})"),
+        Dialect::Mysql => format!("KILL {number}"),
+    }
+}

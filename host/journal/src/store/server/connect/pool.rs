@@ -1,0 +1,100 @@
+//! The sessions that read. A session that failed, or that has an unread answer, is closed. A session
+//! that was idle is tested first.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kubewitness_core::ports::JournalError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use super::server::Server;
+use super::session::Session;
+use crate::store::rows::Answer;
+use crate::store::{Connection, Fetch};
+
+/// A session that was idle for longer is tested: a restarted server has ended it.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How long a reader waits for another to be done.
+const WAIT: Duration = Duration::from_secs(30);
+
+pub(crate) struct Pool {
+    server: Server,
+    idle: Mutex<Vec<(Instant, Session)>>,
+    places: Arc<Semaphore>,
+    is_closed: AtomicBool,
+}
+
+fn closed() -> JournalError {
+    JournalError::Unavailable("the journal is closed".into())
+}
+
+impl Pool {
+    pub fn new(server: Server, most: u32) -> Arc<Self> {
+        let places = Arc::new(Semaphore::new(most.max(1) as usize));
+        Arc::new(Self { server, idle: Mutex::default(), places, is_closed: AtomicBool::new(false) })
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Instant, Session)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub async fn lend(self: &Arc<Self>) -> Answer<Lent> {
+        let busy = |_| JournalError::Unavailable("all connections that read are busy".into());
+        let place = timeout(WAIT, self.places.clone().acquire_owned()).await.map_err(busy)?;
+        let place = place.map_err(|_| closed())?;
+        let lent = |session| Lent { session: Some(session), pool: self.clone(), _place: place };
+        loop {
+            let Some((used, mut session)) = self.idle().pop() else { break };
+            if used.elapsed() < FRESH || session.fetch("SELECT 1", Vec::new()).await.is_ok() {
+                return Ok(lent(session));
+            }
+        }
+        Ok(lent(self.server.connect().await?))
+    }
+
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.places.close();
+        self.idle().clear();
+    }
+}
+
+pub(crate) struct Lent {
+    session: Option<Session>,
+    pool: Arc<Pool>,
+    _place: OwnedSemaphorePermit,
+}
+
+#[async_trait]
+impl Connection for Lent {
+    fn rows(&mut self) -> &mut dyn Fetch {
+        self.session()
+    }
+
+    async fn begin(&mut self) -> Answer<()> {
+        self.session().begin().await
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        self.session().end().await
+    }
+}
+
+impl Lent {
+    pub fn session(&mut self) -> &mut Session {
+        self.session.as_mut().expect("taken only when it is given back")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let kept = self.session.take().filter(Session::is_clean);
+        if let Some(session) = kept.filter(|_| !self.pool.is_closed.load(Ordering::Acquire)) {
+            self.pool.idle().push((Instant::now(), session));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Replicas that share a journal. Each has a seat: an advisory lock that ends with its session, and a
+//! row with its name.
+
+use kubewitness_core::ports::JournalError;
+
+use super::lock::{self, Lock, Seat};
+use super::session::Session;
+use crate::report::Replica;
+use crate::store::rows::Answer;
+use crate::store::server::engine::dialect::Dialect;
+
+/// Replicas of one journal at most.
+pub(crate) const MOST: u8 = 16;
+
+/// A replica that holds the journal and says nothing to the server for so long has been stopped: the
+/// others don't wait for it any longer.
+const STALLED_SECONDS: i64 = 10;
+
+/// How a replica shares the journal with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// As people know the replica; unique.
+    pub name: String,
+    /// By which the replicas elect who dispatches: those of another one are of another cluster.
+    pub lease: String,
+}
+
+/// One that is there, and under which election.
+pub(crate) struct Seated {
+    pub replica: Replica,
+    pub lease: String,
+    /// The server's number of its session.
+    session: i64,
+    pub seat: Seat,
+}
+
+/// Those whose sessions live.
+pub(crate) async fn seated(session: &mut Session) -> Answer<Vec<Seated>> {
+    let text = "SELECT r.slot, r.name, r.lease, r.since_ms, r.term, j.term FROM kw_replicas r \
+                JOIN kw_journal j ON j.id = 1 ORDER BY r.slot";
+    let rows = session.fetch(text, Vec::new()).await?;
+    let mut seated = Vec::new();
+    for mut row in rows {
+        let seat = Seat::Replica(row.int(0)? as u8);
+        let Some(number) = lock::holding_session(session, seat).await? else { continue };
+        let term = row.int(4)?;
+        let replica = Replica {
+            name: row.text(1)?,
+            since_ms: row.int(3)? as u64,
+            dispatches: term != 0 && term == row.int(5)?,
+        };
+        seated.push(Seated { replica, lease: row.text(2)?, session: number, seat });
+    }
+    Ok(seated)
+}
+
+/// Takes a free seat. The caller holds the journal's own lock, so no other replica does at the same time.
+pub(crate) async fn sit(
+    session: &mut Session,
+    sharing: &Sharing,
+    term: Option<i64>,
+    now_ms: u64,
+) -> Answer<Option<u8>> {
+    for slot in 0..MOST {
+        if !lock::try_lock(session, Seat::Replica(slot)).await? {
+            continue;
+        }
+        let number = i64::from(slot);
+        for table in ["kw_replicas", "kw_watches"] {
+            session.fetch(&format!("DELETE FROM {table} WHERE slot = ?"), vec![number.into()]).await?;
+        }
+        let text = "INSERT INTO kw_replicas (slot, name, lease, since_ms, term) VALUES (?, ?, ?, ?, ?)";
+        let (name, lease) = (sharing.name.as_str().into(), sharing.lease.as_str().into());
+        let term = term.unwrap_or_default();
+        session.fetch(text, vec![number.into(), name, lease, (now_ms as i64).into(), term.into()]).await?;
+        return Ok(Some(slot));
+    }
+    Ok(None)
+}
+
+/// Ends sessions of replicas that were stopped in the middle of a transaction: nobody else could write
+/// until the server gives them up, which one of them does after hours. One that is wrongly taken for
+/// stopped connects again.
+pub(crate) async fn end_stalled(session: &mut Session, mine: Seat) -> Answer<()> {
+    for other in seated(session).await?.into_iter().filter(|other| other.seat != mine) {
+        if is_stalled(session, other.session).await? {
+            let replica = other.replica.name;
+            tracing::warn!(replica, "a replica holds the journal and does nothing: ending its session");
+            lock::end_session(session, other.session).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing has come from it for a while. A replica that is well asks every second.
+pub(crate) async fn is_stalled(session: &mut Session, number: i64) -> Answer<bool> {
+    match session.dialect() {
+        Dialect::Postgres => {
+            let text = "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND state LIKE 'idle%' \
+                        AND state_change < clock_timestamp() - make_interval(secs => CAST(? AS int))";
+            let params = vec![number.into(), STALLED_SECONDS.into()];
+            Ok(!session.fetch(text, params).await?.is_empty())
+        }
+        // MySQL's table of sessions has what each of them asks as a text, and is refused as a whole while
+        // there are bytes in one of these, as in what other replicas write.
+        Dialect::Mysql => {
+            for mut row in session.answers("SHOW PROCESSLIST").await? {
+                if row.int(0)? == number {
+                    return Ok(row.text(4)? == "Sleep" && row.int(5)? >= STALLED_SECONDS);
+                }
+            }
+            Ok(false)
+        }
+    }
+}
+
+/// Marks the holder of the lock as a replica that comes in, and not as a process that has the journal for itself.
+const COMES_IN: &str = "a replica that comes in, ";
+
+/// Takes the journal's own lock for as long as it takes to come in.
+pub(crate) async fn come_in(session: &mut Session, sharing: &Sharing) -> Answer<Lock> {
+    let lock = lock::lock(session, Seat::Whole).await?;
+    match &lock {
+        Lock::Mine => {
+            let name = format!("{COMES_IN}{}", sharing.name);
+            let text = "UPDATE kw_journal SET holder = ? WHERE id = 1";
+            session.fetch(text, vec![name.as_str().into()]).await?;
+        }
+        Lock::Others(holder) if holder.name.starts_with(COMES_IN) => {
+            // It was stopped on its way.
+            if let Some(number) = holder.session
+                && is_stalled(session, number).await?
+            {
+                tracing::warn!("{} does nothing: ending its session", holder.name);
+                lock::end_session(session, number).await?;
+            }
+            return Err(had_by(&holder.name));
+        }
+        Lock::Others(_) => {}
+    }
+    Ok(lock)
+}
+
+/// The first text is stored, and returned to all.
+pub(crate) async fn agree(session: &mut Session, name: &str, text: &str) -> Answer<String> {
+    let insert = match session.dialect() {
+        Dialect::Postgres => "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        Dialect::Mysql => {
+            "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON DUPLICATE KEY UPDATE name = name"
+        }
+    };
+    let select = "SELECT text FROM kw_agreed WHERE name = ?";
+    for _ in 0..2 {
+        if let Some(mut row) = session.fetch(select, vec![name.into()]).await?.into_iter().next() {
+            return row.text(0);
+        }
+        session.fetch(insert, vec![name.into(), text.into()]).await?;
+    }
+    Ok(text.to_owned())
+}
+
+/// Makes the replica of this slot the leader: only the replica of the present term writes what plugins save.
+pub(crate) async fn begin_term(session: &mut Session, slot: u8, term: i64) -> Answer<()> {
+    session.fetch("UPDATE kw_journal SET term = ? WHERE id = 1", vec![term.into()]).await?;
+    let text = "UPDATE kw_replicas SET term = ? WHERE slot = ?";
+    session.fetch(text, vec![term.into(), i64::from(slot).into()]).await.map(drop)
+}
+
+/// A replica that comes in must use the same Lease.
+pub(crate) async fn elect_by(session: &mut Session, slot: u8, lease: &str) -> Answer<()> {
+    let text = "UPDATE kw_replicas SET lease = ? WHERE slot = ?";
+    session.fetch(text, vec![lease.into(), i64::from(slot).into()]).await.map(drop)
+}
+
+/// Until the next term begins, there is no leader.
+pub(crate) async fn end_term(session: &mut Session) -> Answer<()> {
+    session.script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
+}
+
+/// Another process holds the journal's lock, so no replica can come in.
+pub(crate) fn had_by(holder: &str) -> JournalError {
+    JournalError::Unavailable(format!("{holder} has the journal's lock"))
+}

@@ -1,0 +1,269 @@
+//! The address of a server, and the first statements of a session with it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use kubewitness_core::address::{self, is_cut};
+use kubewitness_core::ports::JournalError;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection as _};
+use tokio::time::timeout;
+
+use super::session::Session;
+use crate::store::rows::Answer;
+use crate::store::server::engine::dialect::Dialect;
+use crate::store::server::engine::fault::{classify, remedy};
+
+/// Until a server has to have taken a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Statements that a connection keeps prepared: on MySQL eight or nine sizes of each write.
+const STATEMENTS: usize = 256;
+
+/// A batch is cut far below it, and a large object's row has to fit.
+const LEAST_PACKET: i64 = 8 << 20;
+
+/// Every statement looks rows up by a key or a range of it; on tables that have no statistics yet
+/// the planner thinks otherwise. A transaction whose client is gone must not hold the writer's row,
+/// so a silent client is noticed within half a minute.
+const POSTGRES: &str = "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '120s'; \
+     SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET client_min_messages = warning; \
+     SET jit = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; \
+     SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
+
+/// What is too long or of another type is an error, never cut. A read is no transaction that goes on, and
+/// its answer is never cut either, whatever the server's operator has set for everybody.
+const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
+     SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
+     SESSION innodb_lock_wait_timeout = 10; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+
+/// A chain is read as a recursion, one step a state.
+const STEPS: u32 = 100_000;
+
+#[derive(Clone)]
+enum Options {
+    Postgres(PgConnectOptions),
+    Mysql(MySqlConnectOptions),
+}
+
+/// Why there is no session.
+pub(crate) struct Refusal {
+    pub error: JournalError,
+    /// What a person has to do; `None` where another try may end better.
+    pub remedy: Option<&'static str>,
+}
+
+impl Refusal {
+    /// As one error, for a caller that tries again in any case.
+    pub fn told(self) -> JournalError {
+        match (self.error, self.remedy) {
+            (JournalError::Unavailable(why), Some(remedy)) => {
+                JournalError::Unavailable(format!("{why}; {remedy}"))
+            }
+            (error, _) => error,
+        }
+    }
+}
+
+impl From<JournalError> for Refusal {
+    fn from(error: JournalError) -> Self {
+        Self { error, remedy: None }
+    }
+}
+
+/// Says which server it is, and never with which password.
+#[derive(Clone)]
+pub(crate) struct Server {
+    options: Options,
+    place: String,
+    /// As it was given: it names files, and is never told.
+    url: String,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)
+    }
+}
+
+impl Server {
+    /// Nothing of the address is told in an error: it may hold a password.
+    pub fn postgres(url: &str) -> Result<Self, String> {
+        let options = PgConnectOptions::from_str(url).map_err(|_| malformed("postgres"))?;
+        let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
+        let options = options.disable_statement_logging();
+        let database = options.get_database().unwrap_or_else(|| options.get_username());
+        if is_cut(database) {
+            return Err(malformed("postgres"));
+        }
+        let place = format!("PostgreSQL at {}:{}/{database}", options.get_host(), options.get_port());
+        Ok(Self { options: Options::Postgres(options), place, url: url.to_owned() })
+    }
+
+    pub fn mysql(url: &str) -> Result<Self, String> {
+        let options = MySqlConnectOptions::from_str(url).map_err(|_| malformed("mysql"))?;
+        let options = options.statement_cache_capacity(STATEMENTS).disable_statement_logging();
+        let Some(database) = options.get_database() else {
+            return Err("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE".into());
+        };
+        if is_cut(database) {
+            return Err(malformed("mysql"));
+        }
+        let place = format!("MySQL at {}:{}/{database}", options.get_host(), options.get_port());
+        Ok(Self { options: Options::Mysql(options), place, url: url.to_owned() })
+    }
+
+    pub fn kind(&self) -> &'static str {
+        match self.dialect() {
+            Dialect::Postgres => "postgres",
+            Dialect::Mysql => "mysql",
+        }
+    }
+
+    pub fn dialect(&self) -> Dialect {
+        match self.options {
+            Options::Postgres(_) => Dialect::Postgres,
+            Options::Mysql(_) => Dialect::Mysql,
+        }
+    }
+
+    /// A session that reads, on the primary: a replica of the server would lag behind.
+    pub async fn connect(&self) -> Answer<Session> {
+        let mut session = self.dial().await.map_err(|refusal| refusal.error)?;
+        let text = match self.dialect() {
+            Dialect::Postgres => "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END",
+            Dialect::Mysql => "SELECT CAST(@@global.read_only AS SIGNED)",
+        };
+        let is_copy = session.fetch(text, Vec::new()).await?.first().map(|row| row.int(0)).transpose()?;
+        if is_copy != Some(1) {
+            return Ok(session);
+        }
+        Err(JournalError::Unavailable(format!(
+            "{self} leads to a server that takes no writes, such as a replica of the primary: the address has to \
+             lead to the primary"
+        )))
+    }
+
+    /// A session, or why there is none and whether another try may end better.
+    pub async fn dial(&self) -> Result<Session, Refusal> {
+        let late = |_| JournalError::Unavailable(format!("{self} has not answered for {CONNECT:?}"));
+        let refused = |error| {
+            let remedy = remedy(self.dialect(), &error);
+            Refusal { error: classify(self.dialect(), error), remedy }
+        };
+        let unread = |why| JournalError::Unavailable(format!("{self}: {why}"));
+        address::expect_files(&self.url).await.map_err(unread)?;
+        let mut session = match &self.options {
+            Options::Postgres(options) => {
+                let connected = timeout(CONNECT, PgConnection::connect_with(options)).await.map_err(late)?;
+                Session::new(Box::new(connected.map_err(refused)?))
+            }
+            Options::Mysql(options) => {
+                let connected =
+                    timeout(CONNECT, MySqlConnection::connect_with(options)).await.map_err(late)?;
+                Session::new(Box::new(connected.map_err(refused)?))
+            }
+        };
+        match self.settle(&mut session).await {
+            Ok(()) => Ok(session),
+            Err(error) => Err(Refusal { error, remedy: session.remedy() }),
+        }
+    }
+
+    /// What every session is told first.
+    async fn settle(&self, session: &mut Session) -> Answer<()> {
+        match self.dialect() {
+            Dialect::Postgres => session.script(POSTGRES).await,
+            Dialect::Mysql => {
+                session.script(MYSQL).await?;
+                let rows = session.fetch("SELECT CAST(version() AS @TEXT)", Vec::new()).await?;
+                let version = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
+                let settings = match version.is_some_and(|version| version.contains("MariaDB")) {
+                    true => format!("max_recursive_iterations = {STEPS}"),
+                    // By itself it would go on for a day to tell what tables took when it was first asked.
+                    false => {
+                        format!(
+                            "cte_max_recursion_depth = {STEPS}, SESSION information_schema_stats_expiry = 0"
+                        )
+                    }
+                };
+                session.script(&format!("SET SESSION {settings}")).await
+            }
+        }
+    }
+
+    /// Makes a writer's commits durable where that is the session's to choose, and tells where the
+    /// server was told otherwise.
+    pub async fn make_durable(&self, session: &mut Session) -> Answer<()> {
+        match self.dialect() {
+            Dialect::Postgres => {
+                let text = "SELECT set_config('synchronous_commit', 'on', false)::bytea \
+                            WHERE current_setting('synchronous_commit') = 'off'";
+                session.fetch(text, Vec::new()).await?;
+                let text = "SELECT CAST(current_setting('fsync') AS @TEXT)";
+                let rows = session.fetch(text, Vec::new()).await?;
+                let fsync = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
+                if fsync.as_deref() == Some("off") {
+                    tracing::warn!(
+                        "{self} has `fsync = off`: commits that it confirmed are lost when its machine dies"
+                    );
+                }
+            }
+            Dialect::Mysql => {
+                let text = "SELECT CAST(@@innodb_flush_log_at_trx_commit AS @BIGINT), \
+                            CAST(@@max_allowed_packet AS @BIGINT), \
+                            CAST(@@log_bin AS @BIGINT), CAST(@@sync_binlog AS @BIGINT)";
+                let row = session.fetch(text, Vec::new()).await?.into_iter().next();
+                let Some(row) = row else { return Ok(()) };
+                // What the binary log lacks after a crash is rolled back.
+                let unsynced = [
+                    ("innodb_flush_log_at_trx_commit", row.int(0)? != 1),
+                    ("sync_binlog", row.int(2)? != 0 && row.int(3)? != 1),
+                ];
+                for (setting, _) in unsynced.into_iter().filter(|(_, is_unsynced)| *is_unsynced) {
+                    tracing::warn!(
+                        "{self} has `{setting}` other than 1: commits that it confirmed are lost when its machine \
+                         dies"
+                    );
+                }
+                if row.int(1)? < LEAST_PACKET {
+                    session.needs("raise it, 64 MiB is a good value");
+                    return Err(JournalError::Unavailable(format!(
+                        "the server's max_allowed_packet is below {} MiB",
+                        LEAST_PACKET >> 20
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn malformed(scheme: &str) -> String {
+    format!(
+        "it is no address of a database: write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE, with %40, %3A and \
+         %2F for each `@`, `:` and `/` of the user and the password"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_without_its_password() {
+        let server = Server::postgres("postgres://ann:hush@db.example.com:5433/journal").unwrap();
+        assert_eq!(server.to_string(), "PostgreSQL at db.example.com:5433/journal");
+        let server = Server::mysql("mysql://ann:hush@db.example.com/journal?ssl-mode=REQUIRED").unwrap();
+        assert_eq!(server.to_string(), "MySQL at db.example.com:3306/journal");
+        for wrong in ["postgres://ann:hu sh@:x/", "nonsense hush", "postgres://ann:hu@s/h@db:5432/journal"] {
+            let error = Server::postgres(wrong).err().unwrap();
+            assert!(!error.contains("hu"), "{error}");
+        }
+        assert!(Server::mysql("mysql://ann:p@s/h@db/journal").err().unwrap().contains("%40"));
+        assert!(Server::mysql("mysql://ann:p%40s%2Fh@db/journal").is_ok());
+        assert!(Server::mysql("mysql://ann:hush@db").err().unwrap().contains("names no database"));
+    }
+}

@@ -1,0 +1,115 @@
+//! One session: sends statements with a time limit, and knows whether it may be used again.
+
+use std::time::Duration;
+
+use kubewitness_core::ports::JournalError;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+
+use crate::store::rows::Answer;
+use crate::store::server::engine::dialect::Dialect;
+use crate::store::server::engine::fault::{classify, remedy};
+use crate::store::server::engine::link::{Link, Param, Row};
+
+/// A server that says nothing for so long is not waited for: its machine or the way to it may be
+/// gone, and no packet tells.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same for all that one transaction writes, which may be many large documents.
+pub(crate) const WRITING: Duration = Duration::from_secs(120);
+
+pub(crate) struct Session {
+    link: Box<dyn Link>,
+    /// Set while a question is open: a caller may go away before its answer is there, and what came
+    /// next would be that answer.
+    is_clean: bool,
+    in_snapshot: bool,
+    /// What a person has to do about the last error, where waiting does not help.
+    remedy: Option<&'static str>,
+}
+
+fn silent() -> JournalError {
+    JournalError::Unavailable(format!("the server has not answered for {} s", PATIENCE.as_secs()))
+}
+
+impl Session {
+    pub(crate) fn new(link: Box<dyn Link>) -> Self {
+        Self { link, is_clean: true, in_snapshot: false, remedy: None }
+    }
+
+    pub fn dialect(&self) -> Dialect {
+        self.link.dialect()
+    }
+
+    /// Nothing is under way on it, and nothing went wrong.
+    pub fn is_clean(&self) -> bool {
+        self.is_clean && !self.in_snapshot
+    }
+
+    pub fn remedy(&self) -> Option<&'static str> {
+        self.remedy
+    }
+
+    /// Notes that only a person can mend what is wrong with the server.
+    pub fn needs(&mut self, remedy: &'static str) {
+        self.remedy = Some(remedy);
+    }
+
+    /// One snapshot for everything until [`end`](Self::end).
+    pub async fn begin(&mut self) -> Answer<()> {
+        self.in_snapshot = true;
+        self.script(match self.dialect() {
+            Dialect::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Dialect::Mysql => {
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+                 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+            }
+        })
+        .await
+    }
+
+    pub async fn end(&mut self) -> Answer<()> {
+        self.script("ROLLBACK").await?;
+        self.in_snapshot = false;
+        Ok(())
+    }
+
+    pub(crate) async fn fetch(&mut self, shared: &str, params: Vec<Param>) -> Answer<Vec<Row>> {
+        let done = timeout(PATIENCE, self.ask()?.fetch(shared, params)).await;
+        self.answered(done)
+    }
+
+    pub async fn script(&mut self, text: &str) -> Answer<()> {
+        self.answers(text).await.map(drop)
+    }
+
+    /// What statements without places, sent together, answer with.
+    pub(crate) async fn answers(&mut self, text: &str) -> Answer<Vec<Row>> {
+        let done = timeout(PATIENCE, self.ask()?.script(text)).await;
+        self.answered(done)
+    }
+
+    /// The first column of each row.
+    pub(crate) async fn numbers(&mut self, text: &str, params: Vec<Param>) -> Answer<Vec<i64>> {
+        self.fetch(text, params).await?.into_iter().map(|row| row.int(0)).collect()
+    }
+
+    /// The link, for one question, whose answer goes to [`answered`](Self::answered).
+    pub(crate) fn ask(&mut self) -> Answer<&mut dyn Link> {
+        if !self.is_clean {
+            return Err(JournalError::Unavailable("the connection was given up".into()));
+        }
+        self.is_clean = false;
+        Ok(&mut *self.link)
+    }
+
+    pub(crate) fn answered<T>(&mut self, done: Result<Result<T, sqlx::Error>, Elapsed>) -> Answer<T> {
+        let answer = done.map_err(|_| silent())?;
+        let answer = answer.map_err(|error| {
+            self.remedy = remedy(self.link.dialect(), &error);
+            classify(self.link.dialect(), error)
+        })?;
+        self.is_clean = true;
+        Ok(answer)
+    }
+}

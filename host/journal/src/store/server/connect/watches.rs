@@ -1,0 +1,137 @@
+//! What replicas tell each other about their watches. A replica that was away asks whether another
+//! replica's watch began before the outage and still goes on. If so, that replica has seen what the
+//! first one missed, and no gap is recorded.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kubewitness_core::Version;
+use kubewitness_core::ports::JournalError;
+
+use super::lock::{Seat, holding_session};
+use super::replicas::is_stalled;
+use super::session::Session;
+use crate::store::rows::Answer;
+
+/// Counts the changes of what there is to tell.
+pub(crate) type Edition = u64;
+
+/// Epochs and versions by source.
+type Sources = BTreeMap<String, (u32, Version)>;
+
+/// The watches of this replica. Each transaction tells what is new, and there is one every second.
+pub(crate) struct Watches {
+    mine: String,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    sources: Sources,
+    edition: Edition,
+    told: Edition,
+}
+
+impl Watches {
+    pub fn of(replica: &str) -> Self {
+        Self { mine: replica.to_owned(), held: Mutex::default() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set(&self, source: &str, since: Option<(u32, Version)>) {
+        let mut held = self.held();
+        held.edition += u64::from(held.sources.get(source) != since.as_ref());
+        match since {
+            Some(since) => drop(held.sources.insert(source.to_owned(), since)),
+            None => drop(held.sources.remove(source)),
+        }
+    }
+
+    /// What the others don't know, as they read it.
+    pub fn untold(&self) -> Option<(Edition, String)> {
+        let held = self.held();
+        let text = || serde_json::to_string(&held.sources).unwrap_or_default();
+        (held.edition != held.told).then(|| (held.edition, text()))
+    }
+
+    pub fn were_told(&self, edition: Option<Edition>) {
+        let mut held = self.held();
+        held.told = edition.unwrap_or(held.told);
+    }
+
+    /// The seat is a new one.
+    pub fn are_forgotten(&self) {
+        self.held().edition += 1;
+    }
+
+    /// Another replica, which is well, and whose watch began before a version and goes on.
+    pub async fn elsewhere(
+        &self,
+        session: &mut Session,
+        source: &str,
+        epoch: u32,
+        before: &Version,
+    ) -> Answer<Option<String>> {
+        let text = "SELECT w.slot, r.name, w.sources FROM kw_watches w JOIN kw_replicas r ON r.slot = w.slot \
+                    ORDER BY w.slot";
+        for mut row in session.fetch(text, Vec::new()).await? {
+            let (slot, name) = (row.int(0)? as u8, row.text(1)?);
+            let sources = parsed(&name, &row.text(2)?)?;
+            let began = sources.get(source).filter(|(of, _)| *of == epoch).map(|(_, since)| since);
+            if name == self.mine || !began.is_some_and(|since| before.is_newer_than(since)) {
+                continue;
+            }
+            let Some(number) = holding_session(session, Seat::Replica(slot)).await? else { continue };
+            if !is_stalled(session, number).await? {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn parsed(replica: &str, text: &str) -> Answer<Sources> {
+    serde_json::from_str(text).map_err(|error| {
+        JournalError::Unavailable(format!("what the replica {replica} says of its watches: {error}"))
+    })
+}
+
+/// In place of what this replica told before.
+pub(crate) async fn tell(session: &mut Session, slot: u8, text: &str) -> Answer<()> {
+    let slot = i64::from(slot);
+    session.fetch("DELETE FROM kw_watches WHERE slot = ?", vec![slot.into()]).await?;
+    let insert = "INSERT INTO kw_watches (slot, sources) VALUES (?, ?)";
+    session.fetch(insert, vec![slot.into(), text.into()]).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_told_until_it_was_and_again_from_a_new_seat() {
+        let watches = Watches::of("one");
+        let since = || Some((0, Version::new("7")));
+        assert!(watches.untold().is_none());
+        watches.set("jobs", since());
+        let (edition, text) = watches.untold().unwrap();
+        assert_eq!(text, r#"{"jobs":[0,"7"]}"#);
+        assert_eq!(parsed("one", &text).unwrap()["jobs"], since().unwrap());
+        // Changed while it is being told.
+        watches.set("pods", since());
+        watches.were_told(Some(edition));
+        let (edition, _) = watches.untold().unwrap();
+        watches.were_told(Some(edition));
+        watches.set("pods", since());
+        watches.were_told(None);
+        assert!(watches.untold().is_none(), "nothing is new");
+        watches.are_forgotten();
+        assert!(watches.untold().is_some());
+        watches.set("jobs", None);
+        assert_eq!(watches.untold().unwrap().1, r#"{"pods":[0,"7"]}"#);
+        assert!(parsed("one", "[]").unwrap_err().to_string().contains("replica one"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Classifies the errors of a server: the caller tries again, a person mends something, or the process
+//! stops.
+
+use kubewitness_core::ports::JournalError;
+
+use super::dialect::Dialect;
+use crate::report::{DOUBTFUL, LOST, RESTORE};
+
+/// Of PostgreSQL, whose codes' first two characters are a class.
+fn postgres(code: &str) -> Option<&'static str> {
+    match code {
+        // What a transaction that met another, or a server that ends, is told.
+        "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
+        "25006" => Some("the server is read-only"),
+        // As of a database that is told to take no connections.
+        "55000" => Some("the server takes no connections for now"),
+        "57P01" | "57P02" | "57P03" | "57P05" => Some("the server is stopping or starting"),
+        "53100" => Some("the server's disk is full"),
+        "53300" => Some("the server has no connection left"),
+        "42501" => Some("the user lacks a right on the journal's tables"),
+        "28000" | "28P01" => Some("the server refuses the user or the password"),
+        "3D000" => Some("the server has no such database"),
+        _ if code.starts_with("53") => Some("the server lacks a resource"),
+        _ if code.starts_with("08") => Some("the connection was lost"),
+        // A read or write that its system refused: the transaction is undone.
+        "58030" => Some("the server's disk failed"),
+        _ => None,
+    }
+}
+
+/// Of MySQL and MariaDB.
+fn mysql(number: &str) -> Option<&'static str> {
+    match number.parse().unwrap_or(0) {
+        // The last two are of replicated groups, where another member's transaction came first.
+        1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 | 3100 | 3101 => {
+            Some("the server gave up a transaction")
+        }
+        1290 | 1792 | 1836 => Some("the server is read-only"),
+        1047 | 1053 | 1077 | 1079 | 3168 => Some("the server is stopping or starting"),
+        1021 | 1030 | 1114 | 1041 | 1037 | 1038 => Some("the server's disk or memory is full"),
+        1026 => Some("the server's disk failed"),
+        1040 | 1203 | 1226 => Some("the server has no connection left"),
+        1142 | 1143 | 1227 => Some("the user lacks a right on the journal's tables"),
+        1044 => Some("the user has no right on the database"),
+        // Also a host, a way to tell a password, and an account that is locked or whose password is old.
+        1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
+            Some("the server refuses the user or the password")
+        }
+        3159 => Some("the server refuses connections without TLS"),
+        1049 => Some("the server has no such database"),
+        1153 => Some("a row is larger than the server's max_allowed_packet: raise it"),
+        1158..=1161 | 1152 | 1184 | 1927 | 3169 | 4031 => Some("the connection was lost"),
+        _ => None,
+    }
+}
+
+pub(crate) fn passing(dialect: Dialect, code: &str) -> Option<&'static str> {
+    match dialect {
+        Dialect::Postgres => postgres(code),
+        Dialect::Mysql => mysql(code),
+    }
+}
+
+/// What a server says of damaged pages and rows.
+fn is_damage(dialect: Dialect, code: &str) -> bool {
+    match dialect {
+        Dialect::Postgres => matches!(code, "XX001" | "XX002"),
+        // Of tables and indexes that can't be read; MySQL's own checksum failure ends the server.
+        Dialect::Mysql => matches!(code, "1034" | "1035" | "1194" | "1195" | "1712" | "1877"),
+    }
+}
+
+/// Without the tables of a journal, or, in MySQL, without the database that was chosen.
+fn is_gone(dialect: Dialect, code: &str) -> bool {
+    match dialect {
+        Dialect::Postgres => code == "42P01",
+        Dialect::Mysql => matches!(code, "1046" | "1146"),
+    }
+}
+
+/// The code of an error as its server numbers it.
+pub(crate) fn code(dialect: Dialect, error: &sqlx::Error) -> Option<String> {
+    let told = error.as_database_error()?;
+    match dialect {
+        Dialect::Postgres => told.code().map(std::borrow::Cow::into_owned),
+        Dialect::Mysql => {
+            let told = told.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+            Some(told.number().to_string())
+        }
+    }
+}
+
+/// What a person has to do about an error that no waiting changes; `None` where it may pass.
+pub(crate) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static str> {
+    const CERTIFICATE: &str = "name the authority that vouches for the server in the address (`sslrootcert=` for \
+        PostgreSQL, `ssl-ca=` for MySQL and MariaDB), and the name that its certificate has";
+    const LOGIN: &str = "correct the user or the password in the journal's address, or the rules by which the \
+        server lets users in";
+    const DATABASE: &str =
+        "make the database or put a copy of it back, or name another one in the journal's address";
+    const RIGHTS: &str = "grant that user the right to make, read and write tables there";
+    const PROTOCOL: &str = "correct scheme, host and port of the journal's address";
+    const ENCRYPT: &str =
+        "take `ssl-mode=DISABLED` out of the journal's address, or give the server a certificate";
+    match error {
+        error if lacks_tls(error) => return Some(ENCRYPT),
+        sqlx::Error::Tls(_) => {
+            return Some("correct the address's settings of TLS, or the server's certificate");
+        }
+        sqlx::Error::Protocol(_) | sqlx::Error::Configuration(_) => return Some(PROTOCOL),
+        // Told by the client's TLS, in its words.
+        sqlx::Error::Io(_) if error.to_string().contains("peer certificate") => {
+            return Some(CERTIFICATE);
+        }
+        _ => {}
+    }
+    let code = code(dialect, error)?;
+    match (dialect, code.as_str()) {
+        (Dialect::Postgres, "28000" | "28P01") => Some(LOGIN),
+        (Dialect::Mysql, "3159") => Some(ENCRYPT),
+        (Dialect::Mysql, "1045" | "1129" | "1130" | "1251" | "1524" | "1698") => Some(LOGIN),
+        (Dialect::Mysql, "1820" | "1862" | "3118" | "3955") => Some(LOGIN),
+        (Dialect::Postgres, "3D000") | (Dialect::Mysql, "1049") => Some(DATABASE),
+        (Dialect::Postgres, "3F000" | "42501") => Some(RIGHTS),
+        (Dialect::Mysql, "1044" | "1142" | "1143" | "1227") => Some(RIGHTS),
+        _ => None,
+    }
+}
+
+/// MySQL's kind of password is told to nobody who could be somebody else: the client says so when it
+/// would have to be, and gives it no kind of error of its own.
+fn lacks_tls(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Configuration(why) if why.to_string().contains("RSA"))
+}
+
+pub(crate) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
+    if let Some(code) = code(dialect, &error) {
+        return match passing(dialect, &code) {
+            Some(what) => JournalError::Unavailable(format!("{what}: {error}")),
+            None if is_damage(dialect, &code) => JournalError::Fatal(format!(
+                "{error}: what is on the server's disk is not what was written: {RESTORE}"
+            )),
+            None if is_gone(dialect, &code) => {
+                JournalError::Fatal(format!("{error}: tables of the journal are missing: {LOST}"))
+            }
+            None => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
+        };
+    }
+    match error {
+        error if lacks_tls(&error) => JournalError::Unavailable(
+            "the server wants the password as `caching_sha2_password` has it, which is told over TLS alone"
+                .into(),
+        ),
+        // Of a row: what is there is not of this format.
+        sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::Decode(_)
+        | sqlx::Error::Encode(_)
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::ColumnIndexOutOfBounds { .. }
+        | sqlx::Error::TypeNotFound { .. } => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
+        // Everything else is about the way to the server.
+        error => JournalError::Unavailable(format!("the server can't be reached: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_tried_again_and_damage_is_not() {
+        for code in ["40001", "40P01", "55000", "53100", "53300", "57P01", "57P03", "25006", "08006", "53200"]
+        {
+            assert!(passing(Dialect::Postgres, code).is_some(), "{code}");
+        }
+        for code in ["23505", "42P01", "XX001", "XX002", "22021"] {
+            assert!(passing(Dialect::Postgres, code).is_none(), "{code}");
+        }
+        for code in ["1205", "1213", "1040", "1114", "1290", "1053", "3101", "3159", "3168", "4031"] {
+            assert!(passing(Dialect::Mysql, code).is_some(), "{code}");
+        }
+        for code in ["1062", "1146", "1034", "1366"] {
+            assert!(passing(Dialect::Mysql, code).is_none(), "{code}");
+        }
+        assert!(is_gone(Dialect::Postgres, "42P01") && is_gone(Dialect::Mysql, "1146"));
+        assert!(is_damage(Dialect::Postgres, "XX001") && is_damage(Dialect::Mysql, "1034"));
+    }
+
+    #[test]
+    fn what_only_a_person_can_mend_is_told_from_what_passes() {
+        let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionRefused.into());
+        assert_eq!(remedy(Dialect::Postgres, &lost), None);
+        let other = sqlx::Error::Protocol("unknown message type: '4'".into());
+        assert!(remedy(Dialect::Mysql, &other).is_some_and(|remedy| remedy.contains("port")));
+        let untrusted = sqlx::Error::Tls("unknown issuer".into());
+        assert!(remedy(Dialect::Postgres, &untrusted).is_some_and(|remedy| remedy.contains("certificate")));
+    }
+
+    #[test]
+    fn a_lost_connection_is_tried_again() {
+        let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        assert!(matches!(classify(Dialect::Postgres, lost), JournalError::Unavailable(_)));
+        let closed = sqlx::Error::PoolTimedOut;
+        assert!(matches!(classify(Dialect::Mysql, closed), JournalError::Unavailable(_)));
+        let row = sqlx::Error::ColumnNotFound("x".into());
+        assert!(matches!(classify(Dialect::Postgres, row), JournalError::Fatal(_)));
+    }
+}

@@ -1,0 +1,208 @@
+//! One connection to a server: takes texts and values, returns rows. Knows no table of the journal.
+
+use async_trait::async_trait;
+use kubewitness_core::ports::JournalError;
+
+use super::dialect::Dialect;
+use super::table::{Batch, Delete, Insert, Update};
+use crate::store::rows::{Answer, Key};
+
+/// All that the journal's tables hold.
+pub(crate) use crate::store::rows::seal::Cell as Value;
+
+/// What a text is given for its places.
+#[derive(Clone, Debug)]
+pub(crate) enum Param {
+    Int(i64),
+    Bytes(Vec<u8>),
+    /// For `@numbers`.
+    Numbers(Vec<i64>),
+    /// For `@pairs`.
+    Pairs(Vec<(i64, Vec<u8>)>),
+}
+
+impl From<i64> for Param {
+    fn from(number: i64) -> Self {
+        Self::Int(number)
+    }
+}
+
+impl From<&str> for Param {
+    fn from(text: &str) -> Self {
+        Self::Bytes(text.as_bytes().to_vec())
+    }
+}
+
+impl From<&[i64]> for Param {
+    fn from(numbers: &[i64]) -> Self {
+        Self::Numbers(numbers.to_vec())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Int(number)
+    }
+}
+
+impl From<Option<i64>> for Value {
+    fn from(number: Option<i64>) -> Self {
+        number.map_or(Self::Null, Self::Int)
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Bytes(text.into_bytes())
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Bytes(text.as_bytes().to_vec())
+    }
+}
+
+impl From<&Key> for Value {
+    fn from(key: &Key) -> Self {
+        Self::Bytes(key_bytes(key))
+    }
+}
+
+impl From<Option<&Key>> for Value {
+    fn from(key: Option<&Key>) -> Self {
+        key.map_or(Self::Null, Self::from)
+    }
+}
+
+const NUMBER: u8 = 1;
+const TEXT: u8 = 2;
+
+/// In the order of the numbers, so that new versions go to the end of the index.
+pub(crate) fn key_bytes(key: &Key) -> Vec<u8> {
+    match key {
+        Key::Number(number) => {
+            let ordered = (*number as u64) ^ (1 << 63);
+            [&[NUMBER], &ordered.to_be_bytes()[..]].concat()
+        }
+        Key::Text(text) => [&[TEXT], text.as_bytes()].concat(),
+    }
+}
+
+fn key_of(bytes: &[u8]) -> Option<Key> {
+    match bytes.split_first()? {
+        (&NUMBER, number) => {
+            let ordered = u64::from_be_bytes(number.try_into().ok()?);
+            Some(Key::Number((ordered ^ (1 << 63)) as i64))
+        }
+        (&TEXT, text) => Some(Key::Text(std::str::from_utf8(text).ok()?.into())),
+        _ => None,
+    }
+}
+
+/// One row of an answer. A column that is not what it has to be is damage.
+#[derive(Debug)]
+pub(crate) struct Row(pub Vec<Value>);
+
+fn malformed(column: usize) -> JournalError {
+    JournalError::Fatal(format!("a row is not of this format: column {column} is something else"))
+}
+
+impl Row {
+    fn take(&mut self, column: usize) -> Answer<Value> {
+        let value = self.0.get_mut(column).ok_or_else(|| malformed(column))?;
+        Ok(std::mem::replace(value, Value::Null))
+    }
+
+    pub fn optional_int(&self, column: usize) -> Answer<Option<i64>> {
+        match self.0.get(column) {
+            Some(Value::Int(number)) => Ok(Some(*number)),
+            Some(Value::Null) => Ok(None),
+            _ => Err(malformed(column)),
+        }
+    }
+
+    pub fn int(&self, column: usize) -> Answer<i64> {
+        self.optional_int(column)?.ok_or_else(|| malformed(column))
+    }
+
+    pub fn optional_bytes(&mut self, column: usize) -> Answer<Option<Vec<u8>>> {
+        match self.take(column)? {
+            Value::Bytes(bytes) => Ok(Some(bytes)),
+            Value::Null => Ok(None),
+            Value::Int(_) => Err(malformed(column)),
+        }
+    }
+
+    pub fn bytes(&mut self, column: usize) -> Answer<Vec<u8>> {
+        self.optional_bytes(column)?.ok_or_else(|| malformed(column))
+    }
+
+    pub fn optional_text(&mut self, column: usize) -> Answer<Option<String>> {
+        let bytes = self.optional_bytes(column)?;
+        bytes.map(|bytes| String::from_utf8(bytes).map_err(|_| malformed(column))).transpose()
+    }
+
+    pub fn text(&mut self, column: usize) -> Answer<String> {
+        self.optional_text(column)?.ok_or_else(|| malformed(column))
+    }
+
+    pub fn optional_key(&mut self, column: usize) -> Answer<Option<Key>> {
+        let bytes = self.optional_bytes(column)?;
+        bytes.map(|bytes| key_of(&bytes).ok_or_else(|| malformed(column))).transpose()
+    }
+
+    pub fn key(&mut self, column: usize) -> Answer<Key> {
+        self.optional_key(column)?.ok_or_else(|| malformed(column))
+    }
+}
+
+/// A connection. After an error it is not used again: what it would answer next is not known.
+#[async_trait]
+pub(crate) trait Link: Send {
+    fn dialect(&self) -> Dialect;
+
+    /// `shared` as [`Dialect::text`] takes it.
+    async fn fetch(&mut self, shared: &str, params: Vec<Param>) -> Result<Vec<Row>, sqlx::Error>;
+
+    /// Statements without places, sent together; the rows that they answer with.
+    async fn script(&mut self, text: &str) -> Result<Vec<Row>, sqlx::Error>;
+
+    async fn insert(&mut self, insert: &Insert, rows: Batch) -> Result<(), sqlx::Error>;
+
+    async fn update(&mut self, update: &Update, rows: Batch) -> Result<(), sqlx::Error>;
+
+    async fn delete(&mut self, delete: &Delete, rows: Batch) -> Result<(), sqlx::Error>;
+}
+
+pub(crate) type Written = Result<(), sqlx::Error>;
+
+/// Numbers are ours: a sequence would also count what was there already.
+pub(crate) async fn next(link: &mut dyn Link, text: &str) -> Result<i64, sqlx::Error> {
+    let rows = link.fetch(text, Vec::new()).await?;
+    rows.first().and_then(|row| row.int(0).ok()).ok_or(sqlx::Error::RowNotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_back_and_keep_the_order_of_their_numbers() {
+        let keys = [-1, 0, 1, 255, 256, 999_999_999_999_999_999].map(Key::Number);
+        let stored = keys.clone().map(|key| key_bytes(&key));
+        assert!(stored.is_sorted());
+        for (key, bytes) in keys.into_iter().zip(&stored) {
+            assert_eq!(key_of(bytes), Some(key));
+        }
+        let text = Key::Text("=abc".into());
+        assert_eq!(key_of(&key_bytes(&text)), Some(text));
+        assert_eq!(key_of(&[NUMBER, 1]), None);
+    }
+}

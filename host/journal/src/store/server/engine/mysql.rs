@@ -1,0 +1,184 @@
+//! MySQL and MariaDB: one statement writes many rows. The number of rows is a power of two, so that few
+//! texts serve every length, and a statement stays below the server's limit for a packet.
+
+use async_trait::async_trait;
+use sqlx::mysql::{MySqlArguments, MySqlColumn, MySqlConnection, MySqlRow};
+use sqlx::{Arguments, AssertSqlSafe, Column as _, Row as _, TypeInfo};
+
+use super::dialect::Dialect;
+use super::link::{Link, Param, Row, Value};
+use super::table::{Batch, Column, Conflict, Delete, Insert, Merge, Update, fitting, names};
+
+/// Rows of one statement at most; with the widest table's 13 columns it has 3,328 of 65,535 places.
+const LARGEST: usize = 256;
+
+/// Bytes of one statement, unless one row alone is larger: well below the smallest limit that a
+/// server comes with (MariaDB's `max_allowed_packet` of 16 MiB).
+const PACKET: usize = 4 << 20;
+
+/// How many of these rows make the next statement.
+fn next_rows(values: &[Value], width: usize) -> usize {
+    let most = values.len().min(LARGEST * width);
+    1 << fitting(&values[..most], width, PACKET).ilog2()
+}
+
+fn bind(arguments: &mut MySqlArguments, value: Value) -> Result<(), sqlx::Error> {
+    let bound = match value {
+        Value::Null => arguments.add(None::<i64>),
+        Value::Int(number) => arguments.add(number),
+        Value::Bytes(bytes) => arguments.add(bytes),
+    };
+    bound.map_err(sqlx::Error::Encode)
+}
+
+fn row(row: &MySqlRow) -> Result<Row, sqlx::Error> {
+    let value = |(index, column): (usize, &MySqlColumn)| {
+        Ok(match column.type_info().name() {
+            "BIGINT" | "INT" | "SMALLINT" | "TINYINT" | "BOOLEAN" => {
+                row.try_get::<Option<i64>, _>(index)?.into()
+            }
+            _ => row.try_get_unchecked::<Option<Vec<u8>>, _>(index)?.map_or(Value::Null, Value::Bytes),
+        })
+    };
+    row.columns().iter().enumerate().map(value).collect::<Result<_, sqlx::Error>>().map(Row)
+}
+
+fn places(width: usize) -> String {
+    format!("({})", vec!["?"; width].join(","))
+}
+
+/// How the text of many rows is put together.
+struct Text<'a> {
+    head: &'a str,
+    row: &'a str,
+    between: &'a str,
+    tail: &'a str,
+}
+
+async fn run(link: &mut MySqlConnection, text: Text<'_>, batch: Batch) -> Result<(), sqlx::Error> {
+    let Text { head, row, between, tail } = text;
+    for part in batch.parts(next_rows) {
+        let text = format!("{head} {} {tail}", vec![row; part.len()].join(between));
+        let mut arguments = MySqlArguments::default();
+        for value in part.values {
+            bind(&mut arguments, value)?;
+        }
+        sqlx::query_with(AssertSqlSafe(text), arguments).execute(&mut *link).await?;
+    }
+    Ok(())
+}
+
+fn on_conflict(insert: &Insert) -> String {
+    let merges = match insert.conflict {
+        Conflict::Refuse => return String::new(),
+        // `INSERT IGNORE` would also cut what is too long.
+        Conflict::Keep => {
+            let key = insert.key[0];
+            return format!("ON DUPLICATE KEY UPDATE {key} = {}.{key}", insert.table);
+        }
+        Conflict::Merge(merges) => merges,
+    };
+    let set = merges.iter().map(|(name, merge)| match merge {
+        Merge::New => format!("{name} = VALUES({name})"),
+        Merge::Sum => format!("{name} = {name} + VALUES({name})"),
+    });
+    format!("ON DUPLICATE KEY UPDATE {}", set.collect::<Vec<_>>().join(", "))
+}
+
+/// Rows as a JSON table. Only for numbers, which is all that is ever updated.
+fn update_text(update: &Update) -> String {
+    let Update { table, key, set } = update;
+    let columns = key.iter().chain(*set).enumerate();
+    let columns = columns.map(|(index, Column { name, .. })| format!("{name} BIGINT PATH '$[{index}]'"));
+    let on = key.iter().map(|Column { name, .. }| format!("t.{name} = v.{name}")).collect::<Vec<_>>();
+    let values = set.iter().map(|Column { name, .. }| format!("t.{name} = v.{name}")).collect::<Vec<_>>();
+    format!(
+        "UPDATE JSON_TABLE(?, '$[*]' COLUMNS ({})) AS v STRAIGHT_JOIN {table} t ON {} SET {}",
+        columns.collect::<Vec<_>>().join(", "),
+        on.join(" AND "),
+        values.join(", ")
+    )
+}
+
+fn json(batch: &Batch) -> String {
+    let rows: Vec<Vec<Option<i64>>> = batch
+        .values
+        .chunks(batch.width)
+        .map(|row| row.iter().map(|value| if let Value::Int(number) = value { Some(*number) } else { None }))
+        .map(Iterator::collect)
+        .collect();
+    serde_json::to_string(&rows).expect("numbers always serialize")
+}
+
+#[async_trait]
+impl Link for MySqlConnection {
+    fn dialect(&self) -> Dialect {
+        Dialect::Mysql
+    }
+
+    async fn fetch(&mut self, shared: &str, params: Vec<Param>) -> Result<Vec<Row>, sqlx::Error> {
+        let mut arguments = MySqlArguments::default();
+        for param in params {
+            let bound = match param {
+                Param::Int(number) => arguments.add(number),
+                Param::Bytes(bytes) => arguments.add(bytes),
+                Param::Numbers(numbers) => {
+                    arguments.add(serde_json::to_string(&numbers).expect("numbers always serialize"))
+                }
+                Param::Pairs(pairs) => {
+                    let pairs: Vec<_> =
+                        pairs.iter().map(|(number, bytes)| (number, hex::encode_upper(bytes))).collect();
+                    arguments.add(serde_json::to_string(&pairs).expect("numbers and texts always serialize"))
+                }
+            };
+            bound.map_err(sqlx::Error::Encode)?;
+        }
+        let text = AssertSqlSafe(Dialect::Mysql.text(shared));
+        let rows = sqlx::query_with(text, arguments).fetch_all(self).await?;
+        rows.iter().map(row).collect()
+    }
+
+    async fn script(&mut self, text: &str) -> Result<Vec<Row>, sqlx::Error> {
+        let rows = sqlx::raw_sql(AssertSqlSafe(text.to_owned())).fetch_all(self).await?;
+        rows.iter().map(row).collect()
+    }
+
+    async fn insert(&mut self, insert: &Insert, rows: Batch) -> Result<(), sqlx::Error> {
+        let head = format!("INSERT INTO {} ({}) VALUES", insert.table, names(insert.columns));
+        let (row, tail) = (places(rows.width), on_conflict(insert));
+        run(self, Text { head: &head, row: &row, between: ",", tail: &tail }, rows).await
+    }
+
+    async fn update(&mut self, update: &Update, rows: Batch) -> Result<(), sqlx::Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut arguments = MySqlArguments::default();
+        arguments.add(json(&rows)).map_err(sqlx::Error::Encode)?;
+        let text = AssertSqlSafe(update_text(update));
+        sqlx::query_with(text, arguments).execute(self).await.map(drop)
+    }
+
+    async fn delete(&mut self, delete: &Delete, rows: Batch) -> Result<(), sqlx::Error> {
+        // Not a list of pairs: MariaDB would read the whole table for it.
+        let row = delete.key.iter().map(|Column { name, .. }| format!("{name} = ?")).collect::<Vec<_>>();
+        let (head, row) = (format!("DELETE FROM {} WHERE", delete.table), format!("({})", row.join(" AND ")));
+        run(self, Text { head: &head, row: &row, between: " OR ", tail: "" }, rows).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_stays_below_the_packet_and_has_one_row_at_least() {
+        let rows = |count: usize, bytes: usize| -> Vec<Value> {
+            (0..count).flat_map(|_| [Value::Int(1), Value::Bytes(vec![0; bytes])]).collect()
+        };
+        assert_eq!(next_rows(&rows(1000, 10), 2), 256);
+        assert_eq!(next_rows(&rows(7, 10), 2), 4);
+        assert_eq!(next_rows(&rows(9, 1 << 20), 2), 2);
+        assert_eq!(next_rows(&rows(9, 32 << 20), 2), 1);
+    }
+}

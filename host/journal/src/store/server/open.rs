@@ -1,0 +1,297 @@
+//! Opens a journal on a server: checks the format, takes the lock or a seat, and migrates.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::Version;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::ports::JournalError;
+
+use super::connect::lock::{self, Holder, Lock, Seat};
+use super::connect::pool::Pool;
+use super::connect::replicas::{self, Seated, Sharing};
+use super::connect::server::Server;
+use super::connect::session::Session;
+use super::connect::watches::Watches;
+use super::engine::dialect::Dialect;
+use super::schema;
+use super::writer::{Share, Writer};
+use crate::report::{OpenError, Replica};
+use crate::store::format::{marked, unmarked};
+use crate::store::rows::Answer;
+use crate::store::{self, Opened};
+
+pub(crate) struct Store {
+    readers: Arc<Pool>,
+    /// What this process tells the others of its watches, where there are others.
+    watches: Option<Arc<Watches>>,
+}
+
+impl Store {
+    /// `sharing`: with other processes that say so as well. `unfinished`: also one with an import that has
+    /// not come to its end, which is told.
+    pub async fn open(
+        server: Server,
+        readers: u32,
+        clock: Arc<dyn Clock>,
+        sharing: Option<Sharing>,
+        unfinished: bool,
+    ) -> Result<(Self, Writer, bool), OpenError> {
+        let place = server.to_string();
+        let mut session = dial(&server, &place).await?;
+        let taken = take(&server, &place, &mut session, (sharing, unfinished), clock.now_ms()).await;
+        let (share, is_unfinished) = taken.map_err(|error| explained(error, session.remedy()))?;
+        let watches = share.as_ref().map(Share::watches);
+        let writer = Writer::new(server.clone(), session, clock, share).await;
+        let writer = writer.map_err(|error| open_error(&place, error))?;
+        Ok((Self { readers: Pool::new(server, readers), watches }, writer, is_unfinished))
+    }
+}
+
+async fn dial(server: &Server, place: &str) -> Result<Session, OpenError> {
+    let session = server.dial().await;
+    session.map_err(|refusal| explained(open_error(place, refusal.error), refusal.remedy))
+}
+
+/// Makes the journal this session's, or one of its, in today's format.
+async fn take(
+    server: &Server,
+    place: &str,
+    session: &mut Session,
+    (sharing, unfinished): (Option<Sharing>, bool),
+    now_ms: u64,
+) -> Result<(Option<Share>, bool), OpenError> {
+    let fail = |error| open_error(place, error);
+    server.make_durable(session).await.map_err(fail)?;
+    // Before any write: a journal of a newer program must stay as it is.
+    let format = version(session, place).await?;
+    if format.is_none()
+        && let Err(error) = make(session, schema::MARK).await
+    {
+        let remedy = session.remedy();
+        // Two that begin at once make the same table, and PostgreSQL lets one of them fail once the
+        // other's is there.
+        *session = dial(server, place).await?;
+        if version(session, place).await?.is_none() {
+            return Err(explained(fail(error), remedy));
+        }
+    }
+    // A replica that was stopped may hold the row of `kw_journal`.
+    if format.is_some_and(|(format, _)| format >= schema::SHARED) {
+        replicas::end_stalled(session, Seat::Whole).await.map_err(fail)?;
+    }
+    let lock = match &sharing {
+        Some(sharing) => replicas::come_in(session, sharing).await,
+        None => lock::lock(session, Seat::Whole).await,
+    };
+    if let Lock::Others(holder) = lock.map_err(fail)? {
+        return Err(held(server.dialect(), place, holder));
+    }
+    // Another process may have migrated it while this one waited.
+    let (format, is_unfinished) = version(session, place).await?.unwrap_or_default();
+    if is_unfinished && !unfinished {
+        return Err(OpenError::Unfinished { place: place.into() });
+    }
+    let others = match format >= schema::SHARED {
+        true => replicas::seated(session).await.map_err(fail)?,
+        false => Vec::new(),
+    };
+    suits(place, &others, sharing.as_ref(), format)?;
+    migrate(session, place, format, is_unfinished).await.map_err(fail)?;
+    let Some(sharing) = sharing else { return Ok((None, is_unfinished)) };
+    let Some(slot) = replicas::sit(session, &sharing, None, now_ms).await.map_err(fail)? else {
+        let remedy = "start fewer";
+        return Err(OpenError::Shared { place: place.into(), replicas: names(&others), remedy });
+    };
+    lock::unlock(session, Seat::Whole).await.map_err(fail)?;
+    Ok((Some(Share::new(sharing, slot)), is_unfinished))
+}
+
+fn held(dialect: Dialect, place: &str, Holder { name, session }: Holder) -> OpenError {
+    let end =
+        |number| format!(", or, if it is lost, end its session with {}", lock::how_to_end(dialect, number));
+    OpenError::Held { place: place.into(), holder: name, how: session.map_or_else(String::new, end) }
+}
+
+/// Whether a process may come to the replicas that share the journal.
+fn suits(place: &str, others: &[Seated], sharing: Option<&Sharing>, format: i64) -> Result<(), OpenError> {
+    let remedy = match sharing {
+        _ if others.is_empty() => return Ok(()),
+        None => "start this process with their --lease as well",
+        Some(_) if format < schema::VERSION => "replace them first: they run an older version",
+        Some(sharing) if others.iter().any(|other| other.lease != sharing.lease) => {
+            "give this process a journal of its own: they use another Lease, or one of another cluster"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(OpenError::Shared { place: place.into(), replicas: names(others), remedy })
+}
+
+fn names(replicas: &[Seated]) -> String {
+    let names: Vec<_> = replicas.iter().map(|other| other.replica.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// Of the journal in this database, and whether it holds an import that has not come to its end; `None`
+/// where there is none.
+async fn version(session: &mut Session, place: &str) -> Result<Option<(i64, bool)>, OpenError> {
+    let fail = |error| open_error(place, error);
+    let text = match session.dialect() {
+        Dialect::Postgres => "SELECT 1 FROM pg_class WHERE oid = to_regclass('kw_journal')",
+        Dialect::Mysql => {
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = database() AND table_name = 'kw_journal'"
+        }
+    };
+    if session.fetch(text, Vec::new()).await.map_err(fail)?.is_empty() {
+        return Ok(None);
+    }
+    let rows = session.fetch("SELECT format FROM kw_journal WHERE id = 1", Vec::new()).await.map_err(fail)?;
+    let (found, unfinished) = unmarked(rows.first().map_or(Ok(0), |row| row.int(0)).map_err(fail)?);
+    let known = schema::VERSION;
+    match found > known {
+        true => Err(OpenError::Newer { path: place.into(), found, known }),
+        false => Ok(Some((found, unfinished))),
+    }
+}
+
+async fn make(session: &mut Session, shared: &str) -> Answer<()> {
+    if let Some((table, column)) = schema::added(shared)
+        && session.has_column(table, column).await?
+    {
+        return Ok(());
+    }
+    match schema::statement(session.dialect(), shared) {
+        Some(text) => session.script(&text).await,
+        None => Ok(()),
+    }
+}
+
+/// A version at a time. Where a process is killed in between, the next does the step again.
+async fn migrate(session: &mut Session, place: &str, from: i64, unfinished: bool) -> Answer<()> {
+    let steps = (1..).zip(schema::STEPS).filter(|(version, _)| *version > from);
+    for (version, step) in steps {
+        if version > 1 {
+            tracing::info!(place, version, "migrating the journal to a newer format");
+        }
+        for shared in step {
+            make(session, shared).await?;
+        }
+        if version == schema::SEALED {
+            session.fill().await?;
+        }
+        let text = match version {
+            1 => "INSERT INTO kw_journal (id, format, epoch, holder, since_ms) VALUES (1, ?, 0, '', 0)",
+            _ => "UPDATE kw_journal SET format = ? WHERE id = 1",
+        };
+        session.fetch(text, vec![marked(version, unfinished).into()]).await?;
+    }
+    Ok(())
+}
+
+fn open_error(place: &str, error: JournalError) -> OpenError {
+    match error {
+        JournalError::Fatal(reason) => OpenError::Damaged { path: place.into(), reason },
+        JournalError::Unavailable(reason) => OpenError::Away { place: place.into(), reason },
+        JournalError::Invalid(reason) | JournalError::Overtaken(reason) => {
+            OpenError::Unavailable { path: place.into(), reason }
+        }
+    }
+}
+
+/// What a person has to mend is no reason to wait.
+fn explained(error: OpenError, remedy: Option<&'static str>) -> OpenError {
+    match (error, remedy) {
+        (OpenError::Away { place, reason }, Some(remedy)) => {
+            OpenError::Refused { place, reason, remedy: remedy.into() }
+        }
+        (error, _) => error,
+    }
+}
+
+/// A journal of this format, and a connection that only reads.
+pub(crate) async fn open_to_read(server: &Server) -> Result<Opened, OpenError> {
+    let place = server.to_string();
+    let mut session = dial(server, &place).await?;
+    match version(&mut session, &place).await? {
+        Some((schema::VERSION, unfinished)) => {
+            let bytes = bytes(&mut session).await.map_err(|error| open_error(&place, error))?;
+            Ok(Opened { connection: Box::new(session), bytes, wal_bytes: 0, unfinished })
+        }
+        Some((found, _)) if found > 0 => {
+            Err(OpenError::Older { path: place.into(), found, known: schema::VERSION })
+        }
+        _ => Err(OpenError::Unavailable { path: place.into(), reason: "there is no journal here".into() }),
+    }
+}
+
+/// Removes a journal that holds an import that has not come to its end, and no other.
+pub(crate) async fn discard(server: &Server) -> Result<(), OpenError> {
+    let place = server.to_string();
+    let fail = |error| open_error(&place, error);
+    let mut session = dial(server, &place).await?;
+    let nothing = || OpenError::NothingToDiscard { place: place.clone() };
+    if version(&mut session, &place).await?.is_none() {
+        return Err(nothing());
+    }
+    if let Lock::Others(holder) = lock::lock(&mut session, Seat::Whole).await.map_err(fail)? {
+        return Err(held(server.dialect(), &place, holder));
+    }
+    let Some((_, true)) = version(&mut session, &place).await? else { return Err(nothing()) };
+    // The mark goes last: whoever is killed in between leaves what can be discarded again.
+    for table in schema::tables().chain(["kw_journal"]) {
+        session.script(&format!("DROP TABLE IF EXISTS {table}")).await.map_err(fail)?;
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl store::Store for Store {
+    async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
+        Ok(Box::new(self.readers.lend().await?))
+    }
+
+    async fn bytes(&self) -> Answer<u64> {
+        bytes(self.readers.lend().await?.session()).await
+    }
+
+    async fn agree(&self, name: &str, text: &str) -> Answer<String> {
+        let mut lent = self.readers.lend().await?;
+        replicas::agree(lent.session(), name, text).await
+    }
+
+    async fn replicas(&self) -> Answer<Vec<Replica>> {
+        let seated = replicas::seated(self.readers.lend().await?.session()).await?;
+        Ok(seated.into_iter().map(|seated| seated.replica).collect())
+    }
+
+    fn watches(&self, source: &str, since: Option<(u32, Version)>) {
+        if let Some(watches) = &self.watches {
+            watches.set(source, since);
+        }
+    }
+
+    async fn watched_elsewhere(&self, source: &str, epoch: u32, before: &Version) -> Answer<Option<String>> {
+        let Some(mine) = &self.watches else { return Ok(None) };
+        mine.elsewhere(self.readers.lend().await?.session(), source, epoch, before).await
+    }
+
+    async fn close(&self) -> Answer<()> {
+        self.readers.close();
+        Ok(())
+    }
+}
+
+/// What the journal takes on the server's disk.
+async fn bytes(session: &mut Session) -> Answer<u64> {
+    let text = match session.dialect() {
+        Dialect::Postgres => {
+            "SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class \
+                 WHERE relkind = 'r' AND relname LIKE 'kw\\_%' AND pg_table_is_visible(oid)"
+        }
+        Dialect::Mysql => {
+            "SELECT CAST(coalesce(sum(data_length + index_length), 0) AS SIGNED) FROM information_schema.tables \
+                 WHERE table_schema = database() AND table_name LIKE 'kw\\_%'"
+        }
+    };
+    Ok(session.numbers(text, Vec::new()).await?.first().copied().unwrap_or_default() as u64)
+}

@@ -1,0 +1,308 @@
+//! Reads figures, findings, and what plugins saved.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use kubewitness_core::kinds::is_kind;
+use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
+use kubewitness_core::state::gap_reason;
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::{Gap, Seq, StateId, calendar};
+
+use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::store::rows::{Act, Answer, SEGMENT, Stream, check, decoded};
+use crate::store::server::connect::session::Session;
+use crate::store::server::engine::link::Row;
+
+/// Gaps of one question to the server, while those are looked for that fit.
+const PAGE: i64 = 1000;
+
+fn moment(ms: Option<i64>) -> Option<String> {
+    ms.filter(|ms| *ms > 0).map(|ms| calendar::rfc3339(ms as u64))
+}
+
+fn cut(limit: usize) -> i64 {
+    // Engines differ in the largest limit that they take.
+    limit.min(i32::MAX as usize) as i64
+}
+
+fn gap(id: i64, body: &str) -> Answer<Gap> {
+    decoded(body, || format!("gap {id}"))
+}
+
+fn fits(gap: &Gap, query: &GapQuery) -> bool {
+    let object = gap.object.as_ref();
+    let is = |wanted: &Option<String>, has: fn(&kubewitness_core::ObjectRef) -> &String| {
+        wanted.as_ref().is_none_or(|wanted| object.is_some_and(|object| has(object) == wanted))
+    };
+    let kind = |kind: &String| object.is_some_and(|object| is_kind(&object.group, &object.kind, kind));
+    is(&query.uid, |object| &object.uid)
+        && is(&query.namespace, |object| &object.namespace)
+        && is(&query.name, |object| &object.name)
+        && query.kind.as_ref().is_none_or(kind)
+}
+
+impl Session {
+    pub(super) async fn read_stats(&mut self, bytes: u64) -> Answer<JournalView> {
+        let text = "SELECT (SELECT CAST(coalesce(sum(states), 0) AS @BIGINT) FROM kw_tallies), \
+                    coalesce((SELECT min(seq) FROM kw_states), 0), coalesce((SELECT max(seq) FROM kw_states), 0), \
+                    (SELECT observed_ms FROM kw_states ORDER BY seq LIMIT 1)";
+        let rows = self.fetch(text, Vec::new()).await?;
+        let row = rows.first().ok_or_else(|| JournalError::Fatal("the server answered nothing".into()))?;
+        Ok(JournalView {
+            states: row.int(0)? as u64,
+            bytes,
+            oldest_seq: row.int(1)? as u64,
+            newest_seq: row.int(2)? as u64,
+            oldest_at: moment(row.optional_int(3)?),
+            ..JournalView::default()
+        })
+    }
+
+    async fn per_stream(&mut self, text: &str) -> Answer<HashMap<i64, u64>> {
+        let rows = self.fetch(text, Vec::new()).await?;
+        rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)? as u64))).collect()
+    }
+
+    pub(super) async fn read_source_counters(&mut self) -> Answer<Vec<SourceCounters>> {
+        let gaps = self.per_stream("SELECT stream, count(*) FROM kw_gaps GROUP BY stream").await?;
+        let poison = self.per_stream("SELECT stream, count(*) FROM kw_poison GROUP BY stream").await?;
+        let mut sources: BTreeMap<String, SourceCounters> = BTreeMap::new();
+        // Epochs ascend, so the last one's checkpoint stays.
+        for stream in self.read_streams().await? {
+            let counters = sources.entry(stream.source.clone()).or_default();
+            let last = stream.last_event_ms.filter(|ms| *ms > 0).map(|ms| ms as u64);
+            *counters = SourceCounters {
+                source: stream.source,
+                epoch: stream.epoch,
+                checkpoint: stream.checkpoint.unwrap_or_default(),
+                states: counters.states + stream.states,
+                gaps: counters.gaps + gaps.get(&stream.id).copied().unwrap_or_default(),
+                poison: counters.poison + poison.get(&stream.id).copied().unwrap_or_default(),
+                last_event_ms: counters.last_event_ms.max(last),
+            };
+        }
+        Ok(sources.into_values().collect())
+    }
+
+    pub(super) async fn read_gaps(&mut self) -> Answer<Vec<Gap>> {
+        let rows = self.fetch("SELECT id, body FROM kw_gaps ORDER BY id", Vec::new()).await?;
+        rows.into_iter().map(|mut row| gap(row.int(0)?, &row.text(1)?)).collect()
+    }
+
+    /// Newest first. What they are about is compared here, part by part.
+    pub(super) async fn read_gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+        let text = "SELECT g.id, g.body, t.source FROM kw_gaps g @JOIN kw_streams t ON t.id = g.stream \
+                    WHERE g.id < ? ORDER BY g.id DESC LIMIT ?";
+        let limit = query.limit.unwrap_or(usize::MAX);
+        let (mut gaps, mut before) = (Vec::new(), i64::MAX);
+        loop {
+            let rows = self.fetch(text, vec![before.into(), PAGE.into()]).await?;
+            let is_last = (rows.len() as i64) < PAGE;
+            for mut row in rows {
+                before = row.int(0)?;
+                let (gap, source) = (gap(before, &row.text(1)?)?, row.text(2)?);
+                if gaps.len() < limit
+                    && query.source.as_ref().is_none_or(|wanted| *wanted == source)
+                    && fits(&gap, query)
+                {
+                    gaps.push(gap);
+                }
+            }
+            if is_last || gaps.len() >= limit {
+                return Ok(gaps);
+            }
+        }
+    }
+
+    pub(super) async fn read_poison(
+        &mut self,
+        source: Option<&str>,
+        limit: usize,
+    ) -> Answer<Vec<PoisonRecord>> {
+        let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM kw_poison p \
+                   JOIN kw_streams t ON t.id = p.stream ORDER BY p.id DESC LIMIT ?";
+        let of = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM kw_poison p \
+                  JOIN kw_streams t ON t.id = p.stream WHERE t.source = ? ORDER BY p.id DESC LIMIT ?";
+        let rows = match source {
+            None => self.fetch(all, vec![cut(limit).into()]).await?,
+            Some(source) => self.fetch(of, vec![source.into(), cut(limit).into()]).await?,
+        };
+        let record = |mut row: Row| {
+            Ok(PoisonRecord {
+                number: row.int(0)? as u64,
+                source: row.text(1)?,
+                epoch: row.int(2)? as u32,
+                error: row.text(3)?,
+                observed_ms: row.int(4)? as u64,
+                raw: row.bytes(5)?,
+            })
+        };
+        rows.into_iter().map(record).collect()
+    }
+
+    pub(super) async fn read_discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>> {
+        let text = "SELECT d.stream, d.number, d.body FROM kw_discrepancies d \
+                    JOIN kw_streams t ON t.id = d.stream WHERE t.source = ? \
+                    ORDER BY d.stream DESC, d.number DESC";
+        let rows = self.fetch(text, vec![source.into()]).await?;
+        rows.into_iter().map(|mut row| Ok((row.int(0)?, row.int(1)?, row.text(2)?))).collect()
+    }
+
+    /// With its first 160 bytes: a line of a terminal and a half.
+    pub(super) async fn read_poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
+        let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
+                   substring(p.raw FROM 1 FOR 160) FROM kw_poison p \
+                   JOIN kw_streams t ON t.id = p.stream ORDER BY p.id DESC LIMIT ?";
+        let of = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
+                  substring(p.raw FROM 1 FOR 160) FROM kw_poison p \
+                  JOIN kw_streams t ON t.id = p.stream WHERE t.source = ? ORDER BY p.id DESC LIMIT ?";
+        let limit = cut(query.limit.unwrap_or(usize::MAX));
+        let rows = match &query.source {
+            None => self.fetch(all, vec![limit.into()]).await?,
+            Some(source) => self.fetch(of, vec![source.as_str().into(), limit.into()]).await?,
+        };
+        let view = |mut row: Row| {
+            Ok(PoisonView {
+                number: row.int(0)? as u64,
+                source: row.text(1)?,
+                epoch: row.int(2)? as u32,
+                error: row.text(3)?,
+                observed_ms: row.int(4)? as u64,
+                bytes: row.int(5)? as u64,
+                excerpt: String::from_utf8_lossy(&row.bytes(6)?).into_owned(),
+            })
+        };
+        rows.into_iter().map(view).collect()
+    }
+
+    /// A later history begins where the end of the one before is recorded as a hole, or where its own
+    /// beginning is.
+    pub(super) async fn read_epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
+        let (mut begins, mut ends) = (HashMap::new(), HashMap::new());
+        let holes = self.fetch("SELECT stream, id, body FROM kw_gaps WHERE seq = 0", Vec::new()).await?;
+        for mut row in holes {
+            let gap = gap(row.int(1)?, &row.text(2)?)?;
+            let bound = if gap.before.is_empty() { &mut ends } else { &mut begins };
+            if gap.reason == gap_reason::REPLACED {
+                let first: &mut u64 = bound.entry(row.int(0)?).or_insert(gap.recorded_ms);
+                *first = gap.recorded_ms.min(*first);
+            }
+        }
+        let streams = self.read_streams().await?;
+        let before = |stream: &Stream| {
+            let number = stream.epoch.checked_sub(1)?;
+            let before = streams.iter().find(|other| other.source == stream.source && other.epoch == number);
+            let end = before.and_then(|before| ends.get(&before.id));
+            end.or_else(|| begins.get(&stream.id)).or_else(|| ends.get(&stream.id)).copied()
+        };
+        let replaced: Vec<Option<u64>> = streams.iter().map(before).collect();
+        Ok(streams
+            .into_iter()
+            .zip(replaced)
+            .map(|(stream, replaced)| {
+                let view = EpochView {
+                    epoch: stream.epoch,
+                    states: stream.states,
+                    checkpoint: stream.checkpoint.unwrap_or_default(),
+                    replaced_at: moment(replaced.map(|ms| ms as i64)),
+                    last_event_at: moment(stream.last_event_ms),
+                };
+                (stream.source, view)
+            })
+            .collect())
+    }
+
+    /// States of these sources in `(after, through]`: whole segments by their tallies, the two ends
+    /// by the states themselves.
+    pub(super) async fn read_count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {
+        let through = through.min(i64::MAX as u64 - 1);
+        if after >= through || sources.is_empty() {
+            return Ok(0);
+        }
+        let streams = self.read_streams().await?.into_iter();
+        let is_mine = |source: &str| sources.iter().any(|wanted| **wanted == *source);
+        let mine: Vec<i64> =
+            streams.filter(|stream| is_mine(&stream.source)).map(|stream| stream.id).collect();
+        let (first, last) = ((after + 1) / SEGMENT, through / SEGMENT);
+        // (from, through) of each end; within one segment there is only one.
+        let (head, tail) = match first == last {
+            true => ((after + 1, through), (1, 0)),
+            false => ((after + 1, (first + 1) * SEGMENT - 1), (last * SEGMENT, through)),
+        };
+        let whole = "SELECT CAST(coalesce(sum(t.states), 0) AS @BIGINT) FROM kw_tallies t @JOIN @numbers \
+                     ON q.v = t.stream WHERE t.segment > ? AND t.segment < ?";
+        let mut count = self.count_of(whole, &mine, first as i64, last as i64).await?;
+        let end = "SELECT count(*) FROM kw_states s @JOIN kw_objects o ON o.id = s.object @JOIN @numbers \
+                   ON q.v = o.stream WHERE s.seq >= ? AND s.seq <= ?";
+        for (from, through) in [head, tail] {
+            if from <= through {
+                count += self.count_of(end, &mine, from as i64, through as i64).await?;
+            }
+        }
+        Ok(count as u64)
+    }
+
+    async fn count_of(&mut self, text: &str, streams: &[i64], from: i64, through: i64) -> Answer<i64> {
+        let counts = self.numbers(text, vec![streams.into(), from.into(), through.into()]).await?;
+        Ok(counts.first().copied().unwrap_or_default())
+    }
+
+    pub(super) async fn read_progress(&mut self, plugin: &str) -> Answer<Option<Progress>> {
+        let text = "SELECT progress, sum FROM kw_plugins WHERE name = ?";
+        let Some(mut row) = self.fetch(text, vec![plugin.into()]).await?.pop() else { return Ok(None) };
+        check::progress(plugin, &row.text(0)?, row.int(1)?).map(Some)
+    }
+
+    pub(super) async fn read_letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
+        let all = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
+                   ORDER BY plugin, seq";
+        let of = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
+                  WHERE plugin = ? ORDER BY seq";
+        let rows = match plugin {
+            None => self.fetch(all, Vec::new()).await?,
+            Some(plugin) => self.fetch(of, vec![plugin.into()]).await?,
+        };
+        let letter = |mut row: Row| {
+            let (seq, mark) = (row.int(1)? as u64, row.int(7)?);
+            let tries = decoded(&row.text(8)?, || format!("letter {seq}"))?;
+            Ok(DeadLetter {
+                plugin: row.text(0)?,
+                seq,
+                id: StateId::parse(&row.text(2)?),
+                attempts: row.int(3)? as u32,
+                error: row.text(4)?,
+                first_ms: row.int(5)? as u64,
+                last_ms: row.int(6)? as u64,
+                replaying: mark == Act::Replay.mark(),
+                dropped: mark == Act::Drop.mark(),
+                tries,
+            })
+        };
+        rows.into_iter().map(letter).collect()
+    }
+
+    pub(super) async fn read_replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
+        let all = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays ORDER BY id";
+        let of =
+            "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE plugin = ? ORDER BY id";
+        let rows = match plugin {
+            None => self.fetch(all, Vec::new()).await?,
+            Some(plugin) => self.fetch(of, vec![plugin.into()]).await?,
+        };
+        let record = |mut row: Row| {
+            let number = row.int(0)?;
+            let seqs = decoded(&row.text(4)?, || format!("replay {number}"))?;
+            Ok(ReplayRecord {
+                number: number as u64,
+                plugin: row.text(1)?,
+                who: row.text(2)?,
+                why: row.text(3)?,
+                seqs,
+                at_ms: row.int(5)? as u64,
+                what: row.text(6)?,
+            })
+        };
+        rows.into_iter().map(record).collect()
+    }
+}

@@ -1,0 +1,308 @@
+//! The trait `Fetch`: the statements that read, by name.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::ports::{DeadLetter, Progress};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::{Gap, Seq};
+
+use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
+use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::store::rows::seal::{Cell, Table};
+use crate::store::rows::{
+    Answer, CurrentRow, EndRow, Envelope, Flags, Kept, KeptSnapshot, LiveRow, Named, SnapshotRow,
+    StoredDocument, StoredRow, Stream, Which, damaged,
+};
+use crate::store::server::connect::session::Session;
+use crate::store::server::engine::link::{Param, Row};
+use crate::store::{Connection, Fetch, Past};
+
+#[async_trait]
+impl Connection for Session {
+    fn rows(&mut self) -> &mut dyn Fetch {
+        self
+    }
+
+    async fn begin(&mut self) -> Answer<()> {
+        Self::begin(self).await
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        Self::end(self).await
+    }
+}
+
+#[async_trait]
+impl Fetch for Session {
+    async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+        self.read_after(after, limit).await
+    }
+
+    async fn outside(
+        &mut self,
+        after: i64,
+        through: i64,
+        limit: i64,
+        namespaces: &[String],
+    ) -> Answer<Vec<i64>> {
+        self.read_outside(after, through, limit, namespaces).await
+    }
+
+    async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> Answer<Option<i64>> {
+        self.read_newest_within(stream, from, upto).await
+    }
+
+    async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
+        self.read_at(seqs).await
+    }
+
+    async fn chain(&mut self, seq: i64, most: u32) -> Answer<Vec<(Envelope, Vec<u8>)>> {
+        self.read_chain(seq, most).await
+    }
+
+    async fn objects(&mut self, which: Which<'_>) -> Answer<Vec<(i64, Named)>> {
+        self.read_objects(which).await
+    }
+
+    async fn statuses(&mut self, numbers: &[i64]) -> Answer<Vec<(i64, String, i64)>> {
+        self.read_statuses(numbers).await
+    }
+
+    async fn streams(&mut self) -> Answer<Vec<Stream>> {
+        self.read_streams().await
+    }
+
+    async fn anchor(&mut self, number: i64) -> Answer<Option<(i64, Vec<u8>)>> {
+        self.read_anchor(number).await
+    }
+
+    async fn current(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<CurrentRow>> {
+        let text = concat!(
+            "SELECT ",
+            envelope_columns!(),
+            ", s.document, c.object, p.seq, p.packed FROM kw_current c @JOIN kw_objects o ON o.id = c.object \
+             @JOIN kw_streams t ON t.id = o.stream @JOIN kw_states s ON s.seq = c.newest \
+             LEFT JOIN kw_snapshots p ON p.object = c.object \
+             WHERE c.object > ? AND t.source = ? ORDER BY c.object LIMIT ?"
+        );
+        let rows = self.fetch(text, vec![after.into(), source.into(), limit.into()]).await?;
+        let row = |mut row: Row| {
+            let snapshot = row.optional_int(AFTER_ENVELOPE + 2)?.map(|seq| seq as u64);
+            Ok(CurrentRow {
+                object: row.int(AFTER_ENVELOPE + 1)?,
+                stored: row.bytes(AFTER_ENVELOPE)?,
+                snapshot: snapshot.zip(row.optional_bytes(AFTER_ENVELOPE + 3)?),
+                newest: envelope(&mut row)?,
+            })
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<StoredDocument>> {
+        let text = "SELECT s.seq, s.flags, s.back, s.anchor, s.sums, s.document \
+                    FROM @numbers @JOIN kw_states s ON s.seq = q.v";
+        let seqs = seqs.iter().map(|seq| *seq as i64).collect();
+        let link = |mut row: Row| {
+            let (seq, before) = (row.int(0)? as u64, (row.int(0)? as u64).saturating_sub(row.int(2)? as u64));
+            let flags = Flags::unpack(row.int(1)?);
+            let flags = flags.ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+            let (anchor, checksum) = (row.optional_int(3)?, row.int(4)? as u32);
+            let kept = Kept { seq, encoding: flags.encoding, anchor, checksum };
+            Ok(StoredDocument { kept, before, stored: row.bytes(5)? })
+        };
+        self.fetch(text, vec![Param::Numbers(seqs)]).await?.into_iter().map(link).collect()
+    }
+
+    async fn present(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<(i64, Envelope)>> {
+        let text = concat!(
+            "SELECT ",
+            envelope_columns!(),
+            ", c.object FROM kw_current c @JOIN kw_objects o ON o.id = c.object \
+             @JOIN kw_streams t ON t.id = o.stream @JOIN kw_states s ON s.seq = c.newest \
+             WHERE c.object > ? AND t.source = ? ORDER BY c.object LIMIT ?"
+        );
+        let rows = self.fetch(text, vec![after.into(), source.into(), limit.into()]).await?;
+        let pair = |mut row: Row| Ok((row.int(AFTER_ENVELOPE)?, envelope(&mut row)?));
+        rows.into_iter().map(pair).collect()
+    }
+
+    async fn owned(&mut self, owners: &[i64], limit: i64) -> Answer<Vec<i64>> {
+        let text = "SELECT DISTINCT d.object FROM @numbers @JOIN kw_objects m ON m.id = q.v \
+             @JOIN kw_objects r ON r.uid_key = m.uid_key AND r.uid = m.uid AND length(r.uid) > 0 \
+             @JOIN kw_owned d ON d.owner = r.id ORDER BY d.object DESC LIMIT ?";
+        self.numbers(text, vec![owners.into(), limit.into()]).await
+    }
+
+    async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>> {
+        // Each chain is walked as far as the whole answer may go; no engine cuts a recursion.
+        let text = "WITH RECURSIVE chain (seq, back, step) AS ( \
+               SELECT s.seq, s.back, 1 FROM @numbers @JOIN kw_objects o ON o.id = q.v \
+                 LEFT JOIN kw_current c ON c.object = o.id \
+                 @JOIN kw_states s ON s.seq = coalesce(c.tail, o.tail) \
+               UNION ALL \
+               SELECT s.seq, s.back, c.step + 1 FROM chain c @JOIN kw_states s ON s.seq = c.seq - c.back \
+                 WHERE c.back > 0 AND c.step < ?) \
+             SELECT DISTINCT seq FROM chain ORDER BY seq DESC LIMIT ?";
+        self.numbers(text, vec![objects.into(), limit.into(), limit.into()]).await
+    }
+
+    async fn stats(&mut self, bytes: u64) -> Answer<JournalView> {
+        self.read_stats(bytes).await
+    }
+
+    async fn source_counters(&mut self) -> Answer<Vec<SourceCounters>> {
+        self.read_source_counters().await
+    }
+
+    async fn gaps(&mut self) -> Answer<Vec<Gap>> {
+        self.read_gaps().await
+    }
+
+    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+        self.read_gaps_of(query).await
+    }
+
+    async fn poison(&mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>> {
+        self.read_poison(source, limit).await
+    }
+
+    async fn poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
+        self.read_poison_of(query).await
+    }
+
+    async fn poison_raw(&mut self, number: u64) -> Answer<Option<Vec<u8>>> {
+        let Ok(number) = i64::try_from(number) else { return Ok(None) };
+        let row = self.fetch("SELECT raw FROM kw_poison WHERE id = ?", vec![number.into()]).await?.pop();
+        row.map(|mut row| row.bytes(0)).transpose()
+    }
+
+    async fn discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>> {
+        self.read_discrepancies(source).await
+    }
+
+    async fn epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
+        self.read_epochs().await
+    }
+
+    async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {
+        self.read_count(sources, after, through).await
+    }
+
+    async fn progress(&mut self, plugin: &str) -> Answer<Option<Progress>> {
+        self.read_progress(plugin).await
+    }
+
+    async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
+        self.read_letters(plugin).await
+    }
+
+    async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
+        let text = "SELECT name, value FROM kw_kv WHERE plugin = ? ORDER BY name";
+        let rows = self.fetch(text, vec![plugin.into()]).await?;
+        rows.into_iter().map(|mut row| Ok((row.text(0)?, row.bytes(1)?))).collect()
+    }
+
+    async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
+        self.read_replays(plugin).await
+    }
+
+    fn past(&mut self) -> &mut dyn Past {
+        self
+    }
+
+    async fn structure(&mut self) -> Answer<Vec<String>> {
+        // A server's own files are its operator's to check; each row's sum is compared anyway.
+        Ok(Vec::new())
+    }
+
+    async fn stored(&mut self, after: i64, limit: i64) -> Answer<Vec<StoredRow>> {
+        let text = concat!(
+            "SELECT ",
+            envelope_columns!(),
+            ", s.document FROM kw_states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?"
+        );
+        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
+        let row = |mut row: Row| {
+            let (seq, document) = (row.int(0)?, row.bytes(AFTER_ENVELOPE)?);
+            Ok((seq, envelope(&mut row), document))
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    async fn live(&mut self, after: i64, limit: i64) -> Answer<Vec<LiveRow>> {
+        let text = "SELECT c.object, c.tail, c.newest, s.version, s.object FROM kw_current c \
+                    LEFT JOIN kw_states s ON s.seq = c.newest WHERE c.object > ? ORDER BY c.object LIMIT ?";
+        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
+        let row = |mut row: Row| {
+            Ok(LiveRow {
+                object: row.int(0)?,
+                tail: row.int(1)? as u64,
+                newest: row.int(2)? as u64,
+                version: row.optional_key(3)?,
+                newest_object: row.optional_int(4)?,
+            })
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    async fn snapshots(&mut self, after: i64, limit: i64) -> Answer<Vec<KeptSnapshot>> {
+        let text = "SELECT p.object, p.seq, p.packed, s.object, s.sums, c.object FROM kw_snapshots p \
+                    LEFT JOIN kw_states s ON s.seq = p.seq LEFT JOIN kw_current c ON c.object = p.object \
+                    WHERE p.object > ? ORDER BY p.object LIMIT ?";
+        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
+        let row = |mut row: Row| {
+            let (object, seq, packed) = (row.int(0)?, row.int(1)? as u64, row.bytes(2)?.into());
+            Ok(KeptSnapshot {
+                snapshot: SnapshotRow { object, seq, packed },
+                state_object: row.optional_int(3)?,
+                checksum: row.optional_int(4)?.map(|sums| sums as u32),
+                is_current: row.optional_int(5)?.is_some(),
+            })
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
+        self.read_ends(after, limit).await
+    }
+
+    async fn object_keys(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, i64, i64)>> {
+        self.read_object_keys(after, limit).await
+    }
+
+    async fn sealed(&mut self, table: &Table, after: i64, limit: i64) -> Answer<Vec<Vec<Cell>>> {
+        self.read_sealed(table, after, limit).await
+    }
+
+    async fn misowned(&mut self) -> Answer<Vec<(i64, i64)>> {
+        self.read_misowned().await
+    }
+
+    async fn unowned(&mut self) -> Answer<Vec<i64>> {
+        self.read_unowned().await
+    }
+
+    async fn tallies(&mut self) -> Answer<Vec<(i64, i64, i64)>> {
+        let rows = self.fetch("SELECT segment, stream, states FROM kw_tallies", Vec::new()).await?;
+        rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)?, row.int(2)?))).collect()
+    }
+
+    async fn plugins(&mut self) -> Answer<Vec<(String, String)>> {
+        let rows = self.fetch("SELECT name, progress FROM kw_plugins ORDER BY name", Vec::new()).await?;
+        rows.into_iter().map(|mut row| Ok((row.text(0)?, row.text(1)?))).collect()
+    }
+
+    async fn letter_counts(&mut self, plugin: &str) -> Answer<(i64, i64)> {
+        let text = "SELECT count(*), CAST(coalesce(sum(CASE WHEN replaying = 0 THEN 1 ELSE 0 END), 0) AS @BIGINT) FROM kw_letters \
+                    WHERE plugin = ?";
+        let rows = self.fetch(text, vec![plugin.into()]).await?;
+        rows.first().map_or(Ok((0, 0)), |row| Ok((row.int(0)?, row.int(1)?)))
+    }
+
+    async fn orphans(&mut self, plugin: &str) -> Answer<Vec<i64>> {
+        let text = "SELECT l.seq FROM kw_letters l LEFT JOIN kw_states s ON s.seq = l.seq \
+                    WHERE l.plugin = ? AND s.seq IS NULL LIMIT 100";
+        self.numbers(text, vec![plugin.into()]).await
+    }
+}

@@ -1,0 +1,12 @@
+//! The statements of the journal, in texts that every server understands. They know tables and columns,
+//! and nothing of locks, seats or what rows mean.
+
+mod answers;
+mod fetch;
+pub(super) mod lookup;
+mod past;
+mod read;
+mod remove;
+mod save;
+mod seals;
+mod write;

@@ -1,0 +1,289 @@
+//! The trait `Past`: what retention asks about the history of a source.
+
+use std::collections::{BTreeMap, HashMap};
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::Progress;
+
+use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
+use crate::store::rows::removal::{End, LinkRow, References, SharedRows, Taken, Tally};
+use crate::store::rows::{Act, Answer, Envelope, decoded};
+use crate::store::server::connect::session::Session;
+use crate::store::server::engine::link::{Param, Row};
+use crate::store::{Fetch, Past};
+
+macro_rules! link_columns {
+    () => {
+        "s.seq, s.back, s.object, o.stream, s.observed_ms, CAST(length(s.document) AS @BIGINT), s.flags, s.version, \
+         s.at, c.newest, o.newest, o.tail"
+    };
+}
+
+fn link(mut row: Row) -> Answer<LinkRow> {
+    let position = |number: Option<i64>| number.unwrap_or_default() as Seq;
+    let (seq, back) = (row.int(0)? as Seq, row.int(1)? as Seq);
+    let end = match row.optional_int(9)? {
+        Some(newest) => End { live: true, newest: newest as Seq, tail: 0 },
+        None => {
+            let (newest, tail) = (row.optional_int(10)?, row.optional_int(11)?);
+            End { live: false, newest: position(newest), tail: position(tail) }
+        }
+    };
+    Ok(LinkRow {
+        seq,
+        before: if back == 0 { 0 } else { seq.saturating_sub(back) },
+        object: row.int(2)?,
+        stream: row.int(3)?,
+        observed_ms: row.int(4)? as u64,
+        document_bytes: row.int(5)? as u64,
+        flags: row.int(6)?,
+        key: row.optional_key(7)?,
+        version: row.optional_key(8)?,
+        end,
+    })
+}
+
+fn numbers(seqs: &[Seq]) -> Param {
+    Param::Numbers(seqs.iter().map(|seq| *seq as i64).collect())
+}
+
+/// Engines differ in the largest limit that they take.
+fn cut(limit: usize) -> Param {
+    (limit.min(i32::MAX as usize) as i64).into()
+}
+
+fn pair(row: &Row) -> Answer<(i64, i64)> {
+    Ok((row.int(0)?, row.int(1)?))
+}
+
+impl Session {
+    /// One number.
+    async fn figure(&mut self, text: &str, params: Vec<Param>) -> Answer<i64> {
+        Ok(self.numbers(text, params).await?.first().copied().unwrap_or_default())
+    }
+
+    /// The end of the newest chain of an object's uid among these streams.
+    async fn end_of(&mut self, streams: &[i64], object: i64) -> Answer<Option<i64>> {
+        let text = "SELECT s.seq, o.stream FROM kw_objects m \
+             @JOIN kw_objects o ON o.uid_key = m.uid_key AND o.uid = m.uid AND o.kind = m.kind \
+             LEFT JOIN kw_current c ON c.object = o.id @JOIN kw_states s ON s.seq = coalesce(c.tail, o.tail) \
+             WHERE m.id = ? ORDER BY s.seq DESC";
+        for row in self.fetch(text, vec![object.into()]).await? {
+            let (seq, stream) = pair(&row)?;
+            if streams.contains(&stream) {
+                return Ok(Some(seq));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[async_trait]
+impl Past for Session {
+    async fn streams_of(&mut self, source: &str) -> Answer<Vec<(i64, u32, Option<String>)>> {
+        let text = "SELECT id, epoch, checkpoint FROM kw_streams WHERE source = ? ORDER BY epoch";
+        let rows = self.fetch(text, vec![source.into()]).await?;
+        rows.into_iter().map(|mut row| Ok((row.int(0)?, row.int(1)? as u32, row.optional_text(2)?))).collect()
+    }
+
+    async fn tallies_of(&mut self, streams: &[i64]) -> Answer<Vec<Tally>> {
+        let text = "SELECT t.segment, CAST(sum(t.states) AS @BIGINT), CAST(sum(t.bytes) AS @BIGINT) \
+                    FROM @numbers @JOIN kw_tallies t ON t.stream = q.v GROUP BY t.segment ORDER BY t.segment";
+        let tally = |row: Row| {
+            Ok(Tally {
+                segment: row.int(0)? as u64,
+                states: row.int(1)? as u64,
+                bytes: row.int(2)?.max(0) as u64,
+            })
+        };
+        self.fetch(text, vec![streams.into()]).await?.into_iter().map(tally).collect()
+    }
+
+    async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>> {
+        let parse = |(plugin, body): (String, String)| {
+            let progress = decoded(&body, || format!("the progress of {plugin}"))?;
+            Ok((plugin, progress))
+        };
+        self.plugins().await?.into_iter().map(parse).collect()
+    }
+
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>> {
+        let text = "SELECT seq, min(replaying) FROM kw_letters WHERE seq >= ? AND seq <= ? GROUP BY seq";
+        let rows = self.fetch(text, vec![(from as i64).into(), (through as i64).into()]).await?;
+        rows.iter().map(|row| Ok((row.int(0)? as Seq, row.int(1)? == Act::Drop.mark()))).collect()
+    }
+
+    /// Those of other streams are left out here: they are few.
+    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>> {
+        let text = concat!(
+            "SELECT ",
+            link_columns!(),
+            " FROM kw_states s @JOIN kw_objects o ON o.id = s.object LEFT JOIN kw_current c ON c.object = o.id \
+             WHERE s.seq >= ? AND s.seq <= ? ORDER BY s.seq"
+        );
+        let rows = self.fetch(text, vec![(from as i64).into(), (through as i64).into()]).await?;
+        let links = rows.into_iter().map(link);
+        links.filter(|link| link.as_ref().map_or(true, |link| streams.contains(&link.stream))).collect()
+    }
+
+    async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> Answer<Vec<LinkRow>> {
+        let text = concat!(
+            "WITH RECURSIVE chain (seq, back, step) AS ( \
+               SELECT s.seq, s.back, 1 FROM kw_objects o @JOIN kw_states s ON s.seq = o.tail \
+                 WHERE o.id = ? AND s.object = o.id \
+               UNION ALL \
+               SELECT n.seq, n.back, h.step + 1 FROM chain h @JOIN kw_states n ON n.seq = h.seq - h.back \
+                 WHERE h.back > 0 AND h.seq - h.back >= ? AND n.object = ? AND h.step < ?) SELECT ",
+            link_columns!(),
+            " FROM chain h @JOIN kw_states s ON s.seq = h.seq @JOIN kw_objects o ON o.id = s.object \
+             LEFT JOIN kw_current c ON c.object = o.id ORDER BY s.seq"
+        );
+        let params = vec![object.into(), (from as i64).into(), object.into(), cut(limit)];
+        self.fetch(text, params).await?.into_iter().map(link).collect()
+    }
+
+    async fn behind(
+        &mut self,
+        streams: &[i64],
+        object: i64,
+        seq: Seq,
+        limit: usize,
+    ) -> Answer<Vec<(Seq, Seq)>> {
+        let Some(end) = self.end_of(streams, object).await? else { return Ok(Vec::new()) };
+        let text = "WITH RECURSIVE chain (seq, back, step) AS ( \
+               SELECT seq, back, 1 FROM kw_states WHERE seq = ? \
+               UNION ALL \
+               SELECT n.seq, n.back, h.step + 1 FROM chain h @JOIN kw_states n ON n.seq = h.seq - h.back \
+                 WHERE h.back > 0 AND h.seq - h.back > ? AND h.step < ?) \
+             SELECT seq, back FROM chain WHERE seq > ? ORDER BY seq DESC";
+        let seq = seq as i64;
+        let rows = self.fetch(text, vec![end.into(), seq.into(), cut(limit), seq.into()]).await?;
+        let step = |row: &Row| pair(row).map(|(seq, back)| (seq as Seq, (seq - back) as Seq));
+        rows.iter().map(step).collect()
+    }
+
+    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> Answer<Vec<(Seq, Seq)>> {
+        let text = "SELECT s.seq - s.back, s.seq FROM kw_states s WHERE s.seq > ? AND s.seq <= ? AND s.back > 0 \
+                    AND s.seq - s.back IN (SELECT q.v FROM @numbers)";
+        let params = vec![(after as i64).into(), (through as i64).into(), numbers(seqs)];
+        let rows = self.fetch(text, params).await?;
+        rows.iter().map(|row| pair(row).map(|(before, seq)| (before as Seq, seq as Seq))).collect()
+    }
+
+    async fn stored_at(&mut self, seq: Seq) -> Answer<Option<(Envelope, Vec<u8>, i64)>> {
+        let text = concat!(
+            "SELECT ",
+            envelope_columns!(),
+            ", s.document, o.stream FROM kw_states s @JOIN kw_objects o ON o.id = s.object WHERE s.seq = ?"
+        );
+        let row = self.fetch(text, vec![(seq as i64).into()]).await?.pop();
+        let stored = |mut row: Row| {
+            let (document, stream) = (row.bytes(AFTER_ENVELOPE)?, row.int(AFTER_ENVELOPE + 1)?);
+            Ok((envelope(&mut row)?, document, stream))
+        };
+        row.map(stored).transpose()
+    }
+
+    async fn there(&mut self, seqs: &[Seq]) -> Answer<usize> {
+        let text = "SELECT count(*) FROM @numbers @JOIN kw_states s ON s.seq = q.v";
+        Ok(self.figure(text, vec![numbers(seqs)]).await? as usize)
+    }
+
+    async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> Answer<usize> {
+        let objects: Vec<i64> = ends.iter().map(|(object, ..)| *object).collect();
+        let text = "SELECT o.id, o.tail FROM @numbers @JOIN kw_objects o ON o.id = q.v \
+                    WHERE o.tail IS NOT NULL AND NOT EXISTS (SELECT 1 FROM kw_current c WHERE c.object = o.id)";
+        let rows = self.fetch(text, vec![objects[..].into()]).await?;
+        let tails: HashMap<i64, i64> = rows.iter().map(pair).collect::<Answer<_>>()?;
+        let text = "SELECT o.id, l.stream FROM @numbers @JOIN kw_objects o ON o.id = q.v \
+                    @JOIN kw_objects l ON l.uid_key = o.uid_key AND l.uid = o.uid AND l.kind = o.kind \
+                    WHERE l.id > o.id";
+        let rows = self.fetch(text, vec![objects[..].into()]).await?;
+        let later: Vec<(i64, i64)> = rows.iter().map(pair).collect::<Answer<_>>()?;
+        let goes_on =
+            |object: i64| later.iter().any(|(before, stream)| *before == object && streams.contains(stream));
+        let is_still = |(object, tail, goes): &&(i64, Seq, bool)| {
+            tails.get(object) == Some(&(*tail as i64)) && (*goes || !goes_on(*object))
+        };
+        Ok(ends.iter().filter(is_still).count())
+    }
+
+    async fn taken_of_streams(&mut self) -> Answer<BTreeMap<i64, u64>> {
+        let rows = self.fetch("SELECT id, taken FROM kw_streams", Vec::new()).await?;
+        rows.iter().map(|row| pair(row).map(|(stream, taken)| (stream, taken as u64))).collect()
+    }
+
+    async fn sizes(&mut self) -> Answer<BTreeMap<(u64, i64), u64>> {
+        let rows = self.fetch("SELECT segment, stream, bytes FROM kw_tallies", Vec::new()).await?;
+        rows.iter().map(|row| Ok(((row.int(0)? as u64, row.int(1)?), row.int(2)? as u64))).collect()
+    }
+
+    async fn objects_of(&mut self, streams: &[i64]) -> Answer<(u64, u64, u64)> {
+        let known = "SELECT count(*) FROM kw_objects WHERE stream IN (SELECT q.v FROM @numbers)";
+        let there = "SELECT count(*) FROM kw_current c @JOIN kw_objects o ON o.id = c.object \
+                     WHERE o.stream IN (SELECT q.v FROM @numbers)";
+        let anchors = "SELECT CAST(coalesce(sum(length(document)), 0) AS @BIGINT) FROM kw_anchors \
+                       WHERE stream IN (SELECT q.v FROM @numbers)";
+        let known = self.figure(known, vec![streams.into()]).await? as u64;
+        let there = self.figure(there, vec![streams.into()]).await? as u64;
+        Ok((known, there, self.figure(anchors, vec![streams.into()]).await? as u64))
+    }
+
+    async fn newest_object(&mut self) -> Answer<i64> {
+        self.figure("SELECT coalesce(max(id), 0) FROM kw_objects", Vec::new()).await
+    }
+
+    /// A server keeps its free space to itself.
+    async fn free_bytes(&mut self) -> Answer<u64> {
+        Ok(0)
+    }
+
+    async fn references(&mut self, after: Seq, limit: usize) -> Answer<References> {
+        let text = "SELECT seq, status, previous, anchor FROM kw_states WHERE seq > ? ORDER BY seq LIMIT ?";
+        let rows = self.fetch(text, vec![(after as i64).into(), cut(limit)]).await?;
+        let row = |row: Row| Ok((row.int(0)?, row.int(1)?, row.optional_int(2)?, row.optional_int(3)?));
+        Ok(References::of(rows.into_iter().map(row).collect::<Answer<_>>()?))
+    }
+
+    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> Answer<Vec<i64>> {
+        let text = match which {
+            SharedRows::Statuses => {
+                "SELECT id FROM kw_statuses WHERE id > ? AND id < (SELECT max(m.id) FROM kw_statuses m) \
+                 ORDER BY id LIMIT ?"
+            }
+            SharedRows::Anchors => {
+                "SELECT id FROM kw_anchors WHERE id > ? \
+                 AND id NOT IN (SELECT max(m.id) FROM kw_anchors m GROUP BY m.stream) ORDER BY id LIMIT ?"
+            }
+            SharedRows::Owners => {
+                "SELECT o.id FROM kw_objects o WHERE o.id > ? AND o.stream = 0 \
+                 AND o.id < (SELECT max(m.id) FROM kw_objects m) \
+                 AND NOT EXISTS (SELECT 1 FROM kw_owned d WHERE d.owner = o.id) ORDER BY o.id LIMIT ?"
+            }
+        };
+        self.numbers(text, vec![after.into(), cut(limit)]).await
+    }
+
+    async fn orphaned(&mut self, limit: usize) -> Answer<Vec<(i64, i64)>> {
+        let text = "SELECT d.owner, d.object FROM kw_owned d \
+                    WHERE NOT EXISTS (SELECT 1 FROM kw_objects o WHERE o.id = d.object) LIMIT ?";
+        self.fetch(text, vec![cut(limit)]).await?.iter().map(pair).collect()
+    }
+
+    async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> Answer<Vec<i64>> {
+        let text = "SELECT p.id FROM kw_poison p WHERE p.stream IN (SELECT q.v FROM @numbers) AND p.observed_ms < ? \
+                    AND p.id < (SELECT max(m.id) FROM kw_poison m) ORDER BY p.id LIMIT ?";
+        let before = before_ms.min(i64::MAX as u64) as i64;
+        self.numbers(text, vec![streams.into(), before.into(), cut(limit)]).await
+    }
+
+    async fn taken(&mut self) -> Answer<BTreeMap<String, Taken>> {
+        let rows = self.fetch("SELECT plugin, finished, untold FROM kw_taken", Vec::new()).await?;
+        let taken = |mut row: Row| {
+            let taken = Taken { finished: row.int(1)? as u64, untold: row.int(2)? as u64 };
+            Ok((row.text(0)?, taken))
+        };
+        rows.into_iter().map(taken).collect()
+    }
+}

@@ -1,0 +1,179 @@
+//! Reads states and the rows that they share, and compares each with its checksum.
+
+use crate::store::rows::{Answer, Envelope, Key, Named, ObjectRow, Stream, Which, check};
+use crate::store::server::connect::session::Session;
+use crate::store::server::engine::link::{Param, Row, key_bytes};
+
+/// The columns of [`envelope`].
+macro_rules! envelope_columns {
+    () => {
+        "s.seq, s.object, s.version, s.flags, s.back, s.status, s.previous, s.owner, s.observed_ms, s.at, s.anchor, \
+         s.sums"
+    };
+}
+pub(super) use envelope_columns;
+
+/// What follows them in a row.
+pub(super) const AFTER_ENVELOPE: usize = 12;
+
+/// From the first column of a row on.
+pub(super) fn envelope(row: &mut Row) -> Answer<Envelope> {
+    check::envelope((
+        row.int(0)?,
+        row.int(1)?,
+        row.key(2)?,
+        row.int(3)?,
+        row.int(4)?,
+        row.int(5)?,
+        row.optional_int(6)?,
+        row.optional_int(7)?,
+        row.int(8)?,
+        row.optional_key(9)?,
+        row.optional_int(10)?,
+        row.int(11)?,
+    ))
+}
+
+fn envelopes(rows: Vec<Row>) -> Answer<Vec<Envelope>> {
+    rows.into_iter().map(|mut row| envelope(&mut row)).collect()
+}
+
+/// The columns of [`object`].
+macro_rules! object_columns {
+    () => {
+        "o.id, o.stream, o.kind, o.namespace, o.name, o.uid, o.owner, o.sum, k.api_group, k.version, k.kind"
+    };
+}
+pub(super) use object_columns;
+
+pub(super) const AFTER_OBJECT: usize = 11;
+
+pub(super) fn object(row: &mut Row) -> Answer<(i64, Named)> {
+    let stored = ObjectRow {
+        id: row.int(0)?,
+        stream: row.int(1)?,
+        kind: row.int(2)?,
+        namespace: row.text(3)?,
+        name: row.text(4)?,
+        uid: row.text(5)?,
+        owner: row.int(6)?,
+    };
+    let sum = row.int(7)?;
+    check::object(stored, sum, (row.text(8)?, row.text(9)?, row.text(10)?))
+}
+
+impl Session {
+    pub(super) async fn read_after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+        let text = concat!(
+            "SELECT ",
+            envelope_columns!(),
+            " FROM kw_states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?"
+        );
+        envelopes(self.fetch(text, vec![after.into(), limit.into()]).await?)
+    }
+
+    /// Looks at the namespace of each state's object and at nothing else of it.
+    pub(super) async fn read_outside(
+        &mut self,
+        after: i64,
+        through: i64,
+        limit: i64,
+        namespaces: &[String],
+    ) -> Answer<Vec<i64>> {
+        // Numbered, since the engines share texts for pairs and have none for single texts.
+        let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
+                    WHERE s.seq > ? AND s.seq <= ? AND o.namespace NOT IN (SELECT @b FROM @pairs) \
+                    ORDER BY s.seq LIMIT ?";
+        let pairs = (0..).zip(namespaces).map(|(n, name)| (n, name.as_bytes().to_vec())).collect();
+        self.numbers(text, vec![after.into(), through.into(), Param::Pairs(pairs), limit.into()]).await
+    }
+
+    /// Down the index of versions: those of other streams are passed over.
+    pub(super) async fn read_newest_within(
+        &mut self,
+        stream: i64,
+        from: i64,
+        upto: i64,
+    ) -> Answer<Option<i64>> {
+        // Ends have no version there, and gaps are no numbers.
+        let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
+                    WHERE s.version >= ? AND s.version <= ? AND o.stream = ? ORDER BY s.version DESC LIMIT 1";
+        let [from, upto] = [from, upto].map(|number| Param::Bytes(key_bytes(&Key::Number(number))));
+        let row = self.fetch(text, vec![from, upto, stream.into()]).await?.pop();
+        row.map(|row| row.int(0)).transpose()
+    }
+
+    pub(super) async fn read_at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
+        let text = concat!(
+            "SELECT ",
+            envelope_columns!(),
+            " FROM @numbers @JOIN kw_states s ON s.seq = q.v ORDER BY s.seq"
+        );
+        envelopes(self.fetch(text, vec![seqs.into()]).await?)
+    }
+
+    pub(super) async fn read_chain(&mut self, seq: i64, most: u32) -> Answer<Vec<(Envelope, Vec<u8>)>> {
+        // 2 is a delta on the state before.
+        let text = concat!(
+            "WITH RECURSIVE chain (seq, back, flags, step) AS ( \
+             SELECT seq, back, flags, 1 FROM kw_states WHERE seq = ? UNION ALL \
+             SELECT n.seq, n.back, n.flags, c.step + 1 FROM chain c @JOIN kw_states n ON n.seq = c.seq - c.back \
+             WHERE ((c.flags >> 3) & 3) = 2 AND c.back > 0 AND c.step < ?) SELECT ",
+            envelope_columns!(),
+            ", s.document FROM chain c @JOIN kw_states s ON s.seq = c.seq ORDER BY s.seq DESC"
+        );
+        let rows = self.fetch(text, vec![seq.into(), i64::from(most).into()]).await?;
+        let pair = |mut row: Row| Ok((envelope(&mut row)?, row.bytes(AFTER_ENVELOPE)?));
+        rows.into_iter().map(pair).collect()
+    }
+
+    pub(super) async fn read_objects(&mut self, which: Which<'_>) -> Answer<Vec<(i64, Named)>> {
+        macro_rules! found {
+            ($by:literal) => {
+                concat!(
+                    "SELECT ",
+                    object_columns!(),
+                    " FROM @numbers @JOIN kw_objects o ON ",
+                    $by,
+                    " = q.v @JOIN kw_kinds k ON k.id = o.kind ORDER BY o.id"
+                )
+            };
+        }
+        let (text, numbers) = match which {
+            Which::Numbers(numbers) => (found!("o.id"), numbers.to_vec()),
+            Which::Uid(key) => (found!("o.uid_key"), vec![i64::from(key)]),
+            Which::Name(key) => (found!("o.name_key"), vec![i64::from(key)]),
+        };
+        let rows = self.fetch(text, vec![Param::Numbers(numbers)]).await?;
+        rows.into_iter().map(|mut row| object(&mut row)).collect()
+    }
+
+    pub(super) async fn read_statuses(&mut self, numbers: &[i64]) -> Answer<Vec<(i64, String, i64)>> {
+        let text = "SELECT s.id, s.body, s.sum FROM @numbers @JOIN kw_statuses s ON s.id = q.v";
+        let rows = self.fetch(text, vec![numbers.into()]).await?;
+        rows.into_iter().map(|mut row| Ok((row.int(0)?, row.text(1)?, row.int(2)?))).collect()
+    }
+
+    pub(super) async fn read_streams(&mut self) -> Answer<Vec<Stream>> {
+        let text = "SELECT id, source, epoch, checkpoint, states, last_event_ms, sum FROM kw_streams \
+                    ORDER BY source, epoch";
+        let stream = |mut row: Row| {
+            Ok(Stream {
+                id: row.int(0)?,
+                source: row.text(1)?,
+                epoch: row.int(2)? as u32,
+                checkpoint: row.optional_text(3)?,
+                states: row.int(4)? as u64,
+                last_event_ms: row.optional_int(5)?,
+                sum: row.int(6)?,
+            })
+        };
+        self.fetch(text, Vec::new()).await?.into_iter().map(stream).collect()
+    }
+
+    pub(super) async fn read_anchor(&mut self, number: i64) -> Answer<Option<(i64, Vec<u8>)>> {
+        let text = "SELECT checksum, document FROM kw_anchors WHERE id = ?";
+        let row = self.fetch(text, vec![number.into()]).await?.pop();
+        row.map(|mut row| Ok((row.int(0)?, row.bytes(1)?))).transpose()
+    }
+}

@@ -1,0 +1,150 @@
+//! Writes what plugins save: progress, dead letters, keys; and who replayed or dropped dead letters.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
+
+use crate::store::rows::seal::{self, Letter};
+use crate::store::rows::{Act, Replay};
+use crate::store::server::engine::link::{Link, Param, Written, next};
+use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
+
+const PLUGINS: Insert = Insert {
+    table: "kw_plugins",
+    columns: &[bytes("name"), bytes("progress"), int("sum")],
+    key: &["name"],
+    conflict: Conflict::Merge(&[("progress", Merge::New), ("sum", Merge::New)]),
+};
+const LETTERS: Insert = Insert {
+    table: "kw_letters",
+    columns: &[
+        bytes("plugin"),
+        int("seq"),
+        bytes("id"),
+        int("attempts"),
+        bytes("error"),
+        int("first_ms"),
+        int("last_ms"),
+        int("replaying"),
+        bytes("tries"),
+        int("sum"),
+    ],
+    key: &["plugin", "seq"],
+    conflict: Conflict::Merge(&[
+        ("id", Merge::New),
+        ("attempts", Merge::New),
+        ("error", Merge::New),
+        ("first_ms", Merge::New),
+        ("last_ms", Merge::New),
+        ("replaying", Merge::New),
+        ("tries", Merge::New),
+        ("sum", Merge::New),
+    ]),
+};
+const REVIVED: Delete = Delete { table: "kw_letters", key: &[bytes("plugin"), int("seq")] };
+const KV: Insert = Insert {
+    table: "kw_kv",
+    columns: &[bytes("plugin"), bytes("name"), bytes("value"), int("sum")],
+    key: &["plugin", "name"],
+    conflict: Conflict::Merge(&[("value", Merge::New), ("sum", Merge::New)]),
+};
+const KV_DELETE: Delete = Delete { table: "kw_kv", key: &[bytes("plugin"), bytes("name")] };
+const REPLAYS: Insert = Insert {
+    table: "kw_replays",
+    columns: &[
+        int("id"),
+        bytes("plugin"),
+        bytes("who"),
+        bytes("why"),
+        bytes("seqs"),
+        int("at_ms"),
+        bytes("what"),
+        int("sum"),
+    ],
+    key: &["id"],
+    conflict: Conflict::Refuse,
+};
+
+/// Progress, dead letters and keys of several plugins. Of two saves of one plugin the last counts.
+pub(super) async fn saves(link: &mut dyn Link, saves: &[(&str, &Save)]) -> Written {
+    let mut progress = BTreeMap::new();
+    let mut parked: BTreeMap<(&str, Seq), &DeadLetter> = BTreeMap::new();
+    let mut revived = Vec::new();
+    let mut kv: BTreeMap<(&str, &str), Option<&Vec<u8>>> = BTreeMap::new();
+    for (plugin, save) in saves {
+        progress.insert(*plugin, &save.progress);
+        revived.extend(save.revived.iter().map(|seq| (*plugin, *seq)));
+        parked.extend(save.parked.iter().map(|letter| ((*plugin, letter.seq), letter)));
+        for KvWrite { key, value } in &save.kv {
+            kv.insert((plugin, key), value.as_ref());
+        }
+    }
+    let progress = Batch::of(progress, |(plugin, progress)| {
+        let body = serde_json::to_string(progress).expect("strings and numbers always serialize");
+        let sum = seal::plugin(plugin, &body);
+        [plugin.into(), body.into(), sum.into()]
+    });
+    link.insert(&PLUGINS, progress).await?;
+    link.delete(&REVIVED, Batch::of(revived, |(plugin, seq)| [plugin.into(), (seq as i64).into()])).await?;
+    let parked = Batch::of(parked, |((plugin, seq), letter)| {
+        let mark = Act::mark_of(letter);
+        let tries = serde_json::to_string(&letter.tries).expect("strings and numbers always serialize");
+        let sum = Letter::of(plugin, letter, &tries).sum(mark);
+        [
+            plugin.into(),
+            (seq as i64).into(),
+            letter.id.as_str().into(),
+            i64::from(letter.attempts).into(),
+            letter.error.as_str().into(),
+            (letter.first_ms as i64).into(),
+            (letter.last_ms as i64).into(),
+            mark.into(),
+            tries.into(),
+            sum.into(),
+        ]
+    });
+    link.insert(&LETTERS, parked).await?;
+    let sets = kv.iter().filter_map(|(place, value)| Some((place, (*value)?)));
+    let sets = Batch::of(sets, |((plugin, key), value)| {
+        let sum = seal::key_value(plugin, key, value);
+        [(*plugin).into(), (*key).into(), value.clone().into(), sum.into()]
+    });
+    link.insert(&KV, sets).await?;
+    let deletes = kv.iter().filter(|(_, value)| value.is_none());
+    let deletes = Batch::of(deletes, |((plugin, key), _)| [(*plugin).into(), (*key).into()]);
+    link.delete(&KV_DELETE, deletes).await
+}
+
+/// Marks dead letters as taken back or dropped, and records who did it and why.
+pub(super) async fn replays(link: &mut dyn Link, replays: &[Replay]) -> Written {
+    if replays.is_empty() {
+        return Ok(());
+    }
+    let text = "UPDATE kw_letters SET replaying = ?, \
+                sum = mod(sum, 4294967296) + CAST(? AS @BIGINT) * 4294967296 \
+                WHERE plugin = ? AND seq IN (SELECT q.v FROM @numbers)";
+    for Replay { act, plugin, seqs, .. } in replays {
+        let seqs: Vec<i64> = seqs.iter().map(|seq| *seq as i64).collect();
+        let mark = act.mark();
+        let params = vec![mark.into(), mark.into(), plugin.as_str().into(), Param::Numbers(seqs)];
+        link.fetch(text, params).await?;
+    }
+    let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_replays").await?;
+    let records = Batch::of((first..).zip(replays), |(id, replay)| {
+        let Replay { act, plugin, seqs, who, why, at_ms } = replay;
+        let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
+        let sum = seal::replay(plugin, act.as_str(), who, why, &seqs, *at_ms as i64);
+        [
+            id.into(),
+            plugin.as_str().into(),
+            who.as_str().into(),
+            why.as_str().into(),
+            seqs.into(),
+            (*at_ms as i64).into(),
+            act.as_str().into(),
+            sum.into(),
+        ]
+    });
+    link.insert(&REPLAYS, records).await
+}

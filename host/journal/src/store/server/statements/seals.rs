@@ -1,0 +1,136 @@
+//! Reads rows with their checksums for `journal verify`, and fills them in for a migration.
+
+use crate::store::rows::seal::{Cell, TABLES, Table};
+use crate::store::rows::{Answer, EndRow};
+use crate::store::server::connect::session::Session;
+use crate::store::server::engine::dialect::Dialect;
+use crate::store::server::engine::link::{Param, Row};
+
+/// Rows of one step of a migration, and owners of one.
+const PAGE: i64 = 512;
+const OWNERS: i64 = 64 * 1024;
+
+/// What is told of one kind of findings between rows.
+const SOME: i64 = 100;
+
+/// `key` is a word of MySQL's own.
+fn column(table: &Table, column: &'static str) -> &'static str {
+    match (table.name, column) {
+        ("gaps", "key") => "bounds",
+        ("kv", "key") => "name",
+        _ => column,
+    }
+}
+
+fn pair(row: &Row) -> Answer<(i64, i64)> {
+    Ok((row.int(0)?, row.int(1)?))
+}
+
+impl Session {
+    pub(super) async fn read_sealed(
+        &mut self,
+        table: &Table,
+        after: i64,
+        limit: i64,
+    ) -> Answer<Vec<Vec<Cell>>> {
+        let columns: Vec<_> = table.columns.iter().map(|name| column(table, name)).collect();
+        let (all, key, name) = (columns.join(", "), columns[..table.keys].join(", "), table.name);
+        let (text, params): (_, Vec<Param>) = match table.is_numbered() {
+            true => (
+                format!("SELECT {all}, sum FROM kw_{name} WHERE id > ? ORDER BY id LIMIT ?"),
+                vec![after.into(), limit.into()],
+            ),
+            false => (
+                format!("SELECT {all}, sum FROM kw_{name} ORDER BY {key} LIMIT ? OFFSET ?"),
+                vec![limit.into(), after.into()],
+            ),
+        };
+        Ok(self.fetch(&text, params).await?.into_iter().map(|Row(cells)| cells).collect())
+    }
+
+    pub(super) async fn read_object_keys(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, i64, i64)>> {
+        let text = "SELECT id, uid_key, name_key FROM kw_objects WHERE id > ? ORDER BY id LIMIT ?";
+        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
+        rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)?, row.int(2)?))).collect()
+    }
+
+    pub(super) async fn read_misowned(&mut self) -> Answer<Vec<(i64, i64)>> {
+        let text = "SELECT d.owner, d.object FROM kw_owned d WHERE d.sum <> 31 * d.owner + 17 * d.object \
+                    OR NOT EXISTS (SELECT 1 FROM kw_objects o WHERE o.id = d.owner) LIMIT ?";
+        self.fetch(text, vec![SOME.into()]).await?.iter().map(pair).collect()
+    }
+
+    pub(super) async fn read_unowned(&mut self) -> Answer<Vec<i64>> {
+        let text = "SELECT o.id FROM kw_objects o WHERE o.owner > 0 AND NOT EXISTS \
+                    (SELECT 1 FROM kw_owned d WHERE d.owner = o.owner AND d.object = o.id) LIMIT ?";
+        self.numbers(text, vec![SOME.into()]).await
+    }
+
+    pub(super) async fn read_ends(&mut self, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
+        let text = "SELECT o.id, o.tail, o.newest, s.object, s.flags, s.version, s.at FROM kw_objects o \
+                    LEFT JOIN kw_states s ON s.seq = o.newest WHERE o.id > ? AND o.stream > 0 \
+                    ORDER BY o.id LIMIT ?";
+        let row = |mut row: Row| {
+            Ok(EndRow {
+                object: row.int(0)?,
+                tail: row.optional_int(1)?,
+                newest: row.optional_int(2)?,
+                newest_object: row.optional_int(3)?,
+                version: EndRow::version_of(row.optional_int(4)?, row.optional_key(5)?, row.optional_key(6)?),
+            })
+        };
+        self.fetch(text, vec![after.into(), limit.into()]).await?.into_iter().map(row).collect()
+    }
+
+    /// Gives every row that has none its sum, as it is now. May be done twice.
+    pub(crate) async fn fill(&mut self) -> Answer<()> {
+        let last = self.numbers("SELECT coalesce(max(owner), 0) FROM kw_owned", Vec::new()).await?;
+        for from in (0..=last.first().copied().unwrap_or_default()).step_by(OWNERS as usize) {
+            let text = "UPDATE kw_owned SET sum = 31 * owner + 17 * object WHERE owner >= ? AND owner < ?";
+            self.fetch(text, vec![from.into(), (from + OWNERS).into()]).await?;
+        }
+        for table in &TABLES {
+            let mut after = 0;
+            loop {
+                let page = self.read_sealed(table, after, PAGE).await?;
+                for cells in &page {
+                    if let Some(sum) = table.refill(cells) {
+                        self.set_sum(table, cells, sum).await?;
+                    }
+                }
+                after = match page.last().and_then(|cells| cells[0].int()) {
+                    Some(number) if table.is_numbered() => number,
+                    _ => after + page.len() as i64,
+                };
+                if (page.len() as i64) < PAGE {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn set_sum(&mut self, table: &Table, cells: &[Cell], sum: i64) -> Answer<()> {
+        let keys: Vec<_> =
+            table.columns[..table.keys].iter().map(|name| format!("{} = ?", column(table, name))).collect();
+        let text = format!("UPDATE kw_{} SET sum = ? WHERE {}", table.name, keys.join(" AND "));
+        let key = cells[..table.keys].iter().map(|cell| match cell {
+            Cell::Bytes(bytes) => Param::Bytes(bytes.clone()),
+            cell => Param::Int(cell.int().unwrap_or_default()),
+        });
+        self.fetch(&text, [Param::Int(sum)].into_iter().chain(key).collect()).await.map(drop)
+    }
+
+    /// Whether a table of the journal has a column.
+    pub(crate) async fn has_column(&mut self, table: &str, column: &str) -> Answer<bool> {
+        let schema = match self.dialect() {
+            Dialect::Postgres => "current_schema()",
+            Dialect::Mysql => "database()",
+        };
+        let text = format!(
+            "SELECT 1 FROM information_schema.columns WHERE table_schema = {schema} AND table_name = '{table}' \
+             AND column_name = '{column}'"
+        );
+        Ok(!self.fetch(&text, Vec::new()).await?.is_empty())
+    }
+}

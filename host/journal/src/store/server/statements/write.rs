@@ -1,0 +1,349 @@
+//! Writes one transaction of appends, with one statement for each table.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::ports::{JournalError, Save};
+use tokio::time::timeout;
+
+use super::save::{replays, saves};
+use crate::store::rows::discrepancies::{Change, Found};
+use crate::store::rows::{Answer, Outcome, Replay, Rows, StateRow, StreamRow, seal, uid};
+use crate::store::server::connect::session::{Session, WRITING};
+use crate::store::server::engine::link::{Link, Value, Written, next};
+use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, Update, bytes, int};
+
+const STREAMS: Insert = Insert {
+    table: "kw_streams",
+    columns: &[
+        int("id"),
+        bytes("source"),
+        int("epoch"),
+        bytes("checkpoint"),
+        int("states"),
+        int("last_event_ms"),
+        int("sum"),
+    ],
+    key: &["id"],
+    conflict: Conflict::Merge(&[
+        ("checkpoint", Merge::New),
+        ("states", Merge::Sum),
+        ("last_event_ms", Merge::New),
+        ("sum", Merge::New),
+    ]),
+};
+const KINDS: Insert = Insert {
+    table: "kw_kinds",
+    columns: &[int("id"), bytes("api_group"), bytes("version"), bytes("kind"), int("sum")],
+    key: &["id"],
+    conflict: Conflict::Refuse,
+};
+const OBJECTS: Insert = Insert {
+    table: "kw_objects",
+    columns: &[
+        int("id"),
+        int("stream"),
+        int("kind"),
+        bytes("namespace"),
+        bytes("name"),
+        bytes("uid"),
+        int("owner"),
+        int("uid_key"),
+        int("name_key"),
+        int("sum"),
+    ],
+    key: &["id"],
+    conflict: Conflict::Refuse,
+};
+const OWNED: Insert = Insert {
+    table: "kw_owned",
+    columns: &[int("owner"), int("object"), int("sum")],
+    key: &["owner", "object"],
+    conflict: Conflict::Keep,
+};
+const STATUSES: Insert = Insert {
+    table: "kw_statuses",
+    columns: &[int("id"), bytes("body"), int("sum")],
+    key: &["id"],
+    conflict: Conflict::Refuse,
+};
+const ANCHORS: Insert = Insert {
+    table: "kw_anchors",
+    columns: &[int("id"), int("stream"), int("checksum"), bytes("document"), int("sum")],
+    key: &["id"],
+    conflict: Conflict::Refuse,
+};
+pub(super) const STATES: Insert = Insert {
+    table: "kw_states",
+    columns: &[
+        int("seq"),
+        int("object"),
+        bytes("version"),
+        int("flags"),
+        int("back"),
+        int("status"),
+        int("previous"),
+        int("owner"),
+        int("observed_ms"),
+        bytes("at"),
+        int("anchor"),
+        int("sums"),
+        bytes("document"),
+    ],
+    key: &["seq"],
+    conflict: Conflict::Refuse,
+};
+const LIVE: Insert = Insert {
+    table: "kw_current",
+    columns: &[int("object"), int("newest"), int("tail")],
+    key: &["object"],
+    conflict: Conflict::Merge(&[("newest", Merge::New), ("tail", Merge::New)]),
+};
+const SNAPSHOTS: Insert = Insert {
+    table: "kw_snapshots",
+    columns: &[int("object"), int("seq"), bytes("packed")],
+    key: &["object"],
+    conflict: Conflict::Merge(&[("seq", Merge::New), ("packed", Merge::New)]),
+};
+const NOT_CURRENT: Delete = Delete { table: "kw_current", key: &[int("object")] };
+const NO_SNAPSHOT: Delete = Delete { table: "kw_snapshots", key: &[int("object")] };
+const ENDED: Update = Update { table: "kw_objects", key: &[int("id")], set: &[int("tail"), int("newest")] };
+const TALLIES: Insert = Insert {
+    table: "kw_tallies",
+    columns: &[int("segment"), int("stream"), int("states"), int("bytes")],
+    key: &["segment", "stream"],
+    conflict: Conflict::Merge(&[("states", Merge::Sum), ("bytes", Merge::Sum)]),
+};
+pub(super) const GAPS: Insert = Insert {
+    table: "kw_gaps",
+    columns: &[int("id"), int("stream"), int("seq"), bytes("bounds"), bytes("body"), int("sum")],
+    key: &["id"],
+    conflict: Conflict::Keep,
+};
+const POISON: Insert = Insert {
+    table: "kw_poison",
+    columns: &[
+        int("id"),
+        int("stream"),
+        int("digest"),
+        int("checksum"),
+        int("observed_ms"),
+        bytes("error"),
+        bytes("raw"),
+        int("sum"),
+    ],
+    key: &["id"],
+    conflict: Conflict::Keep,
+};
+
+const DISCREPANCIES: Insert = Insert {
+    table: "kw_discrepancies",
+    columns: &[int("stream"), int("number"), bytes("body"), int("sum")],
+    key: &["stream", "number"],
+    conflict: Conflict::Refuse,
+};
+const OUTDATED: Delete = Delete { table: "kw_discrepancies", key: &[int("stream"), int("number")] };
+
+impl Session {
+    /// All that one transaction of appends and saves writes.
+    pub(crate) async fn write(
+        &mut self,
+        rows: Option<Rows>,
+        saves: &[(&str, &Save)],
+        replays: &[Replay],
+    ) -> Answer<()> {
+        let done = timeout(WRITING, all(self.ask()?, rows, saves, replays)).await;
+        self.answered(done)
+    }
+}
+
+async fn all(
+    link: &mut dyn Link,
+    written: Option<Rows>,
+    saved: &[(&str, &Save)],
+    replayed: &[Replay],
+) -> Written {
+    if let Some(written) = written {
+        rows(link, written).await?;
+    }
+    saves(link, saved).await?;
+    replays(link, replayed).await
+}
+
+async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
+    shared(link, &rows).await?;
+    let streams = merged(rows.streams);
+    let streams = Batch::of(streams, |r| {
+        let sum = r.sum();
+        let checkpoint = r.checkpoint.map_or(Value::Null, Value::from);
+        [
+            r.id.into(),
+            r.source.into(),
+            i64::from(r.epoch).into(),
+            checkpoint,
+            (r.states as i64).into(),
+            r.last_event_ms.into(),
+            sum.into(),
+        ]
+    });
+    link.insert(&STREAMS, streams).await?;
+    let objects = Batch::of(rows.objects, |r| {
+        let (uid_key, name_key, sum) = (uid::key(&r.uid), uid::key(&r.name), r.sum());
+        [
+            r.id.into(),
+            r.stream.into(),
+            r.kind.into(),
+            r.namespace.into(),
+            r.name.into(),
+            r.uid.into(),
+            r.owner.into(),
+            i64::from(uid_key).into(),
+            i64::from(name_key).into(),
+            i64::from(sum).into(),
+        ]
+    });
+    link.insert(&OBJECTS, objects).await?;
+    // The same pair can come from several objects' states.
+    let owned: std::collections::BTreeSet<_> = rows.owned.into_iter().collect();
+    link.insert(
+        &OWNED,
+        Batch::of(owned, |(owner, object)| [owner.into(), object.into(), seal::owned(owner, object).into()]),
+    )
+    .await?;
+    link.insert(&STATES, Batch::of(rows.states, state_values)).await?;
+    outcomes(link, rows.outcomes.into_iter().collect()).await?;
+    let mut snapshots: Vec<_> = rows.snapshots.into_values().collect();
+    snapshots.sort_unstable_by_key(|row| row.object);
+    let snapshots =
+        Batch::of(snapshots, |r| [r.object.into(), (r.seq as i64).into(), r.packed.to_vec().into()]);
+    link.insert(&SNAPSHOTS, snapshots).await?;
+    let tallies = Batch::of(rows.tallies, |((segment, stream), states)| {
+        let bytes = rows.sizes.get(&(segment, stream)).copied().unwrap_or_default();
+        [(segment as i64).into(), stream.into(), (states as i64).into(), (bytes as i64).into()]
+    });
+    link.insert(&TALLIES, tallies).await?;
+    if !rows.gaps.is_empty() {
+        let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_gaps").await?;
+        let gaps = Batch::of((first..).zip(rows.gaps), |(id, r)| {
+            let sum = r.sum();
+            [id.into(), r.stream.into(), (r.seq as i64).into(), r.key.into(), r.body.into(), sum.into()]
+        });
+        link.insert(&GAPS, gaps).await?;
+    }
+    if !rows.poison.is_empty() {
+        let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_poison").await?;
+        let poison = Batch::of((first..).zip(rows.poison), |(id, r)| {
+            let sum = r.sum();
+            [
+                id.into(),
+                r.stream.into(),
+                r.digest.into(),
+                i64::from(r.checksum).into(),
+                r.observed_ms.into(),
+                r.error.into(),
+                r.raw.into(),
+                sum.into(),
+            ]
+        });
+        link.insert(&POISON, poison).await?;
+    }
+    for found in rows.differences {
+        differences(link, found).await?;
+    }
+    Ok(())
+}
+
+async fn differences(link: &mut dyn Link, found: Found) -> Written {
+    let stream = found.stream;
+    let malformed = |error: JournalError| sqlx::Error::Decode(error.to_string().into());
+    let text = "SELECT number, body FROM kw_discrepancies WHERE stream = ?";
+    let mut kept = Vec::new();
+    for mut row in link.fetch(text, vec![stream.into()]).await? {
+        kept.push((row.int(0).map_err(malformed)?, row.text(1).map_err(malformed)?));
+    }
+    let Change { insert, remove } = found.change(&kept);
+    link.delete(&OUTDATED, Batch::of(remove, |number| [stream.into(), number.into()])).await?;
+    let fresh = Batch::of(insert, |(number, body)| {
+        let sum = seal::discrepancy(stream, number, &body);
+        [stream.into(), number.into(), body.into(), sum.into()]
+    });
+    link.insert(&DISCREPANCIES, fresh).await
+}
+
+pub(super) fn state_values(row: StateRow) -> [Value; 13] {
+    let e = row.envelope;
+    [
+        (e.seq as i64).into(),
+        e.object.into(),
+        (&e.key).into(),
+        e.flags.pack().into(),
+        (e.back as i64).into(),
+        e.status.into(),
+        e.previous.into(),
+        e.owner.into(),
+        e.observed_ms.into(),
+        e.version.as_ref().into(),
+        e.anchor.into(),
+        e.sums().into(),
+        row.document.into(),
+    ]
+}
+
+/// Several appends of one batch may go to one stream: the last says how it is.
+fn merged(rows: Vec<StreamRow>) -> Vec<StreamRow> {
+    let mut streams: BTreeMap<i64, StreamRow> = BTreeMap::new();
+    for row in rows {
+        match streams.get_mut(&row.id) {
+            None => {
+                streams.insert(row.id, row);
+            }
+            Some(before) => {
+                before.states += row.states;
+                (before.checkpoint, before.last_event_ms) = (row.checkpoint, row.last_event_ms);
+            }
+        }
+    }
+    streams.into_values().collect()
+}
+
+/// What other rows point to; rare once the journal has run for a while.
+async fn shared(link: &mut dyn Link, rows: &Rows) -> Written {
+    let kinds = Batch::of(rows.kinds.iter().cloned(), |(id, group, version, kind)| {
+        let sum = seal::kind(id, &group, &version, &kind);
+        [id.into(), group.into(), version.into(), kind.into(), sum.into()]
+    });
+    link.insert(&KINDS, kinds).await?;
+    let statuses = Batch::of(&rows.statuses, |(id, body)| {
+        [(*id).into(), body.as_str().into(), seal::status(*id, body).into()]
+    });
+    link.insert(&STATUSES, statuses).await?;
+    let anchors = Batch::of(&rows.anchors, |r| {
+        let (checksum, sum) = (i64::from(r.checksum), r.sum());
+        [r.id.into(), r.stream.into(), checksum.into(), r.packed.to_vec().into(), sum.into()]
+    });
+    link.insert(&ANCHORS, anchors).await
+}
+
+async fn outcomes(link: &mut dyn Link, outcomes: Vec<(i64, Outcome)>) -> Written {
+    let mut live = Vec::new();
+    let mut ended = Vec::new();
+    for (object, outcome) in outcomes {
+        match outcome {
+            Outcome::Live { newest, tail } => live.push((object, newest, tail)),
+            Outcome::Ended { newest, tail } => ended.push((object, newest, tail)),
+        }
+    }
+    // In the order of the table, which is kinder to its pages.
+    live.sort_unstable();
+    ended.sort_unstable();
+    let live = Batch::of(live, |(object, newest, tail)| {
+        [object.into(), (newest as i64).into(), (tail as i64).into()]
+    });
+    link.insert(&LIVE, live).await?;
+    for table in [&NOT_CURRENT, &NO_SNAPSHOT] {
+        link.delete(table, Batch::of(&ended, |(object, ..)| [(*object).into()])).await?;
+    }
+    let ended = Batch::of(ended, |(object, newest, tail)| {
+        [object.into(), (tail as i64).into(), (newest != 0).then_some(newest as i64).into()]
+    });
+    link.update(&ENDED, ended).await
+}

@@ -1,0 +1,352 @@
+//! The one connection that writes. It holds a lock, and compares the journal's epoch in every
+//! transaction.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::ports::{JournalError, Save};
+
+use super::connect::lock::{Lock, Seat, end_own, holding_session, lock, myself, own_number, unlock};
+use super::connect::replicas::{self, Sharing};
+use super::connect::server::{Refusal, Server};
+use super::connect::session::Session;
+use super::connect::watches::{self, Edition, Watches};
+use super::schema;
+use super::statements::lookup;
+use crate::report::LOST;
+use crate::store::format::marked;
+use crate::store::memory::{Found, Identity, Memory};
+use crate::store::rows::removal::{Removal, Sweep};
+use crate::store::rows::{Answer, Key, Known, Replay, Rows};
+use crate::store::{Fetch, Turn, Writes};
+
+const COMMIT: &str = "COMMIT";
+/// Where others have to learn of it.
+const COMMIT_NEWS: &str = "UPDATE kw_journal SET epoch = epoch + 1 WHERE id = 1; COMMIT";
+
+/// What a replica has of a journal.
+pub(super) struct Share {
+    sharing: Sharing,
+    slot: u8,
+    /// In which it writes what plugins left.
+    term: Option<i64>,
+    watches: Arc<Watches>,
+    /// What the transaction that is under way tells of them.
+    telling: Option<Edition>,
+}
+
+impl Share {
+    pub fn new(sharing: Sharing, slot: u8) -> Self {
+        let watches = Watches::of(&sharing.name).into();
+        Self { sharing, slot, term: None, watches, telling: None }
+    }
+
+    pub fn watches(&self) -> Arc<Watches> {
+        Arc::clone(&self.watches)
+    }
+}
+
+pub(crate) struct Writer {
+    server: Server,
+    session: Session,
+    /// Of the session, as the server numbers it.
+    number: i64,
+    /// Its own; of a replica, that of which it knows what was written.
+    epoch: i64,
+    /// As the transaction that is under way has found it.
+    found: i64,
+    /// The newest state that is known to be committed.
+    committed: Seq,
+    clock: Arc<dyn Clock>,
+    /// `None`: it has the journal for itself.
+    share: Option<Share>,
+}
+
+impl Writer {
+    /// Of a session that holds the lock, on tables of this format. Of one that has the journal for itself a
+    /// new epoch begins.
+    pub(super) async fn new(
+        server: Server,
+        mut session: Session,
+        clock: Arc<dyn Clock>,
+        share: Option<Share>,
+    ) -> Answer<Self> {
+        let number = own_number(&mut session).await?;
+        let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
+        let last = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        let mut writer =
+            Self { server, session, number, epoch: last, found: last, committed: 0, clock, share };
+        if writer.share.is_none() {
+            writer.next_epoch().await?;
+        }
+        Ok(writer)
+    }
+
+    /// Only from the epoch that is known: another process may have begun one.
+    async fn next_epoch(&mut self) -> Answer<()> {
+        let session = &mut self.session;
+        let text = "UPDATE kw_journal SET epoch = ?, holder = ?, since_ms = ? WHERE id = 1 AND epoch = ?";
+        let (next, now) = (self.epoch + 1, self.clock.now_ms() as i64);
+        let params = vec![next.into(), myself().as_str().into(), now.into(), self.epoch.into()];
+        session.fetch(text, params).await?;
+        let rows = session.fetch("SELECT epoch, holder FROM kw_journal WHERE id = 1", Vec::new()).await?;
+        let Some(mut row) = rows.into_iter().next() else {
+            return Err(emptied());
+        };
+        let (epoch, holder) = (row.int(0)?, row.text(1)?);
+        if epoch != next || holder != myself() {
+            return Err(taken_over(&holder, epoch, self.epoch));
+        }
+        (self.epoch, self.found) = (next, next);
+        Ok(())
+    }
+
+    fn seat(&self) -> Seat {
+        self.share.as_ref().map_or(Seat::Whole, |share| Seat::Replica(share.slot))
+    }
+
+    /// Ends the transaction. `news`: others have to learn of it.
+    async fn finish(&mut self, news: bool) -> Answer<()> {
+        let news = news && self.share.is_some();
+        self.session.script(if news { COMMIT_NEWS } else { COMMIT }).await?;
+        // Nobody else has written in between.
+        if news && self.epoch == self.found {
+            self.epoch += 1;
+        }
+        if let Some(share) = &mut self.share {
+            share.watches.were_told(share.telling.take());
+        }
+        Ok(())
+    }
+
+    /// What the others don't know yet of this one's watches.
+    async fn tell_watches(&mut self) -> Answer<()> {
+        let Some(share) = &mut self.share else { return Ok(()) };
+        let Some((edition, text)) = share.watches.untold() else { return Ok(()) };
+        watches::tell(&mut self.session, share.slot, &text).await?;
+        share.telling = Some(edition);
+        Ok(())
+    }
+
+    /// Takes a replica's seat again. Only who holds the journal's own lock comes in.
+    async fn sit_again(&mut self, session: &mut Session) -> Answer<()> {
+        replicas::end_stalled(session, self.seat()).await?;
+        let Some(share) = &self.share else { return Ok(()) };
+        if let Lock::Others(holder) = replicas::come_in(session, &share.sharing).await? {
+            return Err(replicas::had_by(&holder.name));
+        }
+        // As long as the old session lives, it is not decided what became of its transaction.
+        let old = holding_session(session, self.seat()).await?;
+        if old == Some(self.number) {
+            return Err(JournalError::Unavailable(
+                "the server has not ended the lost session of this process yet".into(),
+            ));
+        }
+        let Some(share) = &mut self.share else { return Ok(()) };
+        let slot = replicas::sit(session, &share.sharing, share.term, self.clock.now_ms()).await?;
+        let full = || JournalError::Unavailable(format!("{} replicas share the journal", replicas::MOST));
+        share.slot = slot.ok_or_else(full)?;
+        share.telling = None;
+        share.watches.are_forgotten();
+        unlock(session, Seat::Whole).await
+    }
+
+    /// Takes the journal's lock again.
+    async fn hold_again(&mut self, session: &mut Session) -> Answer<()> {
+        let Lock::Others(holder) = lock(session, Seat::Whole).await? else { return Ok(()) };
+        // Who it is, and whether it is a writer, shows in the epoch.
+        let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
+        let epoch = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        if epoch != self.epoch {
+            return Err(taken_over(&holder.name, epoch, self.epoch));
+        }
+        Err(JournalError::Unavailable("another session has the journal's lock".into()))
+    }
+
+    /// Begins a transaction, in which nobody else becomes the writer.
+    async fn fence(&mut self) -> Answer<Fence> {
+        // A statement of its own for the newest state: it sees what was committed while the first waited.
+        let text = "START TRANSACTION; SELECT epoch, holder, term FROM kw_journal WHERE id = 1 FOR UPDATE; \
+                    SELECT max(seq) FROM kw_states";
+        let answers = self.session.answers(text).await?;
+        let [mut row, newest] = <[_; 2]>::try_from(answers).map_err(|_| emptied())?;
+        let (epoch, newest) = (row.int(0)?, newest.optional_int(0)?.unwrap_or(0) as Seq);
+        if epoch < self.epoch || (epoch != self.epoch && self.share.is_none()) {
+            return Err(taken_over(&row.text(1)?, epoch, self.epoch));
+        }
+        if newest < self.committed {
+            return Err(older_copy(newest, self.committed));
+        }
+        (self.found, self.committed) = (epoch, newest);
+        Ok(Fence { term: row.int(2)?, newest })
+    }
+}
+
+/// What a transaction finds as it begins.
+struct Fence {
+    term: i64,
+    newest: Seq,
+}
+
+const AFTER_A_COPY: &str = "States that the journal there lacks are lost. Start again: the controller reads them from the \
+                            cluster, as far as the cluster still has them";
+
+fn emptied() -> JournalError {
+    JournalError::Fatal(format!("somebody emptied `kw_journal` while the journal was in use: {LOST}"))
+}
+
+/// Of the same epoch: retention never takes the newest state.
+fn older_copy(newest: Seq, committed: Seq) -> JournalError {
+    JournalError::Fatal(format!(
+        "the journal ends at position {newest}, and {committed} was committed: somebody put an older copy in its \
+         place while this process wrote. {AFTER_A_COPY}"
+    ))
+}
+
+/// Of an epoch that is not ours. Epochs only ascend: one before ours is of another time or another journal.
+fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
+    if epoch < mine {
+        return JournalError::Fatal(format!(
+            "the journal's epoch is {epoch}, and it was {mine}: somebody put an older copy in its place, or began a \
+             new journal there, while this process wrote. {AFTER_A_COPY}"
+        ));
+    }
+    JournalError::Fatal(format!(
+        "{holder} writes to this journal now (its epoch {epoch} came after ours, {mine}): this process has stopped \
+         writing, and nothing that it acknowledged is lost; stop one of the two"
+    ))
+}
+
+#[async_trait]
+impl Writes for Writer {
+    /// The lock is what tells: as long as the old session lives, that one has it.
+    async fn reconnect(&mut self) -> Answer<()> {
+        let mut session = self.server.dial().await.map_err(Refusal::told)?;
+        self.server.make_durable(&mut session).await?;
+        let number = own_number(&mut session).await?;
+        end_own(&mut session, self.seat(), self.number).await?;
+        match self.share {
+            Some(_) => self.sit_again(&mut session).await?,
+            None => self.hold_again(&mut session).await?,
+        }
+        (self.session, self.number) = (session, number);
+        match self.share {
+            Some(_) => Ok(()),
+            None => self.next_epoch().await,
+        }
+    }
+
+    async fn begin(&mut self) -> Answer<Turn> {
+        let Fence { term, newest } = self.fence().await?;
+        self.tell_watches().await?;
+        Ok(match &self.share {
+            None => Turn::ALONE,
+            Some(share) => Turn {
+                is_stale: self.found != self.epoch,
+                dispatches: share.term == Some(term),
+                newest: Some(newest),
+            },
+        })
+    }
+
+    /// A term that is not this one's is left alone: it may be the next one's already.
+    async fn lead(&mut self, leads: bool) -> Answer<()> {
+        let Some(share) = &mut self.share else { return Ok(()) };
+        let (slot, mine) = (share.slot, share.term.take());
+        let Fence { term, .. } = self.fence().await?;
+        if leads {
+            replicas::begin_term(&mut self.session, slot, term + 1).await?;
+        } else if mine == Some(term) {
+            replicas::end_term(&mut self.session).await?;
+        }
+        self.finish(false).await?;
+        if let Some(share) = self.share.as_mut().filter(|_| leads) {
+            share.term = Some(term + 1);
+        }
+        Ok(())
+    }
+
+    async fn elect_by(&mut self, lease: &str) -> Answer<()> {
+        let Some(share) = &mut self.share else { return Ok(()) };
+        lease.clone_into(&mut share.sharing.lease);
+        let slot = share.slot;
+        self.fence().await?;
+        replicas::elect_by(&mut self.session, slot, lease).await?;
+        self.finish(false).await
+    }
+
+    async fn mark(&mut self, unfinished: bool) -> Answer<()> {
+        self.fence().await?;
+        let format = marked(schema::VERSION, unfinished);
+        self.session.fetch("UPDATE kw_journal SET format = ? WHERE id = 1", vec![format.into()]).await?;
+        self.finish(false).await
+    }
+
+    async fn memory(&mut self) -> Answer<Memory> {
+        let memory = lookup::memory(&mut self.session).await?;
+        self.epoch = self.found;
+        Ok(memory)
+    }
+
+    async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>> {
+        lookup::tails(&mut self.session, memory, strangers).await
+    }
+
+    async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known> {
+        lookup::keys(&mut self.session, questions).await
+    }
+
+    /// Any error leaves the session as it is: the next batch begins with another one, and with it
+    /// the transaction that this one left open is undone.
+    async fn commit(
+        &mut self,
+        rows: Option<Rows>,
+        saves: &[(&str, &Save)],
+        replays: &[Replay],
+    ) -> Answer<()> {
+        let (newest, news) = (rows.as_ref().and_then(Rows::newest), rows.is_some());
+        self.session.write(rows, saves, replays).await?;
+        self.finish(news).await?;
+        self.committed = newest.unwrap_or(self.committed);
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        match self.share.as_ref().is_some_and(|share| share.telling.is_some()) {
+            true => self.finish(false).await,
+            false => self.session.script("ROLLBACK").await,
+        }
+    }
+
+    fn rows(&mut self) -> &mut dyn Fetch {
+        &mut self.session
+    }
+
+    /// No replica remembers what retention takes.
+    async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+        self.session.remove(removal).await?;
+        self.finish(false).await
+    }
+
+    async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
+        self.session.sweep(sweep).await?;
+        self.finish(true).await
+    }
+
+    async fn tend(&mut self) {}
+
+    async fn close(self: Box<Self>) -> Answer<()> {
+        // The lock goes with the session.
+        drop(self);
+        Ok(())
+    }
+
+    fn abandon(self: Box<Self>) {}
+
+    #[cfg(test)]
+    async fn limit_pages(&mut self, _: Option<i64>) -> Answer<()> {
+        Err(JournalError::Invalid("only a file has pages".into()))
+    }
+}

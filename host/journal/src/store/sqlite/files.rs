@@ -1,0 +1,53 @@
+//! The files of one journal: their names and sizes, and the check that each is a regular file or
+//! missing.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use kubewitness_core::files;
+
+use crate::report::OpenError;
+
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+pub(super) fn bytes(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
+}
+
+/// Which file a name leads to, told apart as SQLite does; `None` where it leads to none. The file is not
+/// opened: to close it again would let go of all locks that SQLite has on it.
+pub(super) fn file_id(path: &Path) -> std::io::Result<Option<u64>> {
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(Some(found.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn wal_bytes(path: &Path) -> u64 {
+    bytes(&beside(path, "-wal"))
+}
+
+/// Of the file, and of its WAL.
+pub(super) fn sizes(path: &Path) -> (u64, u64) {
+    (bytes(path), wal_bytes(path))
+}
+
+pub(super) fn unavailable(path: &Path, reason: impl std::fmt::Display) -> OpenError {
+    OpenError::Unavailable { path: path.to_path_buf(), reason: reason.to_string() }
+}
+
+/// Whatever SQLite would open by these names is a regular file or not there, on a disk that answers.
+pub(super) async fn expect_files(path: &Path) -> Result<(), OpenError> {
+    for suffix in ["", ".lock", "-wal", "-shm", "-journal"] {
+        let name = beside(path, suffix);
+        let asked = name.clone();
+        let looked = files::within(&name, files::ANSWER, move || files::look(&asked)).await;
+        looked.map_err(|error| unavailable(&name, error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! Migrates older formats to the present one, a version at a time.
+//!
+//! A step is one transaction that also moves `user_version`: a process that is killed in between
+//! leaves the file as it was before the step, or as it is after it, and the next start goes on from
+//! there. Steps are never changed once a version was released; a new version is a new step.
+
+use std::path::Path;
+
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+
+use super::schema::VERSION;
+use super::statements::seals;
+use crate::store::format::marked;
+
+/// `STEPS[n]` makes version `n + 2` of version `n + 1`.
+const STEPS: [&str; VERSION as usize - 1] = [
+    // 2: whole documents of live objects move out of the rows that change with every state.
+    "CREATE TABLE snapshots (object INTEGER PRIMARY KEY, seq INTEGER NOT NULL, packed BLOB NOT NULL) STRICT;
+     INSERT INTO snapshots (object, seq, packed)
+         SELECT object, newest, packed FROM current WHERE packed IS NOT NULL ORDER BY object;
+     CREATE TABLE current_2 (
+         object INTEGER PRIMARY KEY, newest INTEGER NOT NULL, tail INTEGER NOT NULL
+     ) STRICT;
+     INSERT INTO current_2 (object, newest, tail) SELECT object, newest, tail FROM current ORDER BY object;
+     DROP TABLE current;
+     ALTER TABLE current_2 RENAME TO current;",
+    // 3: what retention has to know, to bound a source by its size and to tell what it took.
+    "ALTER TABLE tallies ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE streams ADD COLUMN taken INTEGER NOT NULL DEFAULT 0;
+     CREATE TABLE taken (
+         plugin TEXT PRIMARY KEY, finished INTEGER NOT NULL, untold INTEGER NOT NULL
+     ) STRICT, WITHOUT ROWID;
+     UPDATE tallies SET bytes = t.bytes FROM (
+         SELECT s.seq / 1024 AS segment, o.stream, sum(length(s.document) + 100) AS bytes
+         FROM states s JOIN objects o ON o.id = s.object GROUP BY 1, 2
+     ) AS t WHERE tallies.segment = t.segment AND tallies.stream = t.stream;",
+    // 4: letters tell each try, and records say what was done.
+    "ALTER TABLE letters ADD COLUMN tries TEXT NOT NULL DEFAULT '[]';
+     ALTER TABLE replays ADD COLUMN what TEXT NOT NULL DEFAULT 'replay';",
+    // 5: what audits found.
+    "CREATE TABLE discrepancies (
+         stream INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (stream, number)
+     ) STRICT, WITHOUT ROWID;",
+    // 6: every row has a sum, which `seals` fills in.
+    "ALTER TABLE streams ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE kinds ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE owned ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE anchors ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE gaps ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE poison ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE plugins ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE letters ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE taken ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE kv ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE replays ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE discrepancies ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+     UPDATE owned SET sum = 31 * owner + 17 * object;",
+    // 7: documents may be kept as edits, which an older program can't read. What is there stays.
+    "",
+];
+
+/// The version from which on rows have sums.
+const SEALED: i64 = 6;
+
+/// Brings a file of version `from` to the present one. `unfinished`: an import that has not come to its
+/// end stays marked.
+pub(super) async fn migrate(
+    connection: &mut SqliteConnection,
+    path: &Path,
+    from: i64,
+    unfinished: bool,
+) -> Result<(), sqlx::Error> {
+    for (version, step) in (2..).zip(STEPS).filter(|(version, _)| *version > from) {
+        tracing::info!(path = %path.display(), version, "migrating the journal to a newer format");
+        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+        let format = marked(version, unfinished);
+        let text = format!("{step} PRAGMA user_version = {format};");
+        sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *transaction).await?;
+        if version == SEALED {
+            seals::fill(&mut transaction).await?;
+        }
+        transaction.commit().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! Opens a file: checks that it is a journal of a known format and that no other process writes to it.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Read;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use kubewitness_core::files;
+use kubewitness_core::ports::JournalError;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+
+use super::fault;
+use super::files::{beside, bytes, expect_files, file_id, sizes, unavailable, wal_bytes};
+use super::migrate::migrate;
+use super::schema::{APPLICATION_ID, TABLES, VERSION};
+use super::scribe::{BUSY, Scribe};
+use super::statements::fetch;
+use super::writer::Writer;
+use crate::report::OpenError;
+use crate::store::format::unmarked;
+use crate::store::rows::Answer;
+use crate::store::{self, Opened};
+
+/// Prepared statements that a reader keeps.
+const STATEMENTS: usize = 64;
+
+/// Rows on their way from SQLite's thread to the reader.
+const ROWS_IN_FLIGHT: usize = 512;
+
+/// KiB of pages that each reader keeps. What is read again lies in the system's own cache; SQLite's
+/// default of 2 MiB would be 8 MiB for four readers.
+const READER_CACHE: &str = "-512";
+
+/// A reader makes no journal.
+const NOTHING: &str = "there is no journal here: name the controller's data folder with --data";
+
+/// Where a rollback journal says of how many pages the file was before the transaction.
+const PAGES_BEFORE: Range<usize> = 16..20;
+
+pub(crate) struct Store {
+    path: PathBuf,
+    readers: SqlitePool,
+    lock: Lock,
+}
+
+/// Held while the store is open; the system lets go of it when the process dies.
+struct Lock(File);
+
+/// What a file is, before anything is written to it.
+enum Found {
+    Nothing,
+    /// Of this version, which is not newer than ours; with an import that has not come to its end.
+    Journal(i64, bool),
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(BUSY)
+        .foreign_keys(false)
+        .statement_cache_capacity(STATEMENTS)
+        .row_buffer_size(ROWS_IN_FLIGHT)
+        .pragma("cell_size_check", "ON")
+        .disable_statement_logging()
+}
+
+/// An error of SQLite before the journal is open.
+pub(super) fn open_error(path: &Path, error: sqlx::Error) -> OpenError {
+    const NOT_A_DATABASE: i64 = 26;
+    if fault::code(&error).is_some_and(|code| code & 0xFF == NOT_A_DATABASE) {
+        return OpenError::NotAJournal { path: path.to_path_buf(), reason: "it is no SQLite file".into() };
+    }
+    refused(path, fault::classify(error))
+}
+
+fn refused(path: &Path, error: JournalError) -> OpenError {
+    match error {
+        JournalError::Fatal(reason) => OpenError::Damaged { path: path.to_path_buf(), reason },
+        error => unavailable(path, error),
+    }
+}
+
+impl Store {
+    /// `unfinished`: also one with an import that has not come to its end, which is told.
+    pub async fn open(
+        path: &Path,
+        readers: u32,
+        unfinished: bool,
+    ) -> Result<(Self, Writer, bool), OpenError> {
+        expect_files(path).await?;
+        let lock = Lock::of(path)?;
+        // Before any write: a file that isn't ours must stay as it is.
+        let found = inspect(path).await?;
+        let is_unfinished = matches!(found, Found::Journal(_, true));
+        if is_unfinished && !unfinished {
+            return Err(OpenError::Unfinished { place: path.display().to_string() });
+        }
+        let fail = |error| open_error(path, error);
+        let writing = options(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full);
+        let mut connection = writing.connect().await.map_err(fail)?;
+        match found {
+            Found::Nothing => create(&mut connection).await.map_err(fail)?,
+            Found::Journal(version, marked) => {
+                migrate(&mut connection, path, version, marked).await.map_err(fail)?;
+            }
+        }
+        let file = file_id(path).map_err(|error| unavailable(path, error))?;
+        let scribe = Scribe::open(path).await.map_err(|error| refused(path, error))?;
+        connection.close().await.map_err(fail)?;
+        let reading = options(path).read_only(true).pragma("cache_size", READER_CACHE);
+        let reader = reading.connect().await.map_err(fail)?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(readers.max(1))
+            .test_before_acquire(false)
+            .connect_lazy_with(reading);
+        let path = path.to_path_buf();
+        let writer = Writer::new(path.clone(), scribe, file, reader);
+        Ok((Self { path, readers, lock }, writer, is_unfinished))
+    }
+}
+
+#[async_trait]
+impl store::Store for Store {
+    async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
+        Ok(Box::new(fetch::Lent::new(self.readers.acquire().await.map_err(fault::classify)?)))
+    }
+
+    async fn bytes(&self) -> Answer<u64> {
+        let (file, wal) = sizes(&self.path);
+        Ok(file + wal)
+    }
+
+    async fn close(&self) -> Answer<()> {
+        self.readers.close().await;
+        let unlocked = self.lock.let_go();
+        unlocked
+            .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
+    }
+}
+
+impl Lock {
+    fn of(path: &Path) -> Result<Self, OpenError> {
+        let name = beside(path, ".lock");
+        let file = files::open(&name, OpenOptions::new().create(true).truncate(false).write(true));
+        let file = file.map_err(|error| unavailable(&name, error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_path_buf())),
+            Err(TryLockError::Error(error)) => Err(unavailable(&name, error)),
+        }
+    }
+
+    fn let_go(&self) -> std::io::Result<()> {
+        self.0.unlock()
+    }
+}
+
+impl Drop for Lock {
+    /// By name, not by closing: a child that is just being started has the file open as well.
+    fn drop(&mut self) {
+        if let Err(error) = self.let_go() {
+            tracing::debug!(%error, "the journal's lock is let go of by closing its file");
+        }
+    }
+}
+
+/// Reads marks and version, changing nothing.
+async fn inspect(path: &Path) -> Result<Found, OpenError> {
+    match (bytes(path), wal_bytes(path)) {
+        (0, 0) => return Ok(Found::Nothing),
+        // Its header is on disk before anything is in the WAL.
+        (0, _) => return Err(OpenError::Orphan { path: path.to_path_buf() }),
+        _ => {}
+    }
+    let mut connection = read_only(path).await?;
+    let found = marks(&mut connection).await;
+    connection.close().await.map_err(|error| open_error(path, error))?;
+    let found = match found {
+        Err(error) if fault::is_cut_off(&error) => return cut_off(path),
+        found => found.map_err(|error| open_error(path, error))?,
+    };
+    match found {
+        // A crash between the file's creation and its first transaction.
+        (0, 0, 0) => Ok(Found::Nothing),
+        (APPLICATION_ID, format, _) => match unmarked(format) {
+            (found, _) if found > VERSION => {
+                Err(OpenError::Newer { path: path.to_path_buf(), found, known: VERSION })
+            }
+            (version, unfinished) => Ok(Found::Journal(version, unfinished)),
+        },
+        _ => {
+            let reason = "it is another program's database".into();
+            Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
+        }
+    }
+}
+
+/// A process died within a transaction that it wrote without a WAL. A journal has none but the first,
+/// which makes the file: whoever writes to it next undoes that, and nothing is left.
+fn cut_off(path: &Path) -> Result<Found, OpenError> {
+    let name = beside(path, "-journal");
+    let mut header = [0; PAGES_BEFORE.end];
+    let opened = files::open(&name, OpenOptions::new().read(true));
+    let read = opened.and_then(|mut file| file.read_exact(&mut header));
+    read.map_err(|error| unavailable(&name, error))?;
+    if header[PAGES_BEFORE] == [0; 4] {
+        return Ok(Found::Nothing);
+    }
+    let reason = "another program was cut off while it wrote to it, and has not been there since".into();
+    Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
+}
+
+pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError> {
+    options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
+}
+
+/// A journal of this format, and a connection that is unable to write.
+pub(crate) async fn open_to_read(path: &Path) -> Result<Opened, OpenError> {
+    expect_files(path).await?;
+    if bytes(path) == 0 && wal_bytes(path) == 0 {
+        return Err(unavailable(path, NOTHING));
+    }
+    match inspect(path).await? {
+        Found::Journal(VERSION, unfinished) => {
+            let connection = Box::new(read_only(path).await?);
+            let (bytes, wal_bytes) = sizes(path);
+            Ok(Opened { connection, bytes, wal_bytes, unfinished })
+        }
+        Found::Journal(found, _) => Err(OpenError::Older { path: path.to_path_buf(), found, known: VERSION }),
+        Found::Nothing => {
+            let reason = "it is an empty database".into();
+            Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
+        }
+    }
+}
+
+/// Removes a journal that holds an import that has not come to its end, and no other.
+pub(crate) async fn discard(path: &Path) -> Result<(), OpenError> {
+    let nothing = || OpenError::NothingToDiscard { place: path.display().to_string() };
+    if bytes(path) == 0 && wal_bytes(path) == 0 {
+        return Err(nothing());
+    }
+    let lock = Lock::of(path)?;
+    let Found::Journal(_, true) = inspect(path).await? else { return Err(nothing()) };
+    // Without its WAL it is an older state of the same import, or an empty file: whoever is killed
+    // in between leaves what can be discarded again, or begun with. The lock stays, as always.
+    for name in [beside(path, "-wal"), beside(path, "-shm"), path.to_path_buf()] {
+        match std::fs::remove_file(&name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(unavailable(&name, error));
+            }
+            _ => {}
+        }
+    }
+    lock.let_go().map_err(|error| unavailable(path, error))
+}
+
+async fn marks(connection: &mut SqliteConnection) -> Result<(i64, i64, i64), sqlx::Error> {
+    let application: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *connection).await?;
+    let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(connection).await?;
+    Ok((application, version, tables))
+}
+
+async fn create(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let marks = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};");
+    sqlx::raw_sql(AssertSqlSafe(format!("{TABLES}{marks}"))).execute(&mut *transaction).await?;
+    transaction.commit().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_process_that_is_just_being_started_keeps_no_journal_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        let lock = Lock::of(&path).unwrap();
+        assert!(matches!(Lock::of(&path), Err(OpenError::InUse(_))));
+        let of_the_child = lock.0.try_clone().unwrap();
+        drop(lock);
+        drop(Lock::of(&path).unwrap());
+        drop(of_the_child);
+    }
+}

@@ -1,0 +1,108 @@
+//! Reads what plugins saved (progress, dead letters, keys), and counts states.
+
+use std::sync::Arc;
+
+use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
+use kubewitness_core::{Seq, StateId};
+use sqlx::SqliteConnection;
+
+use crate::report::ReplayRecord;
+use crate::store::rows::{Act, SEGMENT, check, decoded};
+use crate::store::sqlite::fault::classify;
+
+pub(super) async fn progress(
+    connection: &mut SqliteConnection,
+    plugin: &str,
+) -> Result<Option<Progress>, JournalError> {
+    let row: Option<(String, i64)> = sqlx::query_as("SELECT progress, sum FROM plugins WHERE name = ?")
+        .bind(plugin)
+        .fetch_optional(connection)
+        .await
+        .map_err(classify)?;
+    row.map(|(body, sum)| check::progress(plugin, &body, sum)).transpose()
+}
+
+/// In order; of all plugins where none is named.
+pub(super) async fn letters(
+    connection: &mut SqliteConnection,
+    plugin: Option<&str>,
+) -> Result<Vec<DeadLetter>, JournalError> {
+    type Letter = (String, i64, String, u32, String, i64, i64, i64, String);
+    let text = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
+                WHERE ?1 IS NULL OR plugin = ?1 ORDER BY plugin, seq";
+    let rows: Vec<Letter> =
+        sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
+    let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): Letter| {
+        let tries = decoded(&tries, || format!("letter {seq}"))?;
+        Ok(DeadLetter {
+            plugin,
+            seq: seq as u64,
+            id: StateId::parse(&id),
+            attempts,
+            error,
+            first_ms: first_ms as u64,
+            last_ms: last_ms as u64,
+            replaying: mark == Act::Replay.mark(),
+            dropped: mark == Act::Drop.mark(),
+            tries,
+        })
+    };
+    rows.into_iter().map(letter).collect()
+}
+
+pub(super) async fn kv(
+    connection: &mut SqliteConnection,
+    plugin: &str,
+) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+    let text = "SELECT key, value FROM kv WHERE plugin = ? ORDER BY key";
+    sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)
+}
+
+pub(super) async fn replays(
+    connection: &mut SqliteConnection,
+    plugin: Option<&str>,
+) -> Result<Vec<ReplayRecord>, JournalError> {
+    type Record = (i64, String, String, String, String, String, i64);
+    let text = "SELECT id, plugin, what, who, why, seqs, at_ms FROM replays WHERE ?1 IS NULL OR plugin = ?1 ORDER BY id";
+    let rows: Vec<Record> =
+        sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
+    let record = |(number, plugin, what, who, why, seqs, at_ms): Record| {
+        let seqs = decoded(&seqs, || format!("replay {number}"))?;
+        Ok(ReplayRecord { number: number as u64, plugin, what, who, why, seqs, at_ms: at_ms as u64 })
+    };
+    rows.into_iter().map(record).collect()
+}
+
+/// States of these sources in `(after, through]`: whole segments by their tallies, the two ends
+/// by the states themselves.
+pub(super) async fn count(
+    connection: &mut SqliteConnection,
+    sources: &[Arc<str>],
+    after: Seq,
+    through: Seq,
+) -> Result<u64, JournalError> {
+    let through = through.min(i64::MAX as u64 - 1);
+    if after >= through || sources.is_empty() {
+        return Ok(0);
+    }
+    let (first, last) = ((after + 1) / SEGMENT, through / SEGMENT);
+    let names: Vec<&str> = sources.iter().map(|source| &**source).collect();
+    let names = serde_json::to_string(&names).expect("strings always serialize");
+    // (from, through) of each end; within one segment there is only one.
+    let (head, tail) = match first == last {
+        true => ((after + 1, through), (1, 0)),
+        false => ((after + 1, (first + 1) * SEGMENT - 1), (last * SEGMENT, through)),
+    };
+    let text = "WITH mine AS MATERIALIZED (SELECT id FROM streams WHERE source IN (SELECT value FROM json_each(?1))) \
+         SELECT (SELECT coalesce(sum(states), 0) FROM tallies WHERE segment > ?2 AND segment < ?3 AND stream IN mine) \
+         + (SELECT count(*) FROM states s CROSS JOIN objects o ON o.id = s.object \
+            WHERE s.seq BETWEEN ?4 AND ?5 AND o.stream IN mine) \
+         + (SELECT count(*) FROM states s CROSS JOIN objects o ON o.id = s.object \
+            WHERE s.seq BETWEEN ?6 AND ?7 AND o.stream IN mine)";
+    let mut query = sqlx::query_scalar::<_, i64>(text).bind(names);
+    for number in [first, last, head.0, head.1, tail.0, tail.1] {
+        query = query.bind(number as i64);
+    }
+    let count = query.fetch_one(connection).await.map_err(classify)?;
+    Ok(count as u64)
+}

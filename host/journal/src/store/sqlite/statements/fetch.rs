@@ -1,0 +1,258 @@
+//! The trait `Fetch`: the statements that read, by name.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::ports::{DeadLetter, Progress};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::{Gap, Seq};
+use sqlx::pool::PoolConnection;
+use sqlx::{Sqlite, SqliteConnection};
+
+use super::{backlog, findings, proof, query, read, seals};
+use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::store::rows::seal::{Cell, Table};
+use crate::store::rows::{
+    Answer, CurrentRow, EndRow, Envelope, KeptSnapshot, LiveRow, Named, StoredDocument, StoredRow, Stream,
+    Which,
+};
+use crate::store::sqlite::fault::classify;
+use crate::store::{Connection, Fetch, Past};
+
+async fn begin(connection: &mut SqliteConnection) -> Answer<()> {
+    sqlx::raw_sql("BEGIN").execute(connection).await.map(drop).map_err(classify)
+}
+
+async fn end(connection: &mut SqliteConnection) -> Answer<()> {
+    sqlx::raw_sql("ROLLBACK").execute(connection).await.map(drop).map_err(classify)
+}
+
+/// Of the pool.
+pub(crate) struct Lent {
+    connection: PoolConnection<Sqlite>,
+    in_snapshot: bool,
+}
+
+impl Lent {
+    pub fn new(connection: PoolConnection<Sqlite>) -> Self {
+        Self { connection, in_snapshot: false }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if self.in_snapshot {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
+#[async_trait]
+impl Connection for Lent {
+    fn rows(&mut self) -> &mut dyn Fetch {
+        &mut *self.connection
+    }
+
+    async fn begin(&mut self) -> Answer<()> {
+        self.in_snapshot = true;
+        begin(&mut self.connection).await
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        end(&mut self.connection).await?;
+        self.in_snapshot = false;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Connection for SqliteConnection {
+    fn rows(&mut self) -> &mut dyn Fetch {
+        self
+    }
+
+    async fn begin(&mut self) -> Answer<()> {
+        begin(self).await
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        end(self).await
+    }
+}
+
+#[async_trait]
+impl Fetch for SqliteConnection {
+    async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+        read::after(self, after, limit).await
+    }
+
+    async fn outside(
+        &mut self,
+        after: i64,
+        through: i64,
+        limit: i64,
+        namespaces: &[String],
+    ) -> Answer<Vec<i64>> {
+        read::outside(self, after, through, limit, namespaces).await
+    }
+
+    async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> Answer<Option<i64>> {
+        read::newest_within(self, stream, from, upto).await
+    }
+
+    async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
+        read::at(self, seqs).await
+    }
+
+    async fn chain(&mut self, seq: i64, most: u32) -> Answer<Vec<(Envelope, Vec<u8>)>> {
+        read::chain(self, seq, most).await
+    }
+
+    async fn objects(&mut self, which: Which<'_>) -> Answer<Vec<(i64, Named)>> {
+        read::objects(self, which).await
+    }
+
+    async fn statuses(&mut self, numbers: &[i64]) -> Answer<Vec<(i64, String, i64)>> {
+        read::statuses(self, numbers).await
+    }
+
+    async fn streams(&mut self) -> Answer<Vec<Stream>> {
+        read::streams(self).await
+    }
+
+    async fn anchor(&mut self, number: i64) -> Answer<Option<(i64, Vec<u8>)>> {
+        read::anchor(self, number).await
+    }
+
+    async fn current(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<CurrentRow>> {
+        query::current(self, source, after, limit).await
+    }
+
+    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<StoredDocument>> {
+        query::links(self, seqs).await
+    }
+
+    async fn present(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<(i64, Envelope)>> {
+        query::present(self, source, after, limit).await
+    }
+
+    async fn owned(&mut self, owners: &[i64], limit: i64) -> Answer<Vec<i64>> {
+        query::owned(self, owners, limit).await
+    }
+
+    async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>> {
+        query::story(self, objects, limit).await
+    }
+
+    async fn stats(&mut self, bytes: u64) -> Answer<JournalView> {
+        query::stats(self, bytes).await
+    }
+
+    async fn source_counters(&mut self) -> Answer<Vec<SourceCounters>> {
+        query::source_counters(self).await
+    }
+
+    async fn gaps(&mut self) -> Answer<Vec<Gap>> {
+        query::gaps(self).await
+    }
+
+    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+        findings::gaps(self, query).await
+    }
+
+    async fn poison(&mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>> {
+        query::poison(self, source, limit).await
+    }
+
+    async fn poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
+        findings::poison(self, query).await
+    }
+
+    async fn poison_raw(&mut self, number: u64) -> Answer<Option<Vec<u8>>> {
+        findings::poison_raw(self, number).await
+    }
+
+    async fn discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>> {
+        findings::discrepancies(self, source).await
+    }
+
+    async fn epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
+        findings::epochs(self).await
+    }
+
+    async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {
+        backlog::count(self, sources, after, through).await
+    }
+
+    async fn progress(&mut self, plugin: &str) -> Answer<Option<Progress>> {
+        backlog::progress(self, plugin).await
+    }
+
+    async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
+        backlog::letters(self, plugin).await
+    }
+
+    async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
+        backlog::kv(self, plugin).await
+    }
+
+    async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
+        backlog::replays(self, plugin).await
+    }
+
+    fn past(&mut self) -> &mut dyn Past {
+        self
+    }
+
+    async fn structure(&mut self) -> Answer<Vec<String>> {
+        proof::structure(self).await
+    }
+
+    async fn stored(&mut self, after: i64, limit: i64) -> Answer<Vec<StoredRow>> {
+        proof::stored(self, after, limit).await
+    }
+
+    async fn live(&mut self, after: i64, limit: i64) -> Answer<Vec<LiveRow>> {
+        proof::live(self, after, limit).await
+    }
+
+    async fn snapshots(&mut self, after: i64, limit: i64) -> Answer<Vec<KeptSnapshot>> {
+        proof::snapshots(self, after, limit).await
+    }
+
+    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
+        proof::ends(self, after, limit).await
+    }
+
+    async fn object_keys(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, i64, i64)>> {
+        proof::object_keys(self, after, limit).await
+    }
+
+    async fn sealed(&mut self, table: &Table, after: i64, limit: i64) -> Answer<Vec<Vec<Cell>>> {
+        seals::sealed(self, table, after, limit).await
+    }
+
+    async fn misowned(&mut self) -> Answer<Vec<(i64, i64)>> {
+        proof::misowned(self).await
+    }
+
+    async fn unowned(&mut self) -> Answer<Vec<i64>> {
+        proof::unowned(self).await
+    }
+
+    async fn tallies(&mut self) -> Answer<Vec<(i64, i64, i64)>> {
+        proof::tallies(self).await
+    }
+
+    async fn plugins(&mut self) -> Answer<Vec<(String, String)>> {
+        proof::plugins(self).await
+    }
+
+    async fn letter_counts(&mut self, plugin: &str) -> Answer<(i64, i64)> {
+        proof::letter_counts(self, plugin).await
+    }
+
+    async fn orphans(&mut self, plugin: &str) -> Answer<Vec<i64>> {
+        proof::orphans(self, plugin).await
+    }
+}

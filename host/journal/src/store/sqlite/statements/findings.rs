@@ -1,0 +1,122 @@
+//! Reads gaps, poison messages, findings of audits, and replaced histories.
+
+use kubewitness_core::kinds::is_kind;
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::state::gap_reason;
+use kubewitness_core::views::{EpochView, GapQuery, PoisonQuery, PoisonView};
+use kubewitness_core::{Gap, calendar};
+use sqlx::SqliteConnection;
+
+use crate::store::rows::decoded;
+use crate::store::sqlite::fault::classify;
+
+/// Bytes of a poison state that a list shows of it: a line of a terminal and a half.
+const EXCERPT: i64 = 160;
+
+/// Newest first. The kind is compared here, since people write it in many ways.
+pub(super) async fn gaps(
+    connection: &mut SqliteConnection,
+    query: &GapQuery,
+) -> Result<Vec<Gap>, JournalError> {
+    let text = "SELECT g.id, g.body FROM gaps g JOIN streams t ON t.id = g.stream \
+         WHERE (?1 IS NULL OR t.source = ?1) AND (?2 IS NULL OR g.body ->> '$.object.uid' = ?2) \
+           AND (?3 IS NULL OR g.body ->> '$.object.namespace' = ?3) \
+           AND (?4 IS NULL OR g.body ->> '$.object.name' = ?4) ORDER BY g.id DESC LIMIT ?5";
+    let limit = query.limit.unwrap_or(usize::MAX);
+    // All of them, where the kind has yet to choose.
+    let fetched = if query.kind.is_some() { usize::MAX } else { limit };
+    let asked = sqlx::query_as(text).bind(&query.source).bind(&query.uid).bind(&query.namespace);
+    let rows: Vec<(i64, String)> =
+        asked.bind(&query.name).bind(cut(fetched)).fetch_all(connection).await.map_err(classify)?;
+    let mut gaps = Vec::new();
+    for (id, body) in rows {
+        let gap: Gap = decoded(&body, || format!("gap {id}"))?;
+        let fits = |kind: &String| gap.object.as_ref().is_some_and(|o| is_kind(&o.group, &o.kind, kind));
+        if query.kind.as_ref().is_none_or(fits) {
+            gaps.push(gap);
+        }
+        if gaps.len() >= limit {
+            break;
+        }
+    }
+    Ok(gaps)
+}
+
+/// Newest first, without the bytes.
+pub(super) async fn poison(
+    connection: &mut SqliteConnection,
+    query: &PoisonQuery,
+) -> Result<Vec<PoisonView>, JournalError> {
+    type Row = (i64, String, u32, String, i64, i64, Vec<u8>);
+    let text = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, length(p.raw), substr(p.raw, 1, ?3) \
+                FROM poison p JOIN streams t ON t.id = p.stream \
+                WHERE ?1 IS NULL OR t.source = ?1 ORDER BY p.id DESC LIMIT ?2";
+    let asked = sqlx::query_as(text).bind(&query.source).bind(cut(query.limit.unwrap_or(usize::MAX)));
+    let rows: Vec<Row> = asked.bind(EXCERPT).fetch_all(connection).await.map_err(classify)?;
+    let view = |(number, source, epoch, error, observed_ms, bytes, begin): Row| PoisonView {
+        number: number as u64,
+        source,
+        epoch,
+        error,
+        observed_ms: observed_ms as u64,
+        bytes: bytes as u64,
+        excerpt: String::from_utf8_lossy(&begin).into_owned(),
+    };
+    Ok(rows.into_iter().map(view).collect())
+}
+
+pub(super) async fn poison_raw(
+    connection: &mut SqliteConnection,
+    number: u64,
+) -> Result<Option<Vec<u8>>, JournalError> {
+    let Ok(number) = i64::try_from(number) else { return Ok(None) };
+    let asked = sqlx::query_scalar("SELECT raw FROM poison WHERE id = ?").bind(number);
+    asked.fetch_optional(connection).await.map_err(classify)
+}
+
+/// Of all streams of a source, each with its stream, newest first.
+pub(super) async fn discrepancies(
+    connection: &mut SqliteConnection,
+    source: &str,
+) -> Result<Vec<(i64, i64, String)>, JournalError> {
+    let text = "SELECT d.stream, d.number, d.body FROM discrepancies d JOIN streams t ON t.id = d.stream \
+                WHERE t.source = ? ORDER BY d.stream DESC, d.number DESC";
+    sqlx::query_as(text).bind(source).fetch_all(connection).await.map_err(classify)
+}
+
+/// The histories of each source, oldest first. A later one begins where the end of the one before is
+/// recorded as a hole, or where its own beginning is.
+pub(super) async fn epochs(
+    connection: &mut SqliteConnection,
+) -> Result<Vec<(String, EpochView)>, JournalError> {
+    type Row = (String, u32, i64, Option<String>, Option<i64>, Option<i64>);
+    let text = "SELECT t.source, t.epoch, t.states, t.checkpoint, t.last_event_ms, \
+         coalesce((SELECT min(g.body ->> '$.recorded_ms') FROM gaps g JOIN streams b ON b.id = g.stream \
+            WHERE b.source = t.source AND b.epoch = t.epoch - 1 AND g.seq = 0 \
+              AND g.body ->> '$.reason' = ?1 AND coalesce(g.body ->> '$.before', '') = ''), \
+           (SELECT min(g.body ->> '$.recorded_ms') FROM gaps g \
+              WHERE g.stream = t.id AND g.seq = 0 AND t.epoch > 0 AND g.body ->> '$.reason' = ?1)) \
+         FROM streams t ORDER BY t.source, t.epoch";
+    let query = sqlx::query_as(text).bind(gap_reason::REPLACED);
+    let rows: Vec<Row> = query.fetch_all(connection).await.map_err(classify)?;
+    let view = |(source, epoch, states, checkpoint, last_event_ms, replaced_ms): Row| {
+        let epoch = EpochView {
+            epoch,
+            states: states as u64,
+            checkpoint: checkpoint.unwrap_or_default(),
+            replaced_at: moment(replaced_ms),
+            last_event_at: moment(last_event_ms),
+        };
+        (source, epoch)
+    };
+    Ok(rows.into_iter().map(view).collect())
+}
+
+fn cut(limit: usize) -> i64 {
+    limit.min(i64::MAX as usize) as i64
+}
+
+/// What was never set is kept as 0 by older writers.
+pub(super) fn moment(ms: Option<i64>) -> Option<String> {
+    ms.filter(|ms| *ms > 0).map(|ms| calendar::rfc3339(ms as u64))
+}

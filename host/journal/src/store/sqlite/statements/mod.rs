@@ -1,0 +1,14 @@
+//! The statements of the journal. They know tables and columns, and nothing of files, locks or what
+//! rows mean.
+
+mod backlog;
+pub(super) mod fetch;
+mod findings;
+pub(super) mod lookup;
+mod past;
+mod proof;
+mod query;
+mod read;
+pub(super) mod remove;
+pub(super) mod seals;
+pub(super) mod write;

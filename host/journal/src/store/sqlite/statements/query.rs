@@ -1,0 +1,177 @@
+//! Reads what people ask for (timelines, figures, gaps), and what a watch or a resync starts from.
+
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::views::JournalView;
+use kubewitness_core::{Gap, Seq};
+use sqlx::SqliteConnection;
+
+use super::findings::moment;
+use super::read::{envelope, envelope_column, json};
+use crate::report::{PoisonRecord, SourceCounters};
+use crate::store::rows::{CurrentRow, Envelope, Flags, Kept, StoredDocument, damaged, decoded};
+use crate::store::sqlite::fault::classify;
+
+pub(super) async fn current(
+    connection: &mut SqliteConnection,
+    source: &str,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<CurrentRow>, JournalError> {
+    type Columns = (i64, String, Vec<u8>, Option<i64>, Option<Vec<u8>>);
+    let text = concat!(
+        "SELECT c.object, ",
+        envelope_column!(),
+        ", s.document, p.seq, p.packed FROM current c CROSS JOIN objects o ON o.id = c.object \
+         CROSS JOIN states s ON s.seq = c.newest LEFT JOIN snapshots p ON p.object = c.object \
+         WHERE c.object > ? AND o.stream IN (SELECT id FROM streams WHERE source = ?) ORDER BY c.object LIMIT ?"
+    );
+    let query = sqlx::query_as(text).bind(after).bind(source).bind(limit);
+    let rows: Vec<Columns> = query.fetch_all(connection).await.map_err(classify)?;
+    let row = |(object, text, stored, seq, packed): Columns| {
+        let snapshot = seq.map(|seq| seq as u64).zip(packed);
+        Ok(CurrentRow { object, newest: envelope(&text)?, stored, snapshot })
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// Envelopes are not checked here: the caller compares each restored document with its checksum.
+pub(super) async fn links(
+    connection: &mut SqliteConnection,
+    seqs: &[Seq],
+) -> Result<Vec<StoredDocument>, JournalError> {
+    type Columns = (i64, i64, i64, Option<i64>, i64, Vec<u8>);
+    let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
+    let text = "SELECT s.seq, s.flags, s.back, s.anchor, s.sums, s.document \
+                FROM json_each(?) q CROSS JOIN states s ON s.seq = q.value";
+    let rows: Vec<Columns> = sqlx::query_as(text).bind(seqs).fetch_all(connection).await.map_err(classify)?;
+    let link = |(seq, flags, back, anchor, sums, stored): Columns| {
+        let seq = seq as u64;
+        let flags = Flags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+        let kept = Kept { seq, encoding: flags.encoding, anchor, checksum: sums as u32 };
+        Ok(StoredDocument { kept, before: seq.saturating_sub(back as u64), stored })
+    };
+    rows.into_iter().map(link).collect()
+}
+
+/// The documents stay where they are.
+pub(super) async fn present(
+    connection: &mut SqliteConnection,
+    source: &str,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<(i64, Envelope)>, JournalError> {
+    let text = concat!(
+        "SELECT c.object, ",
+        envelope_column!(),
+        " FROM current c CROSS JOIN objects o ON o.id = c.object CROSS JOIN states s ON s.seq = c.newest \
+         WHERE c.object > ? AND o.stream IN (SELECT id FROM streams WHERE source = ?) ORDER BY c.object LIMIT ?"
+    );
+    let query = sqlx::query_as(text).bind(after).bind(source).bind(limit);
+    let rows: Vec<(i64, String)> = query.fetch_all(connection).await.map_err(classify)?;
+    rows.into_iter().map(|(object, text)| Ok((object, envelope(&text)?))).collect()
+}
+
+pub(super) async fn stats(
+    connection: &mut SqliteConnection,
+    bytes: u64,
+) -> Result<JournalView, JournalError> {
+    let text = "SELECT (SELECT coalesce(sum(states), 0) FROM tallies), \
+                coalesce((SELECT min(seq) FROM states), 0), coalesce((SELECT max(seq) FROM states), 0), \
+                (SELECT observed_ms FROM states ORDER BY seq LIMIT 1)";
+    let (states, oldest, newest, begun): (i64, i64, i64, Option<i64>) =
+        sqlx::query_as(text).fetch_one(connection).await.map_err(classify)?;
+    Ok(JournalView {
+        states: states as u64,
+        bytes,
+        oldest_seq: oldest as u64,
+        newest_seq: newest as u64,
+        oldest_at: moment(begun),
+        ..JournalView::default()
+    })
+}
+
+/// Of whole sources and of single objects, in the order in which they were recorded.
+pub(super) async fn gaps(connection: &mut SqliteConnection) -> Result<Vec<Gap>, JournalError> {
+    let rows: Vec<(i64, String)> = sqlx::query_as("SELECT id, body FROM gaps ORDER BY id")
+        .fetch_all(connection)
+        .await
+        .map_err(classify)?;
+    let parse = |(id, body): (i64, String)| decoded(&body, || format!("gap {id}"));
+    rows.into_iter().map(parse).collect()
+}
+
+pub(super) async fn source_counters(
+    connection: &mut SqliteConnection,
+) -> Result<Vec<SourceCounters>, JournalError> {
+    type Counters = (String, u32, Option<String>, i64, i64, i64, Option<i64>);
+    // Of the bare columns, SQLite takes those of the row that has the maximum.
+    let text = "SELECT source, max(epoch), checkpoint, sum(states), \
+         (SELECT count(*) FROM gaps g JOIN streams t ON t.id = g.stream WHERE t.source = s.source), \
+         (SELECT count(*) FROM poison p JOIN streams t ON t.id = p.stream WHERE t.source = s.source), \
+         (SELECT max(last_event_ms) FROM streams t WHERE t.source = s.source) \
+         FROM streams s GROUP BY source ORDER BY source";
+    let rows: Vec<Counters> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?;
+    let counters = |(source, epoch, checkpoint, states, gaps, poison, last): Counters| SourceCounters {
+        source,
+        epoch,
+        checkpoint: checkpoint.unwrap_or_default(),
+        states: states as u64,
+        gaps: gaps as u64,
+        poison: poison as u64,
+        last_event_ms: last.filter(|ms| *ms > 0).map(|ms| ms as u64),
+    };
+    Ok(rows.into_iter().map(counters).collect())
+}
+
+pub(super) async fn poison(
+    connection: &mut SqliteConnection,
+    source: Option<&str>,
+    limit: usize,
+) -> Result<Vec<PoisonRecord>, JournalError> {
+    type Record = (i64, String, u32, String, i64, Vec<u8>);
+    let text = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM poison p \
+                JOIN streams t ON t.id = p.stream WHERE ?1 IS NULL OR t.source = ?1 ORDER BY p.id DESC LIMIT ?2";
+    let query = sqlx::query_as(text).bind(source).bind(limit.min(i64::MAX as usize) as i64);
+    let rows: Vec<Record> = query.fetch_all(connection).await.map_err(classify)?;
+    let record = |(number, source, epoch, error, observed_ms, raw): Record| PoisonRecord {
+        number: number as u64,
+        source,
+        epoch,
+        error,
+        observed_ms: observed_ms as u64,
+        raw,
+    };
+    Ok(rows.into_iter().map(record).collect())
+}
+
+/// The rows of an owner are found by its uid: it is there once as an owner, and once more if it
+/// is watched itself.
+pub(super) async fn owned(
+    connection: &mut SqliteConnection,
+    owners: &[i64],
+    limit: i64,
+) -> Result<Vec<i64>, JournalError> {
+    let text = "SELECT DISTINCT d.object FROM objects m \
+         CROSS JOIN objects r ON r.uid_key = m.uid_key AND r.uid = m.uid AND r.uid <> '' \
+         CROSS JOIN owned d ON d.owner = r.id \
+         WHERE m.id IN (SELECT value FROM json_each(?1)) ORDER BY d.object DESC LIMIT ?2";
+    let query = sqlx::query_scalar(text).bind(json(owners)).bind(limit);
+    query.fetch_all(connection).await.map_err(classify)
+}
+
+/// In descending order, and cut at the limit: the walk ends where the answer does.
+pub(super) async fn story(
+    connection: &mut SqliteConnection,
+    objects: &[i64],
+    limit: i64,
+) -> Result<Vec<i64>, JournalError> {
+    let text = "WITH RECURSIVE chain (seq, back) AS ( \
+           SELECT s.seq, s.back FROM objects o LEFT JOIN current c ON c.object = o.id \
+             JOIN states s ON s.seq = coalesce(c.tail, o.tail) \
+             WHERE o.id IN (SELECT value FROM json_each(?1)) \
+           UNION \
+           SELECT s.seq, s.back FROM chain c JOIN states s ON s.seq = c.seq - c.back WHERE c.back > 0 \
+           ORDER BY 1 DESC LIMIT ?2) \
+         SELECT seq FROM chain";
+    sqlx::query_scalar(text).bind(json(objects)).bind(limit).fetch_all(connection).await.map_err(classify)
+}

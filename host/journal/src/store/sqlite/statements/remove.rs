@@ -1,0 +1,79 @@
+//! Writes one transaction of retention, with one statement for each row.
+
+use rusqlite::Connection;
+
+use super::write::{each, gaps};
+use crate::store::rows::removal::{Removal, Sweep, Taken};
+use crate::store::rows::{StateRow, seal};
+
+const TAKE: &str = "DELETE FROM states WHERE seq = ?";
+const TAKE_GAP: &str = "DELETE FROM gaps WHERE seq > 0 AND stream = ? AND seq = ?";
+const TAKE_OBJECT: &str = "DELETE FROM objects WHERE id = ?";
+const TAKE_SNAPSHOT: &str = "DELETE FROM snapshots WHERE object = ? AND seq = ?";
+const REBASE: &str = "UPDATE states SET flags = ?2, back = ?3, anchor = ?4, sums = ?5, document = ?6 \
+    WHERE seq = ?1";
+const TALLY: &str = "UPDATE tallies SET states = states - ?3, bytes = bytes - ?4 \
+    WHERE segment = ?1 AND stream = ?2";
+const EMPTY_TALLY: &str = "DELETE FROM tallies WHERE states = 0 AND segment = ? AND stream = ?";
+const STREAM: &str = "UPDATE streams SET taken = taken + ?2 WHERE id = ?1";
+const TAKEN: &str = "INSERT OR FAIL INTO taken (plugin, finished, untold, sum) VALUES (?,?,?,?) \
+    ON CONFLICT (plugin) DO UPDATE SET finished = finished + excluded.finished, \
+    untold = untold + excluded.untold, sum = sum + excluded.sum";
+const GAP: &str = "INSERT OR FAIL INTO gaps (stream, seq, key, body, sum) VALUES (?,?,?,?,?) \
+    ON CONFLICT (stream, seq, key) DO UPDATE SET body = excluded.body, sum = excluded.sum";
+
+type Done = rusqlite::Result<()>;
+
+/// The whole removal, within a transaction.
+pub(crate) fn remove(connection: &Connection, removal: &Removal) -> Done {
+    let taken = &removal.taken;
+    each(connection, TAKE, taken, |statement, link| statement.execute((link.seq as i64,)))?;
+    each(connection, TAKE_GAP, taken, |statement, link| statement.execute((link.stream, link.seq as i64)))?;
+    each(connection, TAKE_SNAPSHOT, taken, |statement, link| {
+        statement.execute((link.object, link.seq as i64))
+    })?;
+    each(connection, REBASE, &removal.rebased, |statement, StateRow { envelope: e, document }| {
+        statement.execute((e.seq as i64, e.flags.pack(), e.back as i64, e.anchor, e.sums(), document))
+    })?;
+    each(connection, TAKE_OBJECT, &removal.objects, |statement, object| statement.execute((object,)))?;
+    figures(connection, removal)?;
+    gaps(connection, GAP, &removal.gaps)
+}
+
+fn figures(connection: &Connection, removal: &Removal) -> Done {
+    let tallies = removal.tallies();
+    each(connection, TALLY, &tallies, |statement, ((segment, stream), (states, bytes))| {
+        statement.execute((*segment as i64, stream, *states as i64, bytes))
+    })?;
+    each(connection, EMPTY_TALLY, tallies.keys(), |statement, (segment, stream)| {
+        statement.execute((*segment as i64, stream))
+    })?;
+    each(connection, STREAM, removal.by_stream(), |statement, (stream, states)| {
+        statement.execute((stream, states as i64))
+    })?;
+    each(connection, TAKEN, &removal.plugins, |statement, (name, Taken { finished, untold })| {
+        let (finished, untold) = (*finished as i64, *untold as i64);
+        statement.execute((name, finished, untold, seal::taken(finished, untold)))
+    })
+}
+
+const SWEEP_STATUS: &str = "DELETE FROM statuses WHERE id = ?";
+const SWEEP_ANCHOR: &str = "DELETE FROM anchors WHERE id = ?";
+const SWEEP_OWNED: &str = "DELETE FROM owned WHERE owner = ? AND object = ?";
+const SWEEP_OWNER: &str = "DELETE FROM objects WHERE stream = 0 AND id = ? \
+    AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = objects.id)";
+const SWEEP_POISON: &str = "DELETE FROM poison WHERE id = ?";
+
+/// Within a transaction.
+pub(crate) fn sweep(connection: &Connection, sweep: &Sweep) -> Done {
+    each(connection, SWEEP_OWNED, &sweep.owned, |statement, owned| statement.execute(*owned))?;
+    let by_number = [
+        (SWEEP_STATUS, &sweep.statuses),
+        (SWEEP_ANCHOR, &sweep.anchors),
+        (SWEEP_OWNER, &sweep.owners),
+        (SWEEP_POISON, &sweep.poison),
+    ];
+    by_number.into_iter().try_for_each(|(text, numbers)| {
+        each(connection, text, numbers, |statement, number| statement.execute((number,)))
+    })
+}

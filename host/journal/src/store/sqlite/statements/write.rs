@@ -1,0 +1,275 @@
+//! Writes one transaction of appends and saves, with one statement for each row.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
+use rusqlite::types::{ToSqlOutput, Value};
+use rusqlite::{CachedStatement, Connection, ToSql, params};
+
+use crate::store::rows::discrepancies::{Change, Found};
+use crate::store::rows::seal::{self, Letter};
+use crate::store::rows::{
+    Act, GapRow, Key, ObjectRow, Outcome, Replay, Rows, SnapshotRow, StateRow, StreamRow, uid,
+};
+
+// `OR FAIL`: the default may keep a journal of each statement, to undo it alone; here an error undoes the
+// whole transaction.
+const STREAM: &str = "INSERT OR FAIL INTO streams (id, source, epoch, checkpoint, states, last_event_ms, sum) \
+    VALUES (?,?,?,?,?,?,?) \
+    ON CONFLICT (id) DO UPDATE SET checkpoint = excluded.checkpoint, states = states + excluded.states, \
+    last_event_ms = excluded.last_event_ms, sum = excluded.sum";
+const KIND: &str = "INSERT OR FAIL INTO kinds (id, api_group, version, kind, sum) VALUES (?,?,?,?,?)";
+const OBJECT: &str = "INSERT OR FAIL INTO objects \
+    (id, stream, kind, namespace, name, uid, owner, uid_key, name_key, sum) VALUES (?,?,?,?,?,?,?,?,?,?)";
+const OWNED: &str = "INSERT OR IGNORE INTO owned (owner, object, sum) VALUES (?,?,?)";
+const STATUS: &str = "INSERT OR FAIL INTO statuses (id, body, sum) VALUES (?,?,?)";
+const ANCHOR: &str = "INSERT OR FAIL INTO anchors (id, stream, checksum, document, sum) VALUES (?,?,?,?,?)";
+const STATE: &str = "INSERT OR FAIL INTO states (seq, object, version, flags, back, status, previous, owner, \
+    observed_ms, at, anchor, sums, document) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)";
+const LIVE: &str = "INSERT OR FAIL INTO current (object, newest, tail) VALUES (?,?,?) \
+    ON CONFLICT (object) DO UPDATE SET newest = excluded.newest, tail = excluded.tail";
+const SNAPSHOT: &str = "INSERT OR FAIL INTO snapshots (object, seq, packed) VALUES (?,?,?) \
+    ON CONFLICT (object) DO UPDATE SET seq = excluded.seq, packed = excluded.packed";
+const NO_SNAPSHOT: &str = "DELETE FROM snapshots WHERE object = ?";
+const NOT_CURRENT: &str = "DELETE FROM current WHERE object = ?";
+const ENDED: &str = "UPDATE objects SET tail = ?2, newest = ?3 WHERE id = ?1";
+const TALLY: &str = "INSERT OR FAIL INTO tallies (segment, stream, states, bytes) VALUES (?,?,?,?) \
+    ON CONFLICT (segment, stream) DO UPDATE SET states = states + excluded.states, \
+    bytes = bytes + excluded.bytes";
+const GAP: &str = "INSERT OR IGNORE INTO gaps (stream, seq, key, body, sum) VALUES (?,?,?,?,?)";
+const POISON: &str = "INSERT OR IGNORE INTO poison (stream, digest, checksum, observed_ms, error, raw, sum) \
+    VALUES (?,?,?,?,?,?,?)";
+const DISCREPANCY: &str = "INSERT OR FAIL INTO discrepancies (stream, number, body, sum) VALUES (?,?,?,?)";
+const OUTDATED: &str = "DELETE FROM discrepancies WHERE stream = ? AND number = ?";
+
+type Done = rusqlite::Result<()>;
+
+/// One statement for each of the rows.
+pub(super) fn each<T>(
+    connection: &Connection,
+    text: &str,
+    rows: impl IntoIterator<Item = T>,
+    run: impl Fn(&mut CachedStatement<'_>, T) -> rusqlite::Result<usize>,
+) -> rusqlite::Result<()> {
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    let mut statement = connection.prepare_cached(text)?;
+    rows.try_for_each(|row| run(&mut statement, row).map(drop))
+}
+
+impl ToSql for Key {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match self {
+            Self::Number(number) => number.to_sql(),
+            Self::Text(text) => text.to_sql(),
+        }
+    }
+}
+
+pub(crate) fn rows(connection: &Connection, rows: Rows) -> Done {
+    shared(connection, &rows)?;
+    each(connection, STREAM, &rows.streams, |statement, row| {
+        let StreamRow { id, source, epoch, checkpoint, states, last_event_ms } = row;
+        statement.execute(params![id, source, epoch, checkpoint, *states as i64, last_event_ms, row.sum()])
+    })?;
+    each(connection, OBJECT, &rows.objects, |statement, row| {
+        let ObjectRow { id, stream, kind, namespace, name, owner, .. } = row;
+        let (uid_key, name_key) = (uid::key(&row.uid), uid::key(name));
+        let uid = stored_uid(&row.uid);
+        statement.execute(params![
+            id,
+            stream,
+            kind,
+            namespace,
+            name,
+            uid,
+            owner,
+            uid_key,
+            name_key,
+            row.sum()
+        ])
+    })?;
+    each(connection, OWNED, rows.owned, |statement, (owner, object)| {
+        statement.execute((owner, object, seal::owned(owner, object)))
+    })?;
+    each(connection, STATE, &rows.states, |statement, StateRow { envelope: e, document }| {
+        statement.execute(params![
+            e.seq as i64,
+            e.object,
+            e.key,
+            e.flags.pack(),
+            e.back as i64,
+            e.status,
+            e.previous,
+            e.owner,
+            e.observed_ms,
+            e.version,
+            e.anchor,
+            e.sums(),
+            document
+        ])
+    })?;
+    outcomes(connection, rows.outcomes.into_iter().collect())?;
+    snapshots(connection, rows.snapshots.into_values().collect())?;
+    each(connection, TALLY, rows.tallies, |statement, ((segment, stream), states)| {
+        let bytes = rows.sizes.get(&(segment, stream)).copied().unwrap_or_default();
+        statement.execute((segment as i64, stream, states as i64, bytes as i64))
+    })?;
+    gaps(connection, GAP, &rows.gaps)?;
+    each(connection, POISON, &rows.poison, |statement, r| {
+        statement.execute((r.stream, r.digest, r.checksum, r.observed_ms, &r.error, &r.raw, r.sum()))
+    })?;
+    rows.differences.into_iter().try_for_each(|found| differences(connection, found))
+}
+
+pub(super) fn gaps(connection: &Connection, text: &str, rows: &[GapRow]) -> Done {
+    each(connection, text, rows, |statement, r| {
+        statement.execute((r.stream, r.seq as i64, &r.key, &r.body, r.sum()))
+    })
+}
+
+fn differences(connection: &Connection, found: Found) -> Done {
+    let stream = found.stream;
+    let mut kept = connection.prepare_cached("SELECT number, body FROM discrepancies WHERE stream = ?")?;
+    let kept = kept.query_map([stream], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let Change { insert, remove } = found.change(&kept.collect::<Result<Vec<_>, _>>()?);
+    each(connection, OUTDATED, remove, |statement, number| statement.execute((stream, number)))?;
+    each(connection, DISCREPANCY, insert, |statement, (number, body)| {
+        let sum = seal::discrepancy(stream, number, &body);
+        statement.execute((stream, number, body, sum))
+    })
+}
+
+/// What other rows point to; rare once the journal has run for a while.
+fn shared(connection: &Connection, rows: &Rows) -> Done {
+    each(connection, KIND, &rows.kinds, |statement, (id, group, version, kind)| {
+        statement.execute((id, group, version, kind, seal::kind(*id, group, version, kind)))
+    })?;
+    each(connection, STATUS, &rows.statuses, |statement, (id, body)| {
+        statement.execute((id, body, seal::status(*id, body)))
+    })?;
+    each(connection, ANCHOR, &rows.anchors, |statement, r| {
+        statement.execute((r.id, r.stream, r.checksum, &*r.packed, r.sum()))
+    })
+}
+
+fn stored_uid(uid: &str) -> Value {
+    match uid::to_bytes(uid) {
+        Some(bytes) => Value::Blob(bytes.to_vec()),
+        None => Value::Text(uid.to_owned()),
+    }
+}
+
+fn outcomes(connection: &Connection, outcomes: Vec<(i64, Outcome)>) -> Done {
+    let mut live = Vec::new();
+    let mut ended = Vec::new();
+    for (object, outcome) in outcomes {
+        match outcome {
+            Outcome::Live { newest, tail } => live.push((object, newest, tail)),
+            Outcome::Ended { newest, tail } => ended.push((object, newest, tail)),
+        }
+    }
+    // In the order of the table, which is kinder to its pages.
+    live.sort_unstable_by_key(|(object, ..)| *object);
+    ended.sort_unstable_by_key(|(object, ..)| *object);
+    each(connection, LIVE, live, |statement, (object, newest, tail)| {
+        statement.execute((object, newest as i64, tail as i64))
+    })?;
+    for text in [NOT_CURRENT, NO_SNAPSHOT] {
+        each(connection, text, &ended, |statement, (object, ..)| statement.execute((object,)))?;
+    }
+    each(connection, ENDED, ended, |statement, (object, newest, tail)| {
+        statement.execute((object, tail as i64, (newest != 0).then_some(newest as i64)))
+    })
+}
+
+fn snapshots(connection: &Connection, mut rows: Vec<SnapshotRow>) -> Done {
+    rows.sort_unstable_by_key(|row| row.object);
+    each(connection, SNAPSHOT, rows, |statement, row| {
+        statement.execute((row.object, row.seq as i64, &*row.packed))
+    })
+}
+
+const PLUGIN: &str = "INSERT OR FAIL INTO plugins (name, progress, sum) VALUES (?,?,?) \
+    ON CONFLICT (name) DO UPDATE SET progress = excluded.progress, sum = excluded.sum";
+const LETTER: &str = "INSERT OR FAIL INTO letters \
+    (plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries, sum) VALUES (?,?,?,?,?,?,?,?,?,?) \
+    ON CONFLICT (plugin, seq) DO UPDATE SET attempts = excluded.attempts, error = excluded.error, \
+    id = excluded.id, first_ms = excluded.first_ms, last_ms = excluded.last_ms, \
+    replaying = excluded.replaying, tries = excluded.tries, sum = excluded.sum";
+const REVIVED: &str = "DELETE FROM letters WHERE plugin = ? AND seq = ?";
+const MARK: &str = "UPDATE letters SET replaying = ?3, sum = (sum & 4294967295) | (?3 << 32) \
+    WHERE plugin = ?1 AND seq = ?2";
+const REPLAY: &str =
+    "INSERT OR FAIL INTO replays (plugin, what, who, why, seqs, at_ms, sum) VALUES (?,?,?,?,?,?,?)";
+const KEY_VALUE: &str = "INSERT OR FAIL INTO kv (plugin, key, value, sum) VALUES (?,?,?,?) \
+    ON CONFLICT (plugin, key) DO UPDATE SET value = excluded.value, sum = excluded.sum";
+const NO_KEY: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
+
+/// Progress, dead letters and keys of several plugins, on their way to the thread that writes.
+#[derive(Default)]
+pub(crate) struct Saved {
+    progress: Vec<(String, String)>,
+    revived: Vec<(String, i64)>,
+    parked: Vec<(String, DeadLetter)>,
+    /// By plugin and key; `None` where it is deleted.
+    kv: BTreeMap<(String, String), Option<Vec<u8>>>,
+}
+
+impl Saved {
+    pub fn of(saves: &[(&str, &Save)]) -> Self {
+        let mut saved = Self::default();
+        for (plugin, save) in saves {
+            let body = serde_json::to_string(&save.progress).expect("strings and numbers always serialize");
+            saved.progress.push((plugin.to_string(), body));
+            saved.revived.extend(save.revived.iter().map(|seq| (plugin.to_string(), *seq as i64)));
+            saved.parked.extend(save.parked.iter().map(|letter| (plugin.to_string(), letter.clone())));
+            for KvWrite { key, value } in &save.kv {
+                // The last write of a key is what counts.
+                saved.kv.insert((plugin.to_string(), key.clone()), value.clone());
+            }
+        }
+        saved
+    }
+
+    pub fn write(self, connection: &Connection) -> Done {
+        each(connection, PLUGIN, self.progress, |statement, (plugin, body)| {
+            let sum = seal::plugin(&plugin, &body);
+            statement.execute((plugin, body, sum))
+        })?;
+        each(connection, REVIVED, self.revived, |statement, revived| statement.execute(revived))?;
+        letters(connection, self.parked)?;
+        let (sets, deletes): (Vec<_>, Vec<_>) = self.kv.into_iter().partition(|(_, value)| value.is_some());
+        each(connection, KEY_VALUE, sets, |statement, ((plugin, key), value)| {
+            let value = value.unwrap_or_default();
+            let sum = seal::key_value(&plugin, &key, &value);
+            statement.execute((plugin, key, value, sum))
+        })?;
+        each(connection, NO_KEY, deletes, |statement, (place, _)| statement.execute(place))
+    }
+}
+
+fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> Done {
+    each(connection, LETTER, parked, |statement, (plugin, letter)| {
+        let mark = Act::mark_of(&letter);
+        let tries = serde_json::to_string(&letter.tries).expect("numbers and texts always serialize");
+        let sealed = Letter::of(&plugin, &letter, &tries);
+        let Letter { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = sealed;
+        let sum = sealed.sum(mark);
+        statement.execute(params![plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries, sum])
+    })
+}
+
+/// Marks dead letters as taken back or dropped, and records who did it and why.
+pub(crate) fn marks(connection: &Connection, replay: &Replay) -> Done {
+    let Replay { act, plugin, seqs, who, why, at_ms } = replay;
+    each(connection, MARK, seqs, |statement, seq| statement.execute((plugin, *seq as i64, act.mark())))?;
+    let (what, at_ms) = (act.as_str(), *at_ms as i64);
+    let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
+    let sum = seal::replay(plugin, what, who, why, &seqs, at_ms);
+    each(connection, REPLAY, [(plugin, what, who, why, seqs, at_ms, sum)], |statement, record| {
+        statement.execute(record)
+    })
+}

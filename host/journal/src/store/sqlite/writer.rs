@@ -1,0 +1,225 @@
+//! The one writer of the file. Before and in each transaction it checks that the file is still the one
+//! that it opened, and that nothing committed is missing in it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{JournalError, Save};
+use sqlx::{Connection as _, SqliteConnection};
+
+use super::fault::classify;
+use super::files;
+use super::schema;
+use super::scribe::{BUSY, Scribe};
+use super::statements::{lookup, remove, write};
+use crate::report::LOST;
+use crate::store::format::marked;
+use crate::store::memory::{Found, Identity, Memory};
+use crate::store::rows::removal::{Removal, Sweep};
+use crate::store::rows::{Answer, Key, Known, Replay, Rows};
+use crate::store::{Fetch, Turn, Writes};
+
+/// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
+/// for readers. SQLite's own checkpoints, every 1,000 pages, don't wait, so that a reader who is
+/// always there would let it grow without end.
+const WAL_BYTES: u64 = 64 << 20;
+
+/// How long the one writer waits for readers before it puts that off.
+const WAL_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Transactions between two looks at the size of the WAL.
+const WAL_LOOK: u32 = 64;
+
+/// The one writer.
+pub(crate) struct Writer {
+    path: PathBuf,
+    scribe: Scribe,
+    /// The one that was opened, whatever lies under its name by now.
+    file: Option<u64>,
+    /// The newest state that is known to be committed.
+    committed: Seq,
+    /// It asks between two transactions.
+    reader: SqliteConnection,
+    transactions: u32,
+}
+
+/// Of the journal as the connection sees it.
+fn newest(connection: &rusqlite::Connection) -> rusqlite::Result<Seq> {
+    let mut asked = connection.prepare_cached("SELECT coalesce(max(seq), 0) FROM states")?;
+    asked.query_row([], |row| row.get::<_, i64>(0)).map(|newest| newest as Seq)
+}
+
+impl Writer {
+    pub(super) fn new(path: PathBuf, scribe: Scribe, file: Option<u64>, reader: SqliteConnection) -> Self {
+        Self { path, scribe, file, committed: 0, reader, transactions: 0 }
+    }
+
+    /// What lies beside it belongs to the file that was opened.
+    fn lost(&self, what: &str) -> JournalError {
+        let path = self.path.display();
+        JournalError::Fatal(format!(
+            "{path} was {what} while it was in use: {LOST}. Before you put a copy there, remove {path}-wal and \
+             {path}-shm; keep them if you put the same file back"
+        ))
+    }
+
+    /// SQLite goes on in a file that has no name any more, and all of it would be gone at the end.
+    fn is_there(&self) -> Answer<()> {
+        match files::file_id(&self.path) {
+            // What can't be asked now is no answer.
+            Err(_) => Ok(()),
+            Ok(found) if found == self.file => Ok(()),
+            Ok(_) => Err(self.lost("removed or replaced")),
+        }
+    }
+
+    /// Retention never takes the newest state.
+    fn has_all(&self, newest: Seq) -> Answer<()> {
+        match newest < self.committed {
+            true => Err(self.lost("overwritten by an older copy")),
+            false => Ok(()),
+        }
+    }
+
+    /// Everything or nothing, and nothing in a journal that lacks what was committed.
+    async fn transaction(
+        &self,
+        work: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()> + Send + 'static,
+    ) -> Answer<()> {
+        self.is_there()?;
+        let committed = self.committed;
+        let checked = move |transaction: &rusqlite::Connection| {
+            let newest = newest(transaction)?;
+            if newest >= committed {
+                work(transaction)?;
+            }
+            Ok(newest)
+        };
+        let newest = self.scribe.transaction(checked).await?;
+        self.has_all(newest)
+    }
+}
+
+#[async_trait]
+impl Writes for Writer {
+    async fn reconnect(&mut self) -> Answer<()> {
+        // What was abandoned has been committed or undone once this returns, and what is read from then
+        // on is true. It comes first, since this call may be abandoned as well.
+        self.scribe.run(|_| Ok(())).await?;
+        // Nothing is begun under its name.
+        self.is_there()?;
+        self.scribe.reopen().await
+    }
+
+    /// One process has the file, so that what is written together needs no earlier beginning.
+    async fn begin(&mut self) -> Answer<Turn> {
+        Ok(Turn::ALONE)
+    }
+
+    async fn lead(&mut self, _: bool) -> Answer<()> {
+        Ok(())
+    }
+
+    async fn elect_by(&mut self, _: &str) -> Answer<()> {
+        Ok(())
+    }
+
+    async fn mark(&mut self, unfinished: bool) -> Answer<()> {
+        let version = marked(schema::VERSION, unfinished);
+        self.transaction(move |transaction| transaction.pragma_update(None, "user_version", version)).await
+    }
+
+    async fn memory(&mut self) -> Answer<Memory> {
+        lookup::memory(&mut self.reader).await
+    }
+
+    async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>> {
+        lookup::tails(&mut self.reader, memory, strangers).await
+    }
+
+    async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known> {
+        lookup::keys(&mut self.reader, questions).await
+    }
+
+    async fn commit(
+        &mut self,
+        rows: Option<Rows>,
+        saves: &[(&str, &Save)],
+        replays: &[Replay],
+    ) -> Answer<()> {
+        let (saved, replays) = (write::Saved::of(saves), replays.to_vec());
+        let last = rows.as_ref().and_then(Rows::newest);
+        let write = move |transaction: &rusqlite::Connection| {
+            rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
+            saved.write(transaction)?;
+            replays.iter().try_for_each(|replay| write::marks(transaction, replay))
+        };
+        self.transaction(write).await?;
+        self.committed = last.unwrap_or(self.committed);
+        Ok(())
+    }
+
+    fn rows(&mut self) -> &mut dyn Fetch {
+        &mut self.reader
+    }
+
+    async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+        let removal = removal.clone();
+        self.transaction(move |transaction| remove::remove(transaction, &removal)).await
+    }
+
+    async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
+        let sweep = sweep.clone();
+        self.transaction(move |transaction| remove::sweep(transaction, &sweep)).await
+    }
+
+    async fn end(&mut self) -> Answer<()> {
+        self.is_there()?;
+        // It has a page of its own before anything is in the WAL.
+        if std::fs::metadata(&self.path).is_ok_and(|found| found.len() == 0) {
+            return Err(self.lost("emptied"));
+        }
+        let newest = self.scribe.run(|connection| newest(connection)).await?;
+        self.has_all(newest)
+    }
+
+    /// Keeps the WAL bounded. That it can't now is no error: the next look tries again.
+    async fn tend(&mut self) {
+        self.transactions = self.transactions.wrapping_add(1);
+        if !self.transactions.is_multiple_of(WAL_LOOK) || files::wal_bytes(&self.path) <= WAL_BYTES {
+            return;
+        }
+        if let Err(error) = self.scribe.fold(WAL_PATIENCE).await {
+            tracing::warn!(%error, "the journal's WAL could not be cut");
+        }
+    }
+
+    async fn close(mut self: Box<Self>) -> Answer<()> {
+        if let Err(lost) = self.is_there() {
+            self.abandon();
+            return Err(lost);
+        }
+        let asked = self.reader.close().await;
+        // Readers are closed later and could not do it: the whole journal is in the one file then,
+        // and a copy of that file is a copy of the journal.
+        self.scribe.fold(BUSY).await?;
+        self.scribe.close().await?;
+        asked.map_err(classify)
+    }
+
+    fn abandon(self: Box<Self>) {
+        self.scribe.abandon();
+        // It could only be the last connection to a file in doubt, and one such is kept already.
+        drop(self.reader);
+    }
+
+    #[cfg(test)]
+    async fn limit_pages(&mut self, more: Option<i64>) -> Answer<()> {
+        let pages = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.reader);
+        let pages: i64 = pages.await.map_err(classify)?;
+        self.scribe.most_pages = Some(more.map_or(i64::from(u32::MAX - 1), |more| pages + more));
+        self.scribe.reopen().await
+    }
+}

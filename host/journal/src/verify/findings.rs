@@ -1,0 +1,27 @@
+//! The findings of a proof so far.
+
+use kubewitness_core::Seq;
+use kubewitness_core::ports::JournalError;
+
+use crate::report::VerifyReport;
+
+#[derive(Default)]
+pub(super) struct Findings {
+    pub report: VerifyReport,
+}
+
+impl Findings {
+    pub fn add(&mut self, code: &str, seq: Option<Seq>, message: impl Into<String>) {
+        self.report.add(code, seq, message);
+    }
+}
+
+/// Damage is the finding, not the end of the check.
+pub(super) fn text_of(error: JournalError) -> String {
+    match error {
+        JournalError::Fatal(text)
+        | JournalError::Unavailable(text)
+        | JournalError::Invalid(text)
+        | JournalError::Overtaken(text) => text,
+    }
+}

@@ -1,0 +1,211 @@
+//! The guest's own time in one call. It runs while the guest computes or sleeps. It stands while
+//! the host works for the guest, or while the executor has taken the guest off the thread.
+//!
+//! The machine is told the time, so that tests decide it; [`timed`] drives it.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the guest's time is up")]
+pub struct TimeUp;
+
+/// Why a call is not running now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// The host works for it.
+    Host,
+    /// It gave way to others.
+    Yielded,
+    /// It waits for something of its own (a sleep): its time goes on, so much is left.
+    Idle(Duration),
+}
+
+#[derive(Debug)]
+pub struct GuestClock {
+    limit: Duration,
+    spent: Duration,
+    running_since: Option<Instant>,
+    in_host: bool,
+    yielded: bool,
+}
+
+impl GuestClock {
+    pub fn new(limit: Duration) -> Self {
+        Self { limit, spent: Duration::ZERO, running_since: None, in_host: false, yielded: false }
+    }
+
+    fn run(&mut self, now: Instant) {
+        if !self.in_host && self.running_since.is_none() {
+            self.running_since = Some(now);
+        }
+    }
+
+    fn stand(&mut self, now: Instant) {
+        if let Some(since) = self.running_since.take() {
+            self.spent += now.saturating_duration_since(since);
+        }
+    }
+
+    fn spent_at(&self, now: Instant) -> Duration {
+        self.spent + self.running_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    fn begin(&mut self) {
+        *self = Self::new(self.limit);
+    }
+
+    fn enter_host(&mut self, now: Instant) {
+        self.stand(now);
+        self.in_host = true;
+    }
+
+    fn leave_host(&mut self, now: Instant) {
+        self.in_host = false;
+        self.run(now);
+    }
+
+    /// At every tick: the guest either goes on after it gave way, or its time is up.
+    fn tick(&mut self, now: Instant) -> Result<(), TimeUp> {
+        if self.spent_at(now) >= self.limit {
+            return Err(TimeUp);
+        }
+        self.yielded = true;
+        Ok(())
+    }
+
+    fn pause(&mut self, now: Instant) -> Pause {
+        if self.in_host {
+            return Pause::Host;
+        }
+        if std::mem::take(&mut self.yielded) {
+            self.stand(now);
+            return Pause::Yielded;
+        }
+        Pause::Idle(self.limit.saturating_sub(self.spent_at(now)))
+    }
+}
+
+/// A guest's clock, shared between the call, the engine's ticks and the capabilities.
+#[derive(Clone, Debug)]
+pub struct SharedClock(Arc<Mutex<GuestClock>>);
+
+/// While this is held the guest's time stands.
+pub struct HostTime(SharedClock);
+
+impl SharedClock {
+    pub fn new(limit: Duration) -> Self {
+        Self(Arc::new(Mutex::new(GuestClock::new(limit))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GuestClock> {
+        // Every change is one assignment after another of plain numbers: a panic leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn host(&self) -> HostTime {
+        self.lock().enter_host(Instant::now());
+        HostTime(self.clone())
+    }
+
+    pub fn tick(&self) -> Result<(), TimeUp> {
+        self.lock().tick(Instant::now())
+    }
+}
+
+impl Drop for HostTime {
+    fn drop(&mut self) {
+        self.0.lock().leave_host(Instant::now());
+    }
+}
+
+/// Runs one call on the guest's clock. A guest that computes is stopped by the engine's ticks (the
+/// call then answers [`TimeUp`] itself), one that sleeps by a timer that is armed only then.
+pub async fn timed<F: Future>(clock: SharedClock, call: F) -> Result<F::Output, TimeUp> {
+    clock.lock().begin();
+    let mut call = pin!(call);
+    let mut timer: Option<Pin<Box<tokio::time::Sleep>>> = None;
+    std::future::poll_fn(move |context| poll_timed(&clock, call.as_mut(), &mut timer, context)).await
+}
+
+fn poll_timed<F: Future>(
+    clock: &SharedClock,
+    call: Pin<&mut F>,
+    timer: &mut Option<Pin<Box<tokio::time::Sleep>>>,
+    context: &mut Context<'_>,
+) -> Poll<Result<F::Output, TimeUp>> {
+    clock.lock().run(Instant::now());
+    if let Poll::Ready(output) = call.poll(context) {
+        clock.lock().stand(Instant::now());
+        return Poll::Ready(Ok(output));
+    }
+    let pause = clock.lock().pause(Instant::now());
+    let Pause::Idle(left) = pause else { return Poll::Pending };
+    // A timer of no length would still wait for its next turn, again and again.
+    if left.is_zero() {
+        return Poll::Ready(Err(TimeUp));
+    }
+    let mut sleep = Box::pin(tokio::time::sleep(left));
+    if sleep.as_mut().poll(context).is_ready() {
+        return Poll::Ready(Err(TimeUp));
+    }
+    *timer = Some(sleep);
+    Poll::Pending
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(100);
+
+    fn after(start: Instant, millis: u64) -> Instant {
+        start + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_hosts_time_is_not_charged() {
+        let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
+        clock.run(start);
+        clock.enter_host(after(start, 10));
+        assert_eq!(clock.pause(after(start, 20)), Pause::Host);
+        clock.run(after(start, 5_000));
+        clock.leave_host(after(start, 9_000));
+        assert_eq!(clock.tick(after(start, 9_080)), Ok(()));
+        assert_eq!(clock.spent_at(after(start, 9_080)), Duration::from_millis(90));
+        assert_eq!(clock.tick(after(start, 9_090)), Err(TimeUp));
+    }
+
+    #[test]
+    fn waiting_for_a_thread_is_not_charged() {
+        let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
+        clock.run(start);
+        assert_eq!(clock.tick(after(start, 40)), Ok(()));
+        assert_eq!(clock.pause(after(start, 40)), Pause::Yielded);
+        clock.run(after(start, 900));
+        assert_eq!(clock.spent_at(after(start, 910)), Duration::from_millis(50));
+    }
+
+    #[test]
+    fn a_sleep_is_charged() {
+        let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
+        clock.run(start);
+        assert_eq!(clock.pause(after(start, 30)), Pause::Idle(Duration::from_millis(70)));
+        clock.run(after(start, 130));
+        assert_eq!(clock.tick(after(start, 130)), Err(TimeUp));
+    }
+
+    #[test]
+    fn each_call_begins_with_all_its_time() {
+        let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
+        clock.run(start);
+        clock.stand(after(start, 99));
+        clock.begin();
+        assert_eq!(clock.spent_at(after(start, 99)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,251 @@
+//! The host's side of one instance: its limits, its empty WASI, and the session of the call in progress. It knows no
+//! component and calls no guest.
+
+pub mod clock;
+pub mod stderr;
+
+use std::sync::Arc;
+
+use kubewitness_core::Seq;
+use kubewitness_core::config::LimitsSpec;
+use kubewitness_core::ports::Session;
+use wasmtime::ResourceLimiter;
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+
+use crate::bindings::types::Error;
+use clock::{HostTime, SharedClock};
+use stderr::Tail;
+
+/// WASI objects (streams, pollables) that a guest may hold at once.
+const RESOURCES: usize = 256;
+
+/// Random bytes that one call of WASI gives.
+const RANDOM_BYTES: u64 = 64 * 1024;
+
+/// A table slot on this machine, for the sum of memory.
+const TABLE_SLOT: usize = 16;
+
+/// Core instances, memories and tables in one component: what compilers make is below ten.
+const PARTS: usize = 64;
+
+pub struct Guest {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    pub memory: MemoryLimit,
+    pub clock: SharedClock,
+    pub stderr: Tail,
+    pub config: Arc<str>,
+    limits: CallLimits,
+    calls: u32,
+    session: Option<Box<dyn Session>>,
+    /// The states of the call in progress.
+    pub batch: Vec<Seq>,
+    /// The document that was read last, parsed: pointers are asked for one after another.
+    pub parsed: Option<(Seq, serde_json::Value)>,
+}
+
+/// What bounds the calls of one batch.
+#[derive(Clone, Copy, Debug)]
+struct CallLimits {
+    calls: u32,
+    bytes: usize,
+}
+
+impl Guest {
+    pub fn new(limits: &LimitsSpec, config: Arc<str>) -> Self {
+        let stderr = Tail::default();
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(RESOURCES);
+        let wasi = WasiCtxBuilder::new()
+            .stderr(stderr.clone())
+            .allow_tcp(false)
+            .allow_udp(false)
+            .allow_ip_name_lookup(false)
+            .max_random_size(RANDOM_BYTES)
+            .build();
+        Self {
+            wasi,
+            table,
+            memory: MemoryLimit::new(limits.memory.0),
+            clock: SharedClock::new(limits.call.0),
+            stderr,
+            config,
+            limits: CallLimits {
+                calls: limits.host_calls,
+                bytes: usize::try_from(limits.host_bytes.0).unwrap_or(usize::MAX),
+            },
+            calls: 0,
+            session: None,
+            batch: Vec::new(),
+            parsed: None,
+        }
+    }
+
+    pub fn begin(&mut self, session: Option<Box<dyn Session>>, batch: Vec<Seq>) {
+        self.calls = 0;
+        self.memory.refused = false;
+        self.stderr.clear();
+        self.parsed = None;
+        self.session = session;
+        self.batch = batch;
+    }
+
+    pub fn end(&mut self) -> Option<Box<dyn Session>> {
+        self.session.take()
+    }
+
+    /// Counts a call that has no way to refuse; past the limit it is not done.
+    pub fn count(&mut self) -> bool {
+        self.calls = self.calls.saturating_add(1);
+        self.calls <= self.limits.calls
+    }
+
+    /// Counts one call with its bytes and hands out the session, with the guest's time standing.
+    pub fn open(&mut self, bytes: usize) -> Result<(&mut dyn Session, HostTime), Error> {
+        if !self.count() {
+            let most = self.limits.calls;
+            return Err(Error::Denied(format!(
+                "more than {most} calls to the host in one batch (limits.hostCalls)"
+            )));
+        }
+        self.fits(bytes)?;
+        match &mut self.session {
+            Some(session) => Ok((&mut **session, self.clock.host())),
+            None => Err(Error::Denied("capabilities work while states are handled, not before".to_string())),
+        }
+    }
+
+    /// Whether an answer or an argument of so many bytes may cross.
+    pub fn fits(&self, bytes: usize) -> Result<(), Error> {
+        let most = self.limits.bytes;
+        if bytes > most {
+            return Err(Error::TooLarge(format!(
+                "{bytes} bytes in one call, over {most} (limits.hostBytes)"
+            )));
+        }
+        Ok(())
+    }
+
+    pub fn session(&self) -> Option<&dyn Session> {
+        self.session.as_deref()
+    }
+
+    /// What the binding layer may copy out of the guest in one call, before [`Self::fits`] looks at
+    /// it: lists of lists take more room here than there, and one text can be lent many times.
+    pub fn lifting_fuel(&self) -> usize {
+        self.limits.bytes.saturating_mul(4).saturating_add(1 << 20)
+    }
+}
+
+impl WasiView for Guest {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+/// The sum over all memories and tables of one instance.
+pub struct MemoryLimit {
+    limit: usize,
+    used: usize,
+    /// A growth was refused in this call; if the call then traps, this is why.
+    pub refused: bool,
+}
+
+impl MemoryLimit {
+    fn new(limit: u64) -> Self {
+        Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), used: 0, refused: false }
+    }
+
+    fn grow(&mut self, by: usize) -> bool {
+        let Some(sum) = self.used.checked_add(by).filter(|sum| *sum <= self.limit) else {
+            self.refused = true;
+            return false;
+        };
+        self.used = sum;
+        true
+    }
+}
+
+impl ResourceLimiter for MemoryLimit {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        most: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        // Refused by the memory's own declaration: nothing grows, so nothing is counted.
+        if most.is_some_and(|most| desired > most) {
+            return Ok(false);
+        }
+        Ok(self.grow(desired.saturating_sub(current)))
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        most: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if most.is_some_and(|most| desired > most) {
+            return Ok(false);
+        }
+        Ok(self.grow(desired.saturating_sub(current).saturating_mul(TABLE_SLOT)))
+    }
+
+    fn instances(&self) -> usize {
+        PARTS
+    }
+
+    fn tables(&self) -> usize {
+        PARTS
+    }
+
+    fn memories(&self) -> usize {
+        PARTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wasmtime_wasi::p2::bindings::random::random::Host as _;
+
+    use super::*;
+
+    #[test]
+    fn a_guest_holds_no_more_wasi_objects_than_its_bound() {
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into());
+        let WasiCtxView { table, .. } = guest.ctx();
+        for held in 0..RESOURCES {
+            assert!(table.push(held).is_ok(), "{held}");
+        }
+        assert!(table.push(RESOURCES).is_err());
+    }
+
+    #[test]
+    fn one_call_gives_no_more_random_bytes_than_its_bound() {
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into());
+        let WasiCtxView { ctx, .. } = guest.ctx();
+        let random = ctx.random();
+        assert_eq!(random.get_random_bytes(RANDOM_BYTES).unwrap().len() as u64, RANDOM_BYTES);
+        assert!(random.get_random_bytes(RANDOM_BYTES + 1).is_err());
+    }
+
+    #[test]
+    fn memory_is_summed_over_everything_that_grows() {
+        let mut limit = MemoryLimit::new(1000);
+        assert!(limit.memory_growing(0, 600, None).unwrap());
+        assert!(limit.memory_growing(600, 700, None).unwrap());
+        assert!(limit.table_growing(0, 10, None).unwrap());
+        assert!(!limit.memory_growing(0, 200, None).unwrap());
+        assert!(limit.refused);
+    }
+
+    #[test]
+    fn what_a_memory_refuses_itself_is_not_counted() {
+        let mut limit = MemoryLimit::new(1000);
+        assert!(!limit.memory_growing(0, 900, Some(800)).unwrap());
+        assert!(!limit.refused);
+        assert!(limit.memory_growing(0, 800, Some(800)).unwrap());
+    }
+}

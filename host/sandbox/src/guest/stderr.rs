@@ -1,0 +1,112 @@
+//! Keeps the last bytes of a guest's stderr, for the error text of a trap.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+
+/// A panic message with its place fits; a guest that writes all day costs no more.
+const KEPT: usize = 2048;
+
+/// Accepted in one write. The guest's library splits longer texts.
+const WRITE: usize = 4096;
+
+#[derive(Clone, Default)]
+pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
+
+impl Tail {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    pub fn text(&self) -> String {
+        let bytes: Vec<u8> = self.lock().iter().copied().collect();
+        String::from_utf8_lossy(&bytes).trim().to_string()
+    }
+
+    fn push(&self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
+        let mut kept = self.lock();
+        let surplus = (kept.len() + bytes.len()).saturating_sub(KEPT);
+        kept.drain(..surplus);
+        kept.extend(bytes);
+    }
+}
+
+impl IsTerminal for Tail {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Tail {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[async_trait::async_trait]
+impl Pollable for Tail {
+    async fn ready(&mut self) {}
+}
+
+impl OutputStream for Tail {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.push(&bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(WRITE)
+    }
+}
+
+impl AsyncWrite for Tail {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.push(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_bytes_are_kept_and_no_more() {
+        let tail = Tail::default();
+        tail.push(&[b'a'; KEPT]);
+        tail.push(b"bc");
+        assert_eq!(tail.lock().len(), KEPT);
+        assert!(tail.text().ends_with("abc"));
+        tail.push(&[b'd'; 3 * KEPT]);
+        assert_eq!(tail.text(), "d".repeat(KEPT));
+        tail.clear();
+        assert_eq!(tail.text(), "");
+    }
+}

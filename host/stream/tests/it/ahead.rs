@@ -1,0 +1,76 @@
+//! Tests of what is in flight while the other side does not answer: its number and size are bounded.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use async_nats::jetstream::{self, stream::Stream};
+use futures::TryStreamExt;
+use kubewitness_core::carry::Feed;
+use kubewitness_harness::{Wire, until};
+
+use crate::support::{WITHIN, World, connect, from, sent, sent_at_once};
+
+const LARGE: usize = 512 * 1024;
+const MEBIBYTES_8: u64 = 8 << 20;
+
+async fn stream(world: &World) -> Result<Stream> {
+    let context = jetstream::new(connect(&world.server).await?);
+    Ok(context.get_stream("kubewitness-platform").await?)
+}
+
+#[tokio::test]
+async fn a_server_that_acknowledges_nothing_is_sent_no_more_than_256_messages_and_8_mebibytes() -> Result<()>
+{
+    for (states, bytes) in [(2000, 100), (40, LARGE)] {
+        let Some(world) = World::new("stream::unacknowledged")? else { return Ok(()) };
+        let wire = Wire::to(world.server.address()).await?;
+        world.tell(world.server.url(wire.address()));
+        let journal = world.journal("carrier").await?;
+        sent(&journal, 0, 0..8, 100).await?;
+        let carrier = world.carry(&journal, &["jobs"]);
+        let carried = async || Ok((carrier.handle.view().carried == 8).then_some(()));
+        until(WITHIN, "the first to be carried", carried).await?;
+        let before = stream(&world).await?.get_info().await?.state;
+        wire.deafen();
+        sent_at_once(&journal, 0, 8..8 + states, bytes).await?;
+        let given_up = async || Ok(carrier.handle.view().condition);
+        until(WITHIN, "the carrier to give up", given_up).await?;
+        let after = stream(&world).await?.get_info().await?.state;
+        let messages = after.messages - before.messages;
+        assert!((2..=256).contains(&messages) && messages < states, "{messages} messages");
+        // The bound is checked after each message.
+        let most = MEBIBYTES_8 + 2 * LARGE as u64;
+        assert!(after.bytes - before.bytes <= most, "{} bytes", after.bytes - before.bytes);
+        carrier.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_nothing_is_sent_two_requests_of_128_messages_and_8_mebibytes_ahead() -> Result<()>
+{
+    for (states, bytes, most) in [(4000, 100, 128), (160, LARGE, 16)] {
+        let Some(world) = World::new("stream::ahead")? else { return Ok(()) };
+        let journal = world.journal("carrier").await?;
+        sent_at_once(&journal, 0, 0..states, bytes).await?;
+        let carrier = world.carry(&journal, &["jobs"]);
+        let carried = async || Ok((carrier.handle.view().carried == states).then_some(()));
+        until(WITHIN, "all to be carried", carried).await?;
+        let mut reader = world.reader(&from(&[]));
+        reader.resume(None, None);
+        let mut given = 0;
+        while given == 0 {
+            given = reader.next().await?.append.states.len();
+            reader.durable().await?;
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let consumers: Vec<_> = stream(&world).await?.consumers().try_collect().await?;
+        let delivered: u64 = consumers.iter().map(|consumer| consumer.delivered.consumer_sequence).sum();
+        // The client library sends its next request before the last one is used up.
+        let bound = given + 2 * most * consumers.len();
+        assert!(!consumers.is_empty() && delivered as usize <= bound, "{delivered} of at most {bound}");
+        assert!(delivered < states, "all {states} were sent: the bound was never met");
+        carrier.stop().await?;
+    }
+    Ok(())
+}

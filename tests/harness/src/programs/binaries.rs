@@ -1,0 +1,66 @@
+//! Finds the built programs and plugins. Tests of one package can't ask cargo for the binaries of another one, so
+//! they are looked for beside the test itself.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+const BUILD: &str = "build them and run the tests with `cargo xtask test`";
+
+/// The folder that holds `Cargo.toml` of the workspace.
+pub fn project_root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).unwrap_or(manifest).to_path_buf()
+}
+
+/// `target/debug` (or whatever profile this test was built with).
+fn profile_folder() -> Result<PathBuf> {
+    let test = std::env::current_exe().context("where the test itself is")?;
+    let folder = test.parent().and_then(Path::parent).context("the test lies outside of a target folder")?;
+    Ok(folder.to_path_buf())
+}
+
+fn binary(name: &str) -> Result<PathBuf> {
+    let folder = match std::env::var_os("KUBEWITNESS_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => profile_folder()?,
+    };
+    let path = folder.join(name);
+    if !path.is_file() {
+        bail!("{} is missing: {BUILD}, or name the folder in KUBEWITNESS_BIN_DIR", path.display());
+    }
+    Ok(path)
+}
+
+pub fn kubewitness_binary() -> Result<PathBuf> {
+    binary("kubewitness")
+}
+
+pub fn simulator_binary() -> Result<PathBuf> {
+    binary("kubewitness-simulator")
+}
+
+/// What the runner made beside the builds; a variable may name another place.
+fn prepared(variable: &str, name: &str) -> Result<PathBuf> {
+    match std::env::var_os(variable) {
+        Some(folder) => Ok(PathBuf::from(folder)),
+        None => Ok(profile_folder()?.parent().context("a target folder")?.join(name)),
+    }
+}
+
+/// Servers that this machine has no package of.
+pub fn services_folder() -> Result<PathBuf> {
+    prepared("KUBEWITNESS_SERVICES", "services")
+}
+
+/// The folder with `persistence.wasm` and the others.
+pub fn plugins_folder() -> Result<PathBuf> {
+    let folder = prepared("KUBEWITNESS_PLUGINS", "plugins")?;
+    if !folder.join("persistence.wasm").is_file() {
+        bail!(
+            "{} has no persistence.wasm: {BUILD}, or name the folder in KUBEWITNESS_PLUGINS",
+            folder.display()
+        );
+    }
+    Ok(folder)
+}

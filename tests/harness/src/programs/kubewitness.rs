@@ -1,0 +1,194 @@
+//! Runs the built `kubewitness` as its own process.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::views::{SourceView, StatusView};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::{Ended, Process, free_port, http, kubewitness_binary, plugins_folder, until, until_ok};
+
+/// A debug build compiles its plugins when it starts; on a busy machine that takes a while.
+const START_WITHIN: Duration = Duration::from_secs(120);
+/// Longer than the drain deadline, so that a drain that uses all of it still counts as clean.
+const END_WITHIN: Duration = Duration::from_secs(45);
+
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    pub kubeconfig: PathBuf,
+    /// Left out: the labelled ConfigMaps of its namespace.
+    pub config: Option<PathBuf>,
+    pub data: PathBuf,
+    pub args: Vec<String>,
+    pub env: Vec<(String, String)>,
+    /// How many files it may have open; `None`: as many as this process may.
+    pub files: Option<u32>,
+}
+
+impl RunOptions {
+    /// The program, and what it is told before anything else.
+    fn program(&self) -> Result<Command> {
+        let binary = kubewitness_binary()?;
+        let Some(files) = self.files else { return Ok(Command::new(binary)) };
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {files} && exec \"$@\""), "sh"]).arg(binary);
+        Ok(command)
+    }
+
+    /// `kubewitness run` as these options have it, with its portal on this address.
+    pub fn command(&self, address: &str) -> Result<Command> {
+        let mut command = self.program()?;
+        command.arg("run").arg("--kubeconfig").arg(&self.kubeconfig);
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
+        command.arg("--data").arg(&self.data).args(["--listen", address]);
+        command.arg("--plugins").arg(plugins_folder()?).args(&self.args);
+        command.env_remove("KUBECONFIG").env("NO_COLOR", "1");
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
+}
+
+pub struct Kubewitness {
+    process: Process,
+    address: String,
+    client: reqwest::Client,
+}
+
+impl Kubewitness {
+    /// Starts it and returns at once; `name` names the logs in `logs`.
+    pub fn start(name: &str, options: &RunOptions, logs: &Path) -> Result<Self> {
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let mut command = options.command(&address)?;
+        command.env("HOME", logs);
+        let process = Process::start(name, &mut command, logs)?;
+        Ok(Self { process, address, client: http() })
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub async fn get(&self, path: &str) -> Result<(u16, String)> {
+        let response = self.client.get(format!("http://{}{path}", self.address)).send().await?;
+        Ok((response.status().as_u16(), response.text().await?))
+    }
+
+    pub async fn status(&self) -> Result<StatusView> {
+        let (code, text) = self.get("/api/v1/status").await?;
+        if code != 200 {
+            bail!("/api/v1/status answered {code}: {text}");
+        }
+        serde_json::from_str(&text).with_context(|| format!("the status {text}"))
+    }
+
+    /// Waits until it answers.
+    pub async fn answers(&mut self) -> Result<StatusView> {
+        let (client, address) = (self.client.clone(), self.address.clone());
+        let process = &mut self.process;
+        let answer = until(START_WITHIN, "kubewitness to answer", async || {
+            if let Some(ended) = process.ended()? {
+                bail!("it ended with {ended:?}");
+            }
+            let Ok(response) = client.get(format!("http://{address}/api/v1/status")).send().await else {
+                return Ok(None);
+            };
+            Ok(response.json().await.ok())
+        });
+        let answer = answer.await;
+        answer.with_context(|| self.process.say())
+    }
+
+    /// Waits for a status that `holds`; past the deadline the last one is told.
+    pub async fn status_when(
+        &mut self,
+        within: Duration,
+        what: &str,
+        holds: impl Fn(&StatusView) -> bool,
+    ) -> Result<StatusView> {
+        let status = until_ok(within, what, async || {
+            let status = self.status().await?;
+            if !holds(&status) {
+                bail!("the status is {}", serde_json::to_string(&status)?);
+            }
+            Ok(status)
+        });
+        let status = status.await;
+        status.with_context(|| self.process.say())
+    }
+
+    /// Waits until so many sources have made their first lists: what was there before is no version of
+    /// a story that a test may ask for.
+    pub async fn listed(&mut self, sources: usize, within: Duration) -> Result<StatusView> {
+        self.status_when(within, "the first lists", |status| {
+            let listed = |source: &SourceView| source.synced && !source.checkpoint.is_empty();
+            status.sources.len() == sources && status.sources.iter().all(listed)
+        })
+        .await
+    }
+
+    /// Waits until every source is synced and every plugin has finished what was observed.
+    pub async fn caught_up(&mut self, within: Duration) -> Result<StatusView> {
+        self.status_when(within, "everything to be delivered", |status| {
+            let sources = !status.sources.is_empty()
+                && status.sources.iter().all(|source| source.synced && source.walking == 0);
+            sources && !status.plugins.is_empty() && status.plugins.iter().all(|plugin| plugin.waiting == 0)
+        })
+        .await
+    }
+
+    pub async fn kill(&mut self) -> Result<()> {
+        self.process.kill().await
+    }
+
+    /// SIGTERM; anything but a clean end with 0 is an error.
+    pub async fn stop(&mut self) -> Result<()> {
+        let ended = self.process.terminate(END_WITHIN).await?;
+        if ended != Ended::Code(0) {
+            bail!("it ended with {ended:?} after SIGTERM; {}", self.process.say());
+        }
+        Ok(())
+    }
+}
+
+/// Runs `kubewitness ARGS` to its end.
+pub async fn command(args: &[&str]) -> Result<(Option<i32>, String, String)> {
+    command_in(args, &[]).await
+}
+
+/// The same in an environment that has more.
+pub async fn command_in(args: &[&str], env: &[(String, String)]) -> Result<(Option<i32>, String, String)> {
+    let mut command = Command::new(kubewitness_binary()?);
+    command
+        .args(args)
+        .envs(env.iter().cloned())
+        .env_remove("KUBECONFIG")
+        .env("NO_COLOR", "1")
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(START_WITHIN, command.output())
+        .await
+        .with_context(|| format!("`kubewitness {}` does not end", args.join(" ")))??;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+}
+
+/// The same, where it must succeed and answer with JSON.
+pub async fn command_json(args: &[&str]) -> Result<Value> {
+    command_json_in(args, &[]).await
+}
+
+pub async fn command_json_in(args: &[&str], env: &[(String, String)]) -> Result<Value> {
+    let (code, stdout, stderr) = command_in(args, env).await?;
+    if code != Some(0) {
+        bail!("`kubewitness {}` ended with {code:?}: {stdout}{stderr}", args.join(" "));
+    }
+    serde_json::from_str(&stdout)
+        .with_context(|| format!("`kubewitness {}` printed {stdout}", args.join(" ")))
+}

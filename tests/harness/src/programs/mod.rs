@@ -1,0 +1,14 @@
+//! The programs that a test runs, each as its own process: Kubewitness, the simulated API server, kubectl. They are
+//! reached from outside only, and judged nowhere here.
+
+mod binaries;
+mod kubectl;
+mod kubewitness;
+mod process;
+mod simulator;
+
+pub use binaries::{kubewitness_binary, plugins_folder, project_root, services_folder, simulator_binary};
+pub use kubectl::{Kubectl, Ran};
+pub use kubewitness::{Kubewitness, RunOptions, command, command_in, command_json, command_json_in};
+pub use process::{Ended, Process};
+pub use simulator::{Requests, Simulator, SimulatorOptions};
