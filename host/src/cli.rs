@@ -10,6 +10,8 @@ use kubewitness_core::calendar;
 use kubewitness_core::config::Duration;
 use kubewitness_core::status::PHASES;
 
+use crate::access::AccessArgs;
+
 /// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed
 /// plugins.
 #[derive(Debug, Parser)]
@@ -32,6 +34,8 @@ pub enum Command {
     Playground(PlaygroundArgs),
     /// Runs the controller: in a cluster, against a kubeconfig, or from a folder of manifests
     Run(RunArgs),
+    /// Prints the address of the portal. Where it is in a cluster, the way to it is there until Ctrl-C
+    Dashboard(ReachArgs),
     /// Shows sources, plugins and the journal, with the completeness figures
     Status(QueryArgs),
     /// Lists the jobs that exist now, with their status
@@ -102,6 +106,9 @@ pub struct PlaygroundArgs {
     /// Address of the portal and API
     #[arg(long, default_value = "127.0.0.1:8787", value_name = "ADDR")]
     pub listen: SocketAddr,
+    /// Who may use the portal and API. With `kubernetes`, the playground has three people and prints their tokens
+    #[arg(long, value_enum, default_value_t = crate::access::Auth::None, value_name = "WHO")]
+    pub auth: crate::access::Auth,
     #[command(flatten)]
     pub plugins: PluginArgs,
     #[command(flatten)]
@@ -138,6 +145,8 @@ pub struct RunArgs {
     /// Address of the portal and API
     #[arg(long, env = "KUBEWITNESS_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDR")]
     pub listen: SocketAddr,
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// A second address for /healthz, /readyz and /metrics, which the network may reach
     #[arg(long, value_name = "ADDR")]
     pub health_listen: Option<SocketAddr>,
@@ -212,9 +221,8 @@ pub struct LogArgs {
 /// For commands that ask a running controller.
 #[derive(Debug, Args)]
 pub struct QueryArgs {
-    /// The controller to ask
-    #[arg(long, env = "KUBEWITNESS_SERVER", default_value = "http://127.0.0.1:8787", value_name = "URL")]
-    pub server: String,
+    #[command(flatten)]
+    pub reach: ReachArgs,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
@@ -272,17 +280,31 @@ pub struct GetArgs {
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub reach: ReachArgs,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
     pub output: GetOutput,
 }
 
-#[derive(Debug, Args)]
-pub struct ServerArgs {
-    /// The controller to ask
-    #[arg(long, env = "KUBEWITNESS_SERVER", default_value = "http://127.0.0.1:8787", value_name = "URL")]
-    pub server: String,
+#[derive(Debug, Default, Args)]
+pub struct ReachArgs {
+    /// The controller to ask. Without it: what listens at http://127.0.0.1:8787, and otherwise a pod of Kubewitness in
+    /// the cluster of the kubeconfig, through the API server
+    #[arg(long, env = "KUBEWITNESS_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// The kubeconfig of the cluster that Kubewitness runs in; then http://127.0.0.1:8787 is not looked at
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; then http://127.0.0.1:8787 is not looked at
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// The namespace of Kubewitness itself. Without it: kubewitness
+    #[arg(long, value_name = "NAME")]
+    pub kubewitness_namespace: Option<String>,
+    /// The token that says who you are. Without it: that of the kubeconfig, where the cluster is asked. Others on
+    /// this machine see a command line, so the variable is the better place
+    #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<Secret>,
 }
 
 #[derive(Debug, Args)]
@@ -425,7 +447,8 @@ pub struct LetterChoice {
     /// Why you do it. The reason is kept in the record
     #[arg(long)]
     pub reason: String,
-    /// Your name in the record. Without it: your login name
+    /// Your name in the record. Without it: your login name. Where people sign in, the record has the name that the
+    /// API server knows
     #[arg(long, value_name = "NAME")]
     pub who: Option<String>,
     /// Only counts the dead letters, and changes nothing

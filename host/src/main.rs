@@ -1,5 +1,6 @@
 //! `kubewitness`: parse, run, return.
 
+mod access;
 mod cli;
 mod commands;
 mod config;
@@ -63,6 +64,7 @@ async fn dispatch(command: Command) -> Ended {
         #[cfg(not(feature = "playground"))]
         Command::Playground(_) => Err(Usage::error(NO_PLAYGROUND)),
         Command::Run(args) => run::run(args).await,
+        Command::Dashboard(args) => commands::dashboard(args).await,
         Command::Status(args) => commands::status(args).await,
         Command::Jobs(args) => commands::jobs(args).await,
         Command::Get(args) => commands::get(args).await,

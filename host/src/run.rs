@@ -5,6 +5,7 @@ use kubewitness_core::config::is_name;
 use kubewitness_watch::{ConnectOptions, connect};
 use tracing::info;
 
+use crate::access;
 use crate::cli::RunArgs;
 use crate::commands::{End, Ended};
 use crate::config::component;
@@ -25,7 +26,7 @@ pub async fn run(args: RunArgs) -> Ended {
         controller = start(args, &ends) => controller?,
     };
     let Some(controller) = controller else { return Ok(End::Fine) };
-    info!("portal and API on http://{}", controller.address);
+    info!("portal and API on {}://{}", controller.scheme, controller.address);
     controller.finish().await.map(|()| End::Fine)
 }
 
@@ -45,6 +46,8 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
         Some(folder) => ConfigFrom::Folder(folder),
         None => ConfigFrom::Namespace(own()),
     };
+    let is_replica = lease.is_some();
+    let doors = access::doors(args.access, args.listen, &connection, &args.data, is_replica).await?;
     info!(server = origin(&connection.server), "witnessing");
     let options = Options {
         connection,
@@ -52,6 +55,7 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
         config,
         data: args.data,
         listener: controller::listen(args.listen)?,
+        doors,
         health_listen: args.health_listen,
         plugin_folders: component::default_folders(args.plugins.plugins),
         lease,

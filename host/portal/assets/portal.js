@@ -31,6 +31,8 @@
         // A refusal is final for the browser; it is not for us.
         if (stream && stream.readyState === EventSource.CLOSED) {
           stream = null;
+          // Whoever is signed out is led to where they sign in.
+          fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && location.reload(), () => {});
           setTimeout(open, 5000);
         }
       });

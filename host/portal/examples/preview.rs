@@ -1,4 +1,5 @@
-//! The portal over made-up data, to look at: `cargo run -p kubewitness-portal --example preview -- [empty]`.
+//! The portal over made-up data, to look at: `cargo run -p kubewitness-portal --example preview -- [empty] [still]
+//! [sign-in]`. With `sign-in` each word is a token of a person who has that name and may do everything.
 
 #[path = "../tests/portal/fake.rs"]
 #[allow(dead_code, clippy::unwrap_used)]
@@ -7,9 +8,37 @@ mod fake;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use kubewitness_core::Change;
-use kubewitness_portal::{PortalOptions, serve};
+use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
+use kubewitness_portal::{Access, AccessControl, AccessOptions, PortalOptions, SESSION_KEY_BYTES, serve};
 use tokio_util::sync::CancellationToken;
+
+struct Anybody;
+
+#[async_trait]
+impl Reviewer for Anybody {
+    async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+        let is_word = token.chars().all(char::is_alphabetic);
+        Ok(is_word.then(|| Person { user: token.into(), ..Person::default() }))
+    }
+
+    async fn allows(&self, _: &Person, _: &Attempt) -> Result<bool, ReviewError> {
+        Ok(true)
+    }
+
+    async fn namespace(&self, _: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+        Ok(None)
+    }
+}
+
+fn access() -> Access {
+    if !std::env::args().any(|argument| argument == "sign-in") {
+        return Access::None;
+    }
+    let options = AccessOptions { session_key: [1; SESSION_KEY_BYTES], log_reads: true, trusted_proxy: None };
+    Access::Kubernetes(Arc::new(AccessControl::new(Arc::new(Anybody), options)))
+}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,7 +47,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let views = Arc::new(fake::Fake { empty, ..fake::Fake::default() });
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 8788)).await?;
     println!("http://{}", listener.local_addr()?);
-    let portal = serve(listener, views.clone(), PortalOptions::default(), CancellationToken::new());
+    let options = PortalOptions { access: access(), ..PortalOptions::default() };
+    let portal = serve(listener, views.clone(), options, CancellationToken::new());
     let life = async {
         let mut seq = 100;
         loop {

@@ -7,7 +7,10 @@ use kubewitness_core::views::Views;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{PortalOptions, Traffic};
+use crate::access::ages::Ages;
+use crate::access::gate::Gate;
+use crate::options::PortalOptions;
+use crate::serve::Traffic;
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
 pub(crate) type Route = (&'static str, MethodRouter<App>);
@@ -19,12 +22,15 @@ pub(crate) struct App {
     /// Ends the live streams, which would otherwise hold a shut-down for ever.
     pub(crate) stop: CancellationToken,
     pub(crate) traffic: Traffic,
+    pub(crate) gate: Gate,
+    pub(crate) ages: Arc<Ages>,
 }
 
 impl App {
     pub(crate) fn new(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken) -> Self {
         let streams = options.streams.min(options.bounds.connections / 2);
         let traffic = options.traffic.clone();
-        Self { views, streams: Arc::new(Semaphore::new(streams)), stop, traffic }
+        let gate = Gate { access: options.access.clone(), secure: options.tls.is_some() };
+        Self { views, streams: Arc::new(Semaphore::new(streams)), stop, traffic, gate, ages: Arc::default() }
     }
 }

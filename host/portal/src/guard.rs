@@ -4,26 +4,44 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use axum::{Extension, Router};
 use futures::FutureExt;
 
-use crate::PortalOptions;
-use crate::problem::Problem;
+use crate::access::Viewer;
+use crate::access::gate::Gate;
+use crate::answer::Problem;
+use crate::answer::frame::{self, Reader};
+use crate::options::PortalOptions;
 
-pub(crate) fn protect(router: Router, options: &PortalOptions) -> Router {
+pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
     let local = options.listen.ip().is_loopback();
+    let admit = {
+        let gate = gate.clone();
+        move |request: Request, next: Next| gate.clone().admit(request, next)
+    };
+    let router = router.layer(middleware::from_fn(admit));
     in_time_alone(router.layer(middleware::from_fn(same_origin)), timeout)
         .layer(middleware::from_fn(move |request: Request, next: Next| known_host(local, request, next)))
         .layer(middleware::from_fn(headers))
+        .layer(middleware::map_response(move |response: Response| {
+            std::future::ready(frame::dress(response, &gate.stranger()))
+        }))
 }
 
 /// For what anybody may ask.
-pub(crate) fn in_time_alone(router: Router, timeout: Duration) -> Router {
+pub(crate) fn for_anybody(router: Router, timeout: Duration) -> Router {
+    let router = router.layer(Extension(Viewer::Everybody));
+    in_time_alone(router, timeout).layer(middleware::map_response(|response: Response| {
+        std::future::ready(frame::dress(response, &Reader::Nobody))
+    }))
+}
+
+fn in_time_alone(router: Router, timeout: Duration) -> Router {
     router.layer(middleware::from_fn(move |request: Request, next: Next| in_time(timeout, request, next)))
 }
 

@@ -1,86 +1,39 @@
 //! The portal: the HTTP API, the pages for people, and what probes and Prometheus ask for.
 //!
-//! It reads through [`Views`] and knows neither Kubernetes nor the journal. It is the only
-//! crate that serves HTTP. Everything that it gives out is bounded: rows, streams, time and
+//! It reads through [`Views`] and knows neither Kubernetes nor the journal. Who somebody is and what
+//! they may see it asks through `Reviewer`, and shows no more than that. It is the only crate that
+//! serves HTTP. Everything that it gives out is bounded: rows, streams, time and
 //! the size of what it is sent.
 
+mod access;
+mod answer;
 mod api;
 mod app;
-mod events;
 mod guard;
 mod health;
-mod metrics;
+mod options;
 mod pages;
-mod params;
-mod problem;
 mod scope;
 mod serve;
-mod time;
-mod traffic;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use kubewitness_core::views::Views;
-use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
+pub use access::{Access, AccessControl, AccessOptions, ProxySecret, SESSION_KEY_BYTES, WeakSecret};
+use answer::{frame, problem};
 use app::App;
-use serve::Terms;
-pub use serve::{Bounds, listen};
-pub use traffic::Traffic;
+pub use options::{PortalError, PortalOptions};
+pub use serve::{Bounds, TlsFiles, Traffic, listen};
+use serve::{Terms, Tls};
 
 /// A replay names positions; 64 KiB are thousands of them.
 const BODY_BYTES: usize = 64 * 1024;
-
-#[derive(Clone)]
-pub struct PortalOptions {
-    /// What [`router`] takes to be the address that it is served at; [`serve`] asks its listener.
-    pub listen: SocketAddr,
-    /// Whether an address that others can reach is accepted. There is no authentication yet,
-    /// so whoever says yes puts something before the portal that has it.
-    pub allow_remote: bool,
-    /// A request that is not answered by then is given up.
-    pub request_timeout: Duration,
-    /// Live streams at once. Each holds a connection and a batch of states. Half of the connections are
-    /// left for other requests, whatever stands here.
-    pub streams: usize,
-    /// What clients can take of it by connecting.
-    pub bounds: Bounds,
-    /// Counts connections; the portal and the health port have one together.
-    pub traffic: Traffic,
-    /// Ends connections at once, where `stop` gives them time.
-    pub abort: CancellationToken,
-}
-
-impl Default for PortalOptions {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8787)),
-            allow_remote: false,
-            request_timeout: Duration::from_secs(15),
-            streams: 64,
-            bounds: Bounds::PORTAL,
-            traffic: Traffic::default(),
-            abort: CancellationToken::new(),
-        }
-    }
-}
-
-#[derive(Debug, Error)]
-pub enum PortalError {
-    #[error(
-        "the portal would listen on {0}, which others can reach, and it does not know who asks: \
-         listen on 127.0.0.1 and let people reach it with `kubectl port-forward`"
-    )]
-    Remote(SocketAddr),
-    #[error("the portal can't serve: {0}")]
-    Serve(#[from] std::io::Error),
-}
 
 /// The API and the pages.
 pub fn router(views: Arc<dyn Views>, options: &PortalOptions) -> Router {
@@ -89,14 +42,20 @@ pub fn router(views: Arc<dyn Views>, options: &PortalOptions) -> Router {
 
 fn build(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken) -> Router {
     let app = App::new(views, options, stop);
+    let gate = app.gate.clone();
+    let signing_in = match options.access {
+        Access::None => Vec::new(),
+        Access::Kubernetes(_) => pages::login::routes(),
+    };
     let routes = api::routes().into_iter().chain(health::routes()).chain(pages::routes());
+    let routes = routes.chain(signing_in).chain(frame::assets());
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
     let router = router
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(app);
-    guard::protect(router, options)
+    guard::protect(router, gate, options)
 }
 
 /// Serves the API and the pages until `stop`; then streams end, and open requests have
@@ -108,13 +67,21 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), PortalError> {
     let listen = listener.local_addr()?;
-    if !listen.ip().is_loopback() && !options.allow_remote {
+    let is_known = options.allow_remote || matches!(options.access, Access::Kubernetes(_));
+    if !listen.ip().is_loopback() && !is_known {
         return Err(PortalError::Remote(listen));
+    }
+    let tls = match options.tls.clone() {
+        Some(files) => Some(Arc::new(Tls::open(files).await.map_err(PortalError::Tls)?)),
+        None => None,
+    };
+    if !listen.ip().is_loopback() && tls.is_none() && matches!(options.access, Access::Kubernetes(_)) {
+        warn!(%listen, "people send their tokens to the portal unencrypted: give it a certificate, or put a proxy before it that has one");
     }
     let options = PortalOptions { listen, ..options };
     let router = build(views, &options, stop.clone());
     let PortalOptions { bounds, traffic, abort, .. } = options;
-    let terms = Terms { name: "portal", bounds, counts: traffic.portal, stop, abort };
+    let terms = Terms { name: "portal", bounds, counts: traffic.portal, tls, stop, abort };
     serve::serve(listener, router, terms).await;
     Ok(())
 }
@@ -131,8 +98,8 @@ pub async fn serve_health(
     let app = App::new(views, &options, stop.clone());
     let routes = health::routes().into_iter();
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
-    let router = guard::in_time_alone(router.with_state(app), options.request_timeout);
+    let router = guard::for_anybody(router.with_state(app), options.request_timeout);
     let PortalOptions { bounds, traffic, abort, .. } = options;
-    let terms = Terms { name: "health", bounds, counts: traffic.health, stop, abort };
+    let terms = Terms { name: "health", bounds, counts: traffic.health, tls: None, stop, abort };
     serve::serve(listener, router, terms).await;
 }

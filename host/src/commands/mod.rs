@@ -5,6 +5,7 @@ mod audit;
 mod check;
 mod journal;
 pub mod print;
+mod reach;
 
 use std::fmt;
 
@@ -18,6 +19,7 @@ pub use audit::Broken;
 pub use audit::audit;
 pub use check::check;
 pub use journal::journal;
+pub use reach::dashboard;
 
 /// How a command ended, as its exit code says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::access::Doors;
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
@@ -56,6 +57,7 @@ pub struct Options {
     pub journal: Place,
     /// Bound by the caller, who may have to know beforehand that the address is free.
     pub listener: TcpListener,
+    pub doors: Doors,
     pub health_listen: Option<SocketAddr>,
     pub plugin_folders: Vec<PathBuf>,
     /// By which the replicas that share the journal elect who dispatches; `None`: this process has it for
@@ -81,6 +83,7 @@ pub struct Controller {
     #[cfg(feature = "playground")]
     pub views: Arc<dyn Views>,
     pub address: SocketAddr,
+    pub scheme: &'static str,
 }
 
 impl Controller {
@@ -90,7 +93,8 @@ impl Controller {
         stop: CancellationToken,
         abort: CancellationToken,
     ) -> Result<Option<Self>> {
-        let listener = options.listener;
+        let (listener, doors) = (options.listener, options.doors);
+        let scheme = doors.scheme();
         let address = listener.local_addr().context("asking for the address of the portal")?;
         let data = options.data.clone();
         files::within(&options.data, files::ANSWER, move || std::fs::create_dir_all(data))
@@ -99,7 +103,7 @@ impl Controller {
         let (tasks, after) = (Tasks::new(stop.clone(), abort.clone()), CancellationToken::new());
         let opening = Arc::new(Opening::new());
         let views: Arc<dyn Views> = opening.clone();
-        serve(&tasks, listener, options.health_listen, &views, &after, &abort)?;
+        serve(&tasks, (listener, doors), options.health_listen, &views, &after, &abort)?;
         let election = options.lease.map(|lease| elect(&tasks, &options.connection, lease, &after));
         let Some(journal) = open(&opening, &options.journal, election.as_ref(), &stop).await? else {
             after.cancel();
@@ -149,6 +153,7 @@ impl Controller {
             #[cfg(feature = "playground")]
             views,
             address,
+            scheme,
         }))
     }
 
@@ -243,14 +248,15 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener> {
 
 fn serve(
     tasks: &Tasks,
-    listener: TcpListener,
+    (listener, doors): (TcpListener, Doors),
     health: Option<SocketAddr>,
     views: &Arc<dyn Views>,
     after: &CancellationToken,
     abort: &CancellationToken,
 ) -> Result<()> {
     let (bounds, health_bounds) = file_handles::for_clients();
-    let options = PortalOptions { bounds, abort: abort.clone(), ..PortalOptions::default() };
+    let Doors { access, tls } = doors;
+    let options = PortalOptions { bounds, access, tls, abort: abort.clone(), ..PortalOptions::default() };
     let health_options = PortalOptions { bounds: health_bounds, ..options.clone() };
     let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());
     tasks.spawn("portal", Fate::Finite, async move { Ok(portal.await?) });

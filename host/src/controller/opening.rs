@@ -1,10 +1,12 @@
 //! Opens the journal, and waits while its server is away. Until then, the portal answers that it waits, and why.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
+use kubewitness_core::ports::Watched;
 use kubewitness_core::views::{
     DeadLetterView, DropView, GapQuery, HeldView, LetterRecordView, ObjectQuery, ObjectView, PoisonQuery,
     PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
@@ -107,6 +109,14 @@ impl Opening {
 impl Views for Opening {
     async fn status(&self) -> Result<StatusView, ViewError> {
         self.views()?.status().await
+    }
+
+    fn watched(&self) -> Vec<Watched> {
+        self.views.get().map(|views| views.watched()).unwrap_or_default()
+    }
+
+    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        self.views()?.namespaces(source, most).await
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {

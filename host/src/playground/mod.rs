@@ -3,6 +3,7 @@
 
 mod completeness;
 mod folder;
+mod people;
 mod summary;
 
 use std::path::Path;
@@ -18,6 +19,7 @@ use kubewitness_watch::{ConnectOptions, connect};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::{self, AccessArgs, Auth, Doors};
 use crate::cli::{LogArgs, PlaygroundArgs};
 use crate::commands::{End, Ended};
 use crate::config::component;
@@ -25,12 +27,15 @@ use crate::controller::{self, ConfigFrom, Controller, Options};
 use crate::process::logs;
 use crate::process::signals::{self, Ends};
 use crate::tasks::{Fate, Tasks, or_overdue};
+use people::Person;
 
 /// Everything around the controller: what a cluster and its people would be.
 pub struct World {
     pub api: ApiServer,
     pub workload: Arc<WorkloadProgress>,
     pub receiver: Arc<ReceiverProgress>,
+    /// Those who can sign in; none where nobody has to.
+    pub people: Vec<Person>,
     tasks: Tasks,
     /// Ends the submitting and driving of jobs.
     quiet: CancellationToken,
@@ -78,7 +83,7 @@ async fn play(
         () = stop.cancelled() => None,
     };
     let Some(controller) = controller else { return before_the_first_job(world).await };
-    summary::greet(args, controller.address);
+    summary::greet(args, controller.address, &world.people);
     // The controller could not witness versions that came and went before its first list.
     tokio::select! {
         ready = tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)) => ready.with_context(|| {
@@ -122,12 +127,20 @@ async fn start(
 ) -> Result<Option<Controller>> {
     let kubeconfig = args.data.join("kubeconfig");
     let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
+    let doors = match args.auth {
+        Auth::None => Doors::open(),
+        Auth::Kubernetes => {
+            let asked = AccessArgs { auth: Some(args.auth), ..AccessArgs::default() };
+            access::doors(asked, args.listen, &connection, &args.data, false).await?
+        }
+    };
     let options = Options {
         connection,
         config: ConfigFrom::Folder(args.data.join("config")),
         data: args.data.clone(),
         journal: kubewitness_journal::Place::file(&args.data.join("journal.db")),
         listener,
+        doors,
         health_listen: None,
         plugin_folders: component::default_folders(args.plugins.plugins.clone()),
         lease: None,
@@ -163,11 +176,18 @@ impl World {
     ) -> Result<Self> {
         let tasks = Tasks::new(stop.clone(), abort.clone());
         let end = CancellationToken::new();
-        let options = ApiServerOptions { keep_truth: true, ..ApiServerOptions::default() };
+        let people = if args.auth == Auth::Kubernetes { people::people()? } else { Vec::new() };
+        let mut options = ApiServerOptions { keep_truth: true, ..ApiServerOptions::default() };
+        if !people.is_empty() {
+            options = people::known_to(options, &people);
+        }
         let (api, serving) = ApiServer::bind(options).await.context("starting the simulated cluster")?;
         let ending = end.clone();
         tasks.spawn("cluster", Fate::Finite, async move { Ok(serving.serve(ending).await?) });
         write(&args.data.join("kubeconfig"), &api.kubeconfig())?;
+        if !people.is_empty() {
+            people::give_rights(&api).await?;
+        }
 
         let listener =
             TcpListener::bind("127.0.0.1:0").await.context("starting the receiver of notifications")?;
@@ -179,7 +199,16 @@ impl World {
         tasks.spawn("receiver", Fate::Finite, async move { Ok(receiving.await?) });
 
         let workload = Arc::default();
-        Ok(Self { api, workload, receiver, tasks, quiet: CancellationToken::new(), end, driving: None })
+        Ok(Self {
+            api,
+            workload,
+            receiver,
+            people,
+            tasks,
+            quiet: CancellationToken::new(),
+            end,
+            driving: None,
+        })
     }
 
     /// Begins to submit jobs and to drive them through their lives.

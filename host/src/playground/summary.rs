@@ -12,13 +12,14 @@ use tracing::warn;
 
 use super::World;
 use super::completeness::Completeness;
+use super::people::Person;
 use crate::cli::PlaygroundArgs;
 use crate::commands::{plugins_table, print};
 
 const LIVE: Duration = Duration::from_millis(500);
 const PLAIN: Duration = Duration::from_secs(5);
 
-pub fn greet(args: &PlaygroundArgs, address: SocketAddr) {
+pub fn greet(args: &PlaygroundArgs, address: SocketAddr, people: &[Person]) {
     let (data, program) = (args.data.display(), program());
     let server = if address.port() == 8787 { String::new() } else { format!(" --server http://{address}") };
     say(&format!(
@@ -37,9 +38,19 @@ Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothi
   edit   {data}/config/*.yaml                     plugins come, change and go while it runs
   log    {data}/kubewitness.log
 
-Ctrl-C ends it and proves that nothing was lost.
-"
+{}Ctrl-C ends it and proves that nothing was lost.
+",
+        signing_in(people)
     ));
+}
+
+/// A command takes a token from the variable KUBEWITNESS_TOKEN; the page asks for one.
+fn signing_in(people: &[Person]) -> String {
+    let mut text = String::new();
+    for Person { name, sees, token } in people {
+        text.push_str(&format!("  {name:<6} export KUBEWITNESS_TOKEN={token}   sees {sees}\n"));
+    }
+    if people.is_empty() { text } else { format!("Sign in as one of these:\n\n{text}\n") }
 }
 
 /// One message with its line's end. The playground goes on when its reader is gone.

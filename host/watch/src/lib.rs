@@ -17,7 +17,7 @@
 //! | `repair` | finds missed versions and reads them back |
 //! | `read` | lists and watches; `read/next_action.rs` decides what follows a 410 |
 //! | `run` | wires the tasks of a source |
-//! | `cluster` | reads ConfigMaps as configuration and holds the leader's Lease; uses `connect` alone |
+//! | `cluster` | reads ConfigMaps as configuration, holds the leader's Lease, and asks who may see what; uses `connect` alone |
 //!
 //! ```text
 //! read ─▶ lines, items ─▶ write ─▶ journal (`Witness`), then cache ─▶ `Listers`
@@ -37,9 +37,11 @@ mod version;
 mod write;
 
 pub use cluster::configmaps::{self, ConfigMapDoc, ConfigMaps, Snapshot};
+pub use cluster::forward::{Forward, ForwardError};
 pub use cluster::lease as election;
+pub use cluster::reviews::{AUDIENCE, Reviews};
 pub use connect::client::KeepAlive;
-pub use connect::{ConnectError, ConnectOptions, Connection, connect, connect_with};
+pub use connect::{ConnectError, ConnectOptions, Connection, SignedIn, connect, connect_with};
 pub use run::{Source, Split};
 pub use source::handle::{SourceHandle, SourceSnapshot};
 pub use source::listers::Listers;

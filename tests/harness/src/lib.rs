@@ -24,7 +24,7 @@ pub use programs::{
 };
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
-pub use services::{DatabaseServer, MessageServer, PASSWORD, Service, shared_server};
+pub use services::{DatabaseServer, MessageServer, PASSWORD, Service, shared_server, tls};
 pub use truth::{Platform, Row, Truth, TruthEntry, TruthObject, compare, compare_newest};
 pub use wire::Wire;
 

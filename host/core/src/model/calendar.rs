@@ -9,10 +9,14 @@ pub fn rfc3339(ms: u64) -> String {
 
 /// Parses what [`rfc3339`] writes; `None` for a text in any other form.
 pub fn parse(text: &str) -> Option<u64> {
-    let ms = text.parse::<Timestamp>().ok()?.as_millisecond();
-    let ms = u64::try_from(ms).ok()?;
+    let ms = moment(text)?;
     // Other offsets, precisions and signs name a moment as well, but [`rfc3339`] never writes them.
     (rfc3339(ms) == text).then_some(ms)
+}
+
+/// The moment of any RFC 3339 text, such as Kubernetes writes; `None` before 1970.
+pub fn moment(text: &str) -> Option<u64> {
+    u64::try_from(text.parse::<Timestamp>().ok()?.as_millisecond()).ok()
 }
 
 /// Date and time of day, to the second: `2026-11-20` and `13:45:11`.

@@ -7,6 +7,7 @@ mod cache;
 mod delivery;
 mod session;
 pub mod views;
+mod within;
 mod witness;
 
 pub use access::*;
@@ -14,4 +15,5 @@ pub use backlog::*;
 pub use cache::*;
 pub use delivery::*;
 pub use session::*;
+pub use within::*;
 pub use witness::*;

@@ -2,6 +2,7 @@
 //!
 //! What is said of a type or a field here is what the API's description says of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::ports::DeadLetter;
+use crate::ports::{DeadLetter, Watched, Within};
 use crate::state::{Gap, ObjectRef, Seq, State, Status};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,10 +31,18 @@ pub struct StatusView {
     /// Faults of the configuration as a whole; left out where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// The person who asks may not see the figures: all are 0, and plugins, streams and whatever else tells of
+    /// the controller's work are left out.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub restricted: bool,
     /// How many parts of the configuration are refused: these problems, and the plugins whose newest version, or
     /// every version, was refused. Left out where there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub configuration_problems: u64,
+}
+
+fn is_false(it: &bool) -> bool {
+    !it
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -356,6 +365,10 @@ pub struct ObjectQuery {
     #[serde(default)]
     pub index: Option<String>,
     pub limit: Option<usize>,
+    /// What may be found of it; left out: all. It is not asked for, but decided.
+    #[serde(skip)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub within: Option<Within>,
 }
 
 /// An object is named by uid, or by kind, namespace and name (then every uid that had the name).
@@ -443,7 +456,8 @@ pub struct ReplayRequest {
     pub older_than_seconds: Option<u64>,
     /// Kept with what was done.
     pub reason: String,
-    /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`.
+    /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`. Where people sign in,
+    /// it is not taken: their name at Kubernetes is kept.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub who: String,
     #[serde(default)]
@@ -464,6 +478,9 @@ impl ReplayRequest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ReplayResult"))]
 pub struct ReplayView {
     pub replayed: u64,
+    /// Who the record says it was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
     pub dry_run: bool,
 }
 
@@ -471,6 +488,9 @@ pub struct ReplayView {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DropResult"))]
 pub struct DropView {
     pub dropped: u64,
+    /// Who the record says it was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
     pub dry_run: bool,
 }
 
@@ -512,6 +532,10 @@ pub enum ViewError {
 #[async_trait]
 pub trait Views: Send + Sync {
     async fn status(&self) -> Result<StatusView, ViewError>;
+    /// What each source witnesses. Asked with every request of somebody who may not see all.
+    fn watched(&self) -> Vec<Watched>;
+    /// The namespaces in which the source knows an object, but no more than so many of them.
+    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError>;
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError>;
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError>;
     /// The document of one state, exactly as it came from the server.

@@ -18,8 +18,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::{GAPS, MOST_ROWS, MOST_SEQS, OBJECTS, POISON, REASON_BYTES, ROWS, TIMELINE, WHO_BYTES};
+use crate::access::Viewer;
+use crate::answer::Problem;
 use crate::app::App;
-use crate::problem::Problem;
 
 const SCHEMAS: &str = "/components/schemas";
 /// Where a handler's row limit stands among its parameters.
@@ -65,7 +66,9 @@ impl Description {
     /// What changes something. A page of another site can't.
     fn post(&mut self, path: &'static str, id: &str, summary: &str) -> Operation<'_> {
         let mut operation = self.operation("post", path, id, summary).refuses(&[403, 404, 413, 415, 422]);
-        let told = "Refused (403) where the request's Origin or Sec-Fetch-Site says that another site's page sent it.";
+        let told = "Refused (403) where the request's Origin or Sec-Fetch-Site says that another site's page sent it, and \
+                    where people sign in and this one has no right to it: the verb, on `plugins` of the group \
+                    `kubewitness.dev`, for the plugin's name.";
         operation.told.insert("description".into(), told.into());
         operation
     }
@@ -101,6 +104,9 @@ impl Description {
             "description": "What went wrong, and what to do about it.",
             "content": {"application/json": {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
         });
+        for operation in self.paths.values_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut) {
+            operation["responses"]["401"] = json!({"$ref": "#/components/responses/Unknown"});
+        }
         json!({
             "openapi": "3.1.0",
             "info": {
@@ -110,9 +116,39 @@ impl Description {
                                 operation does not name are refused.",
             },
             "paths": self.paths,
-            "components": {"schemas": schemas, "responses": {"Problem": problem}},
+            "security": [{"token": []}, {"session": []}, {}],
+            "components": {
+                "schemas": schemas,
+                "responses": {"Problem": problem, "Unknown": unknown()},
+                "securitySchemes": security(),
+            },
         })
     }
+}
+
+/// Where people sign in, and nobody has.
+fn unknown() -> Value {
+    json!({
+        "description": "Where people sign in: it is not known who asks. The header `WWW-Authenticate` is `Bearer`.",
+        "headers": {"WWW-Authenticate": {"schema": {"type": "string"}}},
+        "content": {"application/json": {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
+    })
+}
+
+fn security() -> Value {
+    json!({
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A token of Kubernetes. Its owner sees and does what Kubernetes lets them.",
+        },
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": "__Host-kubewitness",
+            "description": "What the page `/login` sets for browsers. Without HTTPS its name is `kubewitness`.",
+        },
+    })
 }
 
 /// A bound of [`super::check_replay`] each.
@@ -217,7 +253,7 @@ impl Operation<'_> {
     }
 
     /// With the schema of what the handler gives.
-    fn answers<T, F>(self, _: impl Fn(State<App>, Uri) -> F, text: &str)
+    fn answers<T, F>(self, _: impl Fn(State<App>, Viewer, Uri) -> F, text: &str)
     where
         T: JsonSchema,
         F: Future<Output = Result<Json<T>, Problem>>,
@@ -229,7 +265,7 @@ impl Operation<'_> {
     /// The same for a handler that takes a body.
     fn changes<B, T, F>(
         mut self,
-        _: impl Fn(State<App>, Uri, Result<Json<B>, JsonRejection>) -> F,
+        _: impl Fn(State<App>, Viewer, Uri, Result<Json<B>, JsonRejection>) -> F,
         text: &str,
     ) where
         B: JsonSchema,
@@ -271,6 +307,7 @@ fn describe() -> Value {
     );
     api.get("/api/v1/objects", "objects", "What is there now, each with its status")
         .query::<ObjectQuery>(OBJECTS)
+        .refuses(&[403])
         .answers(super::objects, "Objects, in no promised order.");
     api.get("/api/v1/timeline", "timeline", "The story of one object and of those that it owns")
         .query::<TimelineQuery>(TIMELINE)
@@ -290,17 +327,18 @@ fn describe() -> Value {
     );
     api.get("/api/v1/plugins", "plugins", "The plugins, as in the status")
         .answers(super::plugins, "The plugins.");
-    api.get("/api/v1/gaps", "gaps", "Versions that are known to be missing").query::<GapQuery>(GAPS).answers(
+    api.get("/api/v1/gaps", "gaps", "Versions that are known to be missing").query::<GapQuery>(GAPS).refuses(&[403]).answers(
         super::gaps,
         "The gaps, newest first. Versions strictly between `after` and `before` were not witnessed; an empty bound is \
          not known.",
     );
     api.get("/api/v1/poison", "poison", "What came and was no object of its kind")
         .query::<PoisonQuery>(POISON)
+        .refuses(&[403])
         .answers(super::poison, "Poison states, newest first, without their bytes.");
     api.get("/api/v1/poison/{number}/raw", "poisonRaw", "The bytes of one poison state, as they came")
         .parameter("path", "number", "The poison state's number.", &number())
-        .refuses(&[404])
+        .refuses(&[403, 404])
         .gives("text/plain", &text(), "The bytes, to be saved and not to be shown.");
     describe_letters(&mut api);
     api.get("/api/v1/events", "events", "The live stream of states")
@@ -341,6 +379,7 @@ fn describe_letters(api: &mut Description) {
     )
     .parameter("query", "plugin", plugin, &text())
     .limit()
+    .refuses(&[403])
     .answers(super::letter_records, "The records.");
 }
 
@@ -354,7 +393,7 @@ fn describe_itself(api: &mut Description) {
     let not = json!({"description": "They are not, and why.", "content": {"text/plain": {"schema": text()}}});
     ready.told.insert("responses".into(), json!({"503": not}));
     ready.gives("text/plain", &text(), "They are.");
-    api.get("/metrics", "metrics", "Figures for Prometheus").refuses(&[503]).gives(
+    api.get("/metrics", "metrics", "Figures for Prometheus").refuses(&[403, 503]).gives(
         "text/plain",
         &text(),
         "Text format 0.0.4.",

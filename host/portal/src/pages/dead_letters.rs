@@ -5,27 +5,44 @@ use std::collections::BTreeMap;
 use axum::Form;
 use axum::extract::State;
 use axum::extract::rejection::FormRejection;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
-use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
-use super::{ROWS, at, badge, empty, figure, layout, object_link, plural};
-use crate::api::{REASON_BYTES, WHO_BYTES, check_replay};
+use super::{ROWS, at, badge, empty, expect_own_page, figure, object_link, plural};
+use crate::access::{Act, Viewer};
+use crate::answer::frame::Page;
+use crate::answer::params::{self, Params};
+use crate::answer::{Problem, Shown};
+use crate::api::{REASON_BYTES, WHO_BYTES, authorised};
 use crate::app::App;
-use crate::params::{self, Params};
-use crate::problem::{Problem, Shown};
+use crate::scope::Sight;
 
-pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     let params = Params::read(&uri, &["plugin", "replayed", "dropped", "tried"])?;
     let plugin = params.text("plugin");
     let done = outcome(&params)?;
-    let letters = app.views.dead_letters(plugin).await?;
-    let records = app.views.letter_records(plugin).await?;
+    let sight = Sight::new(&app, &viewer);
+    let letters = sight.letters(app.views.dead_letters(plugin).await?, usize::MAX).await?;
+    let is_operators = sight.is_operators().await?;
+    let records = match is_operators {
+        true => app.views.letter_records(plugin).await?,
+        false => Vec::new(),
+    };
     let (dropped, letters): (Vec<_>, Vec<_>) = letters.into_iter().partition(|view| view.letter.dropped);
     let mut by_plugin: BTreeMap<&str, Vec<&DeadLetterView>> = BTreeMap::new();
     for view in &letters {
         by_plugin.entry(&view.letter.plugin).or_default().push(view);
+    }
+    let mut sections = Vec::new();
+    for (name, letters) in by_plugin {
+        let may = May {
+            replay: viewer.may(Act::Replay, name).await?,
+            drop: viewer.may(Act::Drop, name).await?,
+            signs: viewer.name().is_none(),
+        };
+        sections.push(of_plugin(name, &letters, may));
     }
     let content = html! {
         div.head {
@@ -33,8 +50,8 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
             @if let Some(name) = plugin { p { "of " b { (name) } " · " a href="/deadletters" { "Show all" } } }
         }
         @if let Some(text) = done { p.done role="status" { (text) } }
-        @if letters.is_empty() { (nothing(plugin)) }
-        @for (name, letters) in by_plugin { (of_plugin(name, &letters)) }
+        @if letters.is_empty() { (nothing(plugin, is_operators)) }
+        @for section in &sections { (section) }
         @if !dropped.is_empty() {
             p.hint {
                 (figure(dropped.len() as u64)) " " (plural(dropped.len() as u64, "state was", "states were"))
@@ -43,7 +60,7 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
         }
         @if !records.is_empty() { (done_before(&records)) }
     };
-    Ok(layout("Dead letters", "/deadletters", &content))
+    Ok(Page::new("Dead letters", "/deadletters", content))
 }
 
 /// What the form before this page did, as its redirect says.
@@ -88,8 +105,12 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
     }
 }
 
-fn nothing(plugin: Option<&str>) -> Markup {
+fn nothing(plugin: Option<&str>, sees_all: bool) -> Markup {
     match plugin {
+        _ if !sees_all => empty(
+            "No dead letters that you may see",
+            &html! { "They are shown to people who may list the object that the state is of." },
+        ),
         Some(name) => empty(
             "Nothing matches",
             &html! {
@@ -105,7 +126,16 @@ fn nothing(plugin: Option<&str>) -> Markup {
     }
 }
 
-fn of_plugin(name: &str, letters: &[&DeadLetterView]) -> Markup {
+/// What the reader may do with the dead letters of a plugin.
+#[derive(Clone, Copy)]
+struct May {
+    replay: bool,
+    drop: bool,
+    /// Nobody knows who it is, so they say so themselves.
+    signs: bool,
+}
+
+fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May) -> Markup {
     let count = letters.len() as u64;
     html! {
         section aria-labelledby={ "plugin-" (name) } {
@@ -128,15 +158,24 @@ fn of_plugin(name: &str, letters: &[&DeadLetterView]) -> Markup {
                     } }
                     tbody { @for view in letters.iter().take(ROWS) { (row(view)) } }
                 } }
-                div.replay-tools {
-                    label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
-                    label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; }
-                    button name="dry_run" value="true" { "Try without changing" }
-                    button.strong { "Replay" }
-                    button name="drop" value="true" { "Drop for good" }
-                    p.hint { "Takes those that are chosen, or all of this plugin if none is. The reason and your name are kept." }
-                }
+                @if may.replay || may.drop { (tools(may)) }
+                @else { p.hint { "To replay or drop them takes a right that you do not have." } }
             }
+        }
+    }
+}
+
+fn tools(may: May) -> Markup {
+    html! {
+        div.replay-tools {
+            label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
+            @if may.signs { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
+            @if may.replay {
+                button name="dry_run" value="true" { "Try without changing" }
+                button.strong { "Replay" }
+            }
+            @if may.drop { button name="drop" value="true" { "Drop for good" } }
+            p.hint { "Takes those that are chosen, or all of this plugin if none is. The reason and your name are kept." }
         }
     }
 }
@@ -169,20 +208,15 @@ fn row(view: &DeadLetterView) -> Markup {
 
 pub(super) async fn replay(
     State(app): State<App>,
+    viewer: Viewer,
     headers: HeaderMap,
     form: Result<Form<Vec<(String, String)>>, FormRejection>,
 ) -> Result<Response, Shown> {
-    // A script without a browser has the API; a form comes from a browser, which says from where.
-    if !headers.contains_key("sec-fetch-site") && !headers.contains_key(header::ORIGIN) {
-        return Err(Shown(Problem::new(
-            StatusCode::FORBIDDEN,
-            "It is not known which page this form was sent from.",
-            "Send it from the portal, or use POST /api/v1/deadletters/replay.",
-        )));
-    }
+    expect_own_page(&headers)?;
     let Form(fields) = form?;
     let (request, drops) = request(fields)?;
-    check_replay(&request)?;
+    let act = if drops { Act::Drop } else { Act::Replay };
+    let request = authorised(&viewer, act, request).await?;
     let (word, count) = if drops {
         ("dropped", app.views.drop_letters(&request).await?.dropped)
     } else {

@@ -1,19 +1,19 @@
 //! The document of one state, laid out to be read, and what changed since another.
 
-use std::sync::Arc;
-
 use axum::extract::{Path, State};
 use axum::http::Uri;
-use axum::response::Html;
 use kubewitness_core::{Change, Seq, State as Witnessed};
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::diff::{self, Line};
-use super::{at, badge, empty, figure, layout, object_link};
+use super::{at, badge, empty, figure, object_link};
+use crate::access::Viewer;
+use crate::answer::Shown;
+use crate::answer::frame::Page;
+use crate::answer::params::{self, Params};
 use crate::app::App;
-use crate::params::{self, Params};
-use crate::problem::Shown;
+use crate::scope::Sight;
 
 /// More of a document than this is not laid out; it can be fetched whole.
 const SHOWN_BYTES: usize = 512 * 1024;
@@ -22,19 +22,21 @@ const MANAGED_FIELDS: &str = "managedFields";
 
 pub(super) async fn page(
     State(app): State<App>,
+    viewer: Viewer,
     Path(seq): Path<String>,
     uri: Uri,
-) -> Result<Html<String>, Shown> {
+) -> Result<Page, Shown> {
     let seq = params::number("seq", &seq)?;
     let from = Params::read(&uri, &["from"])?.number("from")?;
-    let document = app.views.document(seq).await?;
-    let state = state_at(&app, seq).await?;
+    let sight = Sight::new(&app, &viewer);
+    let document = sight.document(seq).await?;
+    let state = sight.state_at(seq).await?;
     let title = match &state {
         Some(state) => format!("{}/{} at {seq}", state.object.kind, state.object.name),
         None => format!("State {seq}"),
     };
     let body = match from {
-        Some(from) => changes(&app.views.document(from).await?, &document, from),
+        Some(from) => changes(&sight.document(from).await?, &document, from),
         None => whole(&document),
     };
     let content = html! {
@@ -46,12 +48,7 @@ pub(super) async fn page(
         }
         (body)
     };
-    Ok(layout(&title, "/", &content))
-}
-
-async fn state_at(app: &App, seq: Seq) -> Result<Option<Arc<Witnessed>>, Shown> {
-    let states = app.views.states_after(seq.saturating_sub(1), 1).await?;
-    Ok(states.into_iter().find(|state| state.seq == seq))
+    Ok(Page::new(title, "/", content))
 }
 
 fn heading(state: &Witnessed, from: Option<Seq>) -> Markup {

@@ -3,29 +3,36 @@
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::Html;
 use kubewitness_core::Gap;
 use kubewitness_core::views::{GapQuery, PoisonQuery, PoisonView, SourceView};
 use maud::{Markup, html};
 
-use super::{ROWS, at, at_text, empty, encode, figure, layout, object_link, plural};
+use super::{ROWS, at, at_text, empty, encode, figure, object_link, plural};
+use crate::access::Viewer;
+use crate::answer::Shown;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::Shown;
+use crate::scope::Sight;
 
-pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     let params = Params::read(&uri, &["source", "uid"])?;
+    let sight = Sight::new(&app, &viewer);
     let query = GapQuery {
         source: params.owned("source"),
         uid: params.owned("uid"),
-        limit: Some(ROWS + 1),
+        limit: Some(sight.rows(ROWS + 1)),
         ..GapQuery::default()
     };
-    let mut sources = app.views.status().await?.sources;
-    let gaps = app.views.gaps(&query).await?;
-    let poison = PoisonQuery { source: query.source.clone(), limit: Some(ROWS + 1) };
+    let status = sight.status().await?;
+    let (mut sources, restricted) = (status.sources, status.restricted);
+    let gaps = sight.gaps(app.views.gaps(&query).await?, ROWS + 1).await?;
+    let poison = PoisonQuery { source: query.source.clone(), limit: Some(sight.rows(ROWS + 1)) };
     // Bytes that were no object are of none.
-    let poison = if query.uid.is_some() { Vec::new() } else { app.views.poison(&poison).await? };
+    let poison = match query.uid.is_some() || restricted {
+        true => Vec::new(),
+        false => sight.poison(app.views.poison(&poison).await?, ROWS + 1).await?,
+    };
     let none_at_all = sources.is_empty();
     sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));
     let content = html! {
@@ -37,15 +44,19 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
         @if none_at_all && gaps.is_empty() {
             (empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
         } @else {
-            section aria-labelledby="holes" { h2 #holes { "Missing versions" } (holes(&gaps, &query, &sources)) }
-            @if query.uid.is_none() {
+            section aria-labelledby="holes" {
+                h2 #holes { "Missing versions" }
+                @if restricted && gaps.is_empty() { (none_to_see()) } @else { (holes(&gaps, &query, &sources)) }
+            }
+            @if restricted { section { (super::restricted("What came and was no object, and what audits found,")) } }
+            @else if query.uid.is_none() {
                 section aria-labelledby="poison" { h2 #poison { "Poison" } (poisons(&poison)) }
                 section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (histories(&sources)) }
                 section aria-labelledby="audits" { h2 #audits { "Audits" } (audits(&sources)) }
             }
         }
     };
-    Ok(layout("Gaps", "/gaps", &content))
+    Ok(Page::new("Gaps", "/gaps", content))
 }
 
 fn narrowed(query: &GapQuery) -> Markup {
@@ -58,6 +69,13 @@ fn narrowed(query: &GapQuery) -> Markup {
 }
 
 // ---- missing versions --------------------------------------------------------------------
+
+fn none_to_see() -> Markup {
+    empty(
+        "No gaps that you may see",
+        &html! { "Gaps of objects are for people who may list these. A gap of a whole source is for people who may list its objects in the whole cluster." },
+    )
+}
 
 fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
     if !gaps.is_empty() {

@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::http::Uri;
-use axum::response::Html;
+use axum::http::{StatusCode, Uri};
 use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView};
 use maud::{Markup, html};
 
 use super::plugins::{held, notices};
-use super::{ROWS, at_text, badge, empty, encode, figure, layout, plural, why};
+use super::{ROWS, at_text, badge, empty, encode, figure, plural, why};
+use crate::access::Viewer;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::{Problem, Shown};
 use crate::api::MOST_ROWS;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::Shown;
-use crate::scope;
+use crate::scope::{self, Sight};
 
 struct Asked {
     /// As it was typed; `all` for every kind.
@@ -49,7 +50,7 @@ impl Asked {
     }
 }
 
-pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     let params = Params::read(&uri, &["kind", "namespace", "labelSelector", "phase"])?;
     let asked = Asked {
         kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
@@ -59,11 +60,18 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
     };
     // Before the objects are read: what changes in between comes again, and is known by its position.
     let after = *app.views.newest().borrow();
-    let query = ObjectQuery {
+    let sight = Sight::new(&app, &viewer);
+    let mut query = ObjectQuery {
         kind: Some(asked.kind.clone()).filter(|_| !asked.every_kind()),
         label_selector: asked.labels.clone(),
         limit: Some(MOST_ROWS),
         ..ObjectQuery::default()
+    };
+    // The namespaces to choose from are those of all that is found; one that was asked for needs no others.
+    let of_asked = ObjectQuery { namespace: asked.namespace.clone(), ..query.clone() };
+    query.within = match sight.within(&of_asked).await {
+        Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
+        within => within?,
     };
     let mut objects = app.views.objects(&query).await?;
     let any = !objects.is_empty();
@@ -79,10 +87,13 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
     objects.retain(|view| asked.phase.is_none_or(|phase| view.status.phase == phase));
     objects.sort_by_key(|view| std::cmp::Reverse(view.seq));
     // What is in the cache is shown also where the journal can't be asked.
-    let status = match app.views.status().await {
-        Err(error) if !any => return Err(error.into()),
+    let status = match sight.status().await {
+        Err(problem) if !any => return Err(problem.into()),
         status => status.unwrap_or_default(),
     };
+    let not_ready = sight.not_ready().await?;
+    let is_operators = sight.is_operators().await?;
+    let now_held = if is_operators { app.views.held() } else { Vec::new() };
     let sources = if any { &[][..] } else { &status.sources };
     let kind = objects.first().map(|view| view.object.kind.clone());
     let kind = kind.or_else(|| scope::kind_of(sources, &asked.kind));
@@ -93,15 +104,32 @@ pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String
     };
     let content = html! {
         div.head { h1 { (title) } (filters(&asked, &namespaces)) }
-        (notices(&status, app.views.ready().err().as_deref()))
+        (notices(&status, not_ready.as_deref()))
         (counts)
-        (held(&app.views.held()))
+        (held(&now_held))
         p #summary.quiet-live aria-live="polite" {}
         @if all { p.note { "These are the first " (figure(MOST_ROWS as u64)) " objects; there are more." } }
-        @if objects.is_empty() { (nothing(any, &asked, sources)) }
+        @if objects.is_empty() { (nothing(any, &asked, sources, status.restricted)) }
         (table(&objects, &asked, kind.as_deref(), after))
     };
-    Ok(layout(&title, "/", &content))
+    Ok(Page::new(title, "/", content))
+}
+
+/// For whoever may not look into all namespaces, where there are too many: they name one.
+fn narrow(asked: &Asked, problem: &Problem) -> Page {
+    let content = html! {
+        div.head { h1 { (asked.kind) } }
+        div.empty {
+            h2 { "Which namespace?" }
+            p.hint { (problem.message) }
+            form.narrow method="get" action="/" {
+                input type="hidden" name="kind" value=(asked.kind);
+                label { span { "Namespace" } input name="namespace" required autofocus autocomplete="off" spellcheck="false"; }
+                button.strong { "Show" }
+            }
+        }
+    };
+    Page::new(asked.kind.clone(), "/", content)
 }
 
 fn known(phase: &str) -> &'static str {
@@ -154,7 +182,7 @@ fn counts_bar(asked: &Asked, counts: &BTreeMap<&str, u64>) -> Markup {
     }
 }
 
-fn nothing(any: bool, asked: &Asked, sources: &[SourceView]) -> Markup {
+fn nothing(any: bool, asked: &Asked, sources: &[SourceView], restricted: bool) -> Markup {
     let watched = asked.every_kind() || scope::kind_of(sources, &asked.kind).is_some();
     match any || (watched && asked.labels.is_some()) {
         true => empty(
@@ -172,6 +200,7 @@ fn nothing(any: bool, asked: &Asked, sources: &[SourceView]) -> Markup {
         false => empty(
             "Nothing yet",
             &html! {
+                @if restricted { "Nothing that you may see: others may have objects of this kind. " }
                 "No " (asked.kind) " has been witnessed that is still there. It appears here by itself once a source sees one; "
                 a href="/sources" { "the sources" } " tell what is watched."
             },

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use super::gaps::bound;
 use super::object::Holes;
-use crate::time;
+use crate::answer::time;
 
 pub(super) struct Lane {
     pub(super) label: String,

@@ -7,36 +7,22 @@ mod document;
 mod gaps;
 mod jobs;
 mod lanes;
+pub(crate) mod login;
 mod object;
 mod plugins;
 mod sources;
 
-use std::sync::LazyLock;
-
-use axum::http::{StatusCode, header};
-use axum::response::{Html, IntoResponse, Response};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::get;
-use kubewitness_core::document::checksum;
 use kubewitness_core::{ObjectRef, Status};
-use maud::{DOCTYPE, Markup, html};
+use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
+use crate::answer::{Problem, time};
 use crate::app::Route;
-use crate::problem::Problem;
-use crate::time;
 
 /// Rows that a person gets at once; filters find the others.
 const ROWS: usize = 500;
-
-const CSS: &str = include_str!("../../assets/portal.css");
-const SCRIPT: &str = include_str!("../../assets/portal.js");
-const ICON: &str = include_str!("../../assets/icon.svg");
-
-/// The addresses of the assets hold their checksum, so that browsers may keep them for ever.
-static ADDRESSES: LazyLock<[String; 3]> = LazyLock::new(|| {
-    [("portal.css", CSS), ("portal.js", SCRIPT), ("icon.svg", ICON)]
-        .map(|(name, text)| format!("/assets/{name}?v={:08x}", checksum(text.as_bytes())))
-});
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
@@ -48,81 +34,20 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/deadletters", get(dead_letters::page)),
         ("/deadletters/replay", axum::routing::post(dead_letters::replay)),
         ("/gaps", get(gaps::page)),
-        ("/assets/portal.css", get(|| asset("text/css; charset=utf-8", CSS))),
-        ("/assets/portal.js", get(|| asset("text/javascript; charset=utf-8", SCRIPT))),
-        ("/assets/icon.svg", get(|| asset("image/svg+xml", ICON))),
     ]
 }
 
-async fn asset(kind: &'static str, text: &'static str) -> Response {
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
-}
-
-const TABS: [(&str, &str); 5] = [
-    ("/", "Jobs"),
-    ("/plugins", "Plugins"),
-    ("/deadletters", "Dead letters"),
-    ("/sources", "Sources"),
-    ("/gaps", "Gaps"),
-];
-
-/// A whole page. `tab` is the address of the tab that it belongs to, or empty.
-fn layout(title: &str, tab: &str, content: &Markup) -> Html<String> {
-    let [css, script, icon] = &*ADDRESSES;
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) " · Kubewitness" }
-                link rel="stylesheet" href=(css);
-                link rel="icon" href=(icon) type="image/svg+xml";
-                script src=(script) defer {}
-            }
-            body {
-                a.skip href="#content" { "Skip to content" }
-                header.top {
-                    a.brand href="/" { img src=(icon) alt="" width="20" height="20"; "Kubewitness" }
-                    nav aria-label="Main" {
-                        @for (address, name) in TABS {
-                            a href=(address) aria-current=[(address == tab).then_some("page")] { (name) }
-                        }
-                    }
-                    span #live.live hidden { "Live" }
-                }
-                main #content tabindex="-1" { (content) }
-                footer {
-                    "Times are UTC. "
-                    a href="/api/v1/openapi.json" { "API" } " · " a href="/metrics" { "Metrics" }
-                }
-            }
-        }
-    };
-    Html(page.into_string())
-}
-
-pub(crate) fn problem(problem: &Problem) -> Html<String> {
-    let title = match problem.status {
-        StatusCode::NOT_FOUND => "Not found",
-        StatusCode::SERVICE_UNAVAILABLE => "Not now",
-        status if status.is_server_error() => "Something failed",
-        _ => "That did not work",
-    };
-    layout(
-        title,
-        "",
-        &html! {
-            div.empty {
-                p.code { (problem.status.as_u16()) }
-                h1 { (title) }
-                p { (problem.message) }
-                p.hint { (problem.hint) }
-                p { a.button href="/" { "To the jobs" } }
-            }
-        },
-    )
+/// A script without a browser has the API. A form comes from a browser, which says from where; that it was not
+/// another site's page has been looked at by then.
+fn expect_own_page(headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.contains_key("sec-fetch-site") || headers.contains_key(header::ORIGIN) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        StatusCode::FORBIDDEN,
+        "It is not known which page this form was sent from.",
+        "Send it from the portal, or use the API, which /api/v1/openapi.json describes.",
+    ))
 }
 
 /// Percent-encodes everything that is not plainly a part of a name.
@@ -134,6 +59,17 @@ fn encode(text: &str) -> PercentEncode<'_> {
 /// A page, or the part of one, that has nothing to show, and why.
 fn empty(what: &str, why: &Markup) -> Markup {
     html! { div.empty { h2 { (what) } p.hint { (why) } } }
+}
+
+/// In place of figures that the reader has no right to.
+fn restricted(what: &str) -> Markup {
+    empty(
+        "For operators",
+        &html! {
+            (what) " is for people who may " code { "get" } " " code { "status" } " in " code { "kubewitness.dev" }
+            ". What you see of objects is all that Kubernetes lets you list."
+        },
+    )
 }
 
 fn badge(phase: &str) -> Markup {

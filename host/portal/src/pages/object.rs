@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
-use axum::response::Html;
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
 use maud::{Markup, html};
 
 use super::gaps::bound;
 use super::lanes::{self, Lane};
-use super::{at, badge, encode, figure, layout, object_link, plural, why};
+use super::{at, badge, encode, figure, object_link, plural, why};
+use crate::access::Viewer;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::time;
+use crate::answer::{Problem, Shown};
 use crate::api::MOST_ROWS;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::{Problem, Shown};
-use crate::time;
+use crate::scope::Sight;
 
 /// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
 const STATES: usize = 2000;
@@ -29,14 +31,16 @@ pub(super) type Holes = BTreeMap<Seq, Gap>;
 
 pub(super) async fn page(
     State(app): State<App>,
+    viewer: Viewer,
     Path(uid): Path<String>,
     uri: Uri,
-) -> Result<Html<String>, Shown> {
+) -> Result<Page, Shown> {
     let params = Params::read(&uri, &["limit"])?;
     let limit = params.limit(STATES, MOST_ROWS)?;
     let after = *app.views.newest().borrow();
     let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(limit), ..TimelineQuery::default() };
-    let view = app.views.timeline(&query).await?;
+    let whole = app.views.timeline(&query).await?;
+    let view = Sight::new(&app, &viewer).of_story(whole).await?;
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
         return Err(Shown(Problem::new(
             StatusCode::NOT_FOUND,
@@ -72,7 +76,7 @@ pub(super) async fn page(
             }
         }
     };
-    Ok(layout(&format!("{}/{}", object.kind, object.name), "/", &content))
+    Ok(Page::new(format!("{}/{}", object.kind, object.name), "/", content))
 }
 
 /// What each gap of the story says of itself: that is its document.

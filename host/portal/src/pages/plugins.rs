@@ -2,27 +2,34 @@
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::Html;
 use kubewitness_core::views::{HeldView, PluginView, StatusView};
 use maud::{Markup, html};
 
-use super::{at_text, empty, figure, layout, plural};
+use super::{at_text, empty, figure, plural};
+use crate::access::Viewer;
+use crate::answer::Shown;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::time;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::Shown;
-use crate::time;
+use crate::scope::Sight;
 
-pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     Params::read(&uri, &[])?;
-    let status = app.views.status().await?;
+    let sight = Sight::new(&app, &viewer);
+    let status = sight.status().await?;
+    let not_ready = sight.not_ready().await?;
     let content = html! {
         div.head { h1 { "Plugins" } }
         div #figures data-refresh="5" {
-            (notices(&status, app.views.ready().err().as_deref()))
-            section aria-label="Plugins" { (plugins(&status.plugins)) }
+            (notices(&status, not_ready.as_deref()))
+            section aria-label="Plugins" {
+                @if status.restricted { (super::restricted("What plugins there are and how far they are")) }
+                @else { (plugins(&status.plugins)) }
+            }
         }
     };
-    Ok(layout("Plugins", "/plugins", &content))
+    Ok(Page::new("Plugins", "/plugins", content))
 }
 
 /// What is wrong beside the plugins, each of which tells its own. Nothing is said twice: what

@@ -2,35 +2,42 @@
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::Html;
 use kubewitness_core::views::{JournalView, ReplicaView, SourceView, StreamView};
 use maud::{Markup, html};
 
 use super::plugins::notices;
-use super::{at_text, empty, encode, figure, layout, plural};
+use super::{at_text, empty, encode, figure, plural};
+use crate::access::Viewer;
+use crate::answer::Shown;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::time;
 use crate::app::App;
-use crate::params::Params;
-use crate::problem::Shown;
-use crate::time;
+use crate::scope::Sight;
 
-pub(super) async fn page(State(app): State<App>, uri: Uri) -> Result<Html<String>, Shown> {
+pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     Params::read(&uri, &[])?;
-    let status = app.views.status().await?;
+    let sight = Sight::new(&app, &viewer);
+    let status = sight.status().await?;
+    let not_ready = sight.not_ready().await?;
     let content = html! {
         div.head { h1 { "Sources" } }
         div #figures data-refresh="5" {
-            (notices(&status, app.views.ready().err().as_deref()))
-            section aria-label="Sources" { (sources(&status.sources)) }
+            (notices(&status, not_ready.as_deref()))
+            @if status.restricted { (restricted(&status.sources)) }
+            @else { section aria-label="Sources" { (sources(&status.sources)) } }
             @if !status.streams.is_empty() {
                 section aria-labelledby="streams" { h2 #streams { "Streams to other hosts" } (streams(&status.streams)) }
             }
-            section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
+            @if !status.restricted {
+                section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
+            }
             @if let Some(replica) = &status.replica {
                 section aria-labelledby="replicas" { h2 #replicas { "Replicas" } (replicas(replica)) }
             }
         }
     };
-    Ok(layout("Sources", "/sources", &content))
+    Ok(Page::new("Sources", "/sources", content))
 }
 
 fn sources(sources: &[SourceView]) -> Markup {
@@ -38,6 +45,23 @@ fn sources(sources: &[SourceView]) -> Markup {
         return empty("No source yet", &html! { "The host's settings name what is watched." });
     }
     html! { div.cards { @for source in sources { (card(source)) } } }
+}
+
+/// What is watched, without what comes of it.
+fn restricted(sources: &[SourceView]) -> Markup {
+    html! {
+        section aria-label="Sources" { div.cards { @for source in sources {
+            article.card aria-labelledby={ "source-" (source.name) } {
+                header {
+                    h2 id={ "source-" (source.name) } { (source.name) }
+                    @if source.synced { span.state data-state="active" { "synced" } }
+                    @else { span.state data-state="starting" { "not up to date" } }
+                    span.digest { (source.api_version) " " (source.kind) }
+                }
+            }
+        } } }
+        section { (super::restricted("How the sources do their work")) }
+    }
 }
 
 fn card(source: &SourceView) -> Markup {

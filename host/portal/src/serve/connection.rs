@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -20,7 +21,8 @@ use tracing::trace;
 use super::Bounds;
 use super::places::Place;
 use super::stall::Stalling;
-use crate::traffic::Counts;
+use super::tls::Tls;
+use super::traffic::Counts;
 
 /// Bytes of a request's line and headers, and of what is gathered of an answer before it is sent. A
 /// selector may be some kilobytes.
@@ -32,6 +34,7 @@ pub(super) struct Server {
     pub(super) router: Router,
     pub(super) bounds: Bounds,
     pub(super) counts: Arc<Counts>,
+    pub(super) tls: Option<Arc<Tls>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -40,6 +43,20 @@ impl Server {
         if let Err(error) = stream.set_nodelay(true) {
             trace!(%error, "small answers may be delayed");
         }
+        let Some(tls) = self.tls.clone() else { return self.speak(stream, place).await };
+        let shaken = tokio::select! {
+            shaken = tokio::time::timeout(self.bounds.header, tls.accept(stream)) => shaken,
+            () = place.evicted() => return,
+            () = self.stop.cancelled() => return,
+        };
+        match shaken {
+            Ok(Ok(stream)) => self.speak(stream, place).await,
+            Ok(Err(error)) => trace!(%error, "a handshake failed"),
+            Err(_) => self.counts.headerless(),
+        }
+    }
+
+    async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin, place: Place) {
         let place = Arc::new(place);
         let (router, working) = (&self.router, &place);
         let service =

@@ -8,6 +8,8 @@ mod connection;
 mod places;
 mod refusal;
 mod stall;
+mod tls;
+mod traffic;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,9 +23,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::traffic::Counts;
 use connection::Server;
 use places::{Peer, Places};
+pub(crate) use tls::Tls;
+pub use tls::TlsFiles;
+use traffic::Counts;
+pub use traffic::Traffic;
 
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: u32 = 1024;
@@ -43,8 +48,8 @@ pub struct Bounds {
     /// Connections at once of one address (of one /64 network, for IPv6). The loopback address has most of
     /// all places instead: behind `kubectl port-forward` everybody comes from there.
     pub of_one_peer: usize,
-    /// A request's header is complete within this time. The time begins when the connection does, and again
-    /// with each answer: an idle connection is kept no longer either.
+    /// A request's header is complete within this time, and so is a handshake before it. The time begins when
+    /// the connection does, and again with each answer: an idle connection is kept no longer either.
     pub header: Duration,
     /// A client that takes nothing of what is sent to it for this long is closed.
     pub stall: Duration,
@@ -89,6 +94,8 @@ pub(crate) struct Terms {
     pub(crate) name: &'static str,
     pub(crate) bounds: Bounds,
     pub(crate) counts: Arc<Counts>,
+    /// Left out: what is spoken is not encrypted.
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) stop: CancellationToken,
     /// Ends the grace.
     pub(crate) abort: CancellationToken,
@@ -117,8 +124,8 @@ struct Door {
 
 impl Door {
     fn new(router: Router, terms: Terms) -> Self {
-        let Terms { name, bounds, counts, stop, abort } = terms;
-        let server = Server { router, bounds, counts, stop };
+        let Terms { name, bounds, counts, tls, stop, abort } = terms;
+        let server = Server { router, bounds, counts, tls, stop };
         Self {
             name,
             abort,
@@ -164,7 +171,10 @@ impl Door {
                 );
             }
             let is_last = self.handles.available_permits() == 0;
-            if let Some(refusal) = refusal::refuse(stream, is_last) {
+            // Who speaks TLS does not understand what is not encrypted: its connection is closed.
+            if self.server.tls.is_none()
+                && let Some(refusal) = refusal::refuse(stream, is_last)
+            {
                 self.connections.spawn(hold(handle, refusal));
             }
             return;

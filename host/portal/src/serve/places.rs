@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use super::Bounds;
-use crate::traffic::Counts;
+use super::traffic::Counts;
 
 /// Of the places for everybody, one in so many is not for this machine's own clients.
 const NOT_LOCAL: usize = 8;

@@ -5,10 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_portal::{Bounds, PortalOptions, Traffic, listen, serve, serve_health};
+use kubewitness_harness::{Scratch, tls};
+use kubewitness_portal::{Bounds, PortalOptions, TlsFiles, Traffic, listen, serve, serve_health};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use crate::fake::Fake;
@@ -313,4 +318,46 @@ async fn where_all_have_requests_under_way_a_client_is_told_to_come_again() {
     tokio::time::timeout(LONGEST, answered).await.expect("a place is free again");
     server.ends().await;
     health.ends().await;
+}
+
+fn trusting(authority: &std::path::Path) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    TlsConnector::from(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
+#[tokio::test]
+async fn over_https_a_handshake_has_its_time_and_its_connection_a_place() {
+    let scratch = Scratch::new("portal-https").unwrap();
+    let made = tls::make(scratch.path()).unwrap();
+    let files = TlsFiles { certificate: made.certificate.clone(), key: made.key.clone() };
+    let bounds = Bounds { connections: 4, header: Duration::from_millis(500), ..bounds() };
+    let server = Server::portal(Fake::default(), PortalOptions { tls: Some(files), ..options(bounds) });
+    // More than there are places.
+    for says in ["", HEALTHZ, HALF_A_HEADER, "\x16\x03\x01"] {
+        for _ in 0..6 {
+            let answer = server.connect(says).await.rest().await;
+            assert!(!answer.contains("HTTP"), "what is not encrypted is not answered: {answer}");
+        }
+    }
+    let (client, name) = (trusting(&made.authority), "127.0.0.1".try_into().unwrap());
+    let mut stream = client.connect(name, TcpStream::connect(server.address).await.unwrap()).await.unwrap();
+    let ask = HEALTHZ.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn without_its_certificate_nothing_is_served() {
+    let files = TlsFiles { certificate: "/none/tls.crt".into(), key: "/none/tls.key".into() };
+    let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let options = PortalOptions { tls: Some(files), ..crate::options() };
+    let error =
+        serve(listener, Arc::new(Fake::default()), options, CancellationToken::new()).await.unwrap_err();
+    assert!(error.to_string().contains("/none/tls.crt"), "{error}");
 }

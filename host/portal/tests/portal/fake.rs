@@ -1,11 +1,12 @@
 //! Views over made-up data: a training job with two pods that was preempted and came back,
 //! plugins in every condition, dead letters and gaps.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::ports::DeadLetter;
+use kubewitness_core::ports::{DeadLetter, Watched};
 use kubewitness_core::views::*;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Status, Version};
 use tokio::sync::watch;
@@ -382,8 +383,23 @@ impl Views for Fake {
             journal,
             held: self.held(),
             problems: self.problems.clone(),
+            restricted: false,
             configuration_problems: 3,
         })
+    }
+
+    fn watched(&self) -> Vec<Watched> {
+        let watched = |source: &str, group: &str, kind: &str, resource: &str| Watched {
+            source: source.into(),
+            group: group.into(),
+            kind: kind.into(),
+            resource: resource.into(),
+        };
+        vec![watched("jobs", "batch", "Job", "jobs"), watched("pods\"\\", "", "Pod", "pods")]
+    }
+
+    async fn namespaces(&self, _source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        Ok(jobs().into_iter().map(|view| view.object.namespace).take(most).collect())
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
@@ -540,13 +556,21 @@ impl Views for Fake {
             return Err(no_plugin(&request.plugin));
         }
         self.replays.lock().unwrap().push(request.clone());
-        Ok(ReplayView { replayed: request.seqs.len() as u64, dry_run: request.dry_run })
+        Ok(ReplayView {
+            replayed: request.seqs.len() as u64,
+            who: request.who.clone(),
+            dry_run: request.dry_run,
+        })
     }
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         self.check().await?;
         self.drops.lock().unwrap().push(request.clone());
-        Ok(DropView { dropped: request.seqs.len() as u64, dry_run: request.dry_run })
+        Ok(DropView {
+            dropped: request.seqs.len() as u64,
+            who: request.who.clone(),
+            dry_run: request.dry_run,
+        })
     }
 
     async fn letter_records(&self, _plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

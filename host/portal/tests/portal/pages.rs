@@ -317,3 +317,16 @@ async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
     let fake = Fake { ready: Err("two hosts".into()), problems: vec!["two hosts".into()], ..Fake::default() };
     assert_eq!(get(&portal(fake), "/plugins").await.text.matches("two hosts").count(), 1, "told once");
 }
+
+#[tokio::test]
+async fn where_nobody_signs_in_each_page_says_so() {
+    let portal = portal(Fake::default());
+    for path in
+        ["/", "/objects/uid-train", "/states/1", "/plugins", "/sources", "/deadletters", "/gaps", "/none"]
+    {
+        let page = get(&portal, path).await.text;
+        assert!(page.contains("No sign-in: whoever reaches this address sees everything."), "{path}");
+        assert!(!page.contains("Log out"), "{path}");
+    }
+    assert_eq!(get(&portal, "/login").await.status, 404);
+}

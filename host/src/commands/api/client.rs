@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::cli::ReachArgs;
 use crate::commands::Usage;
 use crate::commands::print::clean;
+use crate::commands::reach::{self, Reached};
 
 /// Longer than a controller takes to say that it can't answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -18,26 +21,15 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(50);
 
 pub struct Client {
-    base: Url,
+    reached: Reached,
     http: reqwest::Client,
 }
 
 impl Client {
-    pub fn new(server: &str) -> Result<Self> {
-        let base = Url::parse(server).map_err(|error| {
-            Usage::error(format!(
-                "`{server}` is not an address: write one such as http://127.0.0.1:8787: {error}"
-            ))
-        })?;
-        if !matches!(base.scheme(), "http" | "https") {
-            return Err(Usage::error(format!("`{server}` is neither http nor https")));
-        }
-        let http = reqwest::Client::builder()
-            .timeout(TIMEOUT)
-            .no_proxy()
-            .build()
-            .context("making an HTTP client")?;
-        Ok(Self { base, http })
+    pub async fn reach(args: &ReachArgs) -> Result<Self> {
+        let reached = reach::controller(args).await?;
+        let http = builder(&reached)?.timeout(TIMEOUT).build().context("making an HTTP client")?;
+        Ok(Self { reached, http })
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
@@ -56,13 +48,14 @@ impl Client {
 
     /// An answer that does not end by itself.
     pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
-        let http = reqwest::Client::builder().no_proxy().read_timeout(SILENCE).connect_timeout(TIMEOUT);
+        let http = builder(&self.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
         let http = http.build().context("making an HTTP client")?;
         self.answer(http.get(self.url(path)?).query(query)).await
     }
 
     fn url(&self, path: &str) -> Result<Url> {
-        self.base.join(path).with_context(|| format!("joining {} and {path}", self.base))
+        let url = &self.reached.url;
+        url.join(path).with_context(|| format!("joining {url} and {path}"))
     }
 
     async fn send<T: DeserializeOwned>(
@@ -74,7 +67,7 @@ impl Client {
         let answer = self.answer(with(self.http.request(method, self.url(path)?))).await?;
         let body = answer.bytes().await.context("reading the controller's answer")?;
         serde_json::from_slice(&body)
-            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.base))
+            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.reached.url))
     }
 
     /// Sends it; a refusal is an error in the controller's words.
@@ -83,12 +76,15 @@ impl Client {
             let what = match error.is_timeout() && !error.is_connect() {
                 true => format!(
                     "the controller at {} has not answered in time: its log says what it waits for",
-                    self.base
+                    self.reached.url
                 ),
+                false if self.reached.is_forwarded => {
+                    "the pod of Kubewitness does not answer: its log says what it waits for".into()
+                }
                 false => format!(
                     "no controller answers at {}: start one with `kubewitness run` or `kubewitness playground`, \
                      or name another with --server",
-                    self.base
+                    self.reached.url
                 ),
             };
             anyhow!(error).context(what)
@@ -96,7 +92,9 @@ impl Client {
         let status = answer.status();
         if !status.is_success() {
             let body = answer.bytes().await.context("reading the controller's answer")?;
-            let refusal = refusal(status, &body);
+            // The controller knows requests, and this command the way by which a person gives it a token.
+            let own_hint = (status == StatusCode::UNAUTHORIZED).then_some(self.reached.to_sign_in.as_str());
+            let refusal = refusal(status, &body, own_hint);
             // The controller looks at what was typed, such as a selector.
             return Err(if status == StatusCode::BAD_REQUEST {
                 Usage::error(refusal)
@@ -108,9 +106,21 @@ impl Client {
     }
 }
 
-fn refusal(status: StatusCode, body: &[u8]) -> String {
+fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
+    let mut builder = reqwest::Client::builder().no_proxy();
+    if let Some(token) = &reached.token {
+        let mut header = HeaderValue::try_from(format!("Bearer {}", token.0.trim()))
+            .map_err(|_| Usage::error("the token has characters that no token has: copy it again"))?;
+        header.set_sensitive(true);
+        builder = builder.default_headers([(AUTHORIZATION, header)].into_iter().collect());
+    }
+    // The API server has made the way, and says which pod is at its end. No certificate names 127.0.0.1.
+    Ok(if reached.is_forwarded { builder.tls_danger_accept_invalid_certs(true) } else { builder })
+}
+
+fn refusal(status: StatusCode, body: &[u8], own_hint: Option<&str>) -> String {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
-    match (json["error"]["message"].as_str(), json["error"]["hint"].as_str()) {
+    match (json["error"]["message"].as_str(), own_hint.or(json["error"]["hint"].as_str())) {
         (Some(message), Some(hint)) => format!("{}\n{}", clean(message), clean(hint)),
         (Some(message), None) => clean(message).into_owned(),
         _ => format!("the controller answered {status}"),
@@ -124,9 +134,18 @@ mod tests {
     #[test]
     fn a_refusal_is_told_in_the_controllers_words() {
         let body = br#"{"error":{"message":"no such plugin","hint":"`kubewitness plugins` lists them"}}"#;
-        assert_eq!(refusal(StatusCode::NOT_FOUND, body), "no such plugin\n`kubewitness plugins` lists them");
+        assert_eq!(
+            refusal(StatusCode::NOT_FOUND, body, None),
+            "no such plugin\n`kubewitness plugins` lists them"
+        );
         let hostile = br#"{"error":{"message":"a\u001b[2Jb","hint":"c\u202ed"}}"#;
-        assert_eq!(refusal(StatusCode::NOT_FOUND, hostile), "a\u{b7}[2Jb\nc\u{b7}d");
-        assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the controller answered 502 Bad Gateway");
+        assert_eq!(refusal(StatusCode::NOT_FOUND, hostile, None), "a\u{b7}[2Jb\nc\u{b7}d");
+        let stranger = br#"{"error":{"message":"it is not known who asks","hint":"send a token"}}"#;
+        let told = refusal(StatusCode::UNAUTHORIZED, stranger, Some("give a token"));
+        assert_eq!(told, "it is not known who asks\ngive a token");
+        assert_eq!(
+            refusal(StatusCode::BAD_GATEWAY, b"<html>", None),
+            "the controller answered 502 Bad Gateway"
+        );
     }
 }

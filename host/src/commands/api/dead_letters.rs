@@ -33,7 +33,7 @@ async fn letters(client: &Client, plugin: Option<&str>) -> Result<Vec<DeadLetter
 }
 
 async fn list(plugin: Option<&str>, dropped: bool, args: &QueryArgs) -> Ended {
-    let mut letters = letters(&Client::new(&args.server)?, plugin).await?;
+    let mut letters = letters(&Client::reach(&args.reach).await?, plugin).await?;
     letters.retain(|view| view.letter.dropped == dropped);
     print::value(args.output, &letters, |letters| {
         let mut table = Table::new(&["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"]);
@@ -64,7 +64,7 @@ fn one_line(text: &str) -> String {
 }
 
 async fn show(seq: u64, plugin: Option<&str>, args: &QueryArgs) -> Ended {
-    let mut found = letters(&Client::new(&args.server)?, plugin).await?;
+    let mut found = letters(&Client::reach(&args.reach).await?, plugin).await?;
     found.retain(|view| view.letter.seq == seq);
     if found.is_empty() {
         bail!(
@@ -130,7 +130,7 @@ fn user() -> String {
 }
 
 async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> Ended {
-    let client = Client::new(&args.server)?;
+    let client = Client::reach(&args.reach).await?;
     let request = request(choice);
     let view: ReplayView = client.post("api/v1/deadletters/replay", &request).await?;
     print::value(args.output, &view, |view| done_text(view.replayed, view.dry_run, "replayed"))?;
@@ -169,7 +169,8 @@ async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Ended
             "a drop is for good: choose by --seq, --namespace, --error or --older-than, or say --all",
         ));
     }
-    let view: DropView = Client::new(&args.server)?.post("api/v1/deadletters/drop", &request(choice)).await?;
+    let view: DropView =
+        Client::reach(&args.reach).await?.post("api/v1/deadletters/drop", &request(choice)).await?;
     print::value(args.output, &view, |view| done_text(view.dropped, view.dry_run, "dropped"))?;
     Ok(End::Fine)
 }
@@ -186,7 +187,7 @@ fn done_text(count: u64, dry_run: bool, done: &str) -> String {
 async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
     let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().chain([("limit", MOST)]).collect();
     let records: Vec<LetterRecordView> =
-        Client::new(&args.server)?.get("api/v1/deadletters/records", &query).await?;
+        Client::reach(&args.reach).await?.get("api/v1/deadletters/records", &query).await?;
     print::value(args.output, &records, |records| {
         let mut table = Table::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"]);
         for record in records {

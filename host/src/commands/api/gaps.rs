@@ -25,7 +25,7 @@ const MOST: usize = 10_000;
 // ---- gaps --------------------------------------------------------------------------------
 
 pub async fn gaps(args: GapsArgs) -> Ended {
-    let client = Client::new(&args.query.server)?;
+    let client = Client::reach(&args.query.reach).await?;
     let (mut parameters, about) = asked(&args)?;
     parameters.push(("limit", args.limit.to_string()));
     let gaps: Vec<Gap> = client.get("api/v1/gaps", &parameters).await?;
@@ -134,6 +134,7 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
     let since = match &status.journal.oldest_at {
         Some(at) => format!("the journal begins at {}", clean(at)),
+        None if status.restricted => "where the journal begins is for people who may see its status".into(),
         None => "the journal has no state yet".into(),
     };
     if sources.is_empty() || !status.problems.is_empty() {
@@ -272,7 +273,7 @@ fn differed(found: &DiscrepancyView) -> String {
 // ---- poison ------------------------------------------------------------------------------
 
 pub async fn poison(args: PoisonArgs) -> Ended {
-    let client = Client::new(&args.query.server)?;
+    let client = Client::reach(&args.query.reach).await?;
     if let Some(number) = args.number {
         raw(&client.bytes(&format!("api/v1/poison/{number}/raw")).await?)?;
         return Ok(End::Fine);

@@ -14,7 +14,7 @@ use crate::commands::print::{self, Table, age, clean};
 use crate::commands::{End, Ended, Usage};
 
 pub async fn get(args: GetArgs) -> Ended {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::reach(&args.reach).await?;
     let asked = Asked::new(&args)?;
     if args.watch {
         return follow::follow(&client, &asked).await;
@@ -77,7 +77,7 @@ pub async fn jobs(args: JobsArgs) -> Ended {
         limit: Some(args.limit),
         ..ObjectQuery::default()
     };
-    let client = Client::new(&args.query.server)?;
+    let client = Client::reach(&args.query.reach).await?;
     let objects: Vec<ObjectView> = client.get("api/v1/objects", &parameters(&query)).await?;
     print::value(args.query.output, &objects, |objects| {
         let mut table =
@@ -136,6 +136,7 @@ impl Asked {
             index: args.index.clone(),
             phase: args.phase.clone(),
             limit: Some(args.limit),
+            within: None,
         };
         Ok(Self { query, output: args.output, kind: kind.to_owned(), every_kind })
     }

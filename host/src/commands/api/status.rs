@@ -1,5 +1,6 @@
 //! `kubewitness status` and `kubewitness plugins`: the figures of the sources, the plugins and the journal.
 
+use anyhow::anyhow;
 use kubewitness_core::calendar;
 use kubewitness_core::views::{HeldView, PluginView, ReplicaView, SourceView, StatusView, StreamView};
 
@@ -9,14 +10,19 @@ use crate::commands::print::{self, Table, age, clean, remarks};
 use crate::commands::{End, Ended};
 
 const NO_PARAMETERS: [(&str, &str); 0] = [];
+/// For whoever may see objects, and not how the controller works.
+const RESTRICTED: &str = "figures are for people who may `get` `status` in the group `kubewitness.dev`";
 
 pub async fn status(args: QueryArgs) -> Ended {
-    let status: StatusView = Client::new(&args.server)?.get("api/v1/status", &NO_PARAMETERS).await?;
+    let status: StatusView = Client::reach(&args.reach).await?.get("api/v1/status", &NO_PARAMETERS).await?;
     print::wide(args.output, &status, status_text)?;
     Ok(End::Fine)
 }
 
 fn status_text(status: &StatusView, wide: bool) -> String {
+    if status.restricted {
+        return restricted_text(&status.sources);
+    }
     let mut text = sources_text(&status.sources, wide);
     if wide && !status.sources.is_empty() {
         text.push_str(&format!("\n{}", doings_table(&status.sources)));
@@ -48,6 +54,21 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         text.push_str(&format!("configuration: {}\n", clean(problem)));
     }
     text
+}
+
+/// For whoever may not see the figures: all of them are 0, and would be taken for what they say.
+fn restricted_text(sources: &[SourceView]) -> String {
+    let lines = sources.iter().map(|source| {
+        let state = if source.synced { "synced" } else { "not up to date" };
+        format!(
+            "source {}: {} {}, {state}\n",
+            clean(&source.name),
+            clean(&source.api_version),
+            clean(&source.kind)
+        )
+    });
+    let text: String = lines.collect();
+    format!("{text}{RESTRICTED}\n")
 }
 
 fn held_text(held: &HeldView) -> String {
@@ -232,7 +253,14 @@ const DOINGS: &[Doing] = &[
 // ---- plugins -----------------------------------------------------------------------------
 
 pub async fn plugins(args: QueryArgs) -> Ended {
-    let plugins: Vec<PluginView> = Client::new(&args.server)?.get("api/v1/plugins", &NO_PARAMETERS).await?;
+    let client = Client::reach(&args.reach).await?;
+    let plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
+    if plugins.is_empty() {
+        let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
+        if status.restricted {
+            return Err(anyhow!(RESTRICTED));
+        }
+    }
     print::wide(args.output, &plugins, |plugins, wide| {
         plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
     })?;
@@ -477,6 +505,15 @@ mod tests {
         for part in ["DROPPED", " 41 ", " 42 ", " 43 ", " 44 ", " 45 ", "0123456789abcdef\n"] {
             assert!(wide.contains(part), "{part} is not in\n{wide}");
         }
+    }
+
+    #[test]
+    fn whoever_may_not_see_figures_is_told_so_and_no_zero() {
+        let jobs = SourceView { name: "jobs".into(), ..SourceView::default() };
+        let status = StatusView { sources: vec![jobs], restricted: true, ..StatusView::default() };
+        let text = status_text(&status, true);
+        assert!(text.starts_with("source jobs: ") && text.contains("kubewitness.dev"), "{text}");
+        assert!(!text.contains('0'), "{text}");
     }
 
     #[test]

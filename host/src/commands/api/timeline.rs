@@ -12,7 +12,7 @@ use crate::commands::print::{self, Table};
 use crate::commands::{End, Ended, Usage};
 
 pub async fn timeline(args: TimelineArgs) -> Ended {
-    let client = Client::new(&args.query.server)?;
+    let client = Client::reach(&args.query.reach).await?;
     let mut query = timeline_query(&args)?;
     let mut view: TimelineView = client.get("api/v1/timeline", &query).await?;
     let place = query.namespace.replace(String::new());

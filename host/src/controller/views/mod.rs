@@ -4,13 +4,14 @@
 mod held;
 mod shapes;
 mod standby;
+mod within;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, Lister, SelectError};
+use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, SelectError, Watched};
 use kubewitness_core::views::{
     DeadLetterView, DropView, EpochView, GapQuery, HeldView, JournalView, LetterRecordView, ObjectQuery,
     ObjectView, PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView,
@@ -112,7 +113,30 @@ impl Views for HostViews {
         let refused = self.shared.plugins().values().filter(|state| refused(state)).count();
         let configuration_problems = (problems.len() + refused) as u64;
         let held = self.held();
-        Ok(StatusView { replica, sources, plugins, streams, journal, held, problems, configuration_problems })
+        Ok(StatusView {
+            replica,
+            sources,
+            plugins,
+            streams,
+            journal,
+            held,
+            problems,
+            restricted: false,
+            configuration_problems,
+        })
+    }
+
+    fn watched(&self) -> Vec<Watched> {
+        let sources = self.shared.sources_with_specs();
+        sources.iter().map(|(spec, _)| witnessed(spec)).collect()
+    }
+
+    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        match within::namespaces(&self.shared.listers, source, most).await {
+            // It ended a moment ago.
+            Err(SelectError::Source { .. }) => Ok(BTreeSet::new()),
+            found => found.map_err(unavailable),
+        }
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
@@ -124,12 +148,17 @@ impl Views for HostViews {
             if !is_asked(&spec, query) {
                 continue;
             }
-            match self.shared.listers.select(source, &selection) {
+            let shown = query.within.as_ref().map(|within| within.sources.get(&spec.name));
+            if shown == Some(None) {
+                answered = true;
+                continue;
+            }
+            match within::select(&self.shared.listers, source, &selection, shown.flatten()) {
                 // Less than all would be taken for all.
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 Ok(selected) => {
                     answered = true;
-                    found.extend(selected.objects.into_iter().map(|current| (source.to_string(), current)));
+                    found.extend(selected.into_iter().map(|current| (source.to_string(), current)));
                 }
                 Err(SelectError::Index(error)) => refused = Some(format!("source `{source}`: {error}")),
                 // It ended a moment ago.
@@ -207,7 +236,7 @@ impl Views for HostViews {
                 handle.replay(seqs, request.who(), &request.reason).await.map_err(refused)?
             }
         };
-        Ok(ReplayView { replayed, dry_run: request.dry_run })
+        Ok(ReplayView { replayed, who: request.who().to_owned(), dry_run: request.dry_run })
     }
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
@@ -220,7 +249,7 @@ impl Views for HostViews {
                 handle.drop_letters(seqs, request.who(), &request.reason).await.map_err(refused)?
             }
         };
-        Ok(DropView { dropped, dry_run: request.dry_run })
+        Ok(DropView { dropped, who: request.who().to_owned(), dry_run: request.dry_run })
     }
 
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

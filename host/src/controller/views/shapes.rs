@@ -5,7 +5,7 @@ use kubewitness_core::carry::Places;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
-use kubewitness_core::ports::{Current, Selection};
+use kubewitness_core::ports::{Current, Selection, Watched};
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DiscrepancyView, HistogramView, ObjectQuery, ObjectView, PluginView, QueueView, SourceView, ViewError,
@@ -118,6 +118,17 @@ pub fn phase(state: &PluginState, stats: &DispatchStats) -> Phase {
         Phase::Active if stats.open || stats.consecutive_failures > 0 => Phase::Degraded,
         Phase::Active if !stats.started => Phase::Starting,
         phase => phase,
+    }
+}
+
+pub fn witnessed(spec: &SourceSpec) -> Watched {
+    let group = spec.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    let usual = || kinds::plural(&spec.kind.to_lowercase());
+    Watched {
+        source: spec.name.clone(),
+        group: group.to_owned(),
+        kind: spec.kind.clone(),
+        resource: spec.resource.clone().unwrap_or_else(usual),
     }
 }
 

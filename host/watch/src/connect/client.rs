@@ -52,19 +52,39 @@ impl Default for KeepAlive {
     }
 }
 
+/// What connections speak.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    /// HTTP/2 where the server has it.
+    Shared,
+    /// HTTP/1.1: a WebSocket takes a connection for itself.
+    Upgradable,
+}
+
 /// Must be called within a tokio runtime: the client's connections live in it.
 pub(crate) fn client(config: &Config, keep_alive: &KeepAlive) -> Result<kube::Client, BoxError> {
+    Ok(made(config, keep_alive, Protocol::Shared)?.0)
+}
+
+/// The same for WebSockets, with what it signs in by.
+pub(crate) fn upgradable(config: &Config) -> Result<(kube::Client, Option<Login>), BoxError> {
+    made(config, &KeepAlive::default(), Protocol::Upgradable)
+}
+
+type Made = (kube::Client, Option<Login>);
+
+fn made(config: &Config, keep_alive: &KeepAlive, protocol: Protocol) -> Result<Made, BoxError> {
     let mut direct = HttpConnector::new();
     // The layer above decides about TLS.
     direct.enforce_http(false);
-    let Some(proxy) = &config.proxy_url else { return over(direct, config, keep_alive) };
+    let Some(proxy) = &config.proxy_url else { return over(direct, config, keep_alive, protocol) };
     match proxy.scheme_str() {
-        Some("http") => over(tunnel(proxy, direct)?, config, keep_alive),
+        Some("http") => over(tunnel(proxy, direct)?, config, keep_alive, protocol),
         Some("https") => {
             let secured = config.rustls_https_connector_with_connector(direct)?;
-            over(tunnel(proxy, secured)?, config, keep_alive)
+            over(tunnel(proxy, secured)?, config, keep_alive, protocol)
         }
-        Some("socks5") => over(SocksV5::new(proxy.clone(), direct), config, keep_alive),
+        Some("socks5") => over(SocksV5::new(proxy.clone(), direct), config, keep_alive, protocol),
         scheme => Err(format!(
             "a proxy of the scheme `{}` is not supported: use http, https or socks5",
             scheme.unwrap_or("no scheme")
@@ -85,14 +105,19 @@ fn tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
 }
 
 /// Builds the client over this connector.
-fn over<C>(connector: C, config: &Config, keep_alive: &KeepAlive) -> Result<kube::Client, BoxError>
+fn over<C>(
+    connector: C,
+    config: &Config,
+    keep_alive: &KeepAlive,
+    protocol: Protocol,
+) -> Result<Made, BoxError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connection + Read + Write + Send + Unpin + 'static,
     C::Future: Send + 'static,
     C::Error: Into<BoxError>,
 {
-    let mut connector = TimeoutConnector::new(secured(connector, config)?);
+    let mut connector = TimeoutConnector::new(secured(connector, config, protocol)?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
@@ -109,27 +134,35 @@ where
         .http2_keep_alive_while_idle(true);
     let client = Pool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let auth = config.auth_layer()?;
-    let (auth, login) = match login_command(config) {
+    let command = match protocol {
+        Protocol::Shared => login_command(config),
+        Protocol::Upgradable => Some(login_command(config).unwrap_or_else(|| "kubeconfig".into())),
+    };
+    let (auth, login) = match command {
         Some(command) => (None, auth.map(|auth| Login::of(&command, LOGIN, &auth))),
         None => (auth, None),
     };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(auth)
-        .option_layer(login)
+        .option_layer(login.clone())
         .layer(config.extra_headers_layer()?)
         .service(client);
-    Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+    Ok((ClientBuilder::new(service, config.default_namespace.clone()).build(), login))
 }
 
-/// Adds TLS as the configuration says, and offers HTTP/2 and HTTP/1.1. A plain address gets no TLS.
-fn secured<C>(connector: C, config: &Config) -> Result<HttpsConnector<C>, BoxError> {
+/// Adds TLS as the configuration says, and offers what the protocol needs. A plain address gets no TLS.
+fn secured<C>(connector: C, config: &Config, protocol: Protocol) -> Result<HttpsConnector<C>, BoxError> {
     let builder = HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?);
     let mut builder = builder.https_or_http();
     if let Some(name) = &config.tls_server_name {
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone().try_into()?));
     }
-    Ok(builder.enable_http1().enable_http2().wrap_connector(connector))
+    let builder = builder.enable_http1();
+    Ok(match protocol {
+        Protocol::Shared => builder.enable_http2().wrap_connector(connector),
+        Protocol::Upgradable => builder.wrap_connector(connector),
+    })
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ impl Login {
         Self { command: command.into(), limit, begin: Arc::new(begin), renewal: Arc::default() }
     }
 
-    async fn header(&self) -> Result<Option<HeaderValue>, BoxError> {
+    /// The header of a request that is made now.
+    pub async fn header(&self) -> Result<Option<HeaderValue>, BoxError> {
         let renewal = {
             let mut held = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
             match &*held {

@@ -11,6 +11,7 @@ mod login;
 mod pool;
 pub(crate) mod request;
 pub(crate) mod resource;
+mod signed_in;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,9 +26,12 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use tower::BoxError;
 
 use crate::connect::client::KeepAlive;
 use crate::connect::request::{Api, causes};
+
+pub use crate::connect::signed_in::SignedIn;
 
 /// A kubeconfig's clusters with their certificates take some KiB each.
 const FILE_BYTES: u64 = 16 << 20;
@@ -52,6 +56,8 @@ pub struct Connection {
     /// The namespace of the context, or of the pod.
     pub namespace: String,
     pub server: String,
+    /// By the service account of the pod, and not by a kubeconfig.
+    pub in_cluster: bool,
 }
 
 impl std::fmt::Debug for Connection {
@@ -132,25 +138,39 @@ async fn connect_within(
     keep_alive: &KeepAlive,
     limit: Duration,
 ) -> Result<Connection, ConnectError> {
-    let (options, keep_alive, runtime) = (options.clone(), keep_alive.clone(), Handle::current());
+    let keep_alive = keep_alive.clone();
+    let Configured { config, in_cluster } = configured(options, limit).await?;
+    let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
+    let client = signing_in(config, limit, move |config| client::client(config, &keep_alive)).await?;
+    Ok(Connection { client, namespace, server, in_cluster })
+}
+
+async fn configured(options: &ConnectOptions, limit: Duration) -> Result<Configured, ConnectError> {
+    let (options, runtime) = (options.clone(), Handle::current());
     let reading = move || runtime.block_on(configuration(&options));
     let advice = "a pipe or a network mount among the files that it names may hang; name others";
-    let mut config = aside("reading the kubeconfig", limit, advice, reading).await??;
-    config
+    let mut configured = aside("reading the kubeconfig", limit, advice, reading).await??;
+    configured
+        .config
         .headers
         .push((USER_AGENT, HeaderValue::from_static(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))));
+    Ok(configured)
+}
+
+/// Makes a client. That may run a command, and ask a person.
+async fn signing_in<T: Send + 'static>(
+    config: kube::Config,
+    limit: Duration,
+    make: impl FnOnce(&kube::Config) -> Result<T, BoxError> + Send + 'static,
+) -> Result<T, ConnectError> {
     let server = config.cluster_url.to_string();
-    let namespace = config.default_namespace.clone();
     let what = login_command(&config).map_or_else(
         || "reading the credentials that the kubeconfig names".to_owned(),
         |command| format!("the command `{command}`, which the kubeconfig names for logging in to {server},"),
     );
     let advice = "run it by hand to see what it waits for, and log in before you start";
-    let making = move || client::client(&config, &keep_alive).map_err(|error| causes(&*error));
-    let client = aside(&what, limit, advice, making)
-        .await?
-        .map_err(|why| ConnectError::Client { server: server.clone(), why })?;
-    Ok(Connection { client, namespace, server })
+    let making = move || make(&config).map_err(|error| causes(&*error));
+    aside(&what, limit, advice, making).await?.map_err(|why| ConnectError::Client { server, why })
 }
 
 /// The command that kube runs for a login, without its arguments, which may be secret.
@@ -189,14 +209,24 @@ async fn aside<T: Send + 'static>(
     answered.map_err(|_| hangs())?.map_err(|_| failed("it panicked".into()))
 }
 
-async fn configuration(options: &ConnectOptions) -> Result<kube::Config, ConnectError> {
+struct Configured {
+    config: kube::Config,
+    in_cluster: bool,
+}
+
+impl Configured {
+    fn of_file(config: kube::Config) -> Self {
+        Self { config, in_cluster: false }
+    }
+}
+
+async fn configuration(options: &ConnectOptions) -> Result<Configured, ConnectError> {
     let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
     if let Some(path) = &options.kubeconfig {
         let fault = |why: String| ConnectError::Kubeconfig { path: path.display().to_string(), why };
         let read = read_kubeconfig(path).await.map_err(|error| fault(error.to_string()))?;
-        return kube::Config::from_custom_kubeconfig(read, &chosen)
-            .await
-            .map_err(|error| fault(error.to_string()));
+        let config = kube::Config::from_custom_kubeconfig(read, &chosen).await;
+        return config.map(Configured::of_file).map_err(|error| fault(error.to_string()));
     }
     // The environment names the files.
     let of_environment = || Kubeconfig::read().map_err(io::Error::other);
@@ -204,14 +234,16 @@ async fn configuration(options: &ConnectOptions) -> Result<kube::Config, Connect
     let config =
         async { kube::Config::from_custom_kubeconfig(read?, &chosen).await.map_err(io::Error::other) };
     let from_file = match config.await {
-        Ok(config) => return Ok(config),
+        Ok(config) => return Ok(Configured::of_file(config)),
         Err(error) => error.to_string(),
     };
     // A context that an operator named is never replaced by another cluster.
     if let Some(context) = &options.context {
         return Err(ConnectError::Kubeconfig { path: format!("context {context}"), why: from_file });
     }
-    kube::Config::incluster().map_err(|error| ConnectError::NotConfigured(format!("{from_file}; {error}")))
+    let config = kube::Config::incluster();
+    let config = config.map_err(|error| ConnectError::NotConfigured(format!("{from_file}; {error}")))?;
+    Ok(Configured { config, in_cluster: true })
 }
 
 #[cfg(test)]

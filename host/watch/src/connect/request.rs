@@ -171,11 +171,19 @@ impl Api {
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Bytes, Failure> {
-        let answered = timeout(ANSWER_TIME, async {
-            let answer = self.send(method, address, body).await?;
-            collect(answer, ANSWER_BYTES).await
-        });
+        let answered = timeout(ANSWER_TIME, self.ask_for(method, address, body, ANSWER_BYTES));
         answered.await.map_err(|_| Failure::TimedOut(ANSWER_TIME))?
+    }
+
+    /// The same for an answer of this size at most. The caller has a bound of its own in time.
+    pub async fn ask_for(
+        &self,
+        method: Method,
+        address: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+        bytes: usize,
+    ) -> Result<Bytes, Failure> {
+        collect(self.send(method, address, body).await?, bytes).await
     }
 
     /// Opens an answer that goes on. Returns its body once the server has accepted the request.

@@ -6,6 +6,7 @@
 mod audit;
 mod compaction;
 mod election;
+mod forward;
 mod lists;
 mod logs;
 mod lost;
@@ -13,6 +14,7 @@ mod memory;
 mod model;
 mod ordinary;
 mod protocols;
+mod reviews;
 mod shared;
 mod simulator;
 mod streaming;

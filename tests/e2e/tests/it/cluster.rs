@@ -17,9 +17,9 @@ use crate::support::{create_job, plugin_manifest, same_story};
 const WITHIN: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "kubewitness";
 
-struct Lab<'a> {
-    kubectl: Kubectl,
-    simulator: Simulator,
+pub struct Lab<'a> {
+    pub kubectl: Kubectl,
+    pub simulator: Simulator,
     scratch: &'a Scratch,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Lab<'a> {
     }
 
     /// With what a folder of `deploy` has.
-    async fn of(folder: &str, scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
+    pub async fn of(folder: &str, scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
         let options = SimulatorOptions {
             enforce_rbac: true,
             bookmark_every: Some("1s".to_owned()),
@@ -45,10 +45,14 @@ impl<'a> Lab<'a> {
         Ok(Some(Self { kubectl, simulator, scratch }))
     }
 
-    /// A token of the service account. (`kubectl create token` speaks protobuf only.)
     async fn token(&self) -> Result<String> {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/kubewitness/token");
-        let spec = json!({"expirationSeconds": 3600});
+        self.token_of(NAMESPACE, "kubewitness", &[]).await
+    }
+
+    /// A token of a service account, as `kubectl create token` asks for one.
+    pub async fn token_of(&self, namespace: &str, account: &str, audiences: &[&str]) -> Result<String> {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let spec = json!({"expirationSeconds": 3600, "audiences": audiences});
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
         let (status, answer) = self.simulator.request(reqwest::Method::POST, &path, Some(&request)).await?;
         ensure!(status == 201, "asking for a token answered {status}: {answer}");
@@ -57,7 +61,7 @@ impl<'a> Lab<'a> {
 
     /// A kubeconfig with nothing but the service account's token. kubectl sends no tokens where
     /// there is no TLS, so that for it the simulator takes the token in the address.
-    async fn kubeconfig(&self, name: &str, token_in_address: bool) -> Result<PathBuf> {
+    pub async fn kubeconfig(&self, name: &str, token_in_address: bool) -> Result<PathBuf> {
         let token = self.token().await?;
         let path = self.scratch.path().join(name);
         let suffix = if token_in_address { format!("/_token/{token}") } else { String::new() };

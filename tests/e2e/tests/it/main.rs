@@ -1,6 +1,7 @@
 //! End to end: the built programs as processes of their own, the real kubectl, and the
 //! simulated API server against recordings of a real one.
 
+mod access;
 mod browser;
 mod clients;
 mod cluster;

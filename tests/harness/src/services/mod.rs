@@ -9,7 +9,7 @@ mod guard;
 mod mysql;
 mod nats;
 mod postgres;
-mod tls;
+pub mod tls;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

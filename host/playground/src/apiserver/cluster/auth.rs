@@ -31,6 +31,7 @@ pub struct TokenUser {
     pub groups: Vec<String>,
 }
 
+#[derive(Clone)]
 struct Issued {
     namespace: String,
     name: String,
@@ -38,7 +39,12 @@ struct Issued {
     uid: Option<String>,
     audiences: Vec<String>,
     expires: i64,
+    /// Tells this token from others of its account, as logs and reviews name it.
+    id: String,
 }
+
+/// What of a review names the token, as a real server does.
+const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
 /// The tokens that are valid now.
 #[derive(Default)]
@@ -54,7 +60,7 @@ impl Tokens {
             if !groups.iter().any(|g| g == "system:authenticated") {
                 groups.push("system:authenticated".into());
             }
-            (entry.token.clone(), User { name: entry.user.clone(), uid: String::new(), groups })
+            (entry.token.clone(), User { name: entry.user.clone(), groups, ..User::default() })
         });
         Tokens { fixed: fixed.collect(), issued: Mutex::default() }
     }
@@ -69,7 +75,7 @@ pub fn authenticate(
     let Some(token) = authorization.and_then(|a| a.strip_prefix("Bearer ")).or(path) else {
         return Ok(User::anonymous());
     };
-    review(shared, token.trim(), &[]).map(|(user, _)| user).ok_or_else(ApiError::unauthorized)
+    review(shared, token.trim(), &[]).map(|(user, _)| user).map_err(|_| ApiError::unauthorized())
 }
 
 /// Whom a user claims to act for, if anybody, and may.
@@ -97,33 +103,43 @@ pub fn impersonate(shared: &Shared, user: User, headers: &HeaderMap) -> Result<U
         }
     }
     groups.push("system:authenticated".into());
-    Ok(User { name, uid: String::new(), groups })
+    Ok(User { name, groups, ..User::default() })
 }
 
-/// Whose token it is, and for which audiences of those asked for.
-pub fn review(shared: &Shared, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
-    let default = vec![DEFAULT_AUDIENCE.to_owned()];
+const UNKNOWN: &str = "invalid bearer token";
+
+/// Whose token it is, and for which audiences of those asked for: without any, for this server itself. An error
+/// says why it is nobody's, as the real server puts it.
+pub fn review(shared: &Shared, token: &str, audiences: &[String]) -> Result<(User, Vec<String>), String> {
+    let own = [DEFAULT_AUDIENCE.to_owned()];
+    let audiences = if audiences.is_empty() { &own } else { audiences };
+    let common = |of: &[String]| of.iter().filter(|a| audiences.contains(a)).cloned().collect::<Vec<_>>();
     if let Some(user) = shared.tokens.fixed.get(token) {
-        return Some((user.clone(), if audiences.is_empty() { default } else { audiences.to_vec() }));
+        let common = common(&own);
+        return if common.is_empty() { Err(UNKNOWN.to_owned()) } else { Ok((user.clone(), common)) };
     }
-    let (namespace, name, uid, own) = {
-        let issued = locked(&shared.tokens.issued);
-        let entry = issued.get(token).filter(|e| e.expires > ident::unix_now())?;
-        (entry.namespace.clone(), entry.name.clone(), entry.uid.clone(), entry.audiences.clone())
-    };
-    let common: Vec<String> =
-        own.iter().filter(|a| audiences.is_empty() || audiences.contains(a)).cloned().collect();
+    let entry = locked(&shared.tokens.issued).get(token).cloned().ok_or(UNKNOWN)?;
+    let refused = |why: String| Err(format!("[{UNKNOWN}, {why}]"));
+    if entry.expires <= ident::unix_now() {
+        return refused("service account token has expired".into());
+    }
+    let common = common(&entry.audiences);
     if common.is_empty() {
-        return None;
+        return refused(format!(
+            "token audiences {:?} is invalid for the target audiences {audiences:?}",
+            entry.audiences
+        ));
     }
-    let accounts = shared.place("", "serviceaccounts", &namespace).ok()?;
-    let account = shared.store.get(accounts.table, &key(&namespace, &name));
+    let accounts = shared.place("", "serviceaccounts", &entry.namespace).map_err(|error| error.message)?;
+    let account = shared.store.get(accounts.table, &key(&entry.namespace, &entry.name));
     let now = account.map(|a| a.uid.to_string());
     // The token of an account that is gone, or that is another one by now, is worth nothing.
-    if uid.is_some() && uid != now {
-        return None;
+    if entry.uid.is_some() && entry.uid != now {
+        return refused("service account token has been invalidated".into());
     }
-    Some((User::service_account(&namespace, &name, &now.unwrap_or_default()), common))
+    let mut user = User::service_account(&entry.namespace, &entry.name, &now.unwrap_or_default());
+    user.extra.insert(CREDENTIAL.into(), vec![format!("JTI={}", entry.id)]);
+    Ok((user, common))
 }
 
 /// Issues a token to a service account. Returns it with its end, in seconds since 1970.
@@ -139,7 +155,8 @@ pub fn issue(
     let expires = now + seconds.unwrap_or(DEFAULT_LIFE_SECONDS);
     let token = format!("sa.{namespace}.{name}.{}", shared.random.token());
     let audiences = if audiences.is_empty() { vec![DEFAULT_AUDIENCE.to_owned()] } else { audiences };
-    let entry = Issued { namespace: namespace.into(), name: name.into(), uid, audiences, expires };
+    let id = shared.random.uid();
+    let entry = Issued { namespace: namespace.into(), name: name.into(), uid, audiences, expires, id };
     shared.store.note(&entry.to_note(&token));
     shared.tokens.take(token.clone(), entry, now);
     (token, expires)
@@ -150,7 +167,7 @@ impl Issued {
     fn to_note(&self, token: &str) -> Value {
         json!({
             "token": token, "namespace": self.namespace, "name": self.name, "uid": self.uid,
-            "audiences": self.audiences, "expires": self.expires,
+            "audiences": self.audiences, "expires": self.expires, "id": self.id,
         })
     }
 
@@ -163,6 +180,7 @@ impl Issued {
             uid: text("uid"),
             audiences: audiences.collect(),
             expires: note["expires"].as_i64()?,
+            id: text("id")?,
         };
         Some((text("token")?, entry))
     }

@@ -242,7 +242,7 @@ fn create(
         return Err(ApiError::method_not_allowed());
     }
     let body = decode(request, place, body)?;
-    if let Some(answer) = reviews::review(shared, place, &request.user, &body) {
+    if let Some(answer) = reviews::review(shared, place, &request.user, &body)? {
         return Ok(respond::json(201, answer.to_string()));
     }
     if place.kind.is("", "Binding") {

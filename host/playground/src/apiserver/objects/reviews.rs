@@ -8,28 +8,28 @@ use crate::apiserver::cluster::rights::{self, Action};
 use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::values::ident;
 use crate::apiserver::values::user::User;
-use crate::apiserver::wire::error::ApiError;
+use crate::apiserver::wire::error::{ApiError, Cause};
 
 /// The shortest life of a token that may be asked for, and the longest; both as in a real cluster.
 const MIN_LIFE_SECONDS: i64 = 600;
 const MAX_LIFE_SECONDS: i64 = 1 << 32;
 
 /// Answers a review, or None if the kind is none.
-pub fn review(shared: &Shared, place: &Place, user: &User, body: &Value) -> Option<Value> {
+pub fn review(shared: &Shared, place: &Place, user: &User, body: &Value) -> Result<Option<Value>, ApiError> {
     let status = match place.kind.kind.as_ref() {
-        "TokenReview" => token(shared, &body["spec"]),
+        "TokenReview" => token(shared, &body["spec"])?,
         "SelfSubjectReview" => json!({"userInfo": user.to_value()}),
         "SelfSubjectAccessReview" => access(shared, user, &body["spec"]),
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
             let spec = &body["spec"];
-            access(shared, &subject(spec), spec)
+            access(shared, &subject(place, spec)?, spec)
         }
         "SelfSubjectRulesReview" => {
             let namespace = body["spec"]["namespace"].as_str().unwrap_or_default();
             let (resource, path) = rights::rules_of(shared, user, namespace);
             json!({"resourceRules": resource, "nonResourceRules": path, "incomplete": false})
         }
-        _ => return None,
+        _ => return Ok(None),
     };
     let mut metadata = body["metadata"].clone();
     if !metadata.is_object() {
@@ -41,26 +41,44 @@ pub fn review(shared: &Shared, place: &Place, user: &User, body: &Value) -> Opti
     if !body["spec"].is_null() {
         answer["spec"] = body["spec"].clone();
     }
-    Some(answer)
+    Ok(Some(answer))
 }
 
 fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
 }
 
-fn token(shared: &Shared, spec: &Value) -> Value {
+fn token(shared: &Shared, spec: &Value) -> Result<Value, ApiError> {
     let token = spec["token"].as_str().unwrap_or_default();
-    match auth::review(shared, token, &texts(&spec["audiences"])) {
-        Some((user, audiences)) => {
+    if token.is_empty() {
+        return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+    }
+    Ok(match auth::review(shared, token, &texts(&spec["audiences"])) {
+        Ok((user, audiences)) => {
             json!({"authenticated": true, "user": user.to_value(), "audiences": audiences})
         }
-        None => json!({"user": {}, "error": "invalid bearer token"}),
-    }
+        Err(error) => json!({"user": {}, "error": error}),
+    })
 }
 
-fn subject(spec: &Value) -> User {
+fn subject(place: &Place, spec: &Value) -> Result<User, ApiError> {
     let text = |name: &str| spec[name].as_str().unwrap_or_default().to_owned();
-    User { name: text("user"), uid: text("uid"), groups: texts(&spec["groups"]) }
+    let extra = spec["extra"].as_object().into_iter().flatten();
+    let user = User {
+        name: text("user"),
+        uid: text("uid"),
+        groups: texts(&spec["groups"]),
+        extra: extra.map(|(key, values)| (key.clone(), texts(values))).collect(),
+    };
+    let mut causes = Vec::new();
+    if !spec["resourceAttributes"].is_object() && !spec["nonResourceAttributes"].is_object() {
+        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        causes.push(Cause::invalid_raw("spec.resourceAttributes", "null", why));
+    }
+    if user.name.is_empty() && user.groups.is_empty() {
+        causes.push(Cause::invalid("spec.user", "", "at least one of user or group must be specified"));
+    }
+    if causes.is_empty() { Ok(user) } else { Err(ApiError::invalid(&place.kind, "", &causes)) }
 }
 
 fn access(shared: &Shared, user: &User, spec: &Value) -> Value {
@@ -96,11 +114,7 @@ pub fn token_request(shared: &Shared, place: &Place, name: &str, body: &Value) -
     let seconds = spec["expirationSeconds"].as_i64();
     if let Some(asked) = seconds.filter(|s| !(MIN_LIFE_SECONDS..=MAX_LIFE_SECONDS).contains(s)) {
         let why = "may not specify a duration less than 10 minutes";
-        let cause = crate::apiserver::wire::error::Cause::invalid_raw(
-            "spec.expirationSeconds",
-            &asked.to_string(),
-            why,
-        );
+        let cause = Cause::invalid_raw("spec.expirationSeconds", &asked.to_string(), why);
         return Err(ApiError::invalid_kind("authentication.k8s.io", "TokenRequest", name, &[cause]));
     }
     let audiences = texts(&spec["audiences"]);

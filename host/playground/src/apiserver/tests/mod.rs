@@ -5,6 +5,7 @@ mod faults;
 mod kinds;
 mod lists;
 mod resuming;
+mod reviews;
 mod servers;
 mod tls;
 

@@ -1,13 +1,16 @@
 //! The user of a request.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 /// A user.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
     pub uid: String,
     pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
@@ -16,6 +19,7 @@ impl User {
             name: "system:anonymous".into(),
             uid: String::new(),
             groups: vec!["system:unauthenticated".into()],
+            extra: BTreeMap::new(),
         }
     }
 
@@ -28,6 +32,7 @@ impl User {
                 format!("system:serviceaccounts:{namespace}"),
                 "system:authenticated".into(),
             ],
+            extra: BTreeMap::new(),
         }
     }
 
@@ -40,6 +45,9 @@ impl User {
         let mut value = json!({"username": self.name, "groups": self.groups});
         if !self.uid.is_empty() {
             value["uid"] = self.uid.as_str().into();
+        }
+        if !self.extra.is_empty() {
+            value["extra"] = json!(self.extra);
         }
         value
     }

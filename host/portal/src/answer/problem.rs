@@ -5,9 +5,10 @@ use axum::extract::rejection::{FormRejection, JsonRejection};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::views::ViewError;
+use maud::html;
 use serde_json::json;
 
-use crate::pages;
+use super::frame::Page;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
@@ -81,10 +82,32 @@ impl<E: Into<Problem>> From<E> for Shown {
 
 impl IntoResponse for Shown {
     fn into_response(self) -> Response {
-        let mut response = (self.0.status, pages::problem(&self.0)).into_response();
+        let mut response = (self.0.status, page(&self.0)).into_response();
         say_when(&mut response);
         response
     }
+}
+
+fn page(problem: &Problem) -> Page {
+    let title = match problem.status {
+        StatusCode::NOT_FOUND => "Not found",
+        StatusCode::SERVICE_UNAVAILABLE => "Not now",
+        status if status.is_server_error() => "Something failed",
+        _ => "That did not work",
+    };
+    Page::new(
+        title,
+        "",
+        html! {
+            div.empty {
+                p.code { (problem.status.as_u16()) }
+                h1 { (title) }
+                p { (problem.message) }
+                p.hint { (problem.hint) }
+                p { a.button href="/" { "To the jobs" } }
+            }
+        },
+    )
 }
 
 fn say_when(response: &mut Response) {

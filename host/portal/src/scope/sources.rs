@@ -3,8 +3,8 @@
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::views::SourceView;
 
+use crate::answer::Problem;
 use crate::app::App;
-use crate::problem::Problem;
 
 /// An answer without rows may mean that nothing matches or that nobody watches what was asked for;
 /// this refuses the latter. While no source is configured yet, nothing can be told.

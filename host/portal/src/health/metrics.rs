@@ -13,7 +13,7 @@ use kubewitness_core::views::{
     HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView,
 };
 
-use crate::traffic::Traffic;
+use crate::serve::Traffic;
 
 const PREFIX: &str = "kubewitness";
 

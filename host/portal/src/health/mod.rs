@@ -1,13 +1,16 @@
 //! What probes and Prometheus ask for.
 
+mod metrics;
+
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use self::metrics::render;
+use crate::access::{Act, Viewer};
+use crate::answer::Problem;
 use crate::app::{App, Route};
-use crate::metrics::render;
-use crate::problem::Problem;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![("/healthz", get(healthz)), ("/readyz", get(readyz)), ("/metrics", get(metrics))]
@@ -18,14 +21,18 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-async fn readyz(State(app): State<App>) -> Response {
-    match app.views.ready() {
-        Ok(()) => "ready\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response(),
-    }
+async fn readyz(State(app): State<App>, viewer: Viewer) -> Response {
+    let Err(why) = app.views.ready() else { return "ready\n".into_response() };
+    // The reason may name what is not for everybody.
+    let text = match viewer.may(Act::SeeStatus, "").await {
+        Ok(true) => format!("not ready: {why}\n"),
+        _ => "not ready\n".to_owned(),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
-async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
+async fn metrics(State(app): State<App>, viewer: Viewer) -> Result<Response, Problem> {
+    viewer.must(Act::SeeStatus, "").await?;
     let status = app.views.status().await?;
     let text = render(&status, app.views.ready().is_ok(), &app.traffic);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

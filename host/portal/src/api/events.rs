@@ -17,18 +17,30 @@ use futures::stream;
 use kubewitness_core::views::Views;
 use kubewitness_core::{Seq, State as Witnessed};
 use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Viewer;
+use crate::answer::Problem;
+use crate::answer::params::{self, Params};
 use crate::app::App;
-use crate::params::{self, Params};
-use crate::problem::Problem;
+use crate::scope::{Sight, Verb};
 
 /// States read at once for one stream; it holds no more than that.
 const BATCH: usize = 128;
 /// Proxies close what is silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// What was withdrawn ends a stream within a minute: it is kept for ten seconds, and asked for anew this often.
+const CHECK: Duration = Duration::from_secs(30);
+/// After such a pause it is asked before anything is shown.
+const PAUSE: Duration = Duration::from_secs(5);
+
 struct Live {
+    viewer: Viewer,
+    sight: Sight,
+    /// When it was last asked whether the viewer may see all that was shown.
+    checked: Instant,
     views: Arc<dyn Views>,
     newest: watch::Receiver<Seq>,
     stop: CancellationToken,
@@ -40,6 +52,7 @@ struct Live {
 
 pub(crate) async fn events(
     State(app): State<App>,
+    viewer: Viewer,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
@@ -58,6 +71,9 @@ pub(crate) async fn events(
     let now = *newest.borrow();
     let from = seen.or(asked).unwrap_or(now);
     let live = Live {
+        sight: Sight::new(&app, &viewer),
+        viewer,
+        checked: Instant::now(),
         views: app.views,
         newest,
         stop: app.stop,
@@ -82,28 +98,68 @@ impl Live {
         loop {
             if let Some(state) = self.states.pop_front() {
                 self.after = state.seq;
+                match self.shows(&state).await {
+                    Some(true) => {}
+                    Some(false) => continue,
+                    None => return None,
+                }
                 let event = Event::default().event("state").id(state.seq.to_string());
                 return event.json_data(&*state).ok();
             }
-            // Marked as seen before it is read, so that what comes in between wakes the wait below.
-            self.newest.borrow_and_update();
-            let read = tokio::select! {
-                () = self.stop.cancelled() => return None,
-                read = self.views.states_after(self.after, BATCH) => read,
-            };
-            match read {
-                Ok(states) if !states.is_empty() => self.states.extend(states),
-                Ok(_) => {
-                    let changed = tokio::select! {
-                        () = self.stop.cancelled() => return None,
-                        changed = self.newest.changed() => changed,
-                    };
-                    changed.ok()?;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a live stream ends: states can't be read");
-                    return None;
-                }
+            self.read().await?;
+        }
+    }
+
+    /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
+    async fn shows(&mut self, state: &Witnessed) -> Option<bool> {
+        self.check(CHECK).await?;
+        match self.sight.sees(Verb::List, &state.object, Some(state.seq)).await {
+            Ok(sees) => Some(sees),
+            Err(problem) => {
+                tracing::debug!(problem.message, "a live stream ends");
+                None
+            }
+        }
+    }
+
+    /// Asks again, where it was asked so long ago, whether the viewer is still known and may see what they saw.
+    async fn check(&mut self, age: Duration) -> Option<()> {
+        if self.checked.elapsed() < age || matches!(self.viewer, Viewer::Everybody) {
+            return Some(());
+        }
+        self.checked = Instant::now();
+        let is_known = self.viewer.is_still_known().await.ok()?;
+        (is_known && self.sight.still_holds().await.ok()?).then_some(())
+    }
+
+    /// Reads the states that come next, and waits for them where there are none.
+    async fn read(&mut self) -> Option<()> {
+        // Marked as seen before it is read, so that what comes in between wakes the wait below.
+        self.newest.borrow_and_update();
+        let read = tokio::select! {
+            () = self.stop.cancelled() => return None,
+            read = self.views.states_after(self.after, BATCH) => read,
+        };
+        match read {
+            Ok(states) if !states.is_empty() => {
+                self.states.extend(states);
+                return Some(());
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a live stream ends: states can't be read");
+                return None;
+            }
+        }
+        let next_check = self.checked + CHECK;
+        tokio::select! {
+            () = self.stop.cancelled() => None,
+            changed = self.newest.changed() => {
+                changed.ok()?;
+                self.check(PAUSE).await
+            }
+            () = tokio::time::sleep_until(next_check), if !matches!(self.viewer, Viewer::Everybody) => {
+                self.check(CHECK).await
             }
         }
     }

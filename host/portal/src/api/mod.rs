@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod description;
+mod events;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -15,11 +16,11 @@ use kubewitness_core::views::{
     PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
 };
 
+use crate::access::{Act, Viewer};
+use crate::answer::Problem;
+use crate::answer::params::{self, Params};
 use crate::app::{App, Route};
-use crate::events;
-use crate::params::{self, Params};
-use crate::problem::Problem;
-use crate::scope;
+use crate::scope::{self, Sight};
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -37,7 +38,7 @@ const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "limit"];
 const POISON: &[&str] = &["source", "limit"];
 const OF_PLUGIN: &[&str] = &["plugin", "limit"];
 
-const OPENAPI: &str = include_str!("api/openapi.json");
+const OPENAPI: &str = include_str!("openapi.json");
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
@@ -58,15 +59,15 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn status(State(app): State<App>, uri: Uri) -> Result<Json<StatusView>, Problem> {
+async fn status(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<StatusView>, Problem> {
     Params::read(&uri, &[])?;
-    Ok(Json(app.views.status().await?))
+    Ok(Json(Sight::new(&app, &viewer).status().await?))
 }
 
-async fn objects(State(app): State<App>, uri: Uri) -> Result<Json<Vec<ObjectView>>, Problem> {
+async fn objects(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<ObjectView>>, Problem> {
     let params = Params::read(&uri, OBJECTS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let query = ObjectQuery {
+    let mut query = ObjectQuery {
         source: params.owned("source"),
         kind: params.owned("kind"),
         namespace: params.owned("namespace"),
@@ -75,7 +76,9 @@ async fn objects(State(app): State<App>, uri: Uri) -> Result<Json<Vec<ObjectView
         index: params.owned("index"),
         phase: params.phase()?.map(str::to_owned),
         limit: Some(limit),
+        within: None,
     };
+    query.within = Sight::new(&app, &viewer).within(&query).await?;
     let mut objects = app.views.objects(&query).await?;
     objects.truncate(limit);
     if objects.is_empty() {
@@ -84,7 +87,7 @@ async fn objects(State(app): State<App>, uri: Uri) -> Result<Json<Vec<ObjectView
     Ok(Json(objects))
 }
 
-async fn timeline(State(app): State<App>, uri: Uri) -> Result<Json<TimelineView>, Problem> {
+async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<TimelineView>, Problem> {
     let params = Params::read(&uri, TIMELINE)?;
     let query = TimelineQuery {
         uid: params.owned("uid"),
@@ -102,45 +105,53 @@ async fn timeline(State(app): State<App>, uri: Uri) -> Result<Json<TimelineView>
             "Give `uid`, or `kind`, `name` and, where it has one, `namespace`.",
         ));
     }
-    Ok(Json(app.views.timeline(&query).await?))
+    let story = app.views.timeline(&query).await?;
+    Ok(Json(Sight::new(&app, &viewer).of_story(story).await?))
 }
 
-async fn document(State(app): State<App>, Path(seq): Path<String>, uri: Uri) -> Result<Response, Problem> {
+async fn document(
+    State(app): State<App>,
+    viewer: Viewer,
+    Path(seq): Path<String>,
+    uri: Uri,
+) -> Result<Response, Problem> {
     Params::read(&uri, &[])?;
-    let bytes = app.views.document(params::number("seq", &seq)?).await?;
+    let bytes = Sight::new(&app, &viewer).document(params::number("seq", &seq)?).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 
-async fn plugins(State(app): State<App>, uri: Uri) -> Result<Json<Vec<PluginView>>, Problem> {
+async fn plugins(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<PluginView>>, Problem> {
     Params::read(&uri, &[])?;
-    Ok(Json(app.views.status().await?.plugins))
+    Ok(Json(Sight::new(&app, &viewer).status().await?.plugins))
 }
 
-async fn gaps(State(app): State<App>, uri: Uri) -> Result<Json<Vec<Gap>>, Problem> {
+async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<Gap>>, Problem> {
     let params = Params::read(&uri, GAPS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
+    let sight = Sight::new(&app, &viewer);
     let query = GapQuery {
         source: params.owned("source"),
         uid: params.owned("uid"),
         kind: params.owned("kind"),
         namespace: params.owned("namespace"),
         name: params.owned("name"),
-        limit: Some(limit),
+        limit: Some(sight.rows(limit)),
     };
-    let mut gaps = app.views.gaps(&query).await?;
-    gaps.truncate(limit);
+    let found = app.views.gaps(&query).await?;
+    let gaps = sight.gaps(found, limit).await?;
     if gaps.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
     }
     Ok(Json(gaps))
 }
 
-async fn poison(State(app): State<App>, uri: Uri) -> Result<Json<Vec<PoisonView>>, Problem> {
+async fn poison(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<PoisonView>>, Problem> {
     let params = Params::read(&uri, POISON)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let query = PoisonQuery { source: params.owned("source"), limit: Some(limit) };
-    let mut poison = app.views.poison(&query).await?;
-    poison.truncate(limit);
+    viewer.must(Act::SeeStatus, "").await?;
+    let sight = Sight::new(&app, &viewer);
+    let query = PoisonQuery { source: params.owned("source"), limit: Some(sight.rows(limit)) };
+    let poison = sight.poison(app.views.poison(&query).await?, limit).await?;
     if poison.is_empty() {
         scope::check(&app, query.source.as_deref(), None).await?;
     }
@@ -150,12 +161,13 @@ async fn poison(State(app): State<App>, uri: Uri) -> Result<Json<Vec<PoisonView>
 /// Whatever it is, a browser is to save it and not to show it: it comes from a stranger.
 async fn poison_raw(
     State(app): State<App>,
+    viewer: Viewer,
     Path(number): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     Params::read(&uri, &[])?;
     let number = params::number("number", &number)?;
-    let bytes = app.views.poison_raw(number).await?;
+    let bytes = Sight::new(&app, &viewer).poison_raw(number).await?;
     let saved = format!("attachment; filename=\"poison-{number}.txt\"");
     let headers = [
         (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
@@ -164,45 +176,69 @@ async fn poison_raw(
     Ok((headers, bytes).into_response())
 }
 
-async fn dead_letters(State(app): State<App>, uri: Uri) -> Result<Json<Vec<DeadLetterView>>, Problem> {
+async fn dead_letters(
+    State(app): State<App>,
+    viewer: Viewer,
+    uri: Uri,
+) -> Result<Json<Vec<DeadLetterView>>, Problem> {
     let params = Params::read(&uri, OF_PLUGIN)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let mut letters = app.views.dead_letters(params.text("plugin")).await?;
-    letters.truncate(limit);
-    Ok(Json(letters))
+    let letters = app.views.dead_letters(params.text("plugin")).await?;
+    Ok(Json(Sight::new(&app, &viewer).letters(letters, limit).await?))
 }
 
 async fn replay(
     State(app): State<App>,
+    viewer: Viewer,
     uri: Uri,
     body: Result<Json<ReplayRequest>, JsonRejection>,
 ) -> Result<Json<ReplayView>, Problem> {
     Params::read(&uri, &[])?;
     let Json(request) = body?;
-    check_replay(&request)?;
+    let request = authorised(&viewer, Act::Replay, request).await?;
     Ok(Json(app.views.replay(&request).await?))
 }
 
 async fn drop_letters(
     State(app): State<App>,
+    viewer: Viewer,
     uri: Uri,
     body: Result<Json<ReplayRequest>, JsonRejection>,
 ) -> Result<Json<DropView>, Problem> {
     Params::read(&uri, &[])?;
     let Json(request) = body?;
-    check_replay(&request)?;
+    let request = authorised(&viewer, Act::Drop, request).await?;
     Ok(Json(app.views.drop_letters(&request).await?))
 }
 
-async fn letter_records(State(app): State<App>, uri: Uri) -> Result<Json<Vec<LetterRecordView>>, Problem> {
+async fn letter_records(
+    State(app): State<App>,
+    viewer: Viewer,
+    uri: Uri,
+) -> Result<Json<Vec<LetterRecordView>>, Problem> {
     let params = Params::read(&uri, OF_PLUGIN)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
+    viewer.must(Act::SeeStatus, "").await?;
     let mut records = app.views.letter_records(params.text("plugin")).await?;
     records.truncate(limit);
     Ok(Json(records))
 }
 
-pub(crate) fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
+/// The request as it is carried out: the record names whoever has signed in.
+pub(crate) async fn authorised(
+    viewer: &Viewer,
+    act: Act,
+    mut request: ReplayRequest,
+) -> Result<ReplayRequest, Problem> {
+    check_replay(&request)?;
+    viewer.must(act, &request.plugin).await?;
+    if let Some(name) = viewer.name() {
+        request.who = name.to_owned();
+    }
+    Ok(request)
+}
+
+fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     let hint = "The reason is kept with what was done, for whoever asks later.";
     if request.plugin.trim().is_empty() {
         return Err(Problem::invalid("`plugin` is empty.", "Name the plugin whose dead letters are meant."));

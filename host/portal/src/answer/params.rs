@@ -4,7 +4,7 @@ use axum::extract::Query;
 use axum::http::Uri;
 use kubewitness_core::status::PHASES;
 
-use crate::problem::Problem;
+use super::Problem;
 
 pub(crate) struct Params(Vec<(String, String)>);
 

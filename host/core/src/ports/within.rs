@@ -1,0 +1,69 @@
+//! Which objects of an answer may be shown, as somebody has decided who asked the API server.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::calendar;
+
+/// By the name of the source. What is not here is not shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Within {
+    pub sources: BTreeMap<String, Shown>,
+}
+
+/// What is shown of one source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    Everything,
+    /// These namespaces, and of each the objects that were created at this moment or later: an older
+    /// object belongs to a namespace that had the name before.
+    Namespaces(BTreeMap<String, u64>),
+}
+
+/// A resource that a source witnesses, as rules of RBAC name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    pub source: String,
+    pub group: String,
+    pub kind: String,
+    /// The plural: as the source's settings say, or else as kinds usually form it.
+    pub resource: String,
+}
+
+/// When an object was created, by its document. The API server sets it, and nobody can change it.
+/// `None` for a document that does not say so, such as that of a gap.
+pub fn created_ms(document: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Document {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        creation_timestamp: String,
+    }
+    let document: Document = serde_json::from_slice(document).ok()?;
+    calendar::moment(&document.metadata.creation_timestamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::created_ms;
+
+    #[test]
+    fn only_a_document_that_says_when_its_object_was_created_has_an_age() {
+        let document = br#"{"spec":{},"metadata":{"name":"a","creationTimestamp":"2026-11-20T13:45:11Z"}}"#;
+        assert_eq!(created_ms(document), Some(1_795_182_311_000));
+        for other in [
+            &b""[..],
+            b"{}",
+            br#"{"metadata":{"creationTimestamp":null}}"#,
+            br#"{"metadata":{"creationTimestamp":"yesterday"}}"#,
+            br#"{"source":"jobs","reason":"Compacted"}"#,
+            br#"{"metadata":{"creationTimestamp":"1969-11-20T13:45:11Z"}}"#,
+        ] {
+            assert_eq!(created_ms(other), None, "{}", String::from_utf8_lossy(other));
+        }
+    }
+}

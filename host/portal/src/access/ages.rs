@@ -1,0 +1,67 @@
+//! When objects were created: a namespace that was made again shows nothing of what its name held before.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use kubewitness_core::ports::created_ms;
+use kubewitness_core::views::{TimelineQuery, ViewError, Views};
+use kubewitness_core::{Change, ObjectRef, Seq};
+
+/// A uid and a number each. When there are more, they are read anew.
+const KEPT: usize = 16_384;
+/// States of an object among which one with a document is looked for, and documents that are read for it: any
+/// that the server sent says when the object was created.
+const STATES: usize = 64;
+const DOCUMENTS: usize = 4;
+
+#[derive(Default)]
+pub(crate) struct Ages(Mutex<HashMap<String, u64>>);
+
+impl Ages {
+    /// `None` where no document of the object is there any more. `seq` is one of its states, if one is known.
+    pub(crate) async fn created_ms(
+        &self,
+        views: &dyn Views,
+        object: &ObjectRef,
+        seq: Option<Seq>,
+    ) -> Result<Option<u64>, ViewError> {
+        if let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&object.uid) {
+            return Ok(Some(*known));
+        }
+        let mut found = match seq {
+            Some(seq) => said_at(views, seq).await?,
+            None => None,
+        };
+        if found.is_none() {
+            found = search(views, &object.uid).await?;
+        }
+        if let Some(created) = found {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.len() >= KEPT {
+                kept.clear();
+            }
+            kept.insert(object.uid.clone(), created);
+        }
+        Ok(found)
+    }
+}
+
+async fn search(views: &dyn Views, uid: &str) -> Result<Option<u64>, ViewError> {
+    let query = TimelineQuery { uid: Some(uid.into()), limit: Some(STATES), ..TimelineQuery::default() };
+    let story = views.timeline(&query).await?;
+    let present = story.states.iter().filter(|state| state.change == Change::Present);
+    for state in present.take(DOCUMENTS) {
+        if let Some(created) = said_at(views, state.seq).await? {
+            return Ok(Some(created));
+        }
+    }
+    Ok(None)
+}
+
+async fn said_at(views: &dyn Views, seq: Seq) -> Result<Option<u64>, ViewError> {
+    match views.document(seq).await {
+        Ok(document) => Ok(created_ms(&document)),
+        Err(ViewError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,159 @@
+//! Answers that are kept for seconds, so that a storm of one question is one question.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Unanswered;
+
+/// A failure is kept as long as this, so that those who waited for the answer do not ask one after the other.
+const FAILED: Duration = Duration::from_secs(1);
+
+type Answer<V> = Result<V, Unanswered>;
+
+struct Kept<V> {
+    answer: Answer<V>,
+    until: Instant,
+}
+
+/// Whoever holds the lock asks; the others wait for what comes of it.
+type Slot<V> = Arc<tokio::sync::Mutex<Option<Kept<V>>>>;
+
+pub(super) struct Answers<K, V> {
+    slots: Mutex<HashMap<K, Slot<V>>>,
+    most: usize,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
+    /// No more than `most` are kept. Where there is no room, the one goes that would be kept the shortest.
+    pub(super) fn new(most: usize) -> Self {
+        Self { slots: Mutex::default(), most }
+    }
+
+    /// The answer that is kept, or else a new one, which `keep` says how long to keep.
+    pub(super) async fn get(
+        &self,
+        key: &K,
+        keep: impl FnOnce(&V) -> Duration,
+        ask: impl Future<Output = Answer<V>>,
+    ) -> Answer<V> {
+        self.get_where(key, |_| true, keep, ask).await
+    }
+
+    /// The same, where an answer that is kept may not be good enough.
+    pub(super) async fn get_where(
+        &self,
+        key: &K,
+        is_good: impl FnOnce(&V) -> bool,
+        keep: impl FnOnce(&V) -> Duration,
+        ask: impl Future<Output = Answer<V>>,
+    ) -> Answer<V> {
+        let slot = self.slot(key);
+        let mut kept = slot.lock().await;
+        if let Some(kept) = kept.as_ref().filter(|kept| Instant::now() < kept.until)
+            && kept.answer.as_ref().ok().is_none_or(is_good)
+        {
+            return kept.answer.clone();
+        }
+        let answer = ask.await;
+        let time = answer.as_ref().map_or(FAILED, keep);
+        *kept = Some(Kept { answer: answer.clone(), until: Instant::now() + time });
+        answer
+    }
+
+    fn slot(&self, key: &K) -> Slot<V> {
+        let mut slots = self.slots();
+        if let Some(slot) = slots.get(key) {
+            return slot.clone();
+        }
+        if slots.len() >= self.most {
+            make_room(&mut slots, self.most);
+        }
+        let slot = Slot::default();
+        // Where every slot is being asked for, this answer is not kept.
+        if slots.len() < self.most {
+            slots.insert(key.clone(), slot.clone());
+        }
+        slot
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<K, Slot<V>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn make_room<K: Hash + Eq + Clone, V>(slots: &mut HashMap<K, Slot<V>>, most: usize) {
+    let now = Instant::now();
+    // What is locked is being asked for.
+    let until =
+        |slot: &Slot<V>| slot.try_lock().ok().map(|kept| kept.as_ref().map_or(now, |kept| kept.until));
+    slots.retain(|_, slot| until(slot).is_none_or(|until| until > now));
+    if slots.len() < most {
+        return;
+    }
+    let ends = slots.iter().filter_map(|(key, slot)| until(slot).map(|until| (until, key)));
+    if let Some(key) = ends.min_by_key(|(until, _)| *until).map(|(_, key)| key.clone()) {
+        slots.remove(&key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const KEPT: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_storm_of_one_question_is_asked_once_and_again_when_the_answer_is_old() {
+        let (answers, asked) = (Answers::new(4), AtomicUsize::new(0));
+        let ask = || {
+            answers.get(&1, |_| KEPT, async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(asked.fetch_add(1, Ordering::SeqCst))
+            })
+        };
+        let all = futures::future::join_all((0..1000).map(|_| ask())).await;
+        assert!(all.iter().all(|answer| matches!(answer, Ok(0))));
+        tokio::time::advance(KEPT - Duration::from_secs(1)).await;
+        assert!(matches!(ask().await, Ok(0)));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(matches!(ask().await, Ok(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_who_gives_up_leaves_the_question_to_the_next() {
+        let answers = Answers::new(4);
+        let first = answers.get(&1, |_| KEPT, std::future::pending());
+        assert!(tokio::time::timeout(Duration::from_secs(1), first).await.is_err());
+        assert!(matches!(answers.get(&1, |_| KEPT, async { Ok(7) }).await, Ok(7)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_kept_for_a_moment_and_no_longer() {
+        let answers = Answers::new(4);
+        let failed = || async { Err::<u8, _>(Unanswered::new(false, "gone")) };
+        assert!(answers.get(&1, |_| KEPT, failed()).await.is_err());
+        assert!(answers.get(&1, |_| KEPT, async { Ok(1) }).await.is_err());
+        tokio::time::advance(FAILED).await;
+        assert!(answers.get(&1, |_| KEPT, async { Ok(1) }).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_kept_than_there_is_room_for_and_the_shortest_goes_first() {
+        let answers = Answers::new(3);
+        let ask = async |key: u8, seconds| {
+            answers.get(&key, |_| Duration::from_secs(seconds), async { Ok(key) }).await.unwrap();
+        };
+        ask(1, 10).await;
+        for garbage in 2..200 {
+            ask(garbage, 2).await;
+            assert!(answers.slots().len() <= 3);
+        }
+        assert!(answers.slots().contains_key(&1));
+    }
+}

@@ -1,0 +1,223 @@
+//! Lets requests in: each one of somebody who is known, or else none.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::html;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::reviews::{AccessControl, Known, Unanswered};
+use super::viewer::{Person, Proof};
+use super::{Access, Viewer, proxy, session};
+use crate::answer::Problem;
+use crate::answer::frame::{Page, Reader};
+
+pub(crate) const LOGIN: &str = "/login";
+pub(crate) const LOGOUT: &str = "/logout";
+/// An address of the portal with a selector in it.
+const NEXT_BYTES: usize = 2048;
+const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubectl create token NAME -n NAMESPACE` makes \
+     one for a service account.";
+
+/// What is asked of every request.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) access: Access,
+    /// Whether browsers come by HTTPS.
+    pub(crate) secure: bool,
+}
+
+impl Gate {
+    /// How pages are drawn for somebody who is not known.
+    pub(crate) fn stranger(&self) -> Reader {
+        match self.access {
+            Access::None => Reader::Anybody,
+            Access::Kubernetes(_) => Reader::Nobody,
+        }
+    }
+
+    pub(crate) async fn admit(self, mut request: Request, next: Next) -> Response {
+        let Access::Kubernetes(control) = &self.access else {
+            request.extensions_mut().insert(Viewer::Everybody);
+            return next.run(request).await;
+        };
+        if is_open(request.uri().path()) {
+            return next.run(request).await;
+        }
+        match self.recognise(control, request.headers()).await {
+            Ok(Some(person)) => {
+                let can_leave = matches!(person.proof, Proof::Session(_));
+                let reader = Reader::Person { name: person.known.person.user.as_str().into(), can_leave };
+                request.extensions_mut().insert(Viewer::Person(Arc::new(person)));
+                let mut response = next.run(request).await;
+                response.extensions_mut().insert(reader);
+                response
+            }
+            Ok(None) => self.refuse(&request),
+            Err(unanswered) => answer(Problem::from(unanswered), request.uri()),
+        }
+    }
+
+    /// Who asks. The first proof that is there decides: one that is wrong is not made up for by another.
+    async fn recognise(
+        &self,
+        control: &Arc<AccessControl>,
+        headers: &HeaderMap,
+    ) -> Result<Option<Person>, Unanswered> {
+        let person = |known: Arc<Known>, proof| Person { control: control.clone(), known, proof };
+        if let Some(said) =
+            control.options.trusted_proxy.as_ref().and_then(|secret| proxy::person(secret, headers))
+        {
+            return Ok(Some(person(Arc::new(Known::new(said)), Proof::Proxy)));
+        }
+        if headers.contains_key(header::AUTHORIZATION) {
+            let Some(token) = bearer(headers) else { return Ok(None) };
+            let known = control.person(token).await?;
+            return Ok(known.map(|known| person(known, Proof::Token(token.to_owned()))));
+        }
+        let Some(session) = session::read(headers, self.secure).and_then(|text| control.open(&text)) else {
+            return Ok(None);
+        };
+        let known = control.person(&session.token).await?;
+        Ok(known.map(|known| person(known, Proof::Session(session))))
+    }
+
+    /// Whether the browser's session is one that goes on.
+    pub(crate) async fn is_signed_in(&self, headers: &HeaderMap) -> Result<bool, Unanswered> {
+        match &self.access {
+            Access::None => Ok(true),
+            Access::Kubernetes(control) => Ok(self.recognise(control, headers).await?.is_some()),
+        }
+    }
+
+    /// Ends the browser's session; the cookies that take it away.
+    pub(crate) fn leave(&self, headers: &HeaderMap) -> Vec<String> {
+        if let Access::Kubernetes(control) = &self.access
+            && let Some(session) = session::read(headers, self.secure).and_then(|text| control.open(&text))
+        {
+            control.end(&session);
+        }
+        session::unset(self.secure)
+    }
+
+    fn refuse(&self, request: &Request) -> Response {
+        let (headers, uri) = (request.headers(), request.uri());
+        if !is_page(uri.path()) || headers.contains_key(header::AUTHORIZATION) {
+            let message = match headers.contains_key(header::AUTHORIZATION) {
+                true => "The API server does not know this token, or no longer.",
+                false => "It is not known who asks.",
+            };
+            return unauthorised(Problem::new(StatusCode::UNAUTHORIZED, message, TOKEN_FROM), uri);
+        }
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let had_session = session::read(headers, self.secure).is_some();
+        let ended = if had_session { "&ended=true" } else { "" };
+        let next = uri.path_and_query().map(|local| local.as_str()).filter(|_| reads).unwrap_or("/");
+        let next = utf8_percent_encode(local(next), NON_ALPHANUMERIC);
+        let address = format!("{LOGIN}?next={next}{ended}");
+        match reads && comes_from_elsewhere(headers) {
+            true => from_here(&address),
+            false => Redirect::to(&address).into_response(),
+        }
+    }
+}
+
+/// For everybody: what the page is drawn with on which people sign in.
+fn is_open(path: &str) -> bool {
+    matches!(path, LOGIN | LOGOUT) || path.starts_with("/assets/")
+}
+
+fn is_page(path: &str) -> bool {
+    !path.starts_with("/api/") && !matches!(path, "/healthz" | "/readyz" | "/metrics")
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let (scheme, token) = all.next()?.to_str().ok()?.split_once(' ')?;
+    (all.next().is_none() && scheme.eq_ignore_ascii_case("bearer")).then_some(token.trim())
+}
+
+fn answer(problem: Problem, uri: &Uri) -> Response {
+    match is_page(uri.path()) {
+        true => problem.answer(uri.path()),
+        false => problem.into_response(),
+    }
+}
+
+fn unauthorised(problem: Problem, uri: &Uri) -> Response {
+    let mut response = answer(problem, uri);
+    let how = HeaderValue::from_static("Bearer realm=\"kubewitness\"");
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
+    response
+}
+
+/// Whoever follows a link on another site comes without the cookie, which is for our own pages alone.
+fn comes_from_elsewhere(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    matches!(site, Some("cross-site" | "same-site"))
+}
+
+/// The browser goes there from a page of ours, and so with the cookie if it has one. The page for signing in leads
+/// whoever is signed in to where they wanted to go.
+fn from_here(address: &str) -> Response {
+    let content = html! {
+        div.empty { h1 { "One moment" } p { a href=(address) { "Go on" } } }
+    };
+    let page = Page::new("One moment", "", content);
+    ([("refresh", format!("0;url={address}"))], page).into_response()
+}
+
+/// An address of the portal itself; the first page where it is none.
+pub(crate) fn local(address: &str) -> &str {
+    let is_path = address.starts_with('/') && !address.starts_with("//") && address.len() <= NEXT_BYTES;
+    let is_plain = address.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    let is_gate = is_open(address.split(['?', '#']).next().unwrap_or_default());
+    if is_path && is_plain && !is_gate { address } else { "/" }
+}
+
+impl From<Unanswered> for Problem {
+    fn from(unanswered: Unanswered) -> Self {
+        let hint = match unanswered.refused {
+            true => {
+                "The API server refuses the controller's questions: its role has to have `create` on `tokenreviews` and \
+                 `subjectaccessreviews`, and `get` on `namespaces`. The controller's log has the refusal."
+            }
+            false => "Try again in a moment; the controller's log says why the API server does not answer.",
+        };
+        let message = "The API server can't be asked who you are and what you may see, so nothing is shown.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message, hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::local;
+
+    #[test]
+    fn only_addresses_of_the_portal_itself_are_gone_on_to() {
+        for good in ["/", "/objects/uid-1", "/?kind=Job&namespace=a", "/a//b", "/gaps#poison"] {
+            assert_eq!(local(good), good);
+        }
+        let long = format!("/{}", "a".repeat(3000));
+        for evil in [
+            "",
+            "https://evil.example",
+            "//evil.example",
+            "/\\evil.example",
+            "\\\\evil.example",
+            "javascript:alert(1)",
+            "/a\r\nset-cookie: x",
+            "/\tevil",
+            " /",
+            "/é",
+            "/login?next=/",
+            "/logout",
+            &long,
+        ] {
+            assert_eq!(local(evil), "/", "{evil}");
+        }
+    }
+}

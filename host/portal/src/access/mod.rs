@@ -1,0 +1,78 @@
+//! Who asks, and what they may see: what the API server says, kept for seconds.
+//!
+//! The portal holds no rights of its own for anybody. It asks [`Reviewer`] as the person who asks, and
+//! where there is no answer, there is nothing to see.
+
+pub(crate) mod ages;
+mod answers;
+pub(crate) mod gate;
+mod proxy;
+mod reviews;
+mod session;
+mod viewer;
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+pub use reviews::AccessControl;
+pub(crate) use reviews::Unanswered;
+pub(crate) use viewer::{Act, Viewer};
+
+/// Bytes of a key that sessions are sealed with.
+pub const SESSION_KEY_BYTES: usize = 32;
+/// Tokens of some providers list every group of a person. More than this is none.
+const TOKEN_BYTES: usize = 16 * 1024;
+/// A secret that is shorter could be guessed.
+const LEAST_SECRET_BYTES: usize = 32;
+
+/// Who may use the portal.
+#[derive(Clone, Default)]
+pub enum Access {
+    /// Whoever reaches the address sees and does everything. Only for an address that nobody else reaches.
+    #[default]
+    None,
+    /// People sign in with a token of Kubernetes. They see and do what Kubernetes lets them.
+    Kubernetes(Arc<AccessControl>),
+}
+
+/// What an operator chooses.
+#[derive(Clone)]
+pub struct AccessOptions {
+    /// Seals the cookie that holds a person's token. Replicas that have the same key know each other's
+    /// sessions, and a restart keeps them. It has to be random.
+    pub session_key: [u8; SESSION_KEY_BYTES],
+    /// Whether each document that a person reads is logged, with the target `kubewitness::audit`.
+    pub log_reads: bool,
+    /// What a proxy that signs people in proves itself with. Left out: no proxy is trusted.
+    pub trusted_proxy: Option<ProxySecret>,
+}
+
+/// What a proxy sends as `X-Kubewitness-Proxy-Secret`, beside `X-Remote-User` and `X-Remote-Group`.
+#[derive(Clone)]
+pub struct ProxySecret(Arc<[u8]>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the proxy's secret has {0} bytes: make a random one of at least {LEAST_SECRET_BYTES}, as \
+     `openssl rand -hex 32` does"
+)]
+pub struct WeakSecret(usize);
+
+impl ProxySecret {
+    /// White space at its ends is not part of it: files end with a line.
+    pub fn new(text: &str) -> Result<Self, WeakSecret> {
+        let text = text.trim();
+        if text.len() < LEAST_SECRET_BYTES {
+            return Err(WeakSecret(text.len()));
+        }
+        Ok(Self(text.as_bytes().into()))
+    }
+}
+
+impl fmt::Debug for ProxySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProxySecret(…)")
+    }
+}

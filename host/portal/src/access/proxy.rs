@@ -1,0 +1,91 @@
+//! A proxy that signs people in and says who they are. It is believed where it knows the secret; otherwise
+//! nothing that it says is looked at.
+
+use axum::http::HeaderMap;
+use kubewitness_core::ports::Person;
+use ring::hmac;
+
+use super::ProxySecret;
+
+const SECRET: &str = "x-kubewitness-proxy-secret";
+const USER: &str = "x-remote-user";
+const GROUP: &str = "x-remote-group";
+/// The header of a request is bounded, and a name is a line of it.
+const NAME_BYTES: usize = 1024;
+const GROUPS: usize = 512;
+/// The API server adds it to everybody who is known, and so rules name it.
+const AUTHENTICATED: &str = "system:authenticated";
+
+/// Who the proxy says it is. `None` where no proxy speaks, or one that names nobody or several.
+pub(super) fn person(secret: &ProxySecret, headers: &HeaderMap) -> Option<Person> {
+    if !is_proof(secret, headers.get(SECRET)?.as_bytes()) {
+        return None;
+    }
+    let mut users = headers.get_all(USER).iter();
+    let user = users.next()?.to_str().ok()?.trim();
+    let groups = headers.get_all(GROUP).iter().map(|value| value.to_str().map(|text| text.trim().to_owned()));
+    let mut groups: Vec<String> = groups.collect::<Result<_, _>>().ok()?;
+    let fits = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES;
+    if users.next().is_some() || !fits(user) || groups.len() > GROUPS || !groups.iter().all(|name| fits(name))
+    {
+        return None;
+    }
+    if !groups.iter().any(|name| name == AUTHENTICATED) {
+        groups.push(AUTHENTICATED.into());
+    }
+    Some(Person { user: user.into(), groups, ..Person::default() })
+}
+
+/// Takes the same time however much of it is right: what is compared are codes made with the secret.
+fn is_proof(secret: &ProxySecret, given: &[u8]) -> bool {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &secret.0);
+    let code = hmac::sign(&key, given);
+    hmac::verify(&key, &secret.0, code.as_ref()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "0123456789abcdef0123456789abcdef";
+
+    fn asked(pairs: &[(&'static str, &str)]) -> Option<Person> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        person(&ProxySecret::new(GOOD).unwrap(), &headers)
+    }
+
+    #[test]
+    fn a_proxy_that_knows_the_secret_says_who_it_is() {
+        let person = asked(&[(SECRET, GOOD), (USER, "ann"), (GROUP, "a"), (GROUP, "b")]).unwrap();
+        assert_eq!((person.user.as_str(), person.uid.as_str()), ("ann", ""));
+        assert_eq!(person.groups, ["a", "b", AUTHENTICATED]);
+    }
+
+    #[test]
+    fn without_the_secret_or_with_unclear_names_it_is_nobody() {
+        let other = GOOD.replace('0', "1");
+        for pairs in [
+            &[(USER, "ann")][..],
+            &[(SECRET, ""), (USER, "ann")],
+            &[(SECRET, &other), (USER, "ann")],
+            &[(SECRET, &GOOD[1..]), (USER, "ann")],
+            &[(SECRET, GOOD)],
+            &[(SECRET, GOOD), (USER, " ")],
+            &[(SECRET, GOOD), (USER, "ann"), (USER, "bob")],
+            &[(SECRET, GOOD), (USER, "ann"), (GROUP, "")],
+            &[(SECRET, GOOD), (USER, &"a".repeat(NAME_BYTES + 1))],
+        ] {
+            assert!(asked(pairs).is_none(), "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_could_be_guessed_is_refused() {
+        assert!(ProxySecret::new("hush").is_err());
+        assert!(ProxySecret::new(&format!(" {} \n", &GOOD[1..])).is_err());
+        assert!(ProxySecret::new(&format!("{GOOD}\n")).is_ok());
+    }
+}

@@ -1,0 +1,278 @@
+//! What the API server is asked, how often, and how long an answer counts.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
+use ring::digest::{SHA256, digest};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::answers::Answers;
+use super::session::{self, Session, Sessions};
+use super::{AccessOptions, TOKEN_BYTES};
+
+/// What is withdrawn in Kubernetes counts here after this time at the latest.
+const KNOWN: Duration = Duration::from_secs(10);
+const ALLOWED: Duration = Duration::from_secs(10);
+/// What is granted is waited for by somebody.
+const UNKNOWN: Duration = Duration::from_secs(2);
+const DENIED: Duration = Duration::from_secs(5);
+const NAMESPACE: Duration = Duration::from_secs(10);
+
+/// People who use a portal within ten seconds, and garbage that others send.
+const TOKENS: usize = 4096;
+/// Each person has one for each resource and namespace that they look at.
+const RIGHTS: usize = 32_768;
+const NAMESPACES: usize = 8192;
+
+/// Reviews under way. Tokens have places of their own: whoever sends garbage keeps nobody who is signed in from
+/// what they may see.
+const TOKEN_REVIEWS: usize = 16;
+const RIGHT_REVIEWS: usize = 32;
+/// A review, with the wait for its place. Requests to an API server that is well take milliseconds.
+const REVIEW: Duration = Duration::from_secs(5);
+
+/// While there are no answers, the log says so once in this time.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+type Digest = [u8; 32];
+
+/// There is no answer, so there is nothing to see.
+#[derive(Clone, Debug)]
+pub(crate) struct Unanswered {
+    /// The API server does not let the portal ask; to try again does not help.
+    pub(crate) refused: bool,
+    pub(crate) why: Arc<str>,
+}
+
+impl Unanswered {
+    pub(super) fn new(refused: bool, why: &str) -> Self {
+        Self { refused, why: why.into() }
+    }
+}
+
+impl From<ReviewError> for Unanswered {
+    fn from(error: ReviewError) -> Self {
+        Self::new(matches!(error, ReviewError::Forbidden(_)), &error.to_string())
+    }
+}
+
+/// A person, and the digest of all that the API server said of them: their rights are kept by it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) person: Person,
+    digest: Digest,
+}
+
+impl Known {
+    pub(super) fn new(person: Person) -> Self {
+        let text = serde_json::to_vec(&person).unwrap_or_else(|_| format!("{person:?}").into_bytes());
+        Self { digest: sha256(&text), person }
+    }
+}
+
+/// An answer, and the moment before its question.
+#[derive(Clone, Debug)]
+struct Asked<T> {
+    answer: T,
+    at: Instant,
+}
+
+impl<T> Asked<T> {
+    async fn now(asking: impl Future<Output = Result<T, Unanswered>>) -> Result<Self, Unanswered> {
+        let at = Instant::now();
+        Ok(Self { answer: asking.await?, at })
+    }
+}
+
+/// Asks the API server who somebody is and what they may see.
+pub struct AccessControl {
+    reviewer: Arc<dyn Reviewer>,
+    pub(super) options: AccessOptions,
+    pub(super) sessions: Sessions,
+    clock: SystemClock,
+    /// By the token's digest: the token itself is not kept.
+    tokens: Answers<Digest, Option<Arc<Known>>>,
+    rights: Answers<(Digest, Attempt), Asked<bool>>,
+    namespaces: Answers<String, Asked<Option<LiveNamespace>>>,
+    token_reviews: Semaphore,
+    right_reviews: Semaphore,
+    /// When it was last logged that there is no answer.
+    told: Mutex<Option<Instant>>,
+}
+
+impl AccessControl {
+    pub fn new(reviewer: Arc<dyn Reviewer>, options: AccessOptions) -> Self {
+        Self {
+            reviewer,
+            sessions: Sessions::new(&options.session_key),
+            options,
+            clock: SystemClock::default(),
+            tokens: Answers::new(TOKENS),
+            rights: Answers::new(RIGHTS),
+            namespaces: Answers::new(NAMESPACES),
+            token_reviews: Semaphore::new(TOKEN_REVIEWS),
+            right_reviews: Semaphore::new(RIGHT_REVIEWS),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Whose token it is; nobody's where it can't be one.
+    pub(crate) async fn person(&self, token: &str) -> Result<Option<Arc<Known>>, Unanswered> {
+        let is_token = |byte: u8| byte.is_ascii_graphic();
+        if token.is_empty() || token.len() > TOKEN_BYTES || !token.bytes().all(is_token) {
+            return Ok(None);
+        }
+        let keep = |known: &Option<Arc<Known>>| if known.is_some() { KNOWN } else { UNKNOWN };
+        let ask = async {
+            let person = self.reviewed(&self.token_reviews, self.reviewer.authenticate(token)).await?;
+            // Nobody's name is a fault of whoever answers, and would be everybody's.
+            Ok(person.filter(|person| !person.user.is_empty()).map(|person| Arc::new(Known::new(person))))
+        };
+        self.tokens.get(&sha256(token.as_bytes()), keep, ask).await
+    }
+
+    pub(crate) async fn allows(&self, known: &Known, attempt: &Attempt) -> Result<bool, Unanswered> {
+        Ok(self.right(known, attempt).await?.answer)
+    }
+
+    async fn right(&self, known: &Known, attempt: &Attempt) -> Result<Asked<bool>, Unanswered> {
+        let keep = |right: &Asked<bool>| if right.answer { ALLOWED } else { DENIED };
+        let ask =
+            Asked::now(self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
+        self.rights.get(&(known.digest, attempt.clone()), keep, ask).await
+    }
+
+    /// The namespace in which they may do it; none where they may not, or there is none.
+    ///
+    /// A right that was given in a namespace that was made again is none in the one before. So the namespace is
+    /// never one that was looked at before the right was.
+    pub(crate) async fn namespace_of(
+        &self,
+        known: &Known,
+        attempt: &Attempt,
+    ) -> Result<Option<LiveNamespace>, Unanswered> {
+        let right = self.right(known, attempt).await?;
+        if !right.answer {
+            return Ok(None);
+        }
+        let name = &attempt.namespace;
+        let is_good = |kept: &Asked<_>| kept.at >= right.at;
+        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+        Ok(self.namespaces.get_where(name, is_good, |_| NAMESPACE, ask).await?.answer)
+    }
+
+    async fn reviewed<T>(
+        &self,
+        places: &Semaphore,
+        review: impl Future<Output = Result<T, ReviewError>>,
+    ) -> Result<T, Unanswered> {
+        let in_place = async {
+            let _place =
+                places.acquire().await.map_err(|error| Unanswered::new(false, &error.to_string()))?;
+            Ok(review.await?)
+        };
+        let answer = match tokio::time::timeout(REVIEW, in_place).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Unanswered::new(false, &format!("no answer within {} s", REVIEW.as_secs()))),
+        };
+        if let Err(unanswered) = &answer {
+            self.tell(unanswered);
+        }
+        answer
+    }
+
+    fn tell(&self, Unanswered { why, .. }: &Unanswered) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| told.elapsed() >= LOG_EVERY) {
+            *told = Some(Instant::now());
+            warn!(
+                "the API server does not say who somebody is or what they may see, so nothing is shown: {why}"
+            );
+        }
+    }
+
+    pub(crate) fn logs_reads(&self) -> bool {
+        self.options.log_reads
+    }
+
+    /// The cookies of a new session with this token.
+    pub(crate) fn begin(&self, token: &str, secure: bool) -> Option<Vec<String>> {
+        let text = self.sessions.seal(token, self.clock.now_ms()).ok()?;
+        Some(session::set(&text, secure))
+    }
+
+    pub(super) fn open(&self, text: &str) -> Option<Session> {
+        self.sessions.open(text, self.clock.now_ms())
+    }
+
+    pub(super) fn goes_on(&self, session: &Session) -> bool {
+        self.sessions.goes_on(session, self.clock.now_ms())
+    }
+
+    pub(super) fn end(&self, session: &Session) {
+        self.sessions.end(session, self.clock.now_ms());
+    }
+}
+
+fn sha256(bytes: &[u8]) -> Digest {
+    let mut found = Digest::default();
+    found.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use async_trait::async_trait;
+
+    use super::*;
+
+    /// A namespace whose age is the number of times that it was made.
+    #[derive(Default)]
+    struct Remade(AtomicU64);
+
+    #[async_trait]
+    impl Reviewer for Remade {
+        async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+            Ok(Some(Person { user: token.into(), ..Person::default() }))
+        }
+
+        async fn allows(&self, person: &Person, _: &Attempt) -> Result<bool, ReviewError> {
+            Ok(person.user != "nobody")
+        }
+
+        async fn namespace(&self, _: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+            let created_ms = self.0.load(Ordering::SeqCst);
+            Ok(Some(LiveNamespace { uid: "u".into(), created_ms }))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_right_is_in_the_namespace_that_was_there_when_it_was_asked_for_or_in_a_later_one() {
+        let reviewer = Arc::new(Remade::default());
+        let options = AccessOptions { session_key: [7; 32], log_reads: false, trusted_proxy: None };
+        let control = AccessControl::new(reviewer.clone(), options);
+        let attempt = Attempt {
+            verb: "list".into(),
+            group: String::new(),
+            resource: "pods".into(),
+            namespace: "ml".into(),
+            name: String::new(),
+        };
+        let since = async |name: &str| {
+            let known = control.person(name).await.unwrap().unwrap();
+            control.namespace_of(&known, &attempt).await.unwrap().map(|namespace| namespace.created_ms)
+        };
+        assert_eq!((since("ann").await, since("nobody").await), (Some(0), None));
+        reviewer.0.store(1, Ordering::SeqCst);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(since("ann").await, Some(0), "her right was in the one before, a moment ago");
+        assert_eq!(since("eve").await, Some(1), "hers was never");
+        assert_eq!(since("ann").await, Some(1));
+    }
+}

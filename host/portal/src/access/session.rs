@@ -1,0 +1,230 @@
+//! Sessions: a person's token, sealed into a cookie. The portal keeps none of them.
+//!
+//! ```text
+//! pieces of base64 (nonce of 12 bytes, AES-256-GCM of:
+//!     id of 16 bytes, end in milliseconds since 1970 as 8 bytes, the token)
+//! ```
+//!
+//! Whoever has the key opens them, so a restart and other replicas keep them. The token is reviewed with each
+//! request: a session ends with its token, and after [`LIFETIME`]. One that was ended by its person is remembered
+//! by the process that was told so, until its end; other replicas accept a copy of its cookie until then.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::error::Unspecified;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::{SESSION_KEY_BYTES, TOKEN_BYTES};
+
+/// A working day. Who goes on after it signs in again.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
+/// Ended sessions that are remembered; those that would end soonest make room.
+const MOST_ENDED: usize = 10_000;
+/// Browsers keep a cookie of 4,096 bytes with its name and attributes; longer sessions take several.
+const PIECE: usize = 3800;
+const HEAD: usize = 16 + 8;
+/// Pieces of the longest token.
+const PIECES: usize = (TOKEN_BYTES + HEAD + NONCE_LEN + 16).div_ceil(3) * 4 / PIECE + 1;
+const AAD: &[u8] = b"kubewitness session 1";
+
+type Id = [u8; 16];
+
+pub(crate) struct Session {
+    pub(crate) id: Id,
+    pub(crate) ends_ms: u64,
+    pub(crate) token: String,
+}
+
+pub(super) struct Sessions {
+    key: [u8; SESSION_KEY_BYTES],
+    random: SystemRandom,
+    ended: Mutex<BTreeMap<Id, u64>>,
+}
+
+impl Sessions {
+    pub(super) fn new(key: &[u8; SESSION_KEY_BYTES]) -> Self {
+        Self { key: *key, random: SystemRandom::new(), ended: Mutex::default() }
+    }
+
+    fn key(&self) -> Result<LessSafeKey, Unspecified> {
+        UnboundKey::new(&AES_256_GCM, &self.key).map(LessSafeKey::new)
+    }
+
+    /// The text of a new session.
+    pub(super) fn seal(&self, token: &str, now_ms: u64) -> Result<String, Unspecified> {
+        let (mut id, mut nonce) = (Id::default(), [0; NONCE_LEN]);
+        self.random.fill(&mut id)?;
+        self.random.fill(&mut nonce)?;
+        let ends_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
+        let mut sealed = [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat();
+        let number = Nonce::assume_unique_for_key(nonce);
+        self.key()?.seal_in_place_append_tag(number, Aad::from(AAD), &mut sealed)?;
+        Ok(URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
+    }
+
+    /// The session, if it is one of ours and goes on.
+    pub(super) fn open(&self, text: &str, now_ms: u64) -> Option<Session> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
+        let mut sealed = sealed.to_vec();
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let key = self.key().ok()?;
+        let plain = key.open_in_place(nonce, Aad::from(AAD), &mut sealed).ok()?;
+        let (id, rest) = plain.split_first_chunk::<16>()?;
+        let (ends_ms, token) = rest.split_first_chunk::<8>()?;
+        let token = String::from_utf8(token.to_vec()).ok()?;
+        let session = Session { id: *id, ends_ms: u64::from_be_bytes(*ends_ms), token };
+        self.goes_on(&session, now_ms).then_some(session)
+    }
+
+    pub(super) fn goes_on(&self, session: &Session, now_ms: u64) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        now_ms < session.ends_ms && !ended.contains_key(&session.id)
+    }
+
+    pub(super) fn end(&self, session: &Session, now_ms: u64) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.retain(|_, ends_ms| now_ms < *ends_ms);
+        while ended.len() >= MOST_ENDED {
+            let soonest = ended.iter().min_by_key(|(_, ends_ms)| **ends_ms).map(|(id, _)| *id);
+            soonest.and_then(|id| ended.remove(&id));
+        }
+        ended.insert(session.id, session.ends_ms);
+    }
+}
+
+/// Over HTTPS the browser itself keeps others from setting it.
+pub(super) fn cookie_name(secure: bool) -> &'static str {
+    if secure { "__Host-kubewitness" } else { "kubewitness" }
+}
+
+/// What sets the cookie: the first piece begins with how many there are.
+pub(super) fn set(text: &str, secure: bool) -> Vec<String> {
+    let pieces: Vec<&str> =
+        (0..text.len()).step_by(PIECE).map(|at| &text[at..(at + PIECE).min(text.len())]).collect();
+    let count = pieces.len();
+    let age = LIFETIME.as_secs();
+    let piece = |(index, piece)| match index {
+        0 => cookie(0, &format!("{count}.{piece}"), age, secure),
+        index => cookie(index, piece, age, secure),
+    };
+    pieces.into_iter().enumerate().map(piece).collect()
+}
+
+/// What takes it away.
+pub(super) fn unset(secure: bool) -> Vec<String> {
+    (0..PIECES).map(|index| cookie(index, "", 0, secure)).collect()
+}
+
+fn cookie(index: usize, value: &str, age: u64, secure: bool) -> String {
+    let name = piece_name(index, secure);
+    let secure = if secure { "; Secure" } else { "" };
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}")
+}
+
+fn piece_name(index: usize, secure: bool) -> String {
+    let name = cookie_name(secure);
+    if index == 0 { name.to_owned() } else { format!("{name}-{index}") }
+}
+
+/// The session's text, put together from what the browser sent.
+pub(super) fn read(headers: &HeaderMap, secure: bool) -> Option<String> {
+    let (count, first) = find(headers, &piece_name(0, secure))?.split_once('.')?;
+    let count: usize = count.parse().ok().filter(|count| (1..=PIECES).contains(count))?;
+    let mut text = first.to_owned();
+    for index in 1..count {
+        text.push_str(find(headers, &piece_name(index, secure))?);
+    }
+    Some(text)
+}
+
+fn find<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let cookies = headers.get_all(header::COOKIE).into_iter();
+    let pairs =
+        cookies.filter_map(|value: &HeaderValue| value.to_str().ok()).flat_map(|text| text.split(';'));
+    let mut values = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(known, _)| *known == name);
+    values.next().map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_182_311_000;
+
+    fn sessions() -> Sessions {
+        Sessions::new(&[7; SESSION_KEY_BYTES])
+    }
+
+    fn browser(set: &[String]) -> HeaderMap {
+        let pairs: Vec<_> = set.iter().map(|text| text.split(';').next().unwrap()).collect();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::COOKIE, format!("theme=dark; {}", pairs.join("; ")).parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_session_is_opened_by_whoever_has_the_key_until_its_end() {
+        let text = sessions().seal("a-token", NOW).unwrap();
+        assert_eq!(sessions().open(&text, NOW).unwrap().token, "a-token");
+        let end = NOW + LIFETIME.as_millis() as u64;
+        assert!(sessions().open(&text, end - 1).is_some() && sessions().open(&text, end).is_none());
+        assert!(Sessions::new(&[8; SESSION_KEY_BYTES]).open(&text, NOW).is_none());
+        assert_ne!(text, sessions().seal("a-token", NOW).unwrap());
+        assert!(!text.contains("a-token"));
+    }
+
+    #[test]
+    fn what_was_altered_is_no_session() {
+        let text = sessions().seal("a-token", NOW).unwrap();
+        for at in 0..text.len() {
+            let other = if text.as_bytes()[at] == b'A' { "B" } else { "A" };
+            let altered = format!("{}{other}{}", &text[..at], &text[at + 1..]);
+            // The last character has bits that mean nothing, and the decoder refuses them.
+            assert!(sessions().open(&altered, NOW).is_none(), "at {at}");
+            assert!(sessions().open(&text[..at], NOW).is_none());
+        }
+        for garbage in ["", "%", "AAAA", "1.2.3"] {
+            assert!(sessions().open(garbage, NOW).is_none());
+        }
+    }
+
+    #[test]
+    fn an_ended_session_stays_ended_and_others_go_on() {
+        let sessions = sessions();
+        let open = |text: &str| sessions.open(text, NOW);
+        let (one, other) = (sessions.seal("t", NOW).unwrap(), sessions.seal("t", NOW).unwrap());
+        sessions.end(&open(&one).unwrap(), NOW);
+        assert!(open(&one).is_none() && open(&other).is_some());
+        for _ in 0..MOST_ENDED + 10 {
+            let mut id = Id::default();
+            SystemRandom::new().fill(&mut id).unwrap();
+            sessions.end(&Session { id, ends_ms: NOW + 1, token: String::new() }, NOW);
+        }
+        assert_eq!(sessions.ended.lock().unwrap().len(), MOST_ENDED);
+        assert!(open(&one).is_none(), "those that end sooner made room");
+    }
+
+    #[test]
+    fn the_longest_token_fits_into_the_pieces_of_a_cookie_and_each_into_what_browsers_keep() {
+        let token = "t".repeat(TOKEN_BYTES);
+        for secure in [false, true] {
+            let set = set(&sessions().seal(&token, NOW).unwrap(), secure);
+            assert_eq!((set.len(), unset(secure).len()), (PIECES, PIECES));
+            assert!(set.iter().all(|text| text.len() <= 4096), "{}", set[0].len());
+            let text = read(&browser(&set), secure).unwrap();
+            assert_eq!(sessions().open(&text, NOW).unwrap().token, token);
+            assert!(read(&browser(&set[1..]), secure).is_none());
+            assert!(read(&browser(&set[..PIECES - 1]), secure).is_none());
+        }
+        for count in ["0.x", "99.x", "-1.x", "x", "2.x"] {
+            assert!(read(&browser(&[format!("kubewitness={count}")]), false).is_none(), "{count}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Who asks, as far as a handler needs to know.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use kubewitness_core::ObjectRef;
+use kubewitness_core::ports::Attempt;
+
+use super::reviews::{AccessControl, Known, Unanswered};
+use super::session::Session;
+use crate::answer::Problem;
+use axum::http::StatusCode;
+
+/// The group of what Kubewitness lets people do beside reading objects.
+pub(crate) const GROUP: &str = "kubewitness.dev";
+
+#[derive(Clone)]
+pub(crate) enum Viewer {
+    /// Nobody is told apart, and so everybody sees and does everything.
+    Everybody,
+    Person(Arc<Person>),
+    /// The gate has not seen the request: nothing is for it.
+    Nobody,
+}
+
+pub(crate) struct Person {
+    pub(super) control: Arc<AccessControl>,
+    pub(super) known: Arc<Known>,
+    pub(super) proof: Proof,
+}
+
+/// By what somebody was recognised: looked at again while a stream is open.
+pub(super) enum Proof {
+    Token(String),
+    Session(Session),
+    /// A proxy that is trusted has said so.
+    Proxy,
+}
+
+/// What a right of Kubewitness' own is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    SeeStatus,
+    Replay,
+    Drop,
+}
+
+impl Act {
+    /// Verb and resource, as rules of RBAC name them.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::SeeStatus => ("get", "status"),
+            Self::Replay => ("replay", "plugins"),
+            Self::Drop => ("drop", "plugins"),
+        }
+    }
+}
+
+impl Viewer {
+    pub(crate) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Everybody | Self::Nobody => None,
+            Self::Person(person) => Some(&person.known.person.user),
+        }
+    }
+
+    /// Whether the API server still knows them, and their session goes on.
+    pub(crate) async fn is_still_known(&self) -> Result<bool, Unanswered> {
+        let Self::Person(person) = self else { return Ok(matches!(self, Self::Everybody)) };
+        let token = match &person.proof {
+            Proof::Proxy => return Ok(true),
+            Proof::Token(token) => token,
+            Proof::Session(session) if !person.control.goes_on(session) => return Ok(false),
+            Proof::Session(session) => &session.token,
+        };
+        let known = person.control.person(token).await?;
+        Ok(known.is_some_and(|known| known.person == person.known.person))
+    }
+
+    /// What Kubernetes lets them do; `None` where nobody asks it.
+    pub(crate) async fn allows(&self, attempt: &Attempt) -> Result<bool, Unanswered> {
+        match self {
+            Self::Everybody => Ok(true),
+            Self::Nobody => Ok(false),
+            Self::Person(person) => person.control.allows(&person.known, attempt).await,
+        }
+    }
+
+    /// Since when the namespace in which they may do it has been there; `None` where they may not, or there is
+    /// none.
+    pub(crate) async fn namespace_since_ms(&self, attempt: &Attempt) -> Result<Option<u64>, Unanswered> {
+        let Self::Person(person) = self else { return Ok(None) };
+        let namespace = person.control.namespace_of(&person.known, attempt).await?;
+        Ok(namespace.map(|namespace| namespace.created_ms))
+    }
+
+    /// `name` is a plugin, or empty.
+    pub(crate) async fn may(&self, act: Act, name: &str) -> Result<bool, Unanswered> {
+        let (verb, resource) = act.words();
+        let attempt = Attempt {
+            verb: verb.into(),
+            group: GROUP.into(),
+            resource: resource.into(),
+            namespace: String::new(),
+            name: name.into(),
+        };
+        self.allows(&attempt).await
+    }
+
+    /// Refuses what they may not do, and says what right it takes.
+    pub(crate) async fn must(&self, act: Act, name: &str) -> Result<(), Problem> {
+        if self.may(act, name).await? {
+            return Ok(());
+        }
+        let (verb, resource) = act.words();
+        let who = self.name().unwrap_or("nobody");
+        let (which, named) = match name {
+            "" => (String::new(), String::new()),
+            name => (format!(" of the plugin `{name}`"), format!(" of the name `{name}`")),
+        };
+        let message = match act {
+            Act::SeeStatus => format!("{who} may not see how the controller works."),
+            Act::Replay => format!("{who} may not replay dead letters{which}."),
+            Act::Drop => format!("{who} may not drop dead letters{which}."),
+        };
+        let hint =
+            format!("It takes a ClusterRole with the verb `{verb}` on `{resource}` in `{GROUP}`{named}.");
+        Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
+    }
+
+    /// For the record, where an operator wants one: who read which document. Never what is in it.
+    pub(crate) fn has_read(&self, object: &ObjectRef, seq: u64) {
+        let Self::Person(person) = self else { return };
+        if !person.control.logs_reads() {
+            return;
+        }
+        let ObjectRef { group, kind, namespace, name, uid, .. } = object;
+        let object = format!("{group}/{kind} {namespace}/{name} {uid}");
+        tracing::info!(
+            target: "kubewitness::audit",
+            person = %person.known.person.user, object, seq,
+            "a document was read"
+        );
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Viewer {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().cloned().unwrap_or(Self::Nobody))
+    }
+}

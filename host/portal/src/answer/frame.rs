@@ -1,0 +1,140 @@
+//! What every page has around its content, and the files that it is drawn with.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
+use kubewitness_core::document::checksum;
+use maud::{DOCTYPE, Markup, html};
+
+const CSS: &str = include_str!("../../assets/portal.css");
+const SCRIPT: &str = include_str!("../../assets/portal.js");
+const ICON: &str = include_str!("../../assets/icon.svg");
+
+/// The addresses of the assets hold their checksum, so that browsers may keep them for ever.
+static ADDRESSES: LazyLock<[String; 3]> = LazyLock::new(|| {
+    [("portal.css", CSS), ("portal.js", SCRIPT), ("icon.svg", ICON)]
+        .map(|(name, text)| format!("/assets/{name}?v={:08x}", checksum(text.as_bytes())))
+});
+
+/// Where the files are found, and what answers there.
+pub(crate) fn assets<S: Clone + Send + Sync + 'static>() -> [(&'static str, MethodRouter<S>); 3] {
+    [
+        ("/assets/portal.css", get(|| asset("text/css; charset=utf-8", CSS))),
+        ("/assets/portal.js", get(|| asset("text/javascript; charset=utf-8", SCRIPT))),
+        ("/assets/icon.svg", get(|| asset("image/svg+xml", ICON))),
+    ]
+}
+
+async fn asset(kind: &'static str, text: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+const TABS: [(&str, &str); 5] = [
+    ("/", "Jobs"),
+    ("/plugins", "Plugins"),
+    ("/deadletters", "Dead letters"),
+    ("/sources", "Sources"),
+    ("/gaps", "Gaps"),
+];
+
+/// Who the frame is drawn for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Nobody is told apart.
+    Anybody,
+    /// Somebody who has not signed in.
+    Nobody,
+    /// Whoever has a session can leave.
+    Person { name: Arc<str>, can_leave: bool },
+}
+
+/// A page without its frame. [`dress`] draws it, once it is known who reads it.
+#[derive(Clone)]
+pub(crate) struct Page {
+    title: String,
+    tab: &'static str,
+    content: Markup,
+}
+
+impl Page {
+    /// `tab` is the address of the tab that it belongs to, or empty.
+    pub(crate) fn new(title: impl Into<String>, tab: &'static str, content: Markup) -> Self {
+        Self { title: title.into(), tab, content }
+    }
+}
+
+impl IntoResponse for Page {
+    fn into_response(self) -> Response {
+        let mut response = Html(String::new()).into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Draws the page that a response holds, if it does.
+pub(crate) fn dress(mut response: Response, stranger: &Reader) -> Response {
+    let Some(page) = response.extensions_mut().remove::<Page>() else { return response };
+    let reader = response.extensions_mut().remove::<Reader>();
+    let text = draw(&page, reader.as_ref().unwrap_or(stranger)).into_string();
+    // The length of the page that was empty.
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    *response.body_mut() = Body::from(text);
+    response
+}
+
+fn draw(page: &Page, reader: &Reader) -> Markup {
+    let [css, script, icon] = &*ADDRESSES;
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (page.title) " · Kubewitness" }
+                link rel="stylesheet" href=(css);
+                link rel="icon" href=(icon) type="image/svg+xml";
+                script src=(script) defer {}
+            }
+            body {
+                a.skip href="#content" { "Skip to content" }
+                (top(page, reader, icon))
+                @if *reader == Reader::Anybody {
+                    p.open role="note" { "No sign-in: whoever reaches this address sees everything." }
+                }
+                main #content tabindex="-1" { (page.content) }
+                footer {
+                    "Times are UTC. "
+                    @if *reader != Reader::Nobody {
+                        a href="/api/v1/openapi.json" { "API" } " · " a href="/metrics" { "Metrics" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn top(page: &Page, reader: &Reader, icon: &str) -> Markup {
+    html! {
+        header.top {
+            a.brand href="/" { img src=(icon) alt="" width="20" height="20"; "Kubewitness" }
+            @if *reader != Reader::Nobody {
+                nav aria-label="Main" {
+                    @for (address, name) in TABS {
+                        a href=(address) aria-current=[(address == page.tab).then_some("page")] { (name) }
+                    }
+                }
+            }
+            span #live.live hidden { "Live" }
+            @if let Reader::Person { name, can_leave } = reader {
+                div.person {
+                    span.unseen { "Signed in as " } b title=(name) { (name) }
+                    @if *can_leave { form method="post" action="/logout" { button { "Log out" } } }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What answers are made of: problems, the parameters that they refuse, times, and the frame of pages.
+
+pub(crate) mod frame;
+pub(crate) mod params;
+pub(crate) mod problem;
+pub(crate) mod time;
+
+pub(crate) use problem::{Problem, Shown};

@@ -1,0 +1,62 @@
+//! How the portal is served, and why it may not be.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::Access;
+use crate::serve::{Bounds, TlsFiles, Traffic};
+
+#[derive(Clone)]
+pub struct PortalOptions {
+    /// What [`router`] takes to be the address that it is served at; [`serve`] asks its listener.
+    pub listen: SocketAddr,
+    /// Whether an address that others can reach is accepted without [`Access::Kubernetes`]. Whoever says yes
+    /// puts something before the portal that knows who asks.
+    pub allow_remote: bool,
+    pub access: Access,
+    /// Serves HTTPS alone. Left out: HTTP.
+    pub tls: Option<TlsFiles>,
+    /// A request that is not answered by then is given up.
+    pub request_timeout: Duration,
+    /// Live streams at once. Each holds a connection and a batch of states. Half of the connections are
+    /// left for other requests, whatever stands here.
+    pub streams: usize,
+    /// What clients can take of it by connecting.
+    pub bounds: Bounds,
+    /// Counts connections; the portal and the health port have one together.
+    pub traffic: Traffic,
+    /// Ends connections at once, where `stop` gives them time.
+    pub abort: CancellationToken,
+}
+
+impl Default for PortalOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8787)),
+            allow_remote: false,
+            access: Access::None,
+            tls: None,
+            request_timeout: Duration::from_secs(15),
+            streams: 64,
+            bounds: Bounds::PORTAL,
+            traffic: Traffic::default(),
+            abort: CancellationToken::new(),
+        }
+    }
+}
+
+#[derive(Debug, Error)]
+pub enum PortalError {
+    #[error(
+        "the portal would listen on {0}, which others can reach, and it does not know who asks: \
+         listen on 127.0.0.1 and let people reach it with `kubectl port-forward`, or let people sign in"
+    )]
+    Remote(SocketAddr),
+    #[error("the portal can't serve HTTPS: {0}")]
+    Tls(String),
+    #[error("the portal can't serve: {0}")]
+    Serve(#[from] std::io::Error),
+}

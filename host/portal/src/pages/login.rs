@@ -1,0 +1,113 @@
+//! Signing in with a token, and out.
+
+use axum::Form;
+use axum::extract::State;
+use axum::extract::rejection::FormRejection;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use maud::{Markup, html};
+
+use super::expect_own_page;
+use crate::access::Access;
+use crate::access::gate::{Gate, LOGIN, LOGOUT, local};
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::{Problem, Shown};
+use crate::app::{App, Route};
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![(LOGIN, get(page).post(enter)), (LOGOUT, post(leave))]
+}
+
+async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
+    let params = Params::read(&uri, &["next", "ended", "left"])?;
+    let next = local(params.text("next").unwrap_or("/"));
+    // A review that can't be had is told by the page that comes next.
+    if app.gate.is_signed_in(&headers).await.unwrap_or(false) {
+        return Ok(Redirect::to(next).into_response());
+    }
+    let said = match (params.text("ended"), params.text("left")) {
+        (Some(_), _) => {
+            Some(html! { p.notice role="status" { "Your session has ended. Sign in again to go on." } })
+        }
+        (None, Some(_)) => Some(html! { p.done role="status" { "You are signed out." } }),
+        (None, None) => None,
+    };
+    Ok(form(next, said).into_response())
+}
+
+fn form(next: &str, said: Option<Markup>) -> Page {
+    let content = html! {
+        div.login {
+            h1 { "Sign in" }
+            p.hint { "You see and do here what Kubernetes lets you." }
+            @if let Some(said) = said { (said) }
+            form method="post" action=(LOGIN) {
+                input type="hidden" name="next" value=(next);
+                label {
+                    span { "Token" }
+                    input type="password" name="token" required autofocus autocomplete="off" spellcheck="false"
+                        aria-describedby="token-help";
+                }
+                button.strong { "Sign in" }
+            }
+            div.hint #token-help {
+                p { "A token of Kubernetes. For a service account, this command makes one:" }
+                pre tabindex="0" { code { "kubectl create token NAME -n NAMESPACE" } }
+                p { "It stays in your browser, sealed, until it ends or you log out, and for 8 hours at most." }
+            }
+        }
+    };
+    Page::new("Sign in", "", content)
+}
+
+async fn enter(
+    State(app): State<App>,
+    headers: HeaderMap,
+    fields: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    expect_own_page(&headers)?;
+    let Gate { access: Access::Kubernetes(control), secure } = &app.gate else {
+        return Ok(Redirect::to("/").into_response());
+    };
+    let Form(fields) = fields?;
+    let field = |name: &str| {
+        let found = fields.iter().find(|(known, _)| known == name);
+        found.map_or("", |(_, value)| value.trim())
+    };
+    let (token, next) = (field("token"), local(field("next")));
+    if control.person(token).await.map_err(Problem::from)?.is_none() {
+        let said = html! {
+            p.alert role="alert" { "The API server does not know this token. It may have ended: make a new one." }
+        };
+        let mut response = (StatusCode::UNAUTHORIZED, form(next, Some(said))).into_response();
+        let how = HeaderValue::from_static("Bearer realm=\"kubewitness\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
+        return Ok(response);
+    }
+    let cookies = control.begin(token, *secure).ok_or_else(|| {
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "The session could not be sealed.",
+            "Try again; the machine has no random numbers now.",
+        )
+    })?;
+    Ok(with(Redirect::to(next).into_response(), &cookies))
+}
+
+async fn leave(State(app): State<App>, headers: HeaderMap) -> Result<Response, Shown> {
+    expect_own_page(&headers)?;
+    let cookies = app.gate.leave(&headers);
+    Ok(with(Redirect::to("/login?left=true").into_response(), &cookies))
+}
+
+fn with(mut response: Response, cookies: &[String]) -> Response {
+    for cookie in cookies {
+        // Its text is of base64 and names.
+        if let Ok(value) = HeaderValue::from_str(cookie) {
+            response.headers_mut().append(header::SET_COOKIE, value);
+        }
+    }
+    response
+}

@@ -1,0 +1,36 @@
+//! How the controller works, for those who may see it; for others what its sources are.
+
+use kubewitness_core::views::{SourceView, StatusView};
+
+use super::{Sight, Verb};
+use crate::answer::Problem;
+
+impl Sight {
+    pub(crate) async fn status(&self) -> Result<StatusView, Problem> {
+        let status = self.views.status().await?;
+        if self.is_operators().await? {
+            return Ok(status);
+        }
+        let mut sources = Vec::new();
+        for source in status.sources {
+            let counts = self.sees_source(Verb::List, &source.name).await?;
+            sources.push(SourceView {
+                objects: if counts { source.objects } else { 0 },
+                name: source.name,
+                api_version: source.api_version,
+                kind: source.kind,
+                synced: source.synced,
+                ..SourceView::default()
+            });
+        }
+        Ok(StatusView { sources, restricted: true, ..StatusView::default() })
+    }
+
+    /// Why the controller is not ready, for those who may know.
+    pub(crate) async fn not_ready(&self) -> Result<Option<String>, Problem> {
+        match self.views.ready() {
+            Err(why) if self.is_operators().await? => Ok(Some(why)),
+            _ => Ok(None),
+        }
+    }
+}

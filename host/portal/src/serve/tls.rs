@@ -1,0 +1,192 @@
+//! HTTPS: a certificate and its key from files, read again when they change.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::files;
+use ring::digest::{SHA256, digest};
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{info, warn};
+
+/// A chain of certificates is some kilobytes.
+const FILE_BYTES: u64 = 1024 * 1024;
+/// A handshake looks at files that were read longer ago. A kubelet brings a changed Secret within a minute.
+const AGE: Duration = Duration::from_secs(10);
+
+/// A certificate's chain and its key, as PEM. Both files are read again when they change, as a mounted
+/// Secret does. A pair that does not fit is logged, and the one before stays in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+pub(crate) struct Tls {
+    files: TlsFiles,
+    age: Duration,
+    acceptor: Mutex<TlsAcceptor>,
+    /// Held by whoever looks at the files; others go on with what there is.
+    looked: tokio::sync::Mutex<Looked>,
+}
+
+struct Looked {
+    at: Instant,
+    /// What the files held: the pair in use, or one that did not fit.
+    pair: Vec<u8>,
+}
+
+impl Tls {
+    pub(crate) async fn open(files: TlsFiles) -> Result<Self, String> {
+        let (certificate, key) = read(&files).await?;
+        let acceptor = Mutex::new(acceptor(&files, &certificate, &key)?);
+        let looked = Looked { at: Instant::now(), pair: mark(&certificate, &key) };
+        Ok(Self { files, age: AGE, acceptor, looked: tokio::sync::Mutex::new(looked) })
+    }
+
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        if let Ok(mut looked) = self.looked.try_lock()
+            && looked.at.elapsed() >= self.age
+        {
+            self.look(&mut looked).await;
+            looked.at = Instant::now();
+        }
+        let acceptor = self.acceptor.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        acceptor.accept(stream).await
+    }
+
+    async fn look(&self, looked: &mut Looked) {
+        let pair = match read(&self.files).await {
+            Ok(pair) => pair,
+            Err(error) => {
+                return warn!("the portal's certificate stays the one that was read before: {error}");
+            }
+        };
+        let mark = mark(&pair.0, &pair.1);
+        if mark == looked.pair {
+            return;
+        }
+        looked.pair = mark;
+        match acceptor(&self.files, &pair.0, &pair.1) {
+            Ok(new) => {
+                *self.acceptor.lock().unwrap_or_else(PoisonError::into_inner) = new;
+                info!("the portal shows its new certificate");
+            }
+            Err(error) => warn!("the portal's certificate stays the one before: {error}"),
+        }
+    }
+}
+
+async fn read(files: &TlsFiles) -> Result<(Vec<u8>, Vec<u8>), String> {
+    Ok((read_one(&files.certificate).await?, read_one(&files.key).await?))
+}
+
+async fn read_one(path: &Path) -> Result<Vec<u8>, String> {
+    let owned = path.to_owned();
+    let reading = files::within(path, files::ANSWER, move || files::read(&owned, FILE_BYTES));
+    reading.await.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn mark(certificate: &[u8], key: &[u8]) -> Vec<u8> {
+    [certificate, key].map(|bytes| digest(&SHA256, bytes).as_ref().to_vec()).concat()
+}
+
+fn acceptor(files: &TlsFiles, certificate: &[u8], key: &[u8]) -> Result<TlsAcceptor, String> {
+    let TlsFiles { certificate: of_certificate, key: of_key } = files;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+    let chain = chain.map_err(|error| format!("{}: {error}", of_certificate.display()))?;
+    if chain.is_empty() {
+        return Err(format!("{}: there is no certificate in it, as PEM", of_certificate.display()));
+    }
+    // Says nothing of what is in the file: that is a secret.
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|_| format!("{}: there is no private key in it, as PEM", of_key.display()))?;
+    let fails =
+        |error: rustls::Error| format!("{} and {}: {error}", of_certificate.display(), of_key.display());
+    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().map_err(fails)?;
+    let mut config = builder.with_no_client_auth().with_single_cert(chain, key).map_err(fails)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_harness::{Scratch, tls};
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+
+    /// A client that knows one authority.
+    fn client(authority: &Path) -> TlsConnector {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        TlsConnector::from(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    }
+
+    async fn is_trusted(server: &Tls, client: &TlsConnector) -> bool {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let name = "127.0.0.1".try_into().unwrap();
+        let accepting = async { server.accept(listener.accept().await.unwrap().0).await };
+        let (accepted, connected) = tokio::join!(accepting, client.connect(name, stream));
+        accepted.is_ok() && connected.is_ok()
+    }
+
+    fn put(from: &tls::Certificates, files: &TlsFiles) {
+        std::fs::copy(&from.certificate, &files.certificate).unwrap();
+        std::fs::copy(&from.key, &files.key).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_new_pair_is_shown_and_a_broken_one_is_not() {
+        let scratch = Scratch::new("portal-tls").unwrap();
+        let folder = |name: &str| scratch.folder(name).unwrap();
+        let (first, second) = (tls::make(&folder("first")).unwrap(), tls::make(&folder("second")).unwrap());
+        let mounted = folder("mounted");
+        let files = TlsFiles { certificate: mounted.join("tls.crt"), key: mounted.join("tls.key") };
+        assert!(Tls::open(files.clone()).await.err().unwrap().contains("tls.crt"));
+        put(&first, &files);
+        let (old, new) = (client(&first.authority), client(&second.authority));
+        let patient = Tls::open(files.clone()).await.unwrap();
+        let server = Tls { age: Duration::ZERO, ..Tls::open(files.clone()).await.unwrap() };
+        assert!(is_trusted(&server, &old).await && !is_trusted(&server, &new).await);
+        std::fs::copy(&second.certificate, &files.certificate).unwrap();
+        assert!(is_trusted(&server, &old).await, "the key is of another certificate");
+        std::fs::write(&files.certificate, "no certificate").unwrap();
+        assert!(is_trusted(&server, &old).await);
+        std::fs::remove_file(&files.certificate).unwrap();
+        assert!(is_trusted(&server, &old).await);
+        put(&second, &files);
+        assert!(is_trusted(&server, &new).await && !is_trusted(&server, &old).await);
+        assert!(is_trusted(&patient, &old).await, "the files were read a moment ago");
+    }
+
+    #[tokio::test]
+    async fn files_that_are_no_pair_say_which_and_nothing_of_what_is_in_them() {
+        let scratch = Scratch::new("portal-tls").unwrap();
+        let made = tls::make(scratch.path()).unwrap();
+        let hush = scratch.path().join("hush");
+        std::fs::write(&hush, "hush").unwrap();
+        for (certificate, key, named) in [
+            (&hush, &made.key, "hush: there is no certificate"),
+            (&made.certificate, &hush, "hush: there is no private key"),
+        ] {
+            let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
+            let error = Tls::open(files).await.err().unwrap();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kubewitness_portal::TlsFiles;
+
+use super::{Portal, Server};
+use crate::Answer;
+
+const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
+
+async fn enter(portal: &Portal, token: &str, next: &str) -> Answer {
+    portal.ask("POST", "/login", &[FORM, OWN], &format!("token={token}&next={next}")).await
+}
+
+/// What a browser sends back of the cookies that it was given.
+fn cookies(answer: &Answer) -> String {
+    let set = answer.headers.get_all("set-cookie").iter().map(|value| value.to_str().unwrap());
+    let pairs: Vec<_> = set.map(|text| text.split(';').next().unwrap().to_owned()).collect();
+    pairs.join("; ")
+}
+
+#[tokio::test]
+async fn a_token_opens_a_session_that_ends_with_its_log_out() {
+    let portal = Portal::new();
+    let page = portal.get("/login?next=%2Fgaps", &[]).await;
+    assert_eq!(page.status, 200);
+    assert!(page.text.contains(r#"name="token""#) && page.text.contains(r#"value="/gaps""#));
+    assert!(!page.text.contains("aria-label=\"Main\"") && page.text.contains("kubectl create token"));
+    let entered = enter(&portal, "red", "%2Fobjects%2Fuid-red").await;
+    assert_eq!((entered.status.as_u16(), entered.header("location")), (303, "/objects/uid-red"));
+    let set = entered.header("set-cookie");
+    for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=28800"] {
+        assert!(set.contains(part), "{set}");
+    }
+    assert!(!set.contains("Secure") && !set.contains("red"), "{set}");
+    let cookie = cookies(&entered);
+    let home = portal.get("/", &[("cookie", &cookie)]).await;
+    assert!(
+        home.text.contains("user-red") && home.text.contains("Log out") && home.text.contains("red-train")
+    );
+    assert!(!home.text.contains("No sign-in"));
+    let again = portal.get("/login?next=%2Fgaps", &[("cookie", &cookie)]).await;
+    assert_eq!((again.status.as_u16(), again.header("location")), (303, "/gaps"));
+    let left = portal.ask("POST", "/logout", &[FORM, OWN, ("cookie", &cookie)], "").await;
+    assert_eq!((left.status.as_u16(), left.header("location")), (303, "/login?left=true"));
+    assert!(left.header("set-cookie").contains("Max-Age=0"));
+    let copy = portal.get("/", &[("cookie", &cookie)]).await;
+    assert_eq!((copy.status.as_u16(), copy.header("location")), (303, "/login?next=%2F&ended=true"));
+    assert_eq!(portal.get("/api/v1/status", &[("cookie", &cookie)]).await.status, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_ends_with_its_token_and_is_nothing_to_another_key() {
+    let portal = Portal::new();
+    let cookie = cookies(&enter(&portal, "red", "").await);
+    assert_eq!(portal.get("/", &[("cookie", &cookie)]).await.status, 200);
+    let flipped = if cookie.as_bytes()[40] == b'A' { "B" } else { "A" };
+    let altered = format!("{}{flipped}{}", &cookie[..40], &cookie[41..]);
+    let large = format!("kubewitness=1.{}", "A".repeat(30 * 1024));
+    for other in [altered.as_str(), &large, "kubewitness=1.AAAA", "kubewitness=", "kubewitness=9.x", "a=b"] {
+        assert_eq!(portal.get("/", &[("cookie", other)]).await.status, 303, "{other}");
+    }
+    portal.server.gone.lock().unwrap().insert("red".into());
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert_eq!(portal.get("/", &[("cookie", &cookie)]).await.status, 303);
+}
+
+#[tokio::test]
+async fn another_process_with_the_same_key_knows_the_session() {
+    let cookie = cookies(&enter(&Portal::new(), "red", "").await);
+    assert_eq!(Portal::new().get("/", &[("cookie", &cookie)]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_token_that_is_none_opens_nothing() {
+    let portal = Portal::new();
+    for token in ["", "garbage", "red+x", &"x".repeat(16 * 1024 + 1)] {
+        let answer = enter(&portal, token, "").await;
+        assert_eq!(answer.status, 401, "{token:.10}");
+        assert!(
+            answer.headers.get("set-cookie").is_none() && answer.text.contains("does not know this token")
+        );
+        assert!(token.is_empty() || !answer.text.contains(&format!("value=\"{token}")));
+    }
+    assert_eq!(enter(&portal, &"x".repeat(70 * 1024), "").await.status, 413);
+    portal.server.is_down.store(true, Ordering::SeqCst);
+    let answer = enter(&portal, "blue", "").await;
+    assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, "2"));
+}
+
+#[tokio::test]
+async fn the_longest_token_takes_several_cookies() {
+    let portal = Portal::new();
+    let token = format!("red{}", "x".repeat(16 * 1024 - 3));
+    let entered = enter(&portal, &token, "").await;
+    assert!(entered.headers.get_all("set-cookie").iter().count() > 4);
+    assert_eq!(portal.get("/", &[("cookie", &cookies(&entered))]).await.status, 200);
+}
+
+#[tokio::test]
+async fn only_the_portals_own_pages_sign_in_and_out() {
+    let portal = Portal::new();
+    let cookie = cookies(&enter(&portal, "red", "").await);
+    for path in ["/login", "/logout"] {
+        for headers in [
+            &[FORM][..],
+            &[FORM, ("sec-fetch-site", "cross-site")],
+            &[FORM, ("sec-fetch-site", "same-site")],
+            &[FORM, ("origin", "https://evil.example")],
+            &[FORM, ("origin", "null")],
+        ] {
+            let headers = [headers, &[("cookie", cookie.as_str())]].concat();
+            let answer = portal.ask("POST", path, &headers, "token=blue").await;
+            assert_eq!(answer.status, 403, "{path} {headers:?}");
+            assert!(answer.headers.get("set-cookie").is_none());
+        }
+        assert_eq!(portal.get(path, &[]).await.status.as_u16(), if path == "/login" { 200 } else { 405 });
+    }
+    let own = portal.ask("POST", "/login", &[FORM, ("origin", "http://localhost:8787")], "token=red").await;
+    assert_eq!(own.status, 303);
+    assert_eq!(portal.get("/", &[("cookie", &cookie)]).await.status, 200, "nobody else has ended it");
+}
+
+#[tokio::test]
+async fn nobody_is_sent_to_another_site() {
+    let portal = Portal::new();
+    for evil in [
+        "https%3A%2F%2Fevil.example",
+        "%2F%2Fevil.example",
+        "%2F%5Cevil.example",
+        "%2Flogin",
+        "javascript%3A1",
+    ] {
+        assert_eq!(enter(&portal, "red", evil).await.header("location"), "/", "{evil}");
+        let page = portal.get(&format!("/login?next={evil}"), &[]).await.text;
+        assert!(page.contains(r#"name="next" value="/""#), "{evil}");
+    }
+    let asked = portal.get("//evil.example/?a=b", &[]).await;
+    assert_eq!(asked.header("location"), "/login?next=%2F");
+    let deep = portal.get("/?kind=Job&namespace=red", &[]).await;
+    assert_eq!(deep.header("location"), "/login?next=%2F%3Fkind%3DJob%26namespace%3Dred");
+}
+
+#[tokio::test]
+async fn who_follows_a_link_from_elsewhere_is_asked_again_by_the_portal_itself() {
+    let portal = Portal::new();
+    let answer = portal.get("/objects/uid-red", &[("sec-fetch-site", "cross-site")]).await;
+    let there = "0;url=/login?next=%2Fobjects%2Fuid%2Dred";
+    assert_eq!((answer.status.as_u16(), answer.header("refresh")), (200, there));
+    assert!(!answer.text.contains("red-train"));
+    let cookie = cookies(&enter(&portal, "red", "").await);
+    let then = portal.get(&there[6..], &[OWN, ("cookie", &cookie)]).await;
+    assert_eq!((then.status.as_u16(), then.header("location")), (303, "/objects/uid-red"));
+    assert_eq!(portal.get("/objects/uid-red", &[OWN]).await.status, 303);
+    assert_eq!(portal.get("/api/v1/status", &[("sec-fetch-site", "cross-site")]).await.status, 401);
+}
+
+#[tokio::test]
+async fn over_https_the_cookie_is_for_https_alone() {
+    let tls = TlsFiles { certificate: "none".into(), key: "none".into() };
+    let portal = Portal::with(Server::default(), |options| kubewitness_portal::PortalOptions {
+        tls: Some(tls),
+        ..options
+    });
+    let set = enter(&portal, "red", "").await;
+    assert!(
+        set.header("set-cookie").starts_with("__Host-kubewitness=")
+            && set.header("set-cookie").ends_with("; Secure")
+    );
+    assert_eq!(portal.get("/", &[("cookie", &cookies(&set))]).await.status, 200);
+}

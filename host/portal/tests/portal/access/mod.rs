@@ -1,0 +1,96 @@
+//! Who may see what: two tenants, an operator, and an API server that says what each may do.
+
+mod login;
+mod rights;
+mod streams;
+mod tenants;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use kubewitness_portal::{Access, AccessControl, AccessOptions, PortalOptions, ProxySecret};
+
+use crate::{Answer, ask, options, request};
+use tenants::{Server, Tenants};
+
+pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+pub struct Portal {
+    pub views: Arc<Tenants>,
+    pub server: Arc<Server>,
+    pub router: Router,
+}
+
+impl Portal {
+    pub fn new() -> Self {
+        Self::with(Server::default(), |options| options)
+    }
+
+    pub fn with(server: Server, change: impl FnOnce(PortalOptions) -> PortalOptions) -> Self {
+        Self::of(Tenants::default(), server, change)
+    }
+
+    pub fn of(views: Tenants, server: Server, change: impl FnOnce(PortalOptions) -> PortalOptions) -> Self {
+        let (views, server) = (Arc::new(views), Arc::new(server));
+        let access = AccessOptions {
+            session_key: [7; 32],
+            log_reads: true,
+            trusted_proxy: Some(ProxySecret::new(SECRET).unwrap()),
+        };
+        let control = Arc::new(AccessControl::new(server.clone(), access));
+        let options = change(PortalOptions { access: Access::Kubernetes(control), ..options() });
+        let router = kubewitness_portal::router(views.clone(), &options);
+        Self { views, server, router }
+    }
+
+    pub async fn as_token(&self, token: &str, path: &str) -> Answer {
+        self.get(path, &[("authorization", &format!("Bearer {token}"))]).await
+    }
+
+    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.ask("GET", path, headers, "").await
+    }
+
+    pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = request(method, path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        ask(&self.router, request.body(Body::from(body.to_owned())).unwrap()).await
+    }
+}
+
+/// Every address that can be read, by the API's own description and by the pages, for one tenant's objects.
+pub fn addresses(tenant: &str) -> Vec<String> {
+    let description: serde_json::Value =
+        serde_json::from_str(include_str!("../../../src/api/openapi.json")).unwrap();
+    let paths = description["paths"].as_object().unwrap().iter();
+    let reads = paths.filter(|(path, methods)| methods.get("get").is_some() && *path != "/api/v1/events");
+    let seq = tenants::first(tenant).to_string();
+    let described = reads.map(|(path, _)| match path.as_str() {
+        "/api/v1/timeline" => format!("/api/v1/timeline?uid=uid-{tenant}"),
+        path => path.replace("{seq}", &seq).replace("{number}", "1"),
+    });
+    let pages = [
+        "/".to_owned(),
+        "/?kind=all".into(),
+        format!("/?kind=Job&namespace={tenant}"),
+        format!("/objects/uid-{tenant}"),
+        format!("/objects/uid-{tenant}-worker"),
+        format!("/states/{seq}"),
+        format!("/states/{}?from={seq}", tenants::first(tenant) + 2),
+        format!("/states/{}", tenants::first(tenant) + 3),
+        "/plugins".into(),
+        "/sources".into(),
+        "/deadletters".into(),
+        "/gaps".into(),
+        format!("/gaps?uid=uid-{tenant}"),
+        format!("/api/v1/objects?namespace={tenant}"),
+        format!("/api/v1/timeline?kind=Job&namespace={tenant}&name={tenant}-train"),
+        format!("/api/v1/gaps?uid=uid-{tenant}"),
+    ];
+    let all: Vec<String> = described.chain(pages).collect();
+    assert!(all.len() > 25, "{all:?}");
+    all
+}

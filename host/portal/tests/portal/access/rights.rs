@@ -1,0 +1,347 @@
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+
+use super::tenants::{MADE_MS, Server, Tenants, first};
+use super::{Portal, SECRET, addresses};
+
+#[tokio::test]
+async fn nobody_and_garbage_are_refused_everywhere() {
+    let portal = Portal::new();
+    let long = format!("Bearer {}", "x".repeat(16 * 1024 + 1));
+    portal.server.gone.lock().unwrap().insert("redxx".into());
+    for path in addresses("red").into_iter().chain(["/api/v1/events".into()]) {
+        for authorization in
+            ["Bearer garbage", "Bearer redxx", "Bearer ", "Bearer", "Basic cmVkOg==", "red", &long]
+        {
+            let answer = portal.get(&path, &[("authorization", authorization)]).await;
+            assert_eq!(answer.status, 401, "{path} as {authorization:.20}");
+            assert!(answer.header("www-authenticate").starts_with("Bearer"), "{path}");
+            assert!(!answer.text.contains("red-") && !answer.text.contains("77"), "{path}");
+        }
+        let answer = portal.get(&path, &[]).await;
+        if path.starts_with("/api/") || ["/healthz", "/readyz", "/metrics"].contains(&&*path) {
+            assert_eq!(
+                (answer.status.as_u16(), answer.header("www-authenticate").is_empty()),
+                (401, false),
+                "{path}"
+            );
+            assert!(answer.problem().1.contains("kubectl create token"), "{}", answer.text);
+        } else {
+            assert_eq!(answer.status, 303, "{path}");
+            assert!(answer.header("location").starts_with("/login?next=%2F"), "{path}");
+        }
+    }
+    for path in ["/login", "/assets/portal.css", "/assets/portal.js"] {
+        assert_eq!(portal.get(path, &[]).await.status, 200, "{path}");
+    }
+    assert_eq!(portal.get("/nothing/here", &[]).await.status, 303);
+    for path in ["/api/v1/deadletters/replay", "/api/v1/deadletters/drop", "/deadletters/replay"] {
+        let answer = portal.ask("POST", path, &[("content-type", "application/json")], "{}").await;
+        assert!([401, 303].contains(&answer.status.as_u16()), "{path}: {}", answer.status);
+    }
+    assert!(portal.views.replays.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn two_tenants_never_see_each_others_words_counts_or_ids() {
+    let portal = Portal::new();
+    for (tenant, other) in [("red", "blue"), ("blue", "red")] {
+        for path in addresses(tenant).into_iter().chain(addresses(other)) {
+            let answer = portal.as_token(tenant, &path).await;
+            let echoed = path.contains(other);
+            let words = [
+                format!("{other}-train"),
+                format!("{other}-reason"),
+                format!("{other}-error"),
+                format!("{other}-gap"),
+                format!("{other}-secret"),
+                format!("{other}-worker"),
+            ];
+            for word in words.iter().filter(|word| !path.contains(*word)) {
+                // A filter's own words come back.
+                assert!(
+                    !answer.text.contains(word.as_str()),
+                    "{tenant} reads `{word}` at {path}: {}",
+                    answer.text
+                );
+            }
+            assert!(
+                !answer.text.contains("77\u{202f}123") && !answer.text.contains("77123"),
+                "a count at {path}"
+            );
+            assert!(!answer.text.contains("whole-source-gap"), "{path}");
+            if !echoed {
+                assert!(!answer.text.contains(&format!("uid-{other}")), "{path}");
+            }
+        }
+        let mine = portal.as_token(tenant, "/api/v1/objects").await.json();
+        let names: Vec<_> =
+            mine.as_array().unwrap().iter().map(|view| view["object"]["name"].as_str().unwrap()).collect();
+        assert_eq!(names, [format!("{tenant}-train"), format!("{tenant}-worker")]);
+        let story = portal.as_token(tenant, &format!("/api/v1/timeline?uid=uid-{tenant}")).await.json();
+        assert_eq!(
+            (story["states"].as_array().unwrap().len(), story["related"].as_array().unwrap().len()),
+            (3, 1)
+        );
+        for path in [format!("/objects/uid-{tenant}"), format!("/states/{}", first(tenant)), "/".into()] {
+            let page = portal.as_token(tenant, &path).await;
+            assert_eq!(page.status, 200, "{path}");
+            assert!(
+                page.text.contains(&format!("{tenant}-train"))
+                    && page.text.contains(&format!("user-{tenant}"))
+            );
+        }
+        let letters = portal.as_token(tenant, "/api/v1/deadletters").await.json();
+        assert_eq!(letters.as_array().unwrap().len(), 1);
+        let status = portal.as_token(tenant, "/api/v1/status").await.json();
+        assert_eq!((&status["restricted"], &status["plugins"]), (&true.into(), &serde_json::json!([])));
+        assert_eq!(portal.as_token(tenant, "/readyz").await.text, "not ready\n");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_and_what_is_not_allowed_are_told_in_the_same_words() {
+    let portal = Portal::new();
+    for (there, not) in [
+        ("/objects/uid-blue", "/objects/uid-none"),
+        ("/states/11", "/states/99"),
+        ("/api/v1/states/11/document", "/api/v1/states/99/document"),
+        ("/api/v1/timeline?uid=uid-blue", "/api/v1/timeline?uid=uid-none"),
+    ] {
+        let (there_said, not_said) = (portal.as_token("red", there).await, portal.as_token("red", not).await);
+        assert_eq!(there_said.status, not_said.status, "{there}");
+        let normal = |text: String| {
+            text.replace("uid-blue", "X").replace("uid-none", "X").replace("11", "N").replace("99", "N")
+        };
+        assert_eq!(normal(there_said.text), normal(not_said.text), "{there}");
+    }
+}
+
+#[tokio::test]
+async fn an_operator_sees_both_and_how_the_controller_works() {
+    let portal = Portal::new();
+    for path in addresses("blue") {
+        let answer = portal.as_token("boss", &path).await;
+        assert!([200, 503].contains(&answer.status.as_u16()), "{path}: {}", answer.text);
+    }
+    for path in ["/api/v1/status", "/api/v1/poison", "/api/v1/poison/1/raw", "/gaps", "/plugins", "/readyz"] {
+        assert!(portal.as_token("boss", path).await.text.contains("red-secret"), "{path}");
+    }
+    assert!(portal.as_token("boss", "/api/v1/gaps").await.text.contains("whole-source-gap"));
+}
+
+#[tokio::test]
+async fn a_right_to_one_name_shows_its_story_and_nothing_else() {
+    let portal = Portal::new();
+    let story = portal.as_token("named", "/api/v1/timeline?uid=uid-red").await.json();
+    assert_eq!(
+        (story["states"].as_array().unwrap().len(), story["related"].as_array().unwrap().len()),
+        (3, 0)
+    );
+    assert_eq!(portal.as_token("named", "/api/v1/states/1/document").await.status, 200);
+    assert_eq!(portal.as_token("named", "/api/v1/states/2/document").await.status, 404);
+    assert_eq!(portal.as_token("named", "/api/v1/objects").await.text, "[]");
+}
+
+#[tokio::test]
+async fn replaying_is_a_right_of_its_own_and_the_record_has_the_signed_in_name() {
+    let portal = Portal::new();
+    let body = r#"{"plugin":"persistence","reason":"mended","who":"the king"}"#;
+    for path in ["/api/v1/deadletters/replay", "/api/v1/deadletters/drop"] {
+        let post = async |token: &str| {
+            let authorization = format!("Bearer {token}");
+            let headers = [("content-type", "application/json"), ("authorization", authorization.as_str())];
+            portal.ask("POST", path, &headers, body).await
+        };
+        let refused = post("red").await;
+        assert_eq!(refused.status, 403);
+        let (message, hint) = refused.problem();
+        assert!(
+            message.contains("user-red may not") && hint.contains("`plugins` in `kubewitness.dev`"),
+            "{message} {hint}"
+        );
+        assert_eq!(post("boss").await.json()["who"], "user-boss");
+    }
+    let recorded = || {
+        let replays = portal.views.replays.lock().unwrap();
+        replays.iter().map(|request| request.who.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(recorded(), ["user-boss"]);
+    let page = portal.as_token("boss", "/deadletters").await.text;
+    assert!(page.contains("Replay") && !page.contains("Your name"));
+    assert!(!portal.as_token("red", "/deadletters").await.text.contains("Drop for good"));
+}
+
+#[tokio::test]
+async fn a_namespace_that_was_made_again_shows_nothing_of_what_its_name_held_before() {
+    let portal = Portal::new();
+    portal.server.remade.lock().unwrap().insert("red".into(), MADE_MS + 60_000);
+    assert_eq!(portal.as_token("red", "/api/v1/objects").await.text, "[]");
+    assert_eq!(portal.as_token("red", "/api/v1/deadletters").await.text, "[]");
+    assert_eq!(portal.as_token("red", "/api/v1/gaps").await.text, "[]");
+    assert_eq!(portal.as_token("red", "/objects/uid-red").await.status, 404);
+    assert_eq!(portal.as_token("red", "/api/v1/states/1/document").await.status, 404);
+    assert_eq!(portal.as_token("boss", "/objects/uid-red").await.status, 200, "a right in the whole cluster");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_api_server_does_not_answer_nothing_is_shown() {
+    let portal = Portal::new();
+    assert_eq!(portal.as_token("red", "/").await.status, 200);
+    portal.server.is_down.store(true, Ordering::SeqCst);
+    for path in addresses("red") {
+        // A name and rights that are still kept may answer until they are too old.
+        let answer = portal.as_token("blue", &path).await;
+        assert_eq!(answer.status, 503, "{path}");
+        assert_eq!(answer.header("retry-after"), "2", "{path}");
+        assert!(!answer.text.contains("10.0.0.1") && !answer.text.contains("blue-train"), "{path}");
+    }
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert_eq!(portal.as_token("red", "/").await.status, 503);
+    portal.server.is_down.store(false, Ordering::SeqCst);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(portal.as_token("red", "/").await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_withdrawn_counts_within_seconds() {
+    let portal = Portal::new();
+    let count = async || portal.as_token("red", "/api/v1/objects").await.json().as_array().map(Vec::len);
+    assert_eq!(count().await, Some(2));
+    portal.server.denied.lock().unwrap().insert("red".into());
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert_eq!(count().await, Some(0));
+    portal.server.gone.lock().unwrap().insert("red".into());
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert_eq!(portal.as_token("red", "/api/v1/objects").await.status, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_one_token_is_one_review_and_other_reviews_are_bounded() {
+    let server = Server { slow: Some(Duration::from_millis(50)), ..Server::default() };
+    let portal = Portal::with(server, |options| options);
+    let storm = (0..1000).map(|_| portal.as_token("red", "/api/v1/openapi.json"));
+    assert!(futures::future::join_all(storm).await.iter().all(|answer| answer.status == 200));
+    assert_eq!(portal.server.authentications.load(Ordering::SeqCst), 1);
+    let garbage: Vec<_> = (0..200).map(|index| format!("garbage-{index}")).collect();
+    let answers =
+        futures::future::join_all(garbage.iter().map(|token| portal.as_token(token, "/api/v1/status"))).await;
+    assert!(answers.iter().all(|answer| answer.status == 401));
+    assert!(portal.server.most_at_once.load(Ordering::SeqCst) <= 16);
+    let reviews = portal.server.reviews.load(Ordering::SeqCst);
+    futures::future::join_all((0..100).map(|_| portal.as_token("red", "/api/v1/objects"))).await;
+    assert!(
+        portal.server.reviews.load(Ordering::SeqCst) - reviews <= 6,
+        "one for each resource and namespace"
+    );
+}
+
+#[tokio::test]
+async fn a_proxy_is_believed_with_the_secret_alone() {
+    let portal = Portal::new();
+    let good =
+        [("x-kubewitness-proxy-secret", SECRET), ("x-remote-user", "user-red"), ("x-remote-group", "red")];
+    assert!(portal.get("/api/v1/objects", &good).await.text.contains("red-train"));
+    let wrong = SECRET.replace('0', "1");
+    for forged in [
+        &good[1..],
+        &[("x-kubewitness-proxy-secret", wrong.as_str()), good[1]],
+        &[("x-kubewitness-proxy-secret", ""), good[1]],
+        &[good[0]],
+    ] {
+        assert_eq!(portal.get("/api/v1/objects", forged).await.status, 401, "{forged:?}");
+    }
+    // A token decides where the proxy's words are ignored.
+    let both = [("authorization", "Bearer blue"), good[1]];
+    assert!(!portal.get("/api/v1/objects", &both).await.text.contains("red-train"));
+}
+
+#[tokio::test]
+async fn who_may_look_into_too_many_namespaces_names_one() {
+    let of =
+        |others| Portal::of(Tenants { others, ..Tenants::default() }, Server::default(), |options| options);
+    // Two sources have as many.
+    let fits = of(126);
+    assert!(fits.as_token("red", "/api/v1/objects").await.text.contains("red-train"));
+    assert!(fits.server.most_at_once.load(Ordering::SeqCst) <= 8);
+    let many = of(127);
+    let refused = many.as_token("red", "/api/v1/objects").await;
+    assert_eq!(refused.status, 403);
+    assert!(refused.problem().1.contains("`namespace`"), "{}", refused.text);
+    assert!(many.as_token("red", "/?kind=all").await.text.contains("Which namespace?"));
+    assert!(many.as_token("red", "/?kind=all&namespace=red").await.text.contains("red-train"));
+    assert!(many.as_token("red", "/api/v1/objects?namespace=red").await.text.contains("red-train"));
+    assert_eq!(many.as_token("red", "/api/v1/objects?namespace=blue").await.text, "[]");
+    assert_eq!(many.as_token("boss", "/api/v1/objects").await.status, 200);
+}
+
+#[tokio::test]
+async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
+    let portal = Portal::new();
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    for path in
+        ["/api/v1/states/1/document", "/states/3?from=1", "/api/v1/states/11/document", "/api/v1/objects"]
+    {
+        portal.as_token("red", path).await;
+    }
+    let lines = log.lines.lock().unwrap().clone();
+    let of_red =
+        |seq| format!("a document was read person=user-red object=batch/Job red/red-train uid-red seq={seq}");
+    let [first, third] = [1, 3].map(of_red);
+    assert_eq!(lines, [first.clone(), third, first], "what was not shown is not read");
+}
+
+/// Remembers what goes to the audit's target.
+#[derive(Clone, Default)]
+struct Log {
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "kubewitness::audit"
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        self.lines.lock().unwrap().push(format!("{}{}", line.message, line.fields));
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            name => self.fields.push_str(&format!(" {name}={value:?}")),
+        }
+    }
+}

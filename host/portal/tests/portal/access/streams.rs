@@ -1,0 +1,97 @@
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::body::Body;
+use http_body_util::BodyExt;
+use kubewitness_portal::PortalOptions;
+use tower::ServiceExt;
+
+use super::Portal;
+use super::tenants::{MADE_MS, Server};
+use crate::request;
+
+async fn open(portal: &Portal, token: &str, after: u64) -> Body {
+    let request = request("GET", &format!("/api/v1/events?after={after}"));
+    let request = request.header("authorization", format!("Bearer {token}")).body(Body::empty()).unwrap();
+    let response = portal.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    response.into_body()
+}
+
+/// What comes within a while; whether the stream has ended then.
+async fn read(body: &mut Body, within: Duration) -> (String, bool) {
+    let mut text = String::new();
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            text.push_str(std::str::from_utf8(&frame.unwrap().into_data().unwrap()).unwrap());
+        }
+    };
+    let ended = tokio::time::timeout(within, reading).await.is_ok();
+    (text, ended)
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_shows_each_tenant_its_own_states() {
+    let portal = Portal::new();
+    for (tenant, other, positions) in
+        [("red", "blue", ["id: 1\n", "id: 4\n"]), ("blue", "red", ["id: 11\n", "id: 14\n"])]
+    {
+        let mut stream = open(&portal, tenant, 0).await;
+        portal.views.push(other);
+        let seq = portal.views.push(tenant);
+        let (text, ended) = read(&mut stream, Duration::from_secs(2)).await;
+        assert!(positions.iter().all(|position| text.contains(position)), "{text}");
+        assert!(text.contains(&format!("id: {seq}\n")) && !text.contains(other) && !ended, "{text}");
+    }
+    let mut guest = open(&portal, "guest", 0).await;
+    let (text, ended) = read(&mut guest, Duration::from_secs(2)).await;
+    assert!(!text.contains("event: state") && !ended, "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_minute() {
+    for withdraw in [
+        (|portal: &Portal| {
+            portal.server.gone.lock().unwrap().insert("red".into());
+        }) as fn(&Portal),
+        |portal| {
+            portal.server.denied.lock().unwrap().insert("red".into());
+        },
+        |portal| {
+            portal.server.remade.lock().unwrap().insert("red".into(), MADE_MS + 60_000);
+        },
+        |portal| portal.server.is_down.store(true, Ordering::SeqCst),
+    ] {
+        let portal = Portal::new();
+        let mut stream = open(&portal, "red", 0).await;
+        assert!(!read(&mut stream, 2 * MINUTE).await.1, "it goes on while all is as it was");
+        withdraw(&portal);
+        assert!(read(&mut stream, MINUTE).await.1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_pause_nothing_is_shown_before_the_right_was_asked_for() {
+    let portal = Portal::new();
+    let mut stream = open(&portal, "red", 0).await;
+    assert!(read(&mut stream, Duration::from_secs(12)).await.0.contains("red-train"));
+    portal.server.denied.lock().unwrap().insert("red".into());
+    tokio::time::advance(Duration::from_secs(11)).await;
+    portal.views.push("red");
+    let (text, ended) = read(&mut stream, Duration::from_secs(1)).await;
+    assert!(ended && !text.contains("red-train"), "{text}");
+}
+
+#[tokio::test]
+async fn a_thousand_attempts_at_a_stream_are_refused_at_once_and_lists_go_on() {
+    let portal = Portal::with(Server::default(), |options| PortalOptions { streams: 2, ..options });
+    let _held = [open(&portal, "red", 0).await, open(&portal, "red", 0).await];
+    let attempts = (0..1000).map(|_| portal.as_token("red", "/api/v1/events"));
+    let answers =
+        tokio::time::timeout(Duration::from_secs(20), futures::future::join_all(attempts)).await.unwrap();
+    assert!(answers.iter().all(|answer| answer.status == 503 && answer.header("retry-after") == "2"));
+    assert_eq!(portal.as_token("red", "/api/v1/objects").await.status, 200);
+    assert!(portal.server.authentications.load(Ordering::SeqCst) <= 2);
+}

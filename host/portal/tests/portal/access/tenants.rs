@@ -1,0 +1,351 @@
+//! Two tenants whose every word is their own, and an API server that says who may see what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kubewitness_core::ports::*;
+use kubewitness_core::views::*;
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, calendar};
+use tokio::sync::watch;
+
+use crate::fake;
+
+/// When the namespaces were made, and the objects in them a second later.
+pub const MADE_MS: u64 = 1_795_182_311_000;
+const TENANTS: [&str; 2] = ["red", "blue"];
+
+fn job(tenant: &str) -> ObjectRef {
+    fake::object("Job", tenant, &format!("{tenant}-train"), &format!("uid-{tenant}"))
+}
+
+fn pod(tenant: &str) -> ObjectRef {
+    fake::object("Pod", tenant, &format!("{tenant}-worker"), &format!("uid-{tenant}-worker"))
+}
+
+/// Positions 1 to 4 are of red, 11 to 14 of blue: a job, its pod, the job again, and a gap of the job.
+pub fn first(tenant: &str) -> Seq {
+    if tenant == "red" { 1 } else { 11 }
+}
+
+fn story(tenant: &str) -> Vec<State> {
+    let [job, pod] = [job(tenant), pod(tenant)];
+    let status = |phase: &str| fake::status(phase, &format!("{tenant}-reason"), &format!("{tenant}-message"));
+    let list =
+        [(&job, Change::Present), (&pod, Change::Present), (&job, Change::Present), (&job, Change::Gap)];
+    let state = |(index, (object, change)): (usize, (&ObjectRef, Change))| {
+        let mut state =
+            fake::state(first(tenant) + index as u64, object, change, index as u64, status("Running"));
+        state.owner = state.owner.map(|_| Arc::new(job.clone()));
+        state
+    };
+    list.into_iter().enumerate().map(state).collect()
+}
+
+pub struct Tenants {
+    pub states: Mutex<Vec<Arc<State>>>,
+    pub newest: watch::Sender<Seq>,
+    pub replays: Mutex<Vec<ReplayRequest>>,
+    /// Namespaces beside those of the tenants.
+    pub others: usize,
+}
+
+impl Default for Tenants {
+    fn default() -> Self {
+        let states: Vec<_> = TENANTS.into_iter().flat_map(story).map(Arc::new).collect();
+        Self {
+            newest: watch::Sender::new(14),
+            states: Mutex::new(states),
+            replays: Mutex::default(),
+            others: 0,
+        }
+    }
+}
+
+impl Tenants {
+    /// One more state of the tenant's job.
+    pub fn push(&self, tenant: &str) -> Seq {
+        let mut states = self.states.lock().unwrap();
+        let seq = states.last().unwrap().seq + 1;
+        let status = fake::status("Succeeded", &format!("{tenant}-reason"), "");
+        states.push(Arc::new(fake::state(seq, &job(tenant), Change::Present, seq, status)));
+        drop(states);
+        self.newest.send_replace(seq);
+        seq
+    }
+
+    fn all(&self) -> Vec<Arc<State>> {
+        self.states.lock().unwrap().clone()
+    }
+}
+
+fn letter(tenant: &str) -> DeadLetterView {
+    let (object, seq) = (job(tenant), first(tenant));
+    let state = fake::state(seq, &object, Change::Present, 0, fake::status("Running", "", ""));
+    DeadLetterView {
+        letter: DeadLetter {
+            plugin: "persistence".into(),
+            seq,
+            id: state.id,
+            attempts: 1,
+            error: format!("{tenant}-error"),
+            first_ms: MADE_MS,
+            last_ms: MADE_MS,
+            replaying: false,
+            dropped: false,
+            tries: Vec::new(),
+        },
+        object,
+        phase: "Running".into(),
+    }
+}
+
+fn gap(object: Option<ObjectRef>, message: &str) -> Gap {
+    Gap {
+        source: "jobs".into(),
+        object,
+        epoch: 0,
+        after: "1".into(),
+        before: "9".into(),
+        reason: "Compacted".into(),
+        message: message.into(),
+        recorded_ms: MADE_MS,
+    }
+}
+
+/// What an operator sees names both tenants.
+const BOTH: &str = "red-secret and blue-secret";
+
+#[async_trait]
+impl Views for Tenants {
+    async fn status(&self) -> Result<StatusView, ViewError> {
+        let source = |name: &str, api_version: &str, kind: &str| SourceView {
+            name: name.into(),
+            api_version: api_version.into(),
+            kind: kind.into(),
+            objects: 77_123,
+            gaps: 77_123,
+            poison: 77_123,
+            checkpoint: "77123".into(),
+            synced: true,
+            condition: Some(BOTH.into()),
+            doubt: Some(BOTH.into()),
+            discrepancies: TENANTS
+                .map(|tenant| DiscrepancyView { object: job(tenant), ..Default::default() })
+                .into(),
+            ..SourceView::default()
+        };
+        let plugin = PluginView {
+            name: "persistence".into(),
+            message: Some(BOTH.into()),
+            observed: 77_123,
+            ..Default::default()
+        };
+        Ok(StatusView {
+            sources: vec![source("jobs", "batch/v1", "Job"), source("pods", "v1", "Pod")],
+            plugins: vec![plugin],
+            journal: JournalView { states: 77_123, place: BOTH.into(), ..Default::default() },
+            held: self.held(),
+            problems: vec![BOTH.into()],
+            ..StatusView::default()
+        })
+    }
+
+    fn watched(&self) -> Vec<Watched> {
+        let watched = |source: &str, group: &str, kind: &str, resource: &str| Watched {
+            source: source.into(),
+            group: group.into(),
+            kind: kind.into(),
+            resource: resource.into(),
+        };
+        vec![watched("jobs", "batch", "Job", "jobs"), watched("pods", "", "Pod", "pods")]
+    }
+
+    async fn namespaces(&self, _source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        let others = (0..self.others).map(|index| format!("other-{index}"));
+        Ok(TENANTS.into_iter().map(Into::into).chain(others).take(most).collect())
+    }
+
+    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+        let source = |object: &ObjectRef| if object.kind == "Job" { "jobs" } else { "pods" };
+        let objects = TENANTS.into_iter().flat_map(|tenant| [job(tenant), pod(tenant)]);
+        let is_shown = |object: &ObjectRef| match &query.within {
+            None => true,
+            Some(within) => match within.sources.get(source(object)) {
+                None => false,
+                Some(Shown::Everything) => true,
+                Some(Shown::Namespaces(names)) => {
+                    names.get(&object.namespace).is_some_and(|since| *since <= MADE_MS + 1000)
+                }
+            },
+        };
+        let is_asked = |object: &ObjectRef| {
+            query.namespace.as_ref().is_none_or(|name| *name == object.namespace)
+                && query
+                    .kind
+                    .as_ref()
+                    .is_none_or(|kind| kubewitness_core::kinds::is_kind(&object.group, &object.kind, kind))
+        };
+        let view = |object: ObjectRef| ObjectView {
+            source: source(&object).into(),
+            seq: first(&object.namespace),
+            owner: None,
+            resource_version: "1".into(),
+            status: fake::status("Running", &format!("{}-reason", object.namespace), ""),
+            observed_at: calendar::rfc3339(MADE_MS),
+            object,
+        };
+        Ok(objects.filter(|object| is_shown(object) && is_asked(object)).map(view).collect())
+    }
+
+    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+        let is_it = |object: &ObjectRef| match &query.uid {
+            Some(uid) => object.uid == *uid,
+            None => Some(&object.name) == query.name.as_ref(),
+        };
+        let states: Vec<_> = self.all().into_iter().filter(|state| is_it(&state.object)).collect();
+        let uid = states.first().map(|state| state.object.uid.clone());
+        let is_owned = |state: &Arc<State>| state.owner.as_ref().map(|owner| &owner.uid) == uid.as_ref();
+        let related = self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
+        Ok(TimelineView { states, related })
+    }
+
+    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        let state =
+            self.all().into_iter().find(|state| state.seq == seq).ok_or_else(|| ViewError::NotFound {
+                message: format!("the journal has no document at position {seq}"),
+                hint: "It may be older than what the journal keeps.".into(),
+            })?;
+        let name = &state.object.name;
+        if state.change == Change::Gap {
+            return Ok(serde_json::to_vec(&gap(Some((*state.object).clone()), name)).unwrap());
+        }
+        let created = calendar::rfc3339(MADE_MS + 1000);
+        Ok(format!(r#"{{"metadata":{{"name":"{name}","creationTimestamp":"{created}"}}}}"#).into_bytes())
+    }
+
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+        let mut gaps: Vec<_> =
+            TENANTS.map(|tenant| gap(Some(job(tenant)), &format!("{tenant}-gap"))).into_iter().collect();
+        gaps.push(gap(None, "whole-source-gap"));
+        gaps.retain(|gap| {
+            query.uid.as_ref().is_none_or(|uid| gap.object.as_ref().is_some_and(|object| object.uid == *uid))
+        });
+        Ok(gaps)
+    }
+
+    async fn poison(&self, _: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+        Ok(vec![PoisonView { number: 1, source: "jobs".into(), excerpt: BOTH.into(), ..Default::default() }])
+    }
+
+    async fn poison_raw(&self, _: u64) -> Result<Vec<u8>, ViewError> {
+        Ok(BOTH.into())
+    }
+
+    async fn dead_letters(&self, _: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+        Ok(TENANTS.map(letter).into())
+    }
+
+    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+        self.replays.lock().unwrap().push(request.clone());
+        Ok(ReplayView { replayed: 2, who: request.who().into(), dry_run: false })
+    }
+
+    async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
+        Ok(DropView { dropped: 2, who: request.who().into(), dry_run: false })
+    }
+
+    async fn letter_records(&self, _: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
+        Ok(vec![LetterRecordView { who: BOTH.into(), seqs: vec![1, 11], ..Default::default() }])
+    }
+
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
+        Ok(self.all().into_iter().filter(|state| state.seq > after).take(limit).collect())
+    }
+
+    fn newest(&self) -> watch::Receiver<Seq> {
+        self.newest.subscribe()
+    }
+
+    fn held(&self) -> Vec<HeldView> {
+        vec![HeldView { holder: BOTH.into(), ..Default::default() }]
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Err(BOTH.into())
+    }
+}
+
+/// Tokens are names. `red` and `blue` have their namespaces, `boss` has everything, `guest` nothing.
+#[derive(Default)]
+pub struct Server {
+    pub is_down: AtomicBool,
+    pub slow: Option<Duration>,
+    pub gone: Mutex<BTreeSet<String>>,
+    /// Rights that were withdrawn.
+    pub denied: Mutex<BTreeSet<String>>,
+    /// Namespaces that were made again, and when.
+    pub remade: Mutex<BTreeMap<String, u64>>,
+    pub authentications: AtomicUsize,
+    pub reviews: AtomicUsize,
+    pub most_at_once: AtomicUsize,
+    pub now: AtomicUsize,
+}
+
+impl Server {
+    fn answers(&self) -> Result<(), ReviewError> {
+        match self.is_down.load(Ordering::SeqCst) {
+            true => Err(ReviewError::Unavailable("connection refused by 10.0.0.1".into())),
+            false => Ok(()),
+        }
+    }
+
+    async fn think(&self) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most_at_once.fetch_max(now, Ordering::SeqCst);
+        if let Some(slow) = self.slow {
+            tokio::time::sleep(slow).await;
+        }
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Reviewer for Server {
+    async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+        self.authentications.fetch_add(1, Ordering::SeqCst);
+        self.think().await;
+        self.answers()?;
+        let name = token.trim_end_matches('x');
+        let is_known = ["red", "blue", "boss", "guest", "named"].contains(&name);
+        let is_gone = self.gone.lock().unwrap().contains(token);
+        let person = Person { user: format!("user-{name}"), groups: vec![name.into()], ..Person::default() };
+        Ok((is_known && !is_gone).then_some(person))
+    }
+
+    async fn allows(&self, person: &Person, attempt: &Attempt) -> Result<bool, ReviewError> {
+        self.reviews.fetch_add(1, Ordering::SeqCst);
+        self.think().await;
+        self.answers()?;
+        let name = person.user.trim_start_matches("user-");
+        if self.denied.lock().unwrap().contains(name) {
+            return Ok(false);
+        }
+        let reads = ["get", "list"].contains(&attempt.verb.as_str()) && attempt.group != "kubewitness.dev";
+        Ok(match name {
+            "boss" => true,
+            "named" => {
+                reads && attempt.verb == "get" && attempt.namespace == "red" && attempt.name == "red-train"
+            }
+            tenant => reads && attempt.namespace == tenant,
+        })
+    }
+
+    async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+        self.answers()?;
+        let created_ms = self.remade.lock().unwrap().get(name).copied().unwrap_or(MADE_MS);
+        Ok(TENANTS.contains(&name).then(|| LiveNamespace { uid: format!("ns-{name}"), created_ms }))
+    }
+}

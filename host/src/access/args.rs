@@ -1,0 +1,38 @@
+//! What the command line says of who may use the portal.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Auth {
+    /// People sign in with a token of Kubernetes. They see and do what Kubernetes lets them
+    Kubernetes,
+    /// Whoever reaches the address sees and does everything. Refused on an address that others reach
+    None,
+}
+
+#[derive(Debug, Default, Args)]
+pub struct AccessArgs {
+    /// Who may use the portal and API. Without it: `kubernetes` where the credentials are those of the pod, `none`
+    /// elsewhere
+    #[arg(long, value_enum, value_name = "WHO")]
+    pub auth: Option<Auth>,
+    /// The certificate of the portal as PEM, such as a file of a mounted Secret. It is read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of the certificate, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// A file with the key of people's sessions, the same for all replicas: 32 random bytes, or 64 hex digits.
+    /// Without it: a key in the data folder
+    #[arg(long, env = "KUBEWITNESS_SESSION_KEY_FILE", value_name = "FILE")]
+    pub session_key_file: Option<PathBuf>,
+    /// A file with the secret that a proxy which signs people in sends as X-Kubewitness-Proxy-Secret. It names them
+    /// in X-Remote-User and X-Remote-Group
+    #[arg(long, env = "KUBEWITNESS_PROXY_SECRET_FILE", value_name = "FILE")]
+    pub proxy_secret_file: Option<PathBuf>,
+    /// Logs each document that a person reads
+    #[arg(long)]
+    pub log_reads: bool,
+}

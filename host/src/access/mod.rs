@@ -1,0 +1,153 @@
+//! Who may use the portal: from what the command line says to what the portal takes.
+
+mod args;
+mod session_key;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::files;
+use kubewitness_portal::{Access, AccessControl, AccessOptions, ProxySecret, TlsFiles};
+use kubewitness_watch::{Connection, Reviews};
+use tracing::{info, warn};
+
+pub use args::{AccessArgs, Auth};
+
+/// A secret is a line.
+const SECRET_BYTES: u64 = 4096;
+
+/// How people come to the portal.
+pub struct Doors {
+    pub access: Access,
+    pub tls: Option<TlsFiles>,
+}
+
+impl Doors {
+    /// Whoever reaches the address sees everything.
+    #[cfg(feature = "playground")]
+    pub fn open() -> Self {
+        Self { access: Access::None, tls: None }
+    }
+
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+/// Refuses what would let people in whom nobody knows.
+pub async fn doors(
+    args: AccessArgs,
+    listen: SocketAddr,
+    connection: &Connection,
+    data: &Path,
+    is_replica: bool,
+) -> Result<Doors> {
+    let auth = args.auth.unwrap_or(if connection.in_cluster { Auth::Kubernetes } else { Auth::None });
+    let tls = args.tls_cert.zip(args.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
+    if auth == Auth::None {
+        refuse_to_let_everybody_in(listen, connection)?;
+        if args.session_key_file.is_some() || args.proxy_secret_file.is_some() || args.log_reads {
+            bail!(
+                "--session-key-file, --proxy-secret-file and --log-reads are for people who sign in: add \
+                 --auth kubernetes, or leave them out"
+            );
+        }
+        return Ok(Doors { access: Access::None, tls });
+    }
+    if !listen.ip().is_loopback() && tls.is_none() {
+        warn!(
+            "people's tokens come to {listen} as plain text: give a certificate with --tls-cert and --tls-key, or let \
+             only a proxy that has one reach this address"
+        );
+    }
+    let session_key = match &args.session_key_file {
+        Some(file) => session_key::of_file(file).await?,
+        None => {
+            if is_replica {
+                warn!(
+                    "each replica has a session key of its own, so that people sign in at each: give all of them the \
+                     same with --session-key-file"
+                );
+            }
+            session_key::of_data(data).await?
+        }
+    };
+    let trusted_proxy = match args.proxy_secret_file {
+        Some(file) => Some(proxy_secret(&file).await?),
+        None => None,
+    };
+    info!("people sign in to the portal with a token of Kubernetes");
+    let options = AccessOptions { session_key, log_reads: args.log_reads, trusted_proxy };
+    let control = AccessControl::new(Arc::new(Reviews::new(connection)), options);
+    Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls })
+}
+
+fn refuse_to_let_everybody_in(listen: SocketAddr, connection: &Connection) -> Result<()> {
+    if listen.ip().is_loopback() {
+        return Ok(());
+    }
+    let asked = if connection.in_cluster { "--auth none" } else { "no --auth" };
+    bail!(
+        "others can reach {listen}, and with {asked} each of them sees and does everything: let people sign in with \
+         --auth kubernetes, or listen on 127.0.0.1 and let people reach it with `kubectl port-forward`"
+    );
+}
+
+async fn proxy_secret(file: &Path) -> Result<ProxySecret> {
+    let path = file.to_owned();
+    let read = files::within(file, files::ANSWER, move || files::text(&path, SECRET_BYTES)).await;
+    let text = read.with_context(|| format!("reading the proxy's secret from {}", file.display()))?;
+    ProxySecret::new(&text).with_context(|| format!("the file {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_watch::{ConnectOptions, connect};
+
+    use super::*;
+
+    async fn made(listen: &str, args: AccessArgs) -> Result<Doors> {
+        let folder = tempfile::tempdir().unwrap();
+        let config = serde_json::json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(&path, config.to_string()).unwrap();
+        let connection = connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap();
+        doors(args, listen.parse().unwrap(), &connection, &folder.path().join("data"), false).await
+    }
+
+    fn kubernetes() -> AccessArgs {
+        AccessArgs { auth: Some(Auth::Kubernetes), ..AccessArgs::default() }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_others_reach_is_for_people_who_sign_in() {
+        for auth in [None, Some(Auth::None)] {
+            let args = AccessArgs { auth, ..AccessArgs::default() };
+            let told = made("0.0.0.0:8787", args).await.err().unwrap().to_string();
+            assert!(told.contains("--auth kubernetes") && told.contains("port-forward"), "{told}");
+        }
+        assert!(matches!(made("0.0.0.0:8787", kubernetes()).await.unwrap().access, Access::Kubernetes(_)));
+    }
+
+    #[tokio::test]
+    async fn against_a_kubeconfig_nobody_signs_in_unless_it_is_said() {
+        assert!(matches!(made("127.0.0.1:8787", AccessArgs::default()).await.unwrap().access, Access::None));
+        let read = AccessArgs { log_reads: true, ..AccessArgs::default() };
+        let told = made("127.0.0.1:8787", read).await.err().unwrap().to_string();
+        assert!(told.contains("--auth kubernetes"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_proxys_secret_that_can_be_guessed_is_refused_by_its_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret\n").unwrap();
+        let args = AccessArgs { proxy_secret_file: Some(file.path().into()), ..kubernetes() };
+        let told = format!("{:#}", made("127.0.0.1:8787", args).await.err().unwrap());
+        assert!(told.contains(&file.path().display().to_string()) && told.contains("openssl rand"), "{told}");
+    }
+}

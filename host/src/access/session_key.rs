@@ -1,0 +1,119 @@
+//! The key that people's sessions are sealed with: from a file of the operator, or made once in the data folder.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kubewitness_core::files;
+use kubewitness_portal::SESSION_KEY_BYTES;
+use ring::rand::{SecureRandom, SystemRandom};
+use tracing::warn;
+
+pub type SessionKey = [u8; SESSION_KEY_BYTES];
+
+/// In the data folder.
+const FILE: &str = "session.key";
+/// Hex digits with an end of line, and room for white space.
+const BYTES: u64 = 4096;
+/// People who are neither the owner nor of the volume's group, which Kubernetes gives rights of its own.
+const OTHERS: u32 = 0o007;
+
+pub async fn of_file(file: &Path) -> Result<SessionKey> {
+    let path = file.to_owned();
+    let read = files::within(file, files::ANSWER, move || parse(&files::read(&path, BYTES)?)).await;
+    read.with_context(|| format!("reading the session key from {}", file.display()))
+}
+
+/// The key of this folder, which is made with it.
+pub async fn of_data(data: &Path) -> Result<SessionKey> {
+    let folder = data.to_owned();
+    let kept = files::within(data, files::ANSWER, move || {
+        std::fs::create_dir_all(&folder)?;
+        let path = folder.join(FILE);
+        match kept(&path)? {
+            Some(key) => Ok(key),
+            None => make(&path),
+        }
+    });
+    kept.await.with_context(|| format!("keeping the session key in {}", data.join(FILE).display()))
+}
+
+/// `None` where there is no key, or none that can be trusted to have stayed a secret.
+fn kept(path: &Path) -> io::Result<Option<SessionKey>> {
+    let Some(file) = files::look(path)? else { return Ok(None) };
+    let key = files::read(path, BYTES)?.try_into().ok();
+    if key.is_none() || file.permissions().mode() & OTHERS != 0 {
+        warn!("{} is damaged or open to others: making a new key, and people sign in again", path.display());
+        std::fs::remove_file(path)?;
+        return Ok(None);
+    }
+    Ok(key)
+}
+
+fn make(path: &Path) -> io::Result<SessionKey> {
+    let mut key = [0; SESSION_KEY_BYTES];
+    SystemRandom::new().fill(&mut key).map_err(|_| io::Error::other("no random bytes"))?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(&key)?;
+    file.sync_all()?;
+    Ok(key)
+}
+
+/// As `head -c 32 /dev/urandom` writes it, or `openssl rand -hex 32`.
+fn parse(bytes: &[u8]) -> io::Result<SessionKey> {
+    if let Ok(key) = bytes.try_into() {
+        return Ok(key);
+    }
+    let mut key = [0; SESSION_KEY_BYTES];
+    hex::decode_to_slice(bytes.trim_ascii(), &mut key).map(|()| key).map_err(|_| {
+        io::Error::other(format!(
+            "it is neither {SESSION_KEY_BYTES} random bytes nor {} hex digits: make one with `openssl rand -hex \
+             {SESSION_KEY_BYTES}`",
+            2 * SESSION_KEY_BYTES
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_key_is_bytes_or_hex_digits_as_a_shell_leaves_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        for text in [vec![7; 32], format!("{}\n", "07".repeat(32)).into_bytes()] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(of_file(&file).await.unwrap(), [7; 32]);
+        }
+        for text in [vec![], vec![7; 31], b"g".repeat(64)] {
+            fs::write(&file, text).unwrap();
+            let told = format!("{:#}", of_file(&file).await.unwrap_err());
+            assert!(told.contains("openssl rand -hex 32") && told.contains("key"), "{told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_keeps_its_key_and_no_other_user_may_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let first = of_data(&data).await.unwrap();
+        assert_ne!(first, [0; 32]);
+        assert_eq!(of_data(&data).await.unwrap(), first);
+        let path = data.join(FILE);
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&path, Permissions::from_mode(0o660)).unwrap();
+        assert_eq!(of_data(&data).await.unwrap(), first, "a volume's group is the pod's own");
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let second = of_data(&data).await.unwrap();
+        assert_ne!(second, first);
+        assert_eq!(mode(), 0o600);
+        fs::write(&path, "short").unwrap();
+        assert_ne!(of_data(&data).await.unwrap(), second);
+    }
+}

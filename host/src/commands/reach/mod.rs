@@ -1,0 +1,189 @@
+//! Where the controller is, and what a person shows it: for the commands that ask one.
+//!
+//! An address that is named goes first. Then comes what listens at the default address on this machine, such as
+//! a playground or a `kubectl port-forward`, unless a flag names a cluster. Then comes the cluster of the
+//! kubeconfig, through a way of this command's own.
+
+mod dashboard;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::config::is_name;
+use kubewitness_watch::{ConnectError, ConnectOptions, Forward, SignedIn};
+use reqwest::Url;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::Usage;
+use crate::cli::{ReachArgs, Secret};
+use crate::tasks::{Fate, Tasks};
+pub use dashboard::dashboard;
+
+/// Where a controller listens unless it is told otherwise.
+const DEFAULT: &str = "http://127.0.0.1:8787";
+const DEFAULT_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 8787);
+/// Whether something listens on this machine is known at once.
+const LISTENS: Duration = Duration::from_millis(500);
+/// In which Kubewitness is, as `deploy/kustomize` has it.
+const NAMESPACE: &str = "kubewitness";
+/// How to get a token where there is none.
+const MAKE_A_TOKEN: &str = "KUBEWITNESS_TOKEN=$(kubectl create token ACCOUNT --audience kubewitness.dev)";
+const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";
+
+/// A controller that can be asked.
+pub struct Reached {
+    pub url: Url,
+    pub token: Option<Secret>,
+    /// It is at the other end of a way that the API server made; its certificate names another host.
+    pub is_forwarded: bool,
+    /// What to do where it does not know who asks.
+    pub to_sign_in: String,
+    _way: Option<Way>,
+}
+
+/// Ends with whoever holds it.
+struct Way {
+    stop: CancellationToken,
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Reached {
+    fn at(url: Url, token: Option<Secret>) -> Self {
+        let to_sign_in = match token {
+            Some(_) => format!("Give a token that is still good: {MAKE_A_TOKEN}"),
+            None => format!("Give a token: {MAKE_A_TOKEN}"),
+        };
+        Self { url, token, is_forwarded: false, to_sign_in, _way: None }
+    }
+}
+
+pub async fn controller(args: &ReachArgs) -> Result<Reached> {
+    if let Some(server) = &args.server {
+        let url = named(server)?;
+        refuse_to_show_a_token_to_everybody(&url, args)?;
+        return Ok(Reached::at(url, args.token.clone()));
+    }
+    let names_a_cluster =
+        args.kubeconfig.is_some() || args.context.is_some() || args.kubewitness_namespace.is_some();
+    if !names_a_cluster && listens().await {
+        // Nothing of a kubeconfig is shown to it: any program of this machine may listen there.
+        return Ok(Reached::at(named(DEFAULT)?, args.token.clone()));
+    }
+    let options = ConnectOptions { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
+    match SignedIn::by(&options).await {
+        Ok(signed_in) if names_a_cluster => through(&signed_in, args).await,
+        Ok(signed_in) => through(&signed_in, args).await.with_context(|| {
+            format!("nothing listens at {DEFAULT}, so the cluster of the kubeconfig is asked")
+        }),
+        // Without a cluster this machine is all that can have been meant.
+        Err(ConnectError::NotConfigured(_)) if !names_a_cluster => {
+            Ok(Reached::at(named(DEFAULT)?, args.token.clone()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn named(server: &str) -> Result<Url> {
+    let url = Url::parse(server).map_err(|error| {
+        Usage::error(format!("`{server}` is not an address: write one such as {DEFAULT}: {error}"))
+    })?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(Usage::error(format!("`{server}` is neither http nor https")));
+    }
+    Ok(url)
+}
+
+/// Whoever carries a plain request can read the token in it, and use it as its owner does.
+fn refuse_to_show_a_token_to_everybody(url: &Url, args: &ReachArgs) -> Result<()> {
+    let host = url.host_str().unwrap_or_default();
+    let is_local = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
+    if args.token.is_some() && url.scheme() == "http" && !is_local {
+        bail!(
+            "a token is not sent to {host} as plain text, where others could read it: name an https address with \
+             --server, or leave --server out and let this command find its way by the kubeconfig"
+        );
+    }
+    Ok(())
+}
+
+async fn listens() -> bool {
+    let connecting = TcpStream::connect(SocketAddr::from(DEFAULT_ADDRESS));
+    timeout(LISTENS, connecting).await.is_ok_and(|connected| connected.is_ok())
+}
+
+/// Forwards a port of its own to the portal of a pod, as long as the command runs.
+async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<Reached> {
+    let namespace = args.kubewitness_namespace.as_deref().unwrap_or(NAMESPACE);
+    if !is_name(namespace) {
+        return Err(Usage::error(format!(
+            "--kubewitness-namespace {namespace}: it is no name of a namespace"
+        )));
+    }
+    let forward = Forward::to_portal(signed_in, namespace).await?;
+    let token = match &args.token {
+        Some(token) => Some(token.clone()),
+        None => signed_in.token().await?.map(Secret),
+    };
+    let stop = CancellationToken::new();
+    let mut reached = Reached::at(named(&forward.url())?, token);
+    reached.is_forwarded = true;
+    if reached.token.is_none() {
+        reached.to_sign_in = format!(
+            "The kubeconfig signs you in by a certificate or a password, which only the API server can check. Give a \
+             token: {MAKE_A_TOKEN}"
+        );
+    }
+    let (tasks, until) = (Tasks::new(stop.clone(), stop.clone()), stop.clone());
+    tasks.spawn("the way to the portal", Fate::Finite, async move {
+        forward.serve(until).await;
+        Ok(())
+    });
+    reached._way = Some(Way { stop });
+    Ok(reached)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(server: &str, token: Option<&str>) -> ReachArgs {
+        let token = token.map(|token| Secret(token.into()));
+        ReachArgs { server: Some(server.into()), token, ..ReachArgs::default() }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_named_goes_first() {
+        let reached = controller(&args("http://127.0.0.1:1/kw/", None)).await.unwrap();
+        assert_eq!((reached.url.as_str(), reached.is_forwarded), ("http://127.0.0.1:1/kw/", false));
+        for wrong in ["ftp://x", "no address"] {
+            assert!(controller(&args(wrong, None)).await.err().unwrap().is::<Usage>(), "{wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_travels_by_https_or_not_at_all() {
+        for address in ["https://kw.example.com", "http://127.0.0.1:1", "http://[::1]:1", "http://localhost"]
+        {
+            let reached = controller(&args(address, Some("t"))).await.unwrap();
+            assert_eq!(reached.token.map(|token| token.0).as_deref(), Some("t"), "{address}");
+        }
+        let told = controller(&args("http://kw.example.com", Some("t"))).await.err().unwrap().to_string();
+        assert!(told.contains("kw.example.com") && told.contains("https"), "{told}");
+        assert!(controller(&args("http://kw.example.com", None)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_is_named_is_asked_whatever_listens_here() {
+        let asked = ReachArgs { kubeconfig: Some("/nowhere/kubeconfig".into()), ..ReachArgs::default() };
+        let told = format!("{:#}", controller(&asked).await.err().unwrap());
+        assert!(told.contains("/nowhere/kubeconfig"), "{told}");
+    }
+}

@@ -1,0 +1,139 @@
+//! What is there, for somebody who may see a part of it.
+
+use std::collections::BTreeSet;
+
+use kubewitness_core::document::unpack;
+use kubewitness_core::ports::{Current, Lister, SelectError, Selection, Shown, created_ms};
+
+/// Objects that are looked at before others have a turn.
+const PAGE: usize = 1024;
+
+/// As the selection says, of what is shown.
+pub fn select(
+    listers: &dyn Lister,
+    source: &str,
+    selection: &Selection,
+    shown: Option<&Shown>,
+) -> Result<Vec<Current>, SelectError> {
+    let Some(Shown::Namespaces(namespaces)) = shown else {
+        return listers.select(source, selection).map(|selected| selected.objects);
+    };
+    let mut found = Vec::new();
+    let is_asked = |name: &&String| selection.namespace.as_ref().is_none_or(|asked| asked == *name);
+    for name in namespaces.keys().filter(is_asked) {
+        let selection = Selection { namespace: Some(name.clone()), ..selection.clone() };
+        let selected = listers.select(source, &selection)?;
+        found.extend(selected.objects.into_iter().filter(|current| is_of(current, namespaces[name])));
+    }
+    Ok(found)
+}
+
+/// Whether it was created in the namespace that is there now.
+fn is_of(current: &Current, since_ms: u64) -> bool {
+    let document = unpack(&current.packed).ok();
+    document.and_then(|document| created_ms(&document)).is_some_and(|created_ms| created_ms >= since_ms)
+}
+
+pub async fn namespaces(
+    listers: &dyn Lister,
+    source: &str,
+    most: usize,
+) -> Result<BTreeSet<String>, SelectError> {
+    let mut names = BTreeSet::new();
+    let mut selection = Selection { limit: PAGE, ..Selection::default() };
+    loop {
+        let selected = listers.select(source, &selection)?;
+        for current in selected.objects {
+            if names.len() < most && !names.contains(&current.object.namespace) {
+                names.insert(current.object.namespace.clone());
+            }
+        }
+        if selected.next.is_none() || names.len() >= most {
+            return Ok(names);
+        }
+        selection.after = selected.next;
+        tokio::task::yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use kubewitness_core::document::pack;
+    use kubewitness_core::ports::Selected;
+    use kubewitness_core::{ObjectRef, Seq, Status, Version, calendar};
+
+    use super::*;
+
+    /// Gives two objects a page.
+    struct Cache(Vec<Current>);
+
+    #[async_trait]
+    impl Lister for Cache {
+        fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
+            Ok(None)
+        }
+
+        fn select(&self, _: &str, selection: &Selection) -> Result<Selected, SelectError> {
+            let from = selection.after.unwrap_or_default() as usize;
+            let is_in = |current: &&Current| {
+                selection.namespace.as_ref().is_none_or(|name| *name == current.object.namespace)
+            };
+            let page = self.0.iter().skip(from).take(2);
+            let next = (from + 2 < self.0.len()).then_some(from as u32 + 2);
+            Ok(Selected { objects: page.filter(is_in).cloned().collect(), next })
+        }
+
+        fn count(&self, _: &str) -> usize {
+            self.0.len()
+        }
+
+        async fn shows(&self, _: &str, _: Seq) {}
+    }
+
+    fn current(namespace: &str, document: &str) -> Current {
+        Current {
+            object: Arc::new(ObjectRef { namespace: namespace.into(), ..ObjectRef::default() }),
+            owner: None,
+            resource_version: Version::new("1"),
+            status: Arc::new(Status::default()),
+            seq: 1,
+            observed_ms: 0,
+            packed: pack(document.as_bytes()),
+        }
+    }
+
+    fn created(ms: u64) -> String {
+        format!(r#"{{"metadata":{{"creationTimestamp":"{}"}}}}"#, calendar::rfc3339(ms))
+    }
+
+    #[test]
+    fn an_object_that_is_older_than_its_namespace_or_has_no_age_is_of_another_one() {
+        let cache = Cache(vec![current("a", &created(1_000)), current("a", &created(999))]);
+        let none = Cache(vec![current("a", "{}"), current("b", &created(5_000))]);
+        let shown = |since| Shown::Namespaces(BTreeMap::from([("a".to_owned(), since)]));
+        let found = |cache: &Cache, shown: Option<&Shown>, asked: Option<&str>| {
+            let selection = Selection { namespace: asked.map(Into::into), ..Selection::default() };
+            select(cache, "jobs", &selection, shown).unwrap().len()
+        };
+        assert_eq!(found(&cache, Some(&shown(999)), None), 2);
+        assert_eq!(found(&cache, Some(&shown(1_000)), None), 1);
+        assert_eq!(found(&cache, Some(&shown(1_001)), None), 0);
+        assert_eq!(found(&cache, Some(&shown(0)), Some("b")), 0);
+        assert_eq!(found(&none, Some(&shown(0)), None), 0);
+        assert_eq!((found(&none, Some(&Shown::Everything), None), found(&none, None, None)), (2, 2));
+    }
+
+    #[tokio::test]
+    async fn namespaces_are_those_of_all_pages_and_no_more_than_asked_for() {
+        let names = ["a", "a", "b", "a", "c"];
+        let cache = Cache(names.iter().map(|name| current(name, "{}")).collect());
+        let found =
+            async |most| namespaces(&cache, "jobs", most).await.unwrap().into_iter().collect::<Vec<_>>();
+        assert_eq!(found(10).await, ["a", "b", "c"]);
+        assert_eq!(found(2).await, ["a", "b"]);
+    }
+}

@@ -1,0 +1,78 @@
+//! With `--auth kubernetes`: people of the simulated cluster who see different things.
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, TokenUser};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::{Value, json};
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+const GROUP: &str = "rbac.authorization.k8s.io";
+const VIEWER: &str = "kubewitness-viewer";
+const OPERATOR: &str = "kubewitness-operator";
+/// Each person and the namespace that they may see. Two of the three in which the workload submits.
+const TENANTS: [(&str, &str); 2] = [("ada", "team-vision"), ("grace", "team-speech")];
+const ADMINISTRATOR: &str = "linus";
+
+pub struct Person {
+    pub name: &'static str,
+    pub sees: String,
+    pub token: String,
+}
+
+/// Their tokens are good as long as the playground runs.
+pub fn people() -> Result<Vec<Person>> {
+    let tenants = TENANTS.iter().map(|(name, namespace)| (*name, format!("the namespace {namespace}")));
+    let all = tenants.chain([(ADMINISTRATOR, "everything".to_owned())]);
+    all.map(|(name, sees)| Ok(Person { name, sees, token: random()? })).collect()
+}
+
+fn random() -> Result<String> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).ok().context("no random bytes for a token")?;
+    Ok(hex::encode(bytes))
+}
+
+/// A cluster in which roles decide, and these people have tokens.
+pub fn known_to(mut options: ApiServerOptions, people: &[Person]) -> ApiServerOptions {
+    let user = |person: &Person| TokenUser {
+        token: person.token.clone(),
+        user: person.name.to_owned(),
+        groups: Vec::new(),
+    };
+    options.enforce_rbac = true;
+    options.tokens.extend(people.iter().map(user));
+    options
+}
+
+/// The roles of `deploy/examples/access`, bound to these people.
+pub async fn give_rights(api: &ApiServer) -> Result<()> {
+    let watched = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]);
+    let works = json!([{"apiGroups": ["kubewitness.dev"], "resources": ["status"], "verbs": ["get"]},
+        {"apiGroups": ["kubewitness.dev"], "resources": ["plugins"], "verbs": ["replay", "drop", "pause"]}]);
+    for (name, rules) in [(VIEWER, watched), (OPERATOR, works)] {
+        let role = json!({"metadata": {"name": name}, "rules": rules});
+        create(api, &format!("{RBAC}/clusterroles"), &role).await?;
+        let binding = binding(&format!("{ADMINISTRATOR}-{name}"), name, ADMINISTRATOR);
+        create(api, &format!("{RBAC}/clusterrolebindings"), &binding).await?;
+    }
+    for (person, namespace) in TENANTS {
+        create(api, "/api/v1/namespaces", &json!({"metadata": {"name": namespace}})).await?;
+        let path = format!("{RBAC}/namespaces/{namespace}/rolebindings");
+        create(api, &path, &binding(person, VIEWER, person)).await?;
+    }
+    Ok(())
+}
+
+fn binding(name: &str, role: &str, person: &str) -> Value {
+    json!({"metadata": {"name": name}, "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": GROUP, "kind": "User", "name": person}]})
+}
+
+async fn create(api: &ApiServer, path: &str, object: &Value) -> Result<()> {
+    let client = reqwest::Client::builder().no_proxy().build().context("making an HTTP client")?;
+    let request = client.post(format!("{}{path}", api.url())).bearer_auth(api.admin_token()).json(object);
+    let status = request.send().await.with_context(|| format!("creating {path}"))?.status();
+    ensure!(status.is_success(), "creating {path} was answered with {status}");
+    Ok(())
+}

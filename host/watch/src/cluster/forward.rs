@@ -1,0 +1,223 @@
+//! A way to the portal of a pod through the API server, as `kubectl port-forward` makes one.
+//!
+//! Whoever may not forward ports of the pod gets no way. What travels on it is between the two ends.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use http::Method;
+use k8s_openapi::List;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::Portforwarder;
+use thiserror::Error;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::SignedIn;
+use crate::connect::request::{Address, Failure, causes};
+
+/// What the pods of Kubewitness are labelled with.
+const LABEL: &str = "app.kubernetes.io/name=kubewitness";
+/// The port of the portal, by its name in a pod; with TLS, and without.
+const SECURE: &str = "portal-tls";
+const PLAIN: &str = "portal";
+/// Where the portal listens in a pod that does not name it.
+const PORT: u16 = 8787;
+/// For finding the pod, and for each connection to it. A person waits for it.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Some pods of some replicas, a few KiB each.
+const PODS: &str = "50";
+const BYTES: usize = 4 * 1024 * 1024;
+/// A portal closes a connection on which nobody asks: one that has waited for longer is not used.
+const FRESH: Duration = Duration::from_secs(2);
+/// Connections at once: a command has one or two, a browser six.
+const AT_ONCE: usize = 32;
+
+#[derive(Debug, Error)]
+pub enum ForwardError {
+    #[error(
+        "no pod with the label {LABEL} is ready in the namespace {namespace} of {server}: name the namespace of \
+         Kubewitness with --kubewitness-namespace, or an address with --server"
+    )]
+    NoPod { namespace: String, server: String },
+    #[error(
+        "you may not {right} in the namespace {namespace}: ask for that right, or for an address that \
+         --server can name ({why})"
+    )]
+    Forbidden { right: &'static str, namespace: String, why: String },
+    #[error("the way to Kubewitness through {server} is not there: {why}")]
+    Broken { server: String, why: String },
+}
+
+/// Listens on loopback, and carries each connection into the pod.
+pub struct Forward {
+    pods: kube::Api<Pod>,
+    portal: Portal,
+    listener: TcpListener,
+    address: SocketAddr,
+    /// Proves that there is a way; a first connection takes it.
+    first: Option<(Instant, Portforwarder)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Portal {
+    pod: String,
+    port: u16,
+    is_secure: bool,
+}
+
+impl Forward {
+    pub async fn to_portal(signed_in: &SignedIn, namespace: &str) -> Result<Self, ForwardError> {
+        let broken = |why: String| ForwardError::Broken { server: signed_in.server.clone(), why };
+        let portal = find(signed_in, namespace).await?;
+        let pods = kube::Api::<Pod>::namespaced(signed_in.client.clone(), namespace);
+        let first = open(&pods, &portal).await.map_err(|failure| match failure {
+            Failure::Status { code: 403, message, .. } => ForwardError::Forbidden {
+                right: "get and create pods/portforward",
+                namespace: namespace.to_owned(),
+                why: message,
+            },
+            failure => broken(failure.to_string()),
+        })?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.map_err(|error| broken(error.to_string()))?;
+        let address = listener.local_addr().map_err(|error| broken(error.to_string()))?;
+        Ok(Self { pods, portal, listener, address, first: Some((Instant::now(), first)) })
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        let scheme = if self.portal.is_secure { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Until the stop. A connection that fails is closed, and the others go on.
+    pub async fn serve(mut self, stop: CancellationToken) {
+        let mut carried = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Some(()) = carried.next(), if !carried.is_empty() => {}
+                accepted = self.listener.accept(), if carried.len() < AT_ONCE => match accepted {
+                    Ok((socket, _)) => {
+                        let first = self.first.take().filter(|(opened, _)| opened.elapsed() < FRESH);
+                        let first = first.map(|(_, way)| way);
+                        carried.push(carry(self.pods.clone(), self.portal.clone(), first, socket));
+                    }
+                    Err(error) => {
+                        tracing::warn!("a connection to the portal's way failed: {error}");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn carry(pods: kube::Api<Pod>, portal: Portal, first: Option<Portforwarder>, mut socket: TcpStream) {
+    let opened = match first {
+        Some(first) => Ok(first),
+        None => open(&pods, &portal).await,
+    };
+    let carried = async {
+        let mut way = opened.map_err(|failure| failure.to_string())?;
+        let mut stream = way.take_stream(portal.port).ok_or("it has no stream")?;
+        copy_bidirectional(&mut socket, &mut stream).await.map_err(|error| error.to_string())
+    };
+    if let Err(why) = carried.await {
+        tracing::warn!("the way to the pod {} broke: {why}", portal.pod);
+    }
+}
+
+async fn open(pods: &kube::Api<Pod>, portal: &Portal) -> Result<Portforwarder, Failure> {
+    let ports = [portal.port];
+    let opened = timeout(WITHIN, pods.portforward(&portal.pod, &ports));
+    opened.await.map_err(|_| Failure::TimedOut(WITHIN))?.map_err(|error| match error {
+        kube::Error::Api(status) => Failure::Status {
+            code: status.code,
+            reason: status.reason.clone(),
+            message: status.message.clone(),
+            retry_after: None,
+            token: None,
+        },
+        error => Failure::Transport(causes(&error)),
+    })
+}
+
+async fn find(signed_in: &SignedIn, namespace: &str) -> Result<Portal, ForwardError> {
+    let address = Address::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/pods";
+    let address = Address::new(&address).with("labelSelector", LABEL).with("limit", PODS);
+    let api = signed_in.api();
+    let asked = timeout(WITHIN, api.ask_for(Method::GET, address.as_str(), None, BYTES));
+    let answer = asked.await.unwrap_or(Err(Failure::TimedOut(WITHIN)));
+    let pods = answer.and_then(|body| {
+        serde_json::from_slice::<List<Pod>>(&body).map_err(|error| Failure::Answer(error.to_string()))
+    });
+    let server = signed_in.server.clone();
+    match pods {
+        Ok(pods) => pods
+            .items
+            .iter()
+            .find_map(portal_of)
+            .ok_or_else(|| ForwardError::NoPod { namespace: namespace.to_owned(), server }),
+        Err(Failure::Status { code: 403, message, .. }) => {
+            Err(ForwardError::Forbidden { right: "list pods", namespace: namespace.to_owned(), why: message })
+        }
+        Err(failure) => Err(ForwardError::Broken { server, why: failure.to_string() }),
+    }
+}
+
+/// Of a pod that is ready.
+fn portal_of(pod: &Pod) -> Option<Portal> {
+    let ready =
+        pod.status.as_ref()?.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+    if !ready || pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let ports = pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(|c| c.ports.iter().flatten());
+    let named = |name: &str| {
+        let port = ports.clone().find(|port| port.name.as_deref() == Some(name))?;
+        u16::try_from(port.container_port).ok()
+    };
+    let (port, is_secure) = match (named(SECURE), named(PLAIN)) {
+        (Some(port), _) => (port, true),
+        (None, port) => (port.unwrap_or(PORT), false),
+    };
+    Some(Portal { pod: pod.metadata.name.clone()?, port, is_secure })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(ready: &str, ports: &Value) -> Pod {
+        serde_json::from_value(
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kubewitness-0"},
+            "spec": {"containers": [{"name": "kubewitness", "ports": ports}]},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]}}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn the_portal_is_the_named_port_of_a_ready_pod() {
+        let of = |ports: Value| portal_of(&pod("True", &ports)).map(|portal| (portal.port, portal.is_secure));
+        assert_eq!(of(json!([{"name": "health", "containerPort": 8788}])), Some((8787, false)));
+        assert_eq!(of(json!([{"name": "portal", "containerPort": 9000}])), Some((9000, false)));
+        assert_eq!(of(json!([{"name": "portal-tls", "containerPort": 9443}])), Some((9443, true)));
+        assert_eq!(portal_of(&pod("False", &json!([]))), None);
+    }
+
+    #[test]
+    fn a_pod_that_ends_is_not_asked() {
+        let mut ending = pod("True", &json!([]));
+        ending.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-20T13:45:11Z")).unwrap();
+        assert_eq!(portal_of(&ending), None);
+    }
+}

@@ -1,0 +1,88 @@
+//! The bodies of reviews, and what their answers mean. Whatever an answer leaves out is no.
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+use k8s_openapi::api::core::v1::Namespace;
+use kubewitness_core::ports::{Attempt, LiveNamespace, Person};
+
+use crate::connect::request::Failure;
+
+pub fn token_review(token: &str, audience: Option<&str>) -> TokenReview {
+    let audiences = audience.map(|audience| vec![audience.to_owned()]);
+    let spec = TokenReviewSpec { audiences, token: token.to_owned() };
+    TokenReview { spec, ..TokenReview::default() }
+}
+
+/// Of a token that is good for the audience that was asked for; without one, for the API server's own.
+pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
+    let status = review.status?;
+    let error = status.error.unwrap_or_default();
+    if status.authenticated != Some(true) || !error.is_empty() {
+        tracing::debug!(error, "the API server does not know a token");
+        return None;
+    }
+    // An authenticator that knows nothing of audiences names none: the token is good for the API server, and for
+    // nobody else.
+    let audiences = status.audiences.unwrap_or_default();
+    if audience.is_some_and(|audience| !audiences.iter().any(|named| named == audience)) {
+        return None;
+    }
+    let user = status.user.unwrap_or_default();
+    let name = user.username.unwrap_or_default();
+    (!name.is_empty()).then(|| Person {
+        user: name,
+        uid: user.uid.unwrap_or_default(),
+        groups: user.groups.unwrap_or_default(),
+        extra: user.extra.unwrap_or_default(),
+    })
+}
+
+pub fn access_review(person: &Person, attempt: &Attempt) -> SubjectAccessReview {
+    // As rules name it: `pods/log`.
+    let (resource, part) = attempt.resource.split_once('/').unwrap_or((&attempt.resource, ""));
+    let attributes = ResourceAttributes {
+        verb: some(&attempt.verb),
+        group: some(&attempt.group),
+        version: some("*"),
+        resource: some(resource),
+        subresource: some(part),
+        namespace: some(&attempt.namespace),
+        name: some(&attempt.name),
+        ..ResourceAttributes::default()
+    };
+    let spec = SubjectAccessReviewSpec {
+        user: some(&person.user),
+        uid: some(&person.uid),
+        groups: Some(person.groups.clone()),
+        extra: Some(person.extra.clone()),
+        resource_attributes: Some(attributes),
+        non_resource_attributes: None,
+    };
+    SubjectAccessReview { spec, ..SubjectAccessReview::default() }
+}
+
+/// An error of evaluation is no answer by itself: an authoriser may have allowed in spite of it.
+pub fn is_allowed(review: SubjectAccessReview) -> bool {
+    let status = review.status.unwrap_or_default();
+    let SubjectAccessReviewStatus { allowed, denied, evaluation_error, .. } = status;
+    if let Some(error) = evaluation_error.filter(|_| !allowed) {
+        tracing::warn!("the API server could not look at all rights, and refused: {error}");
+    }
+    allowed && denied != Some(true)
+}
+
+pub fn live_namespace(namespace: Namespace) -> Result<LiveNamespace, Failure> {
+    let metadata = namespace.metadata;
+    let made = metadata.creation_timestamp.and_then(|made| u64::try_from(made.0.as_millisecond()).ok());
+    let uid = metadata.uid.filter(|uid| !uid.is_empty());
+    match (uid, made) {
+        (Some(uid), Some(created_ms)) => Ok(LiveNamespace { uid, created_ms }),
+        _ => Err(Failure::Answer("a namespace without a uid or without the time of its creation".into())),
+    }
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}

@@ -1,0 +1,142 @@
+//! Asks the API server whose token it is, what somebody may do, and which namespaces there are.
+//!
+//! Keeps no answer. Each question has a bound in time and size, and so have all questions together: people whom
+//! nobody knows yet decide how many are asked.
+
+mod answers;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::Method;
+use k8s_openapi::api::core::v1::Namespace;
+use kubewitness_core::config::is_name;
+use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::connect::Connection;
+use crate::connect::request::{Address, Api, Failure};
+
+/// The audience of a token that was made for the portal alone.
+pub const AUDIENCE: &str = "kubewitness.dev";
+
+/// From a question to its whole answer, waiting for its turn included. A person waits for it.
+const WITHIN: Duration = Duration::from_secs(5);
+/// A review repeats what it was asked, and a person is in a few hundred groups at most.
+const BYTES: usize = 1024 * 1024;
+/// Questions at once. An API server answers one in milliseconds, and has others to serve.
+const AT_ONCE: usize = 32;
+/// A token of an account has about 1 KiB, one of a large directory some more. No header that a server takes
+/// is longer.
+const TOKEN_BYTES: usize = 32 * 1024;
+
+const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+const RIGHTS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+const NAMESPACES: &str = "/api/v1/namespaces";
+
+/// The [`Reviewer`] over the connection that everything else uses.
+pub struct Reviews {
+    api: Api,
+    turns: Semaphore,
+}
+
+impl Reviews {
+    pub fn new(connection: &Connection) -> Self {
+        Self::over(connection.api())
+    }
+
+    fn over(api: Api) -> Self {
+        Self { api, turns: Semaphore::new(AT_ONCE) }
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        address: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<T, Failure> {
+        let body = body.map(|body| ("application/json", body));
+        let asked = timeout(WITHIN, async {
+            // It is never closed.
+            let _turn = self.turns.acquire().await;
+            self.api.ask_for(method, address, body, BYTES).await
+        });
+        let answer = asked.await.map_err(|_| Failure::TimedOut(WITHIN))??;
+        serde_json::from_slice(&answer).map_err(|error| Failure::Answer(error.to_string()))
+    }
+
+    /// A review comes back with its status.
+    async fn review<T: Serialize + DeserializeOwned>(
+        &self,
+        address: &str,
+        right: &str,
+        review: &T,
+    ) -> Result<T, ReviewError> {
+        let body = serde_json::to_vec(review).map_err(|error| Failure::Answer(error.to_string()));
+        let asked = async { self.ask(Method::POST, address, Some(body?)).await };
+        asked.await.map_err(|failure| refused(right, &failure))
+    }
+
+    async fn whose(&self, token: &str, audience: Option<&str>) -> Result<Option<Person>, ReviewError> {
+        const RIGHT: &str = "create tokenreviews.authentication.k8s.io";
+        let review = self.review(TOKENS, RIGHT, &answers::token_review(token, audience)).await?;
+        Ok(answers::person(review, audience))
+    }
+}
+
+#[async_trait]
+impl Reviewer for Reviews {
+    async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+        if token.is_empty() || token.len() > TOKEN_BYTES {
+            return Ok(None);
+        }
+        // A kubeconfig holds tokens for the API server, and names no audience.
+        match self.whose(token, Some(AUDIENCE)).await? {
+            Some(person) => Ok(Some(person)),
+            None => self.whose(token, None).await,
+        }
+    }
+
+    async fn allows(&self, person: &Person, attempt: &Attempt) -> Result<bool, ReviewError> {
+        const RIGHT: &str = "create subjectaccessreviews.authorization.k8s.io";
+        let review = self.review(RIGHTS, RIGHT, &answers::access_review(person, attempt)).await?;
+        Ok(answers::is_allowed(review))
+    }
+
+    async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+        const RIGHT: &str = "get namespaces";
+        if !is_name(name) {
+            return Ok(None);
+        }
+        let address = Address::new(NAMESPACES).member(name);
+        let asked = self.ask::<Namespace>(Method::GET, address.as_str(), None).await;
+        match asked.and_then(answers::live_namespace) {
+            Ok(namespace) => Ok(Some(namespace)),
+            Err(failure) if failure.code() == Some(404) => Ok(None),
+            Err(failure) => Err(refused(RIGHT, &failure)),
+        }
+    }
+}
+
+/// What a failure means for whoever asked, and what mends it.
+fn refused(right: &str, failure: &Failure) -> ReviewError {
+    match failure.code() {
+        Some(403) => ReviewError::Forbidden(format!(
+            "Kubewitness may not {right}: bind its account to the ClusterRole kubewitness-reviews, which \
+             deploy/kustomize/rbac.yaml has ({failure})"
+        )),
+        Some(401) => ReviewError::Forbidden(format!(
+            "the API server does not know Kubewitness itself any more: look at the credentials of its kubeconfig or \
+             service account ({failure})"
+        )),
+        _ => ReviewError::Unavailable(format!(
+            "the API server can't be asked who this is and what they may see; try again in a moment ({failure})"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

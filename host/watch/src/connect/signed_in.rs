@@ -1,0 +1,58 @@
+//! A person at a command line: what their kubeconfig signs them in with, here and at the portal.
+
+use http::{HeaderValue, Uri};
+
+use crate::connect::login::Login;
+use crate::connect::request::Api;
+use crate::connect::{ConnectError, ConnectOptions, LOGIN, client, configured, signing_in};
+
+/// Signed in to an API server. No request has been made yet.
+pub struct SignedIn {
+    pub(crate) client: kube::Client,
+    login: Option<Login>,
+    /// Without path and user: either may be a secret.
+    pub server: String,
+}
+
+impl SignedIn {
+    pub async fn by(options: &ConnectOptions) -> Result<Self, ConnectError> {
+        let config = configured(options, LOGIN).await?.config;
+        let server = origin(&config.cluster_url);
+        let (client, login) = signing_in(config, LOGIN, client::upgradable).await?;
+        Ok(Self { client, login, server })
+    }
+
+    pub(crate) fn api(&self) -> Api {
+        Api::new(self.client.clone())
+    }
+
+    /// The token that requests carry. `None`: the person signs in by a certificate or a password, which
+    /// nobody but the API server can check.
+    pub async fn token(&self) -> Result<Option<String>, ConnectError> {
+        let Some(login) = &self.login else { return Ok(None) };
+        let header = login
+            .header()
+            .await
+            .map_err(|error| ConnectError::Client { server: self.server.clone(), why: error.to_string() })?;
+        Ok(header.as_ref().and_then(bearer))
+    }
+}
+
+fn origin(url: &Uri) -> String {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{}{port}", url.scheme_str().unwrap_or("https"), url.host().unwrap_or_default())
+}
+
+fn bearer(header: &HeaderValue) -> Option<String> {
+    header.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_may_be_a_secret_in_an_address_is_not_told() {
+        let of = |url: &str| super::origin(&url.parse().unwrap());
+        assert_eq!(of("https://user:word@host:6443/_token/abc"), "https://host:6443");
+        assert_eq!(of("https://[::1]/clusters/c"), "https://[::1]");
+    }
+}
