@@ -108,7 +108,7 @@ impl CodeStore {
             return Ok(component);
         };
         if let Some(cache) = &self.cache {
-            match self.into_cache(cache, program, bytes, digest, limits).await {
+            match self.compile_to_cache(cache, program, bytes, digest, limits).await {
                 Ok(Some(component)) => return Ok(component),
                 Ok(None) => {}
                 Err(NoCode::Unkept(error)) => cache.tell_of_unkept(&error),
@@ -126,7 +126,7 @@ impl CodeStore {
     }
 
     /// The code goes to the disk as it comes, and is believed only where the cache believes it.
-    async fn into_cache(
+    async fn compile_to_cache(
         &self,
         cache: &Cache,
         program: &Path,
