@@ -10,7 +10,7 @@ use kubewitness_core::document;
 use kubewitness_core::ports::{Delivery, GrantError, Lister, SelectError, Selection};
 use tokio::time::timeout;
 
-use crate::redaction::Redaction;
+use crate::secrets::redaction::Redaction;
 
 /// Objects that one listing may return.
 const LIST_OBJECTS: usize = 10_000;

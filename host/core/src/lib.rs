@@ -13,13 +13,12 @@ mod find;
 pub mod lanes;
 mod model;
 pub mod ports;
-pub mod redact;
 pub mod status;
 pub mod words;
 
 pub use ports::views;
 
-pub use find::{index, selector};
+pub use find::{index, redact, selector};
 pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;

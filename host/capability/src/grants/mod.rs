@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::http::Destination;
 use crate::ledger::{Databases, Ledger};
-use crate::redaction::{Redacted, Redaction};
+use crate::secrets::redaction::{Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
 use crate::{kv, lister, log, sql};

@@ -1,6 +1,7 @@
 //! Resolves secrets. The configuration holds references; a value is here only, for the moment of its use. A value is
 //! never logged, never part of an error, and never handed to a plugin.
 
+pub(crate) mod redaction;
 pub(crate) mod signing_keys;
 
 use std::fmt;

@@ -229,8 +229,7 @@ impl HostSpec {
 
     /// What takes secrets out of documents.
     pub fn redactor(&self) -> Result<Redactor, Vec<Fault>> {
-        let placed = |found: Fault| fault(format!("spec.redaction{}", found.field), found.message);
-        Redactor::new(&self.redaction).map_err(|faults| faults.into_iter().map(placed).collect())
+        self.redaction.redactor()
     }
 
     /// The status rules of every kind: the built-in ones, except where these replace them.

@@ -22,7 +22,6 @@ pub use components::{ComponentsSpec, HostLimitsSpec};
 pub use host::*;
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};
-pub(crate) use redaction::RULES_MOST;
 pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};
 

@@ -3,9 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::SecretRef;
+use super::check::fault;
+use crate::find::index::Pointer;
+use crate::find::redact::{Field, Redactor};
+use crate::model::fault::Fault;
 
 /// Names of variables, patterns and fields that are looked for at most: each costs time with every document.
-pub(crate) const RULES_MOST: usize = 256;
+const RULES_MOST: usize = 256;
 
 /// Values that people and plugins do not see. In the place of each stands a digest, so that a change of the value
 /// is still seen. The journal keeps the documents as they are.
@@ -73,8 +77,57 @@ impl Default for RedactionSpec {
     }
 }
 
+/// Longer than any name of a variable.
+const PATTERN_BYTES: usize = 256;
+
 impl RedactionSpec {
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    pub(super) fn redactor(&self) -> Result<Redactor, Vec<Fault>> {
+        let mut faults = Vec::new();
+        for (list, length) in [("variables", self.variables.len()), ("fields", self.fields.len())] {
+            if length > RULES_MOST {
+                let message = format!("has {length} entries; the most are {RULES_MOST}");
+                faults.push(fault(format!("spec.redaction.{list}"), message));
+            }
+        }
+        for (place, pattern) in self.variables.iter().enumerate() {
+            if pattern.is_empty() || pattern.len() > PATTERN_BYTES {
+                let message =
+                    format!("is empty or longer than {PATTERN_BYTES} bytes: write a name such as `*TOKEN*`");
+                faults.push(fault(format!("spec.redaction.variables[{place}]"), message));
+            }
+        }
+        let mut fields = Vec::new();
+        for (place, field) in self.fields.iter().enumerate() {
+            match Pointer::parse(&field.pointer) {
+                Ok(path) => fields.push(Field { kind: field.kind.clone(), path }),
+                Err(message) => {
+                    faults.push(fault(format!("spec.redaction.fields[{place}].pointer"), message));
+                }
+            }
+        }
+        if faults.is_empty() { Ok(Redactor::new(&self.variables, fields)) } else { Err(faults) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_right_and_wrong_settings_are_told_with_their_place() {
+        assert!(RedactionSpec::default().redactor().is_ok());
+        let wrong = RedactionSpec {
+            variables: vec![String::new()],
+            fields: vec![RedactedField { kind: None, pointer: "data".into() }],
+            key_from: None,
+        };
+        let faults: Vec<_> = wrong.redactor().unwrap_err().into_iter().map(|fault| fault.field).collect();
+        assert_eq!(faults, ["spec.redaction.variables[0]", "spec.redaction.fields[0].pointer"]);
+        let many = RedactionSpec { variables: vec!["A".into(); RULES_MOST + 1], ..RedactionSpec::default() };
+        assert_eq!(many.redactor().unwrap_err()[0].field, "spec.redaction.variables");
     }
 }

@@ -3,4 +3,5 @@
 //! Works on bytes and texts alone, and stores no objects.
 
 pub mod index;
+pub mod redact;
 pub mod selector;

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::project::{Flow, NESTING, ProjectError, Scanner};
 
-pub use rules::Redactor;
+pub use rules::{Field, Redactor};
 use rules::{Matches, Named};
 
 /// A document that can't be read can't be redacted either. It is withheld.

@@ -2,20 +2,21 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::{HostSpec, RedactedField, RedactionSpec};
+use crate::find::index::Pointer;
 
-fn redactor() -> Redactor {
-    HostSpec::default().redactor().expect("the defaults are right")
+fn of(variables: &[&str], fields: &[(Option<&str>, &str)]) -> Redactor {
+    let field = |(kind, path): &(Option<&str>, &str)| Field {
+        kind: kind.map(str::to_owned),
+        path: Pointer::parse(path).expect("the test's fields are right"),
+    };
+    let variables: Vec<_> = variables.iter().map(ToString::to_string).collect();
+    Redactor::new(&variables, fields.iter().map(field).collect())
 }
 
-fn of(fields: &[(Option<&str>, &str)]) -> Redactor {
-    let field = |(kind, pointer): &(Option<&str>, &str)| RedactedField {
-        kind: kind.map(str::to_owned),
-        pointer: (*pointer).to_owned(),
-    };
-    let spec =
-        RedactionSpec { variables: Vec::new(), fields: fields.iter().map(field).collect(), key_from: None };
-    Redactor::new(&spec).expect("the test's fields are right")
+fn redactor() -> Redactor {
+    let applied = "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
+    let fields = [(Some("Secret"), "/data/*"), (Some("Secret"), "/stringData/*"), (None, applied)];
+    of(&["*TOKEN*", "*PASSWORD*", "*API_KEY*"], &fields)
 }
 
 /// The digest is the value's length, so that a test can say it.
@@ -57,7 +58,7 @@ fn data_of_a_secret_and_what_kubectl_applied_are_replaced_and_other_kinds_data_s
 
 #[test]
 fn operators_fields_take_stars_and_places_and_the_outer_of_two_wins() {
-    let rules = of(&[(None, "/spec/*/key"), (Some("Job"), "/list/1"), (None, "/a"), (None, "/a/b")]);
+    let rules = of(&[], &[(None, "/spec/*/key"), (Some("Job"), "/list/1"), (None, "/a"), (None, "/a/b")]);
     let document =
         r#"{"kind":"Job","spec":{"x":{"key":1},"y":{"key":[2]},"key":3},"list":[1,2,3],"a":{"b":4}}"#;
     assert_eq!(
@@ -78,9 +79,7 @@ fn what_is_no_json_or_too_deep_is_withheld() {
 
 #[test]
 fn patterns_take_stars_and_any_case_and_end_where_they_end() {
-    let spec =
-        |pattern: &str| RedactionSpec { variables: vec![pattern.into()], fields: Vec::new(), key_from: None };
-    let is_secret = |pattern: &str, name: &str| Redactor::new(&spec(pattern)).unwrap().is_secret_name(name);
+    let is_secret = |pattern: &str, name: &str| of(&[pattern], &[]).is_secret_name(name);
     for (pattern, name) in [("*TOKEN*", "hf_token"), ("a*b*c", "AxxBxbC"), ("exact", "EXACT"), ("*", "")] {
         assert!(is_secret(pattern, name), "{pattern} {name}");
     }
@@ -89,20 +88,6 @@ fn patterns_take_stars_and_any_case_and_end_where_they_end() {
     }
     let stars = "*A".repeat(100);
     assert!(!is_secret(&stars, &"A".repeat(99)));
-}
-
-#[test]
-fn wrong_settings_are_told_with_their_place() {
-    let host = HostSpec {
-        redaction: RedactionSpec {
-            variables: vec![String::new()],
-            fields: vec![RedactedField { kind: None, pointer: "data".into() }],
-            key_from: None,
-        },
-        ..HostSpec::default()
-    };
-    let faults: Vec<_> = host.redactor().unwrap_err().into_iter().map(|fault| fault.field).collect();
-    assert_eq!(faults, ["spec.redaction.variables[0]", "spec.redaction.fields[0].pointer"]);
 }
 
 fn documents() -> impl Strategy<Value = Value> {

@@ -1,8 +1,6 @@
 //! What counts as a secret: names of environment variables, and places in documents.
 
-use crate::config::{RULES_MOST, RedactionSpec};
 use crate::find::index::Pointer;
-use crate::model::fault::Fault;
 
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,42 +9,18 @@ pub struct Redactor {
     fields: Vec<Field>,
 }
 
+/// A place whose value is a secret. The token `*` stands for every key or place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Field {
+pub struct Field {
     /// None: of every kind.
-    kind: Option<String>,
-    path: Pointer,
+    pub kind: Option<String>,
+    pub path: Pointer,
 }
 
-/// Longer than any name of a variable.
-const PATTERN_BYTES: usize = 256;
-
 impl Redactor {
-    /// Every fault is told with the place of its field below `redaction`.
-    pub fn new(spec: &RedactionSpec) -> Result<Self, Vec<Fault>> {
-        let mut faults = Vec::new();
-        let mut fault = |field: String, message: String| faults.push(Fault { field, message });
-        for (list, length) in [(".variables", spec.variables.len()), (".fields", spec.fields.len())] {
-            if length > RULES_MOST {
-                fault(list.into(), format!("has {length} entries; the most are {RULES_MOST}"));
-            }
-        }
-        for (place, pattern) in spec.variables.iter().enumerate() {
-            if pattern.is_empty() || pattern.len() > PATTERN_BYTES {
-                let message =
-                    format!("is empty or longer than {PATTERN_BYTES} bytes: write a name such as `*TOKEN*`");
-                fault(format!(".variables[{place}]"), message);
-            }
-        }
-        let mut fields = Vec::new();
-        for (place, field) in spec.fields.iter().enumerate() {
-            match Pointer::parse(&field.pointer) {
-                Ok(path) => fields.push(Field { kind: field.kind.clone(), path }),
-                Err(message) => fault(format!(".fields[{place}].pointer"), message),
-            }
-        }
-        let variables = spec.variables.iter().map(|pattern| pattern.to_ascii_uppercase()).collect();
-        if faults.is_empty() { Ok(Self { variables, fields }) } else { Err(faults) }
+    /// `variables` are patterns of names: `*` stands for any characters, and the case of letters does not matter.
+    pub fn new(variables: &[String], fields: Vec<Field>) -> Self {
+        Self { variables: variables.iter().map(|pattern| pattern.to_ascii_uppercase()).collect(), fields }
     }
 
     pub(super) fn is_secret_name(&self, name: &str) -> bool {
