@@ -71,7 +71,7 @@ impl Ledger {
         let Some(Decider { database, token }) = &intent.decided_by else { return Ok(book) };
         let Some(engine) = databases.get(database) else {
             return Err(io::Error::other(format!(
-                "its last append is decided by the database `{database}`, which is gone"
+                "its last append is decided by the database `{database}`, which is not open or not in the settings"
             )));
         };
         let undecided = |error: GrantError| io::Error::new(UNDECIDED, error.to_string());
