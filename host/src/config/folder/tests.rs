@@ -209,3 +209,18 @@ fn a_broken_file_hides_no_other() {
     assert!(snapshot.problems[0].to_string().contains("a.yaml:1"), "{}", snapshot.problems[0]);
     assert_eq!(snapshot.plugins[0].binary["p.wasm"], b"\0asm");
 }
+
+#[test]
+fn a_kind_that_is_nearly_ours_is_told_with_the_right_one_and_one_that_is_no_text_as_what_it_is() {
+    let told = |kind: &str| {
+        let text = format!("apiVersion: kubewitness.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: p}}\n");
+        let snapshot = of_text(Path::new("p.yaml"), &text);
+        let slips = snapshot.slips.iter().map(ToString::to_string);
+        slips.chain(snapshot.untaken()).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(told("plugin"), "p.yaml:2: kind: is `plugin`, which is nothing here: write `Plugin`");
+    assert_eq!(told("HOST"), "p.yaml:2: kind: is `HOST`, which is nothing here: write `Host`");
+    assert!(told("5").starts_with("p.yaml:1: kind: `5` is the number to YAML"), "{}", told("5"));
+    assert!(told("[a]").starts_with("p.yaml:1: kind: is a list: hosts"), "{}", told("[a]"));
+    assert!(told("Secret").starts_with("p.yaml:1: is a Secret: hosts"), "{}", told("Secret"));
+}

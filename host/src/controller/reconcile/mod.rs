@@ -354,7 +354,7 @@ impl Control {
             let candidate = match stop.run_until_cancelled(self.plugins.examine(entry, host)).await? {
                 Ok(candidate) => candidate,
                 Err(problems) => {
-                    refused.push((entry, texts(&problems).join("\n")));
+                    refused.push((entry, None, texts(&problems).join("\n")));
                     continue;
                 }
             };
@@ -365,15 +365,15 @@ impl Control {
                 let named = owner.filter(|owner| !owner.contains('/'));
                 let owner = named.unwrap_or_else(|| "another document".into());
                 let place = &entry.origin.place;
-                refused
-                    .push((entry, format!("{place}: the plugin `{name}` is {owner}'s: choose another name")));
-            } else if let Err((_, message)) = self.take(candidate, capabilities).await {
-                refused.push((entry, message));
+                let message = format!("{place}: the plugin `{name}` is {owner}'s: choose another name");
+                refused.push((entry, None, message));
+            } else if let Err((name, message)) = self.take(candidate, capabilities).await {
+                refused.push((entry, Some(name), message));
             }
         }
         self.refused |= !refused.is_empty();
-        for (entry, message) in refused {
-            let name = self.name_of_refused(entry, &kept);
+        for (entry, name, message) in refused {
+            let name = name.unwrap_or_else(|| self.name_of_refused(entry, &kept));
             kept.insert(name.clone());
             if stop.is_cancelled() {
                 return None;
@@ -447,6 +447,7 @@ impl Control {
         }
         if !self.plugins.is_running(name)
             && let Err(error) = self.start_last_good(name, host, capabilities).await
+            && error != message
         {
             warn!(plugin = name, "the last good version can't be started: {error}");
         }
